@@ -62,7 +62,7 @@ LEFT_OPEN := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExcept
 oldest: setup ## Run plain tests and Spark's with the oldest libraries that pyproject.toml admits (in .venv-oldest)
 	$(RUN) python tools/oldest.py .venv-oldest
 	@cp .venv/java-home .venv-oldest/ 2>/dev/null || true
-	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance tests/services/test_redis_tls.py $(PYTEST_ARGS)
+	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance tests/services/redis/rights/test_tls.py $(PYTEST_ARGS)
 	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -m "spark and not slow" $(SPARK) $(LEFT_OPEN) $(PYTEST_ARGS)
 
 locked: setup ## Run plain tests with exactly the libraries of requirements.lock, by their hashes (in .venv-locked)
@@ -70,7 +70,7 @@ locked: setup ## Run plain tests with exactly the libraries of requirements.lock
 	@cp .venv/java-home .venv-locked/ 2>/dev/null || true
 	TIDEGATE_VENV=$(CURDIR)/.venv-locked $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance $(PYTEST_ARGS)
 
-lock: setup ## Write requirements.lock anew: the newest versions that fit
+lock: setup ## Write requirements.lock from scratch: the newest versions that fit
 	$(RUN) python tools/locked.py write
 
 audit: setup ## Ask PyPI whether anything in requirements.lock has a known vulnerability
@@ -100,7 +100,7 @@ docs: setup ## Build the documentation as a site, build/site (its tools go into 
 simulate: setup ## Simulate N schedules from SEED; the same seed repeats the same run
 	$(RUN) python -m simulation.run --schedules $(N) --workers $(JOBS) --seed $(SEED) $(SIMULATE_ARGS)
 
-SWEEP = $(if $(filter kafka,$(WAL)),tests/services/kafka_sweep.py,-m crash.sweep.run)
+SWEEP = $(if $(filter kafka,$(WAL)),tests/services/support/kafka/sweep/run.py,-m crash.sweep.run)
 sweep: setup ## Kill a driver at every I/O it does, finish in every way (WAL=kafka: at every request and reply)
 	$(RUN) python $(SWEEP) --jobs $(JOBS) $(SWEEP_ARGS)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -33,13 +34,17 @@ from tidegate.sinks.cache.buffer.balance import balance
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
 from tidegate.sinks.cache.buffer.note import Tier
-from tidegate.sinks.cache.buffer.pressure import resident_bytes
 
 MIB = 1024 * 1024
 SHM = "/dev/shm"  # noqa: S108 - mkdtemp makes a folder of our own in it
 UNITS, UNIT_BYTES = 64, 4 * MIB
 OVER = 5
 BATCHES, READ_PER_BATCH, WRITTEN_PER_BATCH = 40, 12, 4
+
+
+def resident_bytes() -> int:
+    """Return this process's resident memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 @contextmanager

@@ -18,11 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import statistics
 import sys
-import tempfile
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -30,16 +26,28 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
-KEYSPACE, TABLE, KEY_GROUPS = "rivals", "rows", 128
-INSERT = "INSERT INTO rivals.rows (kg, key, version, value) VALUES (?, ?, ?, ?)"
+from harness import (
+    VALUE,
+    Samples,
+    alternate,
+    connector_settings,
+    medians,
+    parser_of,
+    rate,
+    run_batches,
+    shown,
+    sink_in,
+    spark_on,
+)
+
+KEYSPACE, TABLE, KEY_GROUPS = "baselines", "rows", 128
+INSERT = "INSERT INTO baselines.rows (kg, key, version, value) VALUES (?, ?, ?, ?)"
 BATCH_ROWS, IN_FLIGHT, CONCURRENCY = 200, 64, 100
 KG = f"cast(pmod(hash(key), {KEY_GROUPS}) as int) as kg"
-ROW = (
-    "concat('key-', cast(id as string)) as key",
-    "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 1, 36), '\"}') as value",
-)
+ROW = ("concat('key-', cast(id as string)) as key", VALUE)
+COLUMNS = {"table": "t", "key": "key", "value": "value"}
 DEADLINE_S = 600.0
 A, B, C, OURS, APPLY = "(a) single INSERTs", "(b) batches", "(c) connector", "tidegate, visible", "its apply"
 
@@ -77,8 +85,8 @@ def single_inserts(host: str, port: int, version: int) -> Callable[[Iterable[Any
 
         with session_at(host, port) as session:
             insert = session.prepare(INSERT)
-            given = ((row.kg, row.key, version, row.value) for row in rows)
-            execute_concurrent_with_args(session, insert, given, concurrency=CONCURRENCY)
+            arguments = ((row.kg, row.key, version, row.value) for row in rows)
+            execute_concurrent_with_args(session, insert, arguments, concurrency=CONCURRENCY)
 
     return write
 
@@ -130,77 +138,27 @@ def connector(batch: Any, version: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--wal", required=True)
-    parser.add_argument("--store", required=True)
+    parser = parser_of(__doc__, wal=True, store=True, rows=500_000, rounds=4)
     parser.add_argument("--jars", required=True, help="the folder with the connector's jars")
-    parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--slow-rows", type=int, default=20_000, help="rows for (a)")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--queries", type=int, default=2, help="of each kind, in turns")
+    parser.add_argument("--queries", type=int, default=2, help="of each kind, alternately")
     arguments = parser.parse_args()
-    spark = session(arguments.store, arguments.jars)
-    took = measure(spark, arguments)
-    streamed = stream_in_turns(spark, arguments)
-    spark.stop()
-    report(took, arguments)
+    with spark_on(**connector_settings(arguments.store, arguments.jars)) as spark:
+        measured = measure(spark, arguments)
+        streamed = alternate_streams(spark, arguments)
+    report(measured, arguments)
     report_streams(streamed)
 
 
-def session(store: str, jars: str) -> Any:
-    from pyspark.sql import SparkSession
-
-    node = urlsplit(store)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.driver.memory", "3g")
-        .config("spark.jars", ",".join(str(jar) for jar in Path(jars).glob("*.jar")))
-        .config("spark.cassandra.connection.host", node.hostname)
-        .config("spark.cassandra.connection.port", node.port)
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-@contextlib.contextmanager
-def sink_of(arguments: argparse.Namespace, name: str, **more: Any) -> Iterator[Any]:
-    """A sink of a namespace that goes in the end."""
-    from tidegate.sinks.open_store import open_store
-    from tidegate.spark import VersionedSink
-
-    namespace = f"bench-{os.getpid()}-{name}"
-    sink = VersionedSink(
-        namespace=namespace,
-        wal=arguments.wal,
-        store=arguments.store,
-        store_options={"create": True},
-        table="t",
-        key="key",
-        value="value",
-        allow_unsafe=True,
-        **more,
-    )
-    try:
-        yield sink
-    finally:
-        sink.close()
-        with contextlib.closing(open_store(arguments.store, namespace)) as store:
-            store.drop()
-
-
-def stream_in_turns(spark: Any, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """Rows per second of whole queries, of each kind."""
-    per_second: dict[str, list[float]] = defaultdict(list)
+def alternate_streams(spark: Any, arguments: argparse.Namespace) -> Samples:
+    """Return rows per second of whole queries, of each kind."""
+    per_second: Samples = defaultdict(list)
     for turn in range(arguments.queries):
         per_second[C].append(
             stream(spark, arguments, lambda batch, _: connector(batch.selectExpr(KG, "*"), 1))
         )
         for mode in ("sync", "pipelined"):
-            with sink_of(arguments, f"{mode}-{turn}", commit=mode) as sink:
+            with sink_in(None, arguments, f"-{mode}-{turn}", commit=mode, **COLUMNS) as sink:
                 per_second[f"tidegate, {mode}"].append(stream(spark, arguments, sink, sink.drain))
     return per_second
 
@@ -211,98 +169,68 @@ def stream(
     write: Callable[[Any, int], Any],
     drain: Callable[[float], None] = lambda _: None,
 ) -> float:
-    """Rows per second of one query of so many batches, behind its first."""
+    """Return rows per second of one query of ``--rounds`` batches, after its first."""
     began: list[float] = []
-    ended = threading.Event()
 
     def clocked(batch: Any, batch_id: int) -> None:
-        if ended.is_set():
-            return
         began.append(time.perf_counter())
         write(batch, batch_id)
         if len(began) > arguments.rounds:
             drain(DEADLINE_S)
             began.append(time.perf_counter())
-            ended.set()
 
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", arguments.rows)
-    batches = (
-        source.option("numPartitions", 2)
-        .load()
-        .selectExpr(f"value % {arguments.rows} as id")
-        .selectExpr(*ROW)
-    )
-    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
-        query = batches.writeStream.foreachBatch(clocked).option("checkpointLocation", folder).start()
-        end = time.monotonic() + DEADLINE_S
-        while not ended.wait(0.2):
-            if not query.isActive or time.monotonic() > end:
-                raise SystemExit(f"a query ended before its batches: {query.exception()}")
-        query.stop()
-    return arguments.rows * arguments.rounds / (began[-1] - began[1])
+    numbers = rate(spark, arguments.rows).selectExpr(f"value % {arguments.rows} as id")
+    run_batches(numbers.selectExpr(*ROW), clocked, lambda: len(began) > arguments.rounds + 1)
+    return float(arguments.rows * arguments.rounds / (began[-1] - began[1]))
 
 
-def measure(spark: Any, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """Rows per second of each writer, in every round."""
+def measure(spark: Any, arguments: argparse.Namespace) -> Samples:
+    """Return rows per second of each writer, in every round."""
     node = urlsplit(arguments.store)
-    at = node.hostname, node.port
-    make_table(*at, copies=1)
-    with sink_of(arguments, "turns") as sink:
-        return in_turns(spark, arguments, at, sink)
-
-
-def in_turns(spark: Any, arguments: argparse.Namespace, at: Any, sink: Any) -> dict[str, list[float]]:
-    per_second: dict[str, list[float]] = defaultdict(list)
-    for version in range(1, arguments.rounds + 2):
-        batch = rows(spark, arguments.rows).cache()
-        batch.count()
-        few = batch.limit(arguments.slow_rows).repartition(2).cache()
-        few.count()
-        writers = [
-            (A, len_of(few), lambda few=few, v=version: few.foreachPartition(single_inserts(*at, v))),
-            (B, arguments.rows, lambda b=batch, v=version: in_batches(*at, b, v)),
-            (C, arguments.rows, lambda b=batch, v=version: connector(b, v)),
-            (OURS, arguments.rows, lambda b=batch, v=version: sink.load({"t": b.drop("kg")}, token=str(v))),
-        ]
-        for turn in range(len(writers)):
-            name, count, write = writers[(turn + version) % len(writers)]
-            started = time.perf_counter()
-            write()
-            per_second[name].append(count / (time.perf_counter() - started))
-            if name == OURS:
-                per_second[APPLY].append(count / sink.last_phases["decided"])
-        batch.unpersist()
-        few.unpersist()
+    address = str(node.hostname), int(node.port or 9042)
+    make_table(*address, copies=1)
+    per_second: Samples = defaultdict(list)
+    with sink_in(None, arguments, "-alternate", **COLUMNS) as sink:
+        for version in range(1, arguments.rounds + 2):
+            batch = spark.range(0, arguments.rows, numPartitions=2).selectExpr(*ROW)
+            batch = batch.selectExpr(KG, "key", "value").cache()
+            few = batch.limit(arguments.slow_rows).repartition(2).cache()
+            counts = dict.fromkeys((A, B, C, OURS), batch.count()) | {A: few.count()}
+            writers = {
+                A: lambda few=few, v=version: few.foreachPartition(single_inserts(*address, v)),
+                B: lambda b=batch, v=version: in_batches(*address, b, v),
+                C: lambda b=batch, v=version: connector(b, v),
+                OURS: lambda b=batch, v=version: sink.load({"t": b.drop("kg")}, token=str(v)),
+            }
+            for name, (seconds,) in alternate(writers, 1, start=version).items():
+                per_second[name].append(counts[name] / seconds)
+            per_second[APPLY].append(arguments.rows / sink.last_phases["decided"])
+            batch.unpersist()
+            few.unpersist()
     return per_second
 
 
-def rows(spark: Any, count: int) -> Any:
-    return spark.range(0, count, numPartitions=2).selectExpr(*ROW).selectExpr(KG, "key", "value")
-
-
-def len_of(batch: Any) -> int:
-    count: int = batch.count()
-    return count
-
-
-def report(per_second: dict[str, list[float]], arguments: argparse.Namespace) -> None:
-    medians = {name: statistics.median(each[1:]) for name, each in per_second.items()}
+def report(per_second: Samples, arguments: argparse.Namespace) -> None:
     print(f"{arguments.rows:,} rows of as many keys; K rows/s, the first round being a warm-up")
-    for name, each in per_second.items():
-        print(f"{name:20} {medians[name] / 1e3:7.1f}   ({' '.join(f'{one / 1e3:.1f}' for one in each)})")
-    print(f"tidegate / (a): {medians[OURS] / medians[A]:.1f}   (at least 10 was aimed at)")
-    print(f"tidegate / (b): {medians[OURS] / medians[B]:.2f}   (at least 1.2)")
-    print(f"tidegate / (c): {medians[OURS] / medians[C]:.2f}   (at least 0.7)")
-    print(f"its apply / (c): {medians[APPLY] / medians[C]:.2f}   (at least 1.0)")
+    middle = print_medians(per_second, warm_up=1)
+    print(f"tidegate / (a): {middle[OURS] / middle[A]:.1f}   (at least 10 was aimed at)")
+    print(f"tidegate / (b): {middle[OURS] / middle[B]:.2f}   (at least 1.2)")
+    print(f"tidegate / (c): {middle[OURS] / middle[C]:.2f}   (at least 0.7)")
+    print(f"its apply / (c): {middle[APPLY] / middle[C]:.2f}   (at least 1.0)")
 
 
-def report_streams(per_second: dict[str, list[float]]) -> None:
-    print("whole queries, K rows/s behind the first batch, until the last is visible")
-    medians = {name: statistics.median(each) for name, each in per_second.items()}
-    for name, each in per_second.items():
-        print(f"{name:20} {medians[name] / 1e3:7.1f}   ({' '.join(f'{one / 1e3:.1f}' for one in each)})")
+def report_streams(per_second: Samples) -> None:
+    print("whole queries, K rows/s after the first batch, until the last is visible")
+    middle = print_medians(per_second, warm_up=0)
     for mode, asked in (("sync", 0.8), ("pipelined", 1.0)):
-        print(f"tidegate, {mode} / (c): {medians[f'tidegate, {mode}'] / medians[C]:.2f}   (at least {asked})")
+        print(f"tidegate, {mode} / (c): {middle[f'tidegate, {mode}'] / middle[C]:.2f}   (at least {asked})")
+
+
+def print_medians(per_second: Samples, warm_up: int) -> dict[str, float]:
+    middle = medians(per_second, warm_up)
+    for name, each in per_second.items():
+        print(f"{name:20} {middle[name] / 1e3:7.1f}   ({shown((one / 1e3 for one in each), 1)})")
+    return middle
 
 
 if __name__ == "__main__":

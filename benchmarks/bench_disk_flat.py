@@ -67,11 +67,11 @@ def run(
             coordinator, ArrowBarrier(coordinator.log, {"t": rows}, origin, coordinator.folded.key_groups, 1)
         )
         folded_at_us = coordinator.clock.now_us()
-        coordinator.catch_up_log()
+        coordinator.decisions.catch_up()
         dropped = retire_up_to(
             coordinator.log, coordinator.store, coordinator.folded, options, lambda: False, dropped
         )
-        trimmer.trim(coordinator.view, folded_at_us)
+        trimmer.trim(coordinator.decisions.view, folded_at_us)
         size = coordinator.log.size()
         store, store_wal = bytes_below(folder / "store")
         samples.append(Sample(version, size.decisions_bytes, size.changelog_bytes, store, store_wal))

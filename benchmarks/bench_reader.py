@@ -10,91 +10,63 @@ and the ratio.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import shutil
 import sqlite3
-import statistics
-import tempfile
-import time
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+
+from harness import keys_up_to, microseconds_of, new_folder, parser_of, percentile, write_versions, writer_of
+
 import tidegate
-from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.open import open_namespace
 from tidegate.keys.groups import key_group
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.open_store import open_store
-from tidegate.testing import arrow_barrier
-from tidegate.wal.open_log import open_log
-from tidegate.wal.record import Column, TableSchema
 
 KEY_GROUPS, SHARDS = 128, 16
-SCHEMA = TableSchema((Column("key", "string"),), (Column("n", "bigint"), Column("text", "string")))
 ONE = "SELECT value FROM t_t WHERE kg = ? AND key = ? AND version <= ? ORDER BY version DESC LIMIT 1"
 
 
-def p50(times: int, read: Callable[[], object]) -> float:
-    """The median of so many reads, in microseconds."""
-    took = []
-    for _ in range(times):
-        started = time.perf_counter_ns()
-        read()
-        took.append((time.perf_counter_ns() - started) / 1000)
-    return statistics.median(took)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--keys", type=int, default=100_000)
-    arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
-    where = Endpoints("bench", f"file://{folder}/wal", f"sqlite://{folder}/store")
-    log, store = open_log(where.wal, "bench"), open_store(where.store, "bench")
-    coordinator = Coordinator(where, log, store, Options(key_groups=KEY_GROUPS))
-    open_namespace(coordinator, "bench")
-    arrow_barrier.BYTES_SCHEMA = SCHEMA  # the rows below are JSON
-    keys = [b"key-%07d" % number for number in range(arguments.keys)]
-    for version in range(2):
-        rows = dict.fromkeys(keys, b'{"n":%d,"text":"%s"}' % (version, b"x" * 40))
-        commit(
-            coordinator,
-            arrow_barrier.ArrowBarrier(log, {"t": rows}, arrow_barrier.batch("bench", version), KEY_GROUPS),
-        )
-    store.close()
+    arguments = parser_of(__doc__, keys=100_000).parse_args()
+    with new_folder() as folder:
+        where = Endpoints("bench", f"file://{folder}/wal", f"sqlite://{folder}/store")
+        keys = keys_up_to(arguments.keys)
+        with writer_of(where, Options(key_groups=KEY_GROUPS)) as coordinator:
+            write_versions(coordinator, keys, 2)
+        compare(where, keys, sorted((folder / "store" / "bench").glob("shard-*.sqlite")))
 
-    files = [sqlite3.connect(path) for path in sorted((folder / "store" / "bench").glob("shard-*.sqlite"))]
-    chance = random.Random(1)
+
+def compare(where: Endpoints, keys: list[bytes], paths: list[Path]) -> None:
+    files, chance = [sqlite3.connect(path) for path in paths], random.Random(1)
 
     def bare_one(key: bytes) -> object:
         group = key_group(key, KEY_GROUPS)
         (value,) = files[group * SHARDS // KEY_GROUPS].execute(ONE, (group, key, 2)).fetchone()
         return json.loads(value[1:])
 
-    gate = tidegate.connect(where.store, namespace="bench")
-    names = [key.decode() for key in keys]
-    with gate.snapshot() as snapshot:
+    with tidegate.connect(where.store, namespace="bench") as gate, gate.snapshot() as snapshot:
         table = snapshot.table("t")
-        assert table.get(names[0]) == bare_one(keys[0])
-        some = [chance.randrange(len(keys)) for _ in range(1_000)]
-        results = {
+        assert table.get(keys[0].decode()) == bare_one(keys[0])
+        many = [keys[chance.randrange(len(keys))] for _ in range(1_000)]
+        names, many_names = [key.decode() for key in keys], [key.decode() for key in many]
+        reads = {
             "get, one key": (
-                p50(3_000, lambda: bare_one(keys[chance.randrange(len(keys))])),
-                p50(3_000, lambda: table.get(names[chance.randrange(len(keys))])),
+                3_000,
+                lambda: bare_one(keys[chance.randrange(len(keys))]),
+                lambda: table.get(names[chance.randrange(len(keys))]),
             ),
             "get_many, 1,000 keys": (
-                p50(50, lambda: [bare_one(keys[one]) for one in some]),
-                p50(50, lambda: table.get_many([names[one] for one in some])),
+                50,
+                lambda: [bare_one(key) for key in many],
+                lambda: table.get_many(many_names),
             ),
         }
-    print(f"{arguments.keys:,} keys, two versions of each; p50 in microseconds")
-    for name, (bare, ours) in results.items():
-        print(f"{name:22} bare sqlite3 {bare:9.1f}   tidegate {ours:9.1f}   ratio {ours / bare:.2f}")
-    gate.close()
-    shutil.rmtree(folder)
+        print(f"{len(keys):,} keys, two versions of each; p50 in microseconds")
+        for name, (calls, *sides) in reads.items():
+            bare, ours = (percentile(microseconds_of(side, calls), 0.5) for side in sides)
+            print(f"{name:22} bare sqlite3 {bare:9.1f}   tidegate {ours:9.1f}   ratio {ours / bare:.2f}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ one process goes instead, in one round.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import logging
@@ -24,19 +23,20 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+
+from harness import VALUE, Samples, alternate, new_folder, parser_of, shown, spark_on
 
 from tidegate.base import failpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
-
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 TABLE, EXECUTORS = "t", "executors"
 DEADLINE_S = 600.0
@@ -73,11 +73,9 @@ main()
 
 
 class Bench:
-    """A Spark, and the rows that every version is made of."""
+    """The rows that every version is made of, and the two ways to make them visible."""
 
-    def __init__(self, wal: str, folder: Path, rows: int, store: str) -> None:
-        from pyspark.sql import SparkSession
-
+    def __init__(self, spark: Any, wal: str, folder: Path, rows: int, store: str) -> None:
         self._wal, self._folder, self._store = wal, folder, store
         self._options: dict[str, Any] = {}
         if wal.startswith("kafka:"):
@@ -87,18 +85,8 @@ class Bench:
                 elsewhere.prepare()
         self._config = folder / "wal.conf"
         self._config.write_text("".join(f"{name}={value}\n" for name, value in self._options.items()))
-        self._spark = (
-            SparkSession.builder.master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", 2)
-            .config("spark.driver.memory", "3g")
-            .getOrCreate()
-        )
-        self._spark.sparkContext.setLogLevel("ERROR")
-        self._rows = self._spark.range(0, rows, numPartitions=2).selectExpr(
-            "concat('key-', cast(id as string)) as key",
-            "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 1, 36), '\"}') as value",
+        self._rows = spark.range(0, rows, numPartitions=2).selectExpr(
+            "concat('key-', cast(id as string)) as key", VALUE
         )
 
     @contextlib.contextmanager
@@ -162,26 +150,21 @@ class Bench:
         told = next(line for line in done.stderr.splitlines() if line.startswith("seconds inside:"))
         return float(told.rpartition(" ")[2]), whole
 
-    def close(self) -> None:
-        """End Spark."""
-        self._spark.stop()
 
-
-def report(seconds: dict[str, list[float]]) -> None:
+def report(seconds: Samples) -> None:
     """Medians, without the warm-up, of the seconds and of each round's ratio to the executors'."""
     base = seconds[EXECUTORS][1:]
-    for name, (_, *all_of) in seconds.items():
-        ratios = [one / other for one, other in zip(all_of, base, strict=True)]
-        shown = " ".join(f"{one:.2f}" for one in ratios)
+    for name, (_, *each) in seconds.items():
+        ratios = [took / other for took, other in zip(each, base, strict=True)]
         print(
-            f"{name:24} {statistics.median(all_of):6.2f} s   ratio {statistics.median(ratios):5.2f}"
-            f"   (rounds: {shown})"
+            f"{name:24} {statistics.median(each):6.2f} s   ratio {statistics.median(ratios):5.2f}"
+            f"   (rounds: {shown(ratios)})"
         )
 
 
 def measure(bench: Bench, jobs: Sequence[int], rounds: int) -> None:
-    """``rounds`` and a warm-up; who comes first goes on by one from round to round."""
-    seconds: defaultdict[str, list[float]] = defaultdict(list)
+    """Run ``rounds`` and a warm-up, another side first in each."""
+    seconds: Samples = defaultdict(list)
 
     def normal() -> None:
         seconds[EXECUTORS].append(bench.by_executors())
@@ -191,36 +174,29 @@ def measure(bench: Bench, jobs: Sequence[int], rounds: int) -> None:
         seconds[f"recover --jobs {count}, inside"].append(inside)
         seconds[f"recover --jobs {count}, whole"].append(whole)
 
-    turns = [normal, *(functools.partial(recovered, count) for count in jobs)]
-    for number in range(rounds + 1):
-        first = number % len(turns)
-        for turn in turns[first:] + turns[:first]:
-            turn()
+    sides: dict[str, Callable[[], object]] = {EXECUTORS: normal}
+    sides |= {f"--jobs {count}": functools.partial(recovered, count) for count in jobs}
+    alternate(sides, rounds + 1)
     report(seconds)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__, rows=1_000_000, rounds=5)
     parser.add_argument("--wal", help="default: files beside the store")
     parser.add_argument("--store", default="", help="default: SQLite files")
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     logging.getLogger("tidegate").setLevel(logging.ERROR)  # one broker holds one copy: known
-    folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
-    bench = Bench(arguments.wal or f"file://{folder}/wal", folder, arguments.rows, arguments.store)
-    try:
+    with new_folder() as folder, spark_on() as spark:
+        wal = arguments.wal or f"file://{folder}/wal"
+        bench = Bench(spark, wal, folder, arguments.rows, arguments.store)
         print(f"{arguments.rows:,} changes in each version; the first round is a warm-up", flush=True)
         if arguments.profile:
             bench.by_executors()
             bench.by_recover(1, PROFILED)
         else:
             measure(bench, arguments.jobs, arguments.rounds)
-    finally:
-        bench.close()
-        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":

@@ -19,65 +19,48 @@ so many in a hundred are other ones than in the batch before, and rows are merge
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import os
-import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-PIPELINE = 5_000
+import redis
 
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
-def pipelined(url: str) -> Callable[[Iterable[Any]], None]:
-    """(a) Each partition through redis-py's pipelines, a SET per row."""
+from harness import (
+    VALUE,
+    Samples,
+    alternate,
+    medians,
+    new_folder,
+    parser_of,
+    run_batches,
+    shown,
+    sink_in,
+    spark_on,
+)
 
-    def write(rows: Iterable[Any]) -> None:
-        import redis
+from tidegate.bench.baselines.redis import write_arrow, write_rows
+from tidegate.sinks.open_store import open_store
 
-        client = redis.Redis.from_url(url)
-        pipe, waiting = client.pipeline(transaction=False), 0
-        for row in rows:
-            pipe.set("a:" + row.key, row.value)
-            waiting += 1
-            if waiting == PIPELINE:
-                pipe.execute()
-                waiting = 0
-        pipe.execute()
-        client.close()
-
-    return write
-
-
-def in_arrow(url: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """(b) Each Arrow batch as one MSET."""
-
-    def write(batches: Iterable[Any]) -> Iterator[Any]:
-        import redis
-
-        client = redis.Redis.from_url(url)
-        for batch in batches:
-            keys, values = (column.to_pylist() for column in batch.columns)
-            client.mset({"b:" + key: value for key, value in zip(keys, values, strict=True)})
-        client.close()
-        yield from ()
-
-    return write
+A, B, C = "(a) pipelines", "(b) MSET", "(c) spark-redis"
+VISIBLE, MERGED = "tidegate, visible", "tidegate, merged"
 
 
 class SparkRedis:
     """(c) spark-redis in a Spark of its own, which lives beside the other one and idles between its turns."""
 
     def __init__(self, python: str, jars: str, url: str) -> None:
-        at = urlsplit(url)
+        server = urlsplit(url)
         script = Path(__file__).with_name("spark_redis_writer.py")
-        command = [python, str(script), jars, at.hostname or "localhost", str(at.port or 6379)]
+        command = [python, str(script), jars, server.hostname or "localhost", str(server.port or 6379)]
         # The Spark, the Python path and the settings of this process are not for it.
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PY"))
@@ -119,159 +102,104 @@ def await_merged(store: Any, keep: int) -> None:
         # Of the last key group first: to ask for the headers of 32,768 takes the server what a merge does.
         layers = [int(version) for version in space.asked([last])[0][1:]]
         if pointer.horizon >= pointer.visible - keep + 1 and min(layers, default=2**31) > pointer.horizon:
-            found = redis_header.headers(space).values()
-            oldest = [min(at) for each in found for at in each.layers.values()]
+            headers = redis_header.headers(space).values()
+            oldest = [min(versions) for header in headers for versions in header.layers.values()]
             if min(oldest, default=2**31) > pointer.horizon:
                 return
         time.sleep(0.005)
     raise TimeoutError("the layers were not merged within 120 s")
 
 
-def report(seconds: dict[str, list[float]], rows: int) -> None:
-    medians = {name: statistics.median(each[1:]) for name, each in seconds.items()}
-    for name, all_of in seconds.items():
-        shown = " ".join(f"{one:.2f}" for one in all_of)
-        per_s = rows / medians[name] / 1e3
-        print(f"{name:18} median {medians[name]:6.2f} s {per_s:7,.0f} K rows/s   (all: {shown})")
-    merged = medians["tidegate, merged"]
-    print(f"throughput of tidegate / (a): {medians['(a) pipelines'] / merged:.2f}  (merges counted)")
-    print(f"time of tidegate / (b): {merged / medians['(b) MSET']:.2f}  (merges counted)")
-    if (c := medians.get("(c) spark-redis")) is not None:
-        print(f"throughput of tidegate / (c): {c / merged:.2f}  (merges counted)")
-
-
-def session() -> Any:
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.driver.memory", "3g")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+def report(seconds: Samples, rows: int) -> None:
+    middle = medians(seconds)
+    for name, each in seconds.items():
+        per_s = rows / middle[name] / 1e3
+        print(f"{name:18} median {middle[name]:6.2f} s {per_s:7,.0f} K rows/s   (all: {shown(each)})")
+    print(f"throughput of tidegate / (a): {middle[A] / middle[MERGED]:.2f}  (merges counted)")
+    print(f"time of tidegate / (b): {middle[MERGED] / middle[B]:.2f}  (merges counted)")
+    if C in middle:
+        print(f"throughput of tidegate / (c): {middle[C] / middle[MERGED]:.2f}  (merges counted)")
 
 
 def write_input(spark: Any, folder: Path, arguments: argparse.Namespace) -> Any:
-    """A file for each batch; the rows of the last one."""
+    """Write a file for each batch; return the stream of them."""
     for number in range(arguments.rounds + 1):
         key = "id" if arguments.keys >= arguments.rows else f"pmod(hash(id), {arguments.keys})"
         key = f"{key} + {number * arguments.keys * arguments.fresh // 100}"
         rows = spark.range(0, arguments.rows, numPartitions=2).selectExpr(
-            f"concat('key-', cast({key} as string)) as key",
-            "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 1, 36), '\"}') as value",
+            f"concat('key-', cast({key} as string)) as key", VALUE
         )
         rows.write.parquet(str(folder / "input" / f"part-{number:03}.parquet"))
-    return rows
+    source = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 2)
+    return source.parquet(str(folder / "input" / "*"))
 
 
-def in_turns(
-    url: str,
-    sink: Any,
-    run_batch: Callable[[Any, int], None],
-    store: Any,
-    other: Callable[[int], float] | None,
-    seconds: dict[str, list[float]],
-    stages: dict[str, list[float]],
-) -> Callable[[Any, int], None]:
-    """Each batch goes through all writers, another one first each time; the seconds go to the two dicts."""
+def writers_of(
+    url: str, sink: Any, run_batch: Callable[[Any, int], None], store: Any, seconds: Samples, stages: Samples
+) -> Callable[[Any, int], dict[str, Callable[[], object]]]:
+    """Return the writers of a batch by name; tidegate's adds its phases to ``stages``."""
+    client = functools.partial(redis.Redis.from_url, url)
 
-    def clocked(name: str, started: float) -> None:
-        seconds.setdefault(name, []).append(time.perf_counter() - started)
-
-    def plain(batch: Any) -> None:
-        started = time.perf_counter()
-        batch.foreachPartition(pipelined(url))
-        clocked("(a) pipelines", started)
-
-    def fast(batch: Any) -> None:
-        started = time.perf_counter()
-        batch.mapInArrow(in_arrow(url), "key string").write.format("noop").mode("append").save()
-        clocked("(b) MSET", started)
-
-    def tide(batch: Any, batch_id: int) -> None:
+    def merged(batch: Any, batch_id: int) -> None:
         started = time.perf_counter()
         run_batch(batch, batch_id)
-        clocked("tidegate, visible", started)
+        seconds.setdefault(VISIBLE, []).append(time.perf_counter() - started)
         for name, took in sink.last_phases.items():
             stages.setdefault(name, []).append(took)
         await_merged(store, 2)
-        clocked("tidegate, merged", started)
 
-    def write(batch: Any, batch_id: int) -> None:
-        writers = [lambda: plain(batch), lambda: fast(batch), lambda: tide(batch, batch_id)]
-        if other is not None:
-            writers.append(lambda: seconds.setdefault("(c) spark-redis", []).append(other(batch_id)))
-        for turn in range(len(writers)):
-            writers[(turn + batch_id) % len(writers)]()
+    return lambda batch, batch_id: {
+        A: lambda: write_rows(client, "a:", batch),
+        B: lambda: write_arrow(client, "b:", batch),
+        MERGED: lambda: merged(batch, batch_id),
+    }
 
-    return write
+
+@contextlib.contextmanager
+def spark_redis(command: list[str] | None, url: str) -> Iterator[SparkRedis | None]:
+    """Yield writer (c), if it was asked for."""
+    if not command:
+        yield None
+        return
+    with contextlib.closing(SparkRedis(*command, url)) as other:
+        yield other
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--wal", required=True)
-    parser.add_argument("--store", required=True)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser = parser_of(
+        __doc__, wal=True, store=True, rows=1_000_000, keys=1_000_000, rounds=5, key_groups=128
+    )
     parser.add_argument("--fresh", type=int, default=0, metavar="PERCENT", help="keys that are new each time")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--key-groups", type=int, default=128)
     parser.add_argument("--replace", action="store_true", help="each batch is the whole table")
     parser.add_argument("--spark-redis", nargs=2, metavar=("PYTHON", "JARS"), help="writer (c)")
     arguments = parser.parse_args()
-    from tidegate.sinks.open_store import open_store
-    from tidegate.spark import VersionedSink
-
-    folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
-    spark = session()
-    rows = write_input(spark, folder, arguments)
-    namespace = f"bench-{os.getpid()}"
-    parts = None if arguments.replace else {"table": "t", "key": "key", "value": "value"}
-    sink = VersionedSink(
-        namespace=namespace,
-        wal=arguments.wal,
-        store=arguments.store,
-        key_groups=arguments.key_groups,
-        allow_unsafe=True,
-        **(parts or {}),
-    )
-    run_batch = sink if parts else sink.each(lambda tx, batch: tx.replace("t", batch, "key", value="value"))
-    seconds: dict[str, list[float]] = {}
-    stages: dict[str, list[float]] = {}
-    store = open_store(arguments.store, namespace)
-    spark_redis = SparkRedis(*arguments.spark_redis, arguments.store) if arguments.spark_redis else None
-
-    def other(batch_id: int) -> float:
-        assert spark_redis is not None
-        return spark_redis.write(folder / "input" / f"part-{batch_id:03}.parquet")
-
-    query = (
-        spark.readStream.schema(rows.schema)
-        .option("maxFilesPerTrigger", 2)
-        .parquet(str(folder / "input" / "*"))
-        .writeStream.foreachBatch(
-            in_turns(arguments.store, sink, run_batch, store, other if spark_redis else None, seconds, stages)
+    seconds: Samples = {}
+    stages: Samples = {}
+    columns = {} if arguments.replace else {"table": "t", "key": "key", "value": "value"}
+    with (
+        new_folder() as folder,
+        spark_redis(arguments.spark_redis, arguments.store) as other,
+        spark_on() as spark,
+        sink_in(None, arguments, key_groups=arguments.key_groups, **columns) as sink,
+        contextlib.closing(open_store(arguments.store, f"bench-{os.getpid()}")) as store,
+    ):
+        replace = sink.each(lambda txn, batch: txn.replace("t", batch, "key", value="value"))
+        writers = writers_of(
+            arguments.store, sink, replace if arguments.replace else sink, store, seconds, stages
         )
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    if spark_redis:
-        spark_redis.close()
-    sink.close()
-    spark.stop()
-    store.drop()
-    store.close()
-    shutil.rmtree(folder)
+
+        def write(batch: Any, batch_id: int) -> None:
+            sides = writers(batch, batch_id)
+            if other is not None:
+                sides[C] = lambda: other.write(folder / "input" / f"part-{batch_id:03}.parquet")
+            alternate(sides, 1, seconds, start=batch_id)
+
+        stream = write_input(spark, folder, arguments)
+        run_batches(stream, write, lambda: len(seconds.get(MERGED, ())) > arguments.rounds, float("inf"))
     print(f"{arguments.rows:,} rows over {arguments.keys:,} keys; the first batch of each is a warm-up")
     report(seconds, arguments.rows)
-    shown = ", ".join(f"{name} {statistics.median(took[1:]):.2f}" for name, took in stages.items())
-    print(f"stages of tidegate, median s: {shown}")
+    phases = ", ".join(f"{name} {took:.2f}" for name, took in medians(stages).items())
+    print(f"stages of tidegate, median s: {phases}")
 
 
 if __name__ == "__main__":

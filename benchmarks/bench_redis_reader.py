@@ -20,72 +20,52 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import redis
 
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+
+from harness import (
+    alternate_calls,
+    keys_up_to,
+    microseconds_of,
+    new_folder,
+    parser_of,
+    percentile,
+    write_versions,
+    writer_of,
+)
+
 import tidegate
-from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.keys.groups import key_group
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
-from tidegate.testing import arrow_barrier
-from tidegate.wal.open_log import open_log
-from tidegate.wal.record import Column, TableSchema
 
 KEY_GROUPS = 128
-SCHEMA = TableSchema((Column("key", "string"),), (Column("n", "bigint"), Column("text", "string")))
 
 
 def write(store: str, namespace: str, wal: str, keys: int, versions: int) -> None:
-    """So many versions that change every key, each merged as soon as it may be."""
-    where = Endpoints(namespace, wal, store)
-    log = open_log(where.wal, namespace)
-    coordinator = Coordinator(where, log, open_store(store, namespace), Options(key_groups=KEY_GROUPS))
-    open_namespace(coordinator, "bench")
-    arrow_barrier.BYTES_SCHEMA = SCHEMA  # the rows below are JSON
-    dropped, first = 0, coordinator.folded.last_version
-    for version in range(first, first + versions):
-        rows = {b"key-%07d" % at: b'{"n":%d,"text":"%s"}' % (version, b"x" * 40) for at in range(keys)}
-        barrier = arrow_barrier.ArrowBarrier(
-            log, {"t": rows}, arrow_barrier.batch("bench", version), KEY_GROUPS
-        )
-        commit(coordinator, barrier)
-        dropped = retire_up_to(
-            log, coordinator.store, coordinator.folded, coordinator.options, lambda: False, dropped
-        )
-    coordinator.store.close()
+    """Write versions that change every key, each merged as soon as it may be."""
+    dropped = 0
+
+    def retire(coordinator: Any) -> None:
+        nonlocal dropped
+        log, store, options = coordinator.log, coordinator.store, coordinator.options
+        dropped = retire_up_to(log, store, coordinator.folded, options, lambda: False, dropped)
+
+    with writer_of(Endpoints(namespace, wal, store), Options(key_groups=KEY_GROUPS)) as coordinator:
+        write_versions(coordinator, keys_up_to(keys), versions, lambda: retire(coordinator))
 
 
-def took_us(read: Callable[[], object], times: int) -> list[float]:
-    took = []
-    for _ in range(times):
-        started = time.perf_counter_ns()
-        read()
-        took.append((time.perf_counter_ns() - started) / 1000)
-    return took
-
-
-def in_turns(bare: Callable[[], object], ours: Callable[[], object], times: int) -> tuple[float, float]:
-    """Medians of both, over ten rounds in turns."""
-    of_bare: list[float] = []
-    of_ours: list[float] = []
-    for _ in range(10):
-        of_bare += took_us(bare, times)
-        of_ours += took_us(ours, times)
-    return statistics.median(of_bare), statistics.median(of_ours)
-
-
-def p99(took: list[float]) -> float:
-    return sorted(took)[int(0.99 * len(took))]
+def p99(samples: list[float]) -> float:
+    return percentile(samples, 0.99)
 
 
 def every_ms(took: list[float]) -> list[float]:
@@ -94,16 +74,14 @@ def every_ms(took: list[float]) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--store", required=True)
-    parser.add_argument("--keys", type=int, default=400_000)
+    parser = parser_of(__doc__, store=True, keys=400_000)
     parser.add_argument("--write", nargs=3, metavar=("NAMESPACE", "WAL", "VERSIONS"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.write:
         namespace, wal, versions = arguments.write
         write(arguments.store, namespace, wal, arguments.keys, int(versions))
         return
-    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+    with new_folder() as folder:
         namespace, wal = f"bench-{os.getpid()}", f"file://{folder}/wal"
         write(arguments.store, namespace, wal, arguments.keys, 2)
         compare(arguments.store, namespace, arguments.keys)
@@ -113,24 +91,24 @@ def main() -> None:
 
 def compare(url: str, namespace: str, count: int) -> None:
     client: Any = redis.Redis.from_url(url)
-    keys = [b"key-%07d" % at for at in range(count)]
+    keys = keys_up_to(count)
     store = open_store(url, namespace)
     identity = store.identity()
     assert identity is not None
     hashes = {group: f"tg:{{{namespace}/{group}}}:t:d:2:{identity.uuid}" for group in range(KEY_GROUPS)}
     chance = random.Random(1)
-    some = [keys[chance.randrange(count)] for _ in range(1_000)]
+    many = [keys[chance.randrange(count)] for _ in range(1_000)]
 
     def bare_one() -> Any:
         key = keys[chance.randrange(count)]
         return json.loads(client.hget(hashes[key_group(key, KEY_GROUPS)], key)[1:])
 
     def bare_many() -> Any:
-        places = defaultdict(list)
-        for key in some:
-            places[key_group(key, KEY_GROUPS)].append(key)
+        by_group = defaultdict(list)
+        for key in many:
+            by_group[key_group(key, KEY_GROUPS)].append(key)
         pipe = client.pipeline(transaction=False)
-        for group, of_group in places.items():
+        for group, of_group in by_group.items():
             pipe.hmget(hashes[group], of_group)
         return [json.loads(value[1:]) for values in pipe.execute() for value in values]
 
@@ -139,17 +117,19 @@ def compare(url: str, namespace: str, count: int) -> None:
     alias = tidegate.connect(url, namespace=f"{namespace}-live")
     newest, by_alias = gate.table("t"), alias.table("t")
     names = [key.decode() for key in keys]
-    some_names = [key.decode() for key in some]
+    many_names = [key.decode() for key in many]
     with gate.snapshot() as snapshot:
         table = snapshot.table("t")
         assert table.get(names[5]) == {"n": 1, "text": "x" * 40}
+        reads: dict[str, tuple[Callable[[], object], Callable[[], object], int]] = {
+            "get, one key": (bare_one, lambda: table.get(names[chance.randrange(count)]), 1_000),
+            "get, the newest": (bare_one, lambda: newest.get(names[chance.randrange(count)]), 1_000),
+            "get, by an alias": (bare_one, lambda: by_alias.get(names[chance.randrange(count)]), 1_000),
+            "get_many, 1,000 keys": (bare_many, lambda: table.get_many(many_names), 20),
+        }
         results = {
-            "get, one key": in_turns(bare_one, lambda: table.get(names[chance.randrange(count)]), 1_000),
-            "get, the newest": in_turns(bare_one, lambda: newest.get(names[chance.randrange(count)]), 1_000),
-            "get, by an alias": in_turns(
-                bare_one, lambda: by_alias.get(names[chance.randrange(count)]), 1_000
-            ),
-            "get_many, 1,000 keys": in_turns(bare_many, lambda: table.get_many(some_names), 20),
+            name: alternate_calls({"bare": bare, "ours": ours}, 10, calls).values()
+            for name, (bare, ours, calls) in reads.items()
         }
     print(f"{count:,} keys in {KEY_GROUPS} key groups, two versions of each; p50 in microseconds")
     for name, (bare, ours) in results.items():
@@ -179,19 +159,19 @@ def under_a_writer(url: str, namespace: str, wal: str, count: int) -> None:
     busy: dict[str, list[float]] = {name: [] for name in reads}
     for _ in range(50):
         for name, read in reads.items():
-            at_rest[name] += took_us(read, 200)
+            at_rest[name] += microseconds_of(read, 200)
     command = [sys.executable, __file__, "--store", url, "--keys", str(count), "--write", namespace, wal, "3"]
     started = time.monotonic()
     with subprocess.Popen(command) as writer:
         while writer.poll() is None:
             for name, read in reads.items():
-                busy[name] += took_us(read, 200)
+                busy[name] += microseconds_of(read, 200)
     took = time.monotonic() - started
     print(f"get at the newest version, while 3 versions of {count:,} changes came and merged, {took:.1f} s:")
-    kinds = {"p50": statistics.median, "p99": p99, "p99, a read every ms": lambda took: p99(every_ms(took))}
+    kinds = {"p50": statistics.median, "p99": p99, "p99, a read every ms": lambda each: p99(every_ms(each))}
     for name in reads:
-        for word, of in {**kinds, "longest": max}.items():
-            rest, under = of(at_rest[name]), of(busy[name])
+        for word, figure in {**kinds, "longest": max}.items():
+            rest, under = figure(at_rest[name]), figure(busy[name])
             ratio = f"{under / rest:.1f}x"
             print(f"  {name:9} {word:21} {rest:6.0f} us at rest, {under:6.0f} us beside it: {ratio}")
     print(f"  ({len(busy['tidegate']):,} reads of each under the writer)")

@@ -34,7 +34,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.manifest import encode_manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.staging.spec import CHANGES
 
 GRID = [
     # tasks, key groups, key groups touched, changes

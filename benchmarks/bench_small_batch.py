@@ -13,120 +13,61 @@ commit to the next.
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
+import itertools
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+
+from harness import (
+    Samples,
+    new_folder,
+    parser_of,
+    percentile,
+    rate,
+    run_batches,
+    seconds_of,
+    sink_in,
+    spark_on,
+)
+
+COLLECT, OURS = "collect", "tidegate"
 
 
-def percentile(values: list[float], share: float) -> float:
-    """The value below which ``share`` of the values lie (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+def main() -> None:
+    parser = parser_of(__doc__, wal=False, store=False, rows=1_000, batches=100)
+    parser.add_argument("--warm-up", type=int, default=50, help="of each sink's before; the JVM compiles")
+    parser.add_argument("--driver-stage-max-rows", type=int, default=5_000, help="0: by the staging job")
+    arguments = parser.parse_args()
+    seconds: Samples = {COLLECT: [], OURS: []}
+    phases: Samples = {}
+    sides = itertools.cycle(seconds)
+    options = {"table": "t", "key": "id", "driver_stage_max_rows": arguments.driver_stage_max_rows}
+    with new_folder() as folder, spark_on() as spark, sink_in(folder, arguments, **options) as sink:
 
+        def write(batch: Any, batch_id: int) -> None:
+            name = next(sides)
+            work = batch.collect if name == COLLECT else lambda: sink(batch, batch_id)
+            seconds[name].append(seconds_of(work))
+            for phase, took in sink.last_phases.items() if name == OURS else ():
+                phases.setdefault(phase, []).append(took)
 
-def session() -> Any:
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", 2)
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-def report(
-    seconds: dict[str, list[float]], phases: dict[str, list[float]], arguments: argparse.Namespace
-) -> None:
+        stream = rate(spark, arguments.rows).selectExpr("value % 100000 as id", "value", "timestamp")
+        last = arguments.batches + arguments.warm_up
+        run_batches(stream, write, lambda: len(seconds[OURS]) >= last, float("inf"))
     print(
         f"{arguments.rows:,} rows a batch, {arguments.batches} batches after {arguments.warm_up} to warm up;"
         " in ms"
     )
-    milliseconds = {
-        name: [1000 * one for one in all_of[arguments.warm_up :]] for name, all_of in seconds.items()
+    figures = {
+        name: [1000 * percentile(each[arguments.warm_up :], share) for share in (0.5, 0.99)]
+        for name, each in (seconds | {f"  {name}": each for name, each in phases.items()}).items()
     }
-    for name, all_of in milliseconds.items():
-        print(f"{name:22} p50 {percentile(all_of, 0.5):7.1f}   p99 {percentile(all_of, 0.99):7.1f}")
-    added = [
-        percentile(milliseconds["tidegate"], p) - percentile(milliseconds["collect"], p) for p in (0.5, 0.99)
-    ]
-    print(f"{'tidegate adds':22} p50 {added[0]:7.1f}   p99 {added[1]:7.1f}")
-    for name, took in phases.items():
-        of_phase = [1000 * one for one in took[arguments.warm_up :]]
-        print(f"  {name:20} p50 {percentile(of_phase, 0.5):7.1f}   p99 {percentile(of_phase, 0.99):7.1f}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000)
-    parser.add_argument("--batches", type=int, default=100)
-    parser.add_argument("--warm-up", type=int, default=50, help="of each sink's before; the JVM compiles")
-    parser.add_argument("--driver-stage-max-rows", type=int, default=5_000, help="0: by the staging job")
-    parser.add_argument("--wal")
-    parser.add_argument("--store")
-    arguments = parser.parse_args()
-    from tidegate.spark import VersionedSink
-
-    folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
-    spark = session()
-    sink = VersionedSink(
-        namespace=f"bench-{os.getpid()}",
-        wal=arguments.wal or f"file://{folder}/wal",
-        store=arguments.store or f"sqlite://{folder}/store",
-        table="t",
-        key="id",
-        allow_unsafe=True,
-        driver_stage_max_rows=arguments.driver_stage_max_rows,
-    )
-    phases: dict[str, list[float]] = {}
-    seconds: dict[str, list[float]] = {"collect": [], "tidegate": []}
-
-    def tide(batch: Any, batch_id: int) -> None:
-        sink(batch, batch_id)
-        for name, took in sink.last_phases.items():
-            phases.setdefault(name, []).append(took)
-
-    sinks: dict[str, Callable[[Any, int], Any]] = {
-        "collect": lambda batch, _: batch.collect(),
-        "tidegate": tide,
-    }
-
-    def in_turns(batch: Any, batch_id: int) -> None:
-        name = list(sinks)[batch_id % 2]
-        started = time.perf_counter()
-        sinks[name](batch, batch_id)
-        seconds[name].append(time.perf_counter() - started)
-
-    query = (
-        spark.readStream.format("rate-micro-batch")
-        .option("rowsPerBatch", arguments.rows)
-        .option("numPartitions", 2)
-        .load()
-        .selectExpr("value % 100000 as id", "value", "timestamp")
-        .writeStream.foreachBatch(in_turns)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .start()
-    )
-    while query.isActive and len(seconds["tidegate"]) < arguments.batches + arguments.warm_up:
-        query.awaitTermination(1)
-    query.stop()
-    if query.exception() is not None:
-        raise SystemExit(str(query.exception()))
-    sink.close()
-    spark.stop()
-    shutil.rmtree(folder)
-    report(seconds, phases, arguments)
+    added = [ours - collect for ours, collect in zip(figures[OURS], figures[COLLECT], strict=True)]
+    sinks, by_phase = {name: figures.pop(name) for name in seconds}, figures
+    for name, (p50, p99) in {**sinks, "tidegate adds": added, **by_phase}.items():
+        print(f"{name:22} p50 {p50:7.1f}   p99 {p99:7.1f}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def batches(rows: int, value: bytes) -> Iterator[Any]:
     """Sorted changes of 64 key groups, made as they are asked for."""
     import pyarrow as pa
 
-    from tidegate.wal.staging.bad_rows import CHANGES
+    from tidegate.wal.staging.spec import CHANGES
 
     per_group = max(1, rows // 64)
     for first in range(0, rows, BATCH_ROWS):
@@ -58,8 +58,8 @@ def patching(state_bytes: int) -> Any:
 def stage(rows: int, state_bytes: int) -> None:
     """Stage so many rows and print what it took."""
     from tidegate.wal.file.log import FileLog
-    from tidegate.wal.staging.bad_rows import StageSpec
     from tidegate.wal.staging.changelog import stage_task
+    from tidegate.wal.staging.spec import StageSpec
 
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         log = FileLog(folder, "bench")

@@ -35,11 +35,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+
+from harness import ROCKSDB, UNIT, rate, spark_on
+
 CHANGES, FILL_BATCH = 10_000, 1_000_000
 DEADLINE_S = 400.0
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-UNIT = "((shiftrightunsigned(xxhash64(value), 11)) / 9007199254740992D)"
+SETTINGS = {"spark__sql__streaming__stateStore__providerClass": ROCKSDB}
 
 Note = dict[str, Any]
 
@@ -51,39 +53,17 @@ def tell(**note: Any) -> None:
     print(json.dumps(note), flush=True)
 
 
-def session() -> Any:
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.driver.memory", "3g")
-        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-def numbers(spark: Any, rows: int) -> Any:
-    source = spark.readStream.format("rate-micro-batch")
-    return source.options(rowsPerBatch=rows, numPartitions=2, advanceMillisPerBatch=1_000).load()
-
-
 def steps_of(rounds: int) -> list[tuple[str, int]]:
     """What each batch does, with how many tasks; the first of each only warms up."""
     steps = [("reduce", 2), ("reduce", 2), ("upsert", 2), ("reduce", 2), ("reduce", 7), ("reduce", 3)]
     return [step for step in steps for _ in range(rounds + 1)]
 
 
-def ours(settings: Note, *, again: bool) -> None:
+def ours(spark: Any, settings: Note, *, again: bool) -> None:
     """Fill, the steps, then batches until this process is killed; ``again``: until the next version."""
     from tidegate.spark import VersionedSink
 
     folder, keys = Path(settings["folder"]), settings["keys"]
-    spark = session()
     sinks: dict[int, VersionedSink] = {}
     steps = steps_of(settings["rounds"])
 
@@ -134,7 +114,7 @@ def ours(settings: Note, *, again: bool) -> None:
             sink_of(2).load({"state": rows.limit(1)}, token=token, key="k")
         settle(settings)
         tell(kind="filled", seconds=filled - began, settled=time.perf_counter() - filled)
-    stream = numbers(spark, CHANGES).selectExpr(
+    stream = rate(spark, CHANGES, advanceMillisPerBatch=1_000).selectExpr(
         f"cast(cast(floor({keys} * {UNIT}) as bigint) as string) AS k", "1L AS n"
     )
     started = time.perf_counter()
@@ -158,10 +138,9 @@ def settle(settings: Note) -> None:
         retire_up_to(log, store, catch_up(View(), log).state, Options(), lambda: False)
 
 
-def rocksdb(settings: Note, *, again: bool) -> None:
+def rocksdb(spark: Any, settings: Note, *, again: bool) -> None:
     """Spark's own state: filled, then batches until this process is killed; ``again``: until the next."""
     folder, keys = Path(settings["folder"]), settings["keys"]
-    spark = session()
     fill = min(FILL_BATCH, keys)
     filled = -(-keys // fill) * fill
     key = f"CASE WHEN value < {filled} THEN value % {keys} ELSE cast(floor({keys} * {UNIT}) as bigint) END"
@@ -178,7 +157,12 @@ def rocksdb(settings: Note, *, again: bool) -> None:
             done.set()
 
     def start(rows: int) -> Any:
-        counted = numbers(spark, rows).selectExpr(f"cast({key} as string) AS k").groupBy("k").count()
+        counted = (
+            rate(spark, rows, advanceMillisPerBatch=1_000)
+            .selectExpr(f"cast({key} as string) AS k")
+            .groupBy("k")
+            .count()
+        )
         written = counted.writeStream.outputMode("update").foreachBatch(one)
         return written.option("checkpointLocation", f"{folder}/checkpoint").start()
 
@@ -335,7 +319,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.role:
         name, _, again = given.role.partition("-")
-        {"ours": ours, "spark": rocksdb}[name](given.settings, again=bool(again))
+        with spark_on(**SETTINGS) as spark:
+            {"ours": ours, "spark": rocksdb}[name](spark, given.settings, again=bool(again))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     least: dict[str, Any] = {}

@@ -17,18 +17,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+
+from harness import connector_settings, new_folder, parser_of, sink_in, spark_on
+
 BATCHES_MIN = 20
 TABLE = "torn.plain"
 MARKERS = [f"marker-{number}" for number in range(100)]
@@ -90,7 +93,11 @@ def cassandra_session(url: str) -> Any:
 def plain_writer(url: str) -> Callable[[Any], object]:
     """Writes a batch without versions."""
     if url.startswith("redis"):
-        return lambda batch: batch.foreachPartition(pipelined(url))
+        import redis
+
+        from tidegate.bench.baselines.redis import write_rows
+
+        return functools.partial(write_rows, functools.partial(redis.Redis.from_url, url), "")
     session = cassandra_session(url)
     keyspace, table = TABLE.split(".")
     session.execute(
@@ -107,31 +114,10 @@ def plain_writer(url: str) -> Callable[[Any], object]:
     return write
 
 
-def pipelined(url: str) -> Callable[[Any], None]:
-    def write(rows: Any) -> None:
-        import redis
-
-        client = redis.Redis.from_url(url)
-        pipe = client.pipeline(transaction=False)
-        for at, row in enumerate(rows, 1):
-            pipe.set(row.key, row.n)
-            if at % 5_000 == 0:
-                pipe.execute()
-        pipe.execute()
-        client.close()
-
-    return write
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--wal")
-    parser.add_argument("--store", required=True)
+    parser = parser_of(__doc__, wal=False, store=True, rows=50_000, snapshots=10_000, readers=1)
     parser.add_argument("--jars", help="the folder with the connector's jars, for Cassandra")
-    parser.add_argument("--rows", type=int, default=50_000)
-    parser.add_argument("--snapshots", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=400.0, help="of each writer, at most")
-    parser.add_argument("--readers", type=int, default=1)
     parser.add_argument("--key-groups", type=int, help="of tidegate's namespace")
     parser.add_argument("--only", choices=["plain", "tidegate"], help="this writer alone")
     parser.add_argument("--watch", nargs=3, metavar=("KIND", "NAMESPACE", "STOP"), help=argparse.SUPPRESS)
@@ -140,68 +126,39 @@ def main() -> None:
         kind, namespace, stop = arguments.watch
         watch(kind, arguments.store, namespace, Path(stop))
         return
-    from tidegate.spark import VersionedSink
+    columns = {"table": "t", "key": "key", "key_groups": arguments.key_groups}
+    with (
+        new_folder() as folder,
+        spark_on(**connector_settings(arguments.store, arguments.jars)) as spark,
+        sink_in(folder, arguments, "-torn", **columns) as sink,
+    ):
 
-    spark = spark_session(arguments.store, arguments.jars)
-    namespace = f"torn-{os.getpid()}"
-    sink = VersionedSink(
-        namespace=namespace,
-        wal=arguments.wal,
-        store=arguments.store,
-        table="t",
-        key="key",
-        allow_unsafe=True,
-        key_groups=arguments.key_groups,
-        store_options={"create": True} if arguments.store.startswith("cassandra") else {},
-    )
+        def batch(number: int) -> Any:
+            every = arguments.rows // len(MARKERS)  # the markers are spread over the batch
+            marker = f"concat('marker-', cast(id div {every} as string))"
+            key = f"if(id % {every} = 0, {marker}, concat('other-', cast(id as string))) as key"
+            return spark.range(0, arguments.rows, numPartitions=2).selectExpr(key, f"{number} as n")
 
-    def batch(number: int) -> Any:
-        every = arguments.rows // len(MARKERS)  # the markers lie all over the batch
-        marker = f"concat('marker-', cast(id div {every} as string))"
-        key = f"if(id % {every} = 0, {marker}, concat('other-', cast(id as string))) as key"
-        return spark.range(0, arguments.rows, numPartitions=2).selectExpr(key, f"{number} as n")
-
-    writers: dict[str, tuple[Callable[[int], object], float]] = {
-        "tidegate": (lambda number: sink.load({"t": batch(number)}, token=str(number)), 1.0),
-    }
-    if arguments.only != "tidegate":
-        write_plain = plain_writer(arguments.store)
-        writers = {"plain": (lambda number: write_plain(batch(number)), 0.1), **writers}
-    if arguments.only == "plain":
-        del writers["tidegate"]
-    print(f"{len(MARKERS)} markers among {arguments.rows:,} rows a batch")
-    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        writers: dict[str, tuple[Callable[[int], object], float]] = {}
+        if arguments.only != "tidegate":
+            write_plain = plain_writer(arguments.store)
+            writers["plain"] = (lambda number: write_plain(batch(number)), 0.1)
+        if arguments.only != "plain":
+            writers["tidegate"] = (lambda number: sink.load({"t": batch(number)}, token=str(number)), 1.0)
+        print(f"{len(MARKERS)} markers among {arguments.rows:,} rows a batch")
         for kind, (write, share) in writers.items():
-            report = against_a_reader(
-                kind, write, int(share * arguments.snapshots), namespace, arguments, folder
-            )
-            of = f"{report['torn']:,} of {report['reads']:,} reads torn"
-            print(f"{kind:9} {of} ({report['torn'] / report['reads']:.1%}), {report['seen']} numbers seen")
-    sink.close()
-    spark.stop()
-
-
-def spark_session(store: str, jars: str | None) -> Any:
-    from pyspark.sql import SparkSession
-
-    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-    if jars:
-        node = urlsplit(store)
-        settings["spark.jars"] = ",".join(str(jar) for jar in Path(jars).glob("*.jar"))
-        settings["spark.cassandra.connection.host"] = str(node.hostname)
-        settings["spark.cassandra.connection.port"] = str(node.port)
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.shuffle.partitions", 2)
-    spark = builder.config(map=settings).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+            reads = int(share * arguments.snapshots)
+            report = against_a_reader(kind, write, reads, f"bench-{os.getpid()}-torn", arguments, folder)
+            torn = f"{report['torn']:,} of {report['reads']:,} reads torn"
+            print(f"{kind:9} {torn} ({report['torn'] / report['reads']:.1%}), {report['seen']} numbers seen")
 
 
 def against_a_reader(
-    kind: str, write: Callable[[int], object], reads: int, namespace: str, arguments: Any, folder: str
+    kind: str, write: Callable[[int], object], reads: int, namespace: str, arguments: Any, folder: Path
 ) -> dict[str, int]:
-    stop, number, ends_at = Path(folder) / f"{kind}.stop", 0, time.monotonic() + arguments.seconds
+    stop, number, ends_at = folder / f"{kind}.stop", 0, time.monotonic() + arguments.seconds
     command = [sys.executable, __file__, "--store", arguments.store, "--watch", kind, namespace, str(stop)]
-    every = [Path(folder) / f"{kind}-{reader}.json" for reader in range(arguments.readers)]
+    every = [folder / f"{kind}-{reader}.json" for reader in range(arguments.readers)]
     with contextlib.ExitStack() as running:
         readers = []
         for told in every:

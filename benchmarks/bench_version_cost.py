@@ -22,21 +22,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import itertools
 import os
-import shutil
 import statistics
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+
+from harness import VALUE, medians, parser_of, rate, run_batches, seconds_of, sink_in, spark_on
+
+from tidegate.sinks.open_store import open_store
+
 WARM_UP = 2
 READS = 300
-DEADLINE_S = 600.0
 PARTS = {"stage": ("ready", "staging"), "apply": ("decided",)}
 """By the states that a commit is in."""
 
@@ -74,32 +76,9 @@ class Cost(NamedTuple):
     readable: int
 
 
-def session(point: Point) -> Any:
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master(point.master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", max(2, point.executors))
-        .config("spark.executor.memory", "1g")
-        .config("spark.driver.memory", "3g")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
-
-
 def rows(spark: Any, point: Point) -> Any:
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", point.changes)
-    return (
-        source.option("numPartitions", max(2, point.executors))
-        .load()
-        .selectExpr(
-            f"concat('key-', cast(value % {point.changes} as string)) as key",
-            "concat('{\"n\":', value, ',\"text\":\"', substr(sha1(cast(value as string)), 1, 36), '\"}')"
-            " as value",
-        )
+    return rate(spark, point.changes, max(2, point.executors)).selectExpr(
+        f"concat('key-', cast(value % {point.changes} as string)) as key", VALUE.replace("id", "value")
     )
 
 
@@ -107,85 +86,48 @@ def read_ms(store: str, namespace: str, changes: int) -> tuple[float, float]:
     """p50 of a get, and of 1,000 keys at once, milliseconds."""
     import tidegate
 
-    took: dict[int, list[float]] = {1: [], 1_000: []}
+    seconds: dict[str, list[float]] = {"one": [], "many": []}
     with tidegate.connect(store, namespace=namespace) as client:
         table = client.table("t")
         for number in range(READS):
             first = number * 7_919 % changes
             keys = [f"key-{(first + step) % changes}" for step in range(1_000)]
-            started = time.perf_counter()
-            found = table.get(keys[0])
-            took[1].append(time.perf_counter() - started)
+            seconds["one"].append(seconds_of(functools.partial(table.get, keys[0])))
             if number % 10 == 0:
-                started = time.perf_counter()
-                many = table.get_many(keys)
-                took[1_000].append(time.perf_counter() - started)
-                assert len(many) == 1_000
-            assert found is not None
-    one, many_ = (1_000 * statistics.median(each) for each in took.values())
-    return one, many_
+                seconds["many"].append(seconds_of(functools.partial(table.get_many, keys)))
+        assert len(table.get_many(keys)) == 1_000
+    middle = medians(seconds, warm_up=0)
+    return 1_000 * middle["one"], 1_000 * middle["many"]
 
 
-def measured(arguments: argparse.Namespace, spark: Any, point: Point, folder: Path) -> Cost:
-    from tidegate.sinks.open_store import open_store
-    from tidegate.spark import VersionedSink
-
-    namespace = f"bench-{folder.name[-8:].lower().replace('_', '0')}"
-    sink = VersionedSink(
-        namespace=namespace,
-        wal=arguments.wal,
-        store=arguments.store,
-        store_options={"create": True} if arguments.store.startswith("cassandra") else None,
-        table="t",
-        key="key",
-        value="value",
-        key_groups=point.key_groups,
-        keep_versions=point.keep,
-        driver_stage_max_rows=0,
-        allow_unsafe=True,
-    )
+def measured(arguments: argparse.Namespace, spark: Any, point: Point, number: int) -> Cost:
+    options = {"table": "t", "key": "key", "value": "value", "driver_stage_max_rows": 0}
+    options |= {"key_groups": point.key_groups, "keep_versions": point.keep}
     began: list[float] = []
-    took: list[dict[str, float]] = []
-    enough = threading.Event()
-    store = open_store(arguments.store, namespace)
-    readable = 0
+    notes: list[dict[str, float]] = []
+    last = WARM_UP + max(arguments.rounds, point.keep)
+    with sink_in(None, arguments, f"-{number}", **options) as sink:
+        namespace = f"bench-{os.getpid()}-{number}"
+        with contextlib.closing(open_store(arguments.store, namespace)) as store:
 
-    def write(batch: Any, batch_id: int) -> None:
-        began.append(time.perf_counter())
-        nonlocal readable
-        sink(batch, batch_id)
-        took.append({"visible": time.perf_counter() - began[-1], **sink.last_phases})
-        pointer = store.pointer()
-        readable = max(readable, pointer.visible - max(pointer.horizon, 1) + 1)
-        if len(took) > WARM_UP + max(arguments.rounds, point.keep):
-            enough.set()
+            def write(batch: Any, batch_id: int) -> None:
+                began.append(time.perf_counter())
+                sink(batch, batch_id)
+                note = {"visible": time.perf_counter() - began[-1], **sink.last_phases}
+                pointer = store.pointer()
+                note["readable"] = pointer.visible - max(pointer.horizon, 1) + 1
+                notes.append(note)
 
-    query = rows(spark, point).writeStream.foreachBatch(write)
-    running = query.option("checkpointLocation", str(folder / "checkpoint")).start()
-    end = time.monotonic() + DEADLINE_S
-    while not enough.wait(0.2):
-        if not running.isActive or time.monotonic() > end:
-            raise SystemExit(f"{point} ended without its versions: {running.exception()}")
-    one, many = read_ms(arguments.store, namespace, point.changes)
-    running.stop()
-    sink.close()
-    with contextlib.closing(store):
-        store.drop()
-    counted = took[WARM_UP : len(began)]
+            run_batches(rows(spark, point), write, lambda: len(notes) > last)
+        one, many = read_ms(arguments.store, namespace, point.changes)
 
     def median(*phases: str) -> float:
-        return statistics.median(sum(each.get(phase, 0.0) for phase in phases) for each in counted)
+        return statistics.median(sum(note.get(phase, 0.0) for phase in phases) for note in notes[WARM_UP:])
 
-    periods = [later - before for before, later in zip(began[WARM_UP:], began[WARM_UP + 1 :], strict=False)]
     parts = {name: median(*phases) for name, phases in PARTS.items()}
-    period = statistics.median(periods)
+    period = statistics.median(later - before for before, later in itertools.pairwise(began[WARM_UP:]))
+    readable = int(max(note["readable"] for note in notes))
     return Cost(median("visible"), parts["stage"], parts["apply"], period, one, many, readable)
-
-
-def points(arguments: argparse.Namespace) -> Iterator[tuple[str, Point]]:
-    for name in arguments.only or GRID:
-        for point in GRID[name]:
-            yield name, point
 
 
 def report(name: str, point: Point, cost: Cost) -> None:
@@ -218,28 +160,19 @@ def fitted(costs: dict[Point, Cost]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--wal", required=True)
-    parser.add_argument("--store", required=True)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser = parser_of(__doc__, wal=True, store=True, rounds=4)
     parser.add_argument("--only", nargs="+", choices=list(GRID))
     arguments = parser.parse_args()
     costs: dict[Point, Cost] = {}
-    spark, master = None, None
-    for name, point in points(arguments):
-        if point in costs:
-            report(name, point, costs[point])
-            continue
-        if spark is None or master != point.master:
-            if spark is not None:
-                spark.stop()
-            spark, master = session(point), point.master
-        folder = Path(tempfile.mkdtemp(prefix="tidegate-bench-"))
-        costs[point] = measured(arguments, spark, point, folder)
-        shutil.rmtree(folder)
-        report(name, point, costs[point])
-    assert spark is not None
-    spark.stop()
+    grid = [(name, point) for name in arguments.only or GRID for point in GRID[name]]
+    for master, group in itertools.groupby(grid, lambda entry: entry[1].master):
+        partitions = max(2, int(master.partition("[")[2].partition(",")[0].rstrip("]")))
+        with spark_on(master, partitions=partitions, spark__executor__memory="1g") as spark:
+            spark.sparkContext.setLogLevel("OFF")
+            for name, point in group:
+                if point not in costs:
+                    costs[point] = measured(arguments, spark, point, len(costs))
+                report(name, point, costs[point])
     fitted(costs)
 
 

@@ -19,13 +19,13 @@ from tidegate.wal.record import (
     Ack,
     BatchOrigin,
     Decided,
+    DecidedVersion,
     Origin,
     TableAt,
     TableSchema,
-    VersionFact,
 )
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 
 COMPONENT = "sink"
 CLOCK_AHEAD_MAX_US = 3_600_000_000
@@ -160,10 +160,7 @@ def decided_of(
             )
             raise ConfigError(msg)
     return Decided(
-        namespace=state.namespace,
-        writer=coordinator.writer,
-        epoch=coordinator.epoch,
-        prev_digest=state.digest,
+        **coordinator.decisions.header(),
         attempt=manifest.attempt,
         version=manifest.version,
         origin=barrier.origin,
@@ -177,14 +174,14 @@ def decided_of(
     )
 
 
-def catalog_entry(fact: VersionFact, manifest: Manifest) -> CatalogEntry:
+def catalog_entry(decided: DecidedVersion, manifest: Manifest) -> CatalogEntry:
     """Build the version's catalog entry, which readers get."""
     return CatalogEntry(
-        fact.version,
-        fact.digest,
-        fact.attempt,
-        fact.origin,
-        fact.decided_at_us,
+        decided.version,
+        decided.digest,
+        decided.attempt,
+        decided.origin,
+        decided.decided_at_us,
         manifest.table_schemas,
         manifest.changes(),
         {t: {c: x.parallelism for c, x in cs.items()} for t, cs in manifest.topology.items()},

@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 from tidegate.base import failpoints
 from tidegate.committers.barrier import Barrier, catalog_entry, decided_of, manifest_of, stage_spec
-from tidegate.committers.coordinator import Backoff, Coordinator
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import Backoff
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Event, Machine, State
 from tidegate.committers.steps.acks import check_acks
 from tidegate.committers.steps.decide import decide
-from tidegate.committers.steps.facts import facts_from
+from tidegate.committers.steps.decided_versions import decided_versions_from
+from tidegate.committers.steps.epoch import claim_epoch
 from tidegate.committers.steps.publish import publish
 from tidegate.committers.steps.retire import behind_most
 from tidegate.committers.steps.seal import RETRIED, apply_and_seal
@@ -27,7 +29,7 @@ from tidegate.committers.steps.trim import summarise_if_due
 from tidegate.errors import OutcomeUnknownError, StoreNotVerifiedError, TidegateError, WalUnavailableError
 from tidegate.wal.fold import replay_of
 from tidegate.wal.manifest import Manifest, encode_manifest, manifest_digest
-from tidegate.wal.record import BatchOrigin, VersionFact
+from tidegate.wal.record import BatchOrigin, DecidedVersion
 
 logger = logging.getLogger("tidegate")
 
@@ -38,12 +40,12 @@ class InFlight(NamedTuple):
     ``manifest`` is None when another attempt won: the log has its manifest.
     """
 
-    fact: VersionFact
+    decided: DecidedVersion
     manifest: Manifest | None
     machine: Machine
 
 
-def commit(coordinator: Coordinator, barrier: Barrier) -> VersionFact:
+def commit(coordinator: Coordinator, barrier: Barrier) -> DecidedVersion:
     """Make one barrier visible as the next version: all of it, or nothing.
 
     Durable: on return the version is in the log and the store, and visible. Raises: before the decision
@@ -61,9 +63,9 @@ def commit(coordinator: Coordinator, barrier: Barrier) -> VersionFact:
         complete(coordinator, *each)
 
     # The version is visible. A Summary may be due; the outcome of its append changes nothing for the version.
-    summarise_if_due(coordinator)
+    summarise_if_due(coordinator.decisions, coordinator.options.summary_every)
     failpoints.hit("commit.before_return")
-    return in_flight_version.fact
+    return in_flight_version.decided
 
 
 def until_decided(
@@ -98,12 +100,14 @@ def until_decided(
 
     # The commit point: one record, and which attempt the fold gives for the barrier.
     record = decided_of(coordinator, barrier, manifest, address, manifest_digest(content), spec.at_us)
-    fact = decide(coordinator, machine, record)
-    won = fact.attempt == attempt
+    decided = decide(coordinator.decisions, machine, record)
+    if coordinator.epoch != record.epoch:
+        claim_epoch(coordinator)
+    won = decided.attempt == attempt
     if not won and isinstance(barrier.origin, BatchOrigin):
         replay_of(coordinator.folded, barrier.origin)  # LineageError when it was from other offsets
     coordinator.last_manifest = manifest if won else None
-    return InFlight(fact, coordinator.last_manifest, machine)
+    return InFlight(decided, coordinator.last_manifest, machine)
 
 
 def _let_retirement_catch_up(coordinator: Coordinator) -> None:
@@ -123,8 +127,8 @@ def _let_retirement_catch_up(coordinator: Coordinator) -> None:
     coordinator.waiting_for(f"{coordinator.priority.behind} older versions to be retired")
     if not coordinator.priority.wait_for_backlog(most, deadline_s):
         logger.warning(
-            "the retirement of older versions has gone on for more than %s s while %s became visible: readers"
-            " look through all of them, and they take room; write fewer or larger batches, or give the store"
+            "the retirement of older versions has taken more than %s s while %s became visible: readers"
+            " look through all of them, and they use space; write fewer or larger batches, or give the store"
             " more servers",
             deadline_s,
             coordinator.priority.behind,
@@ -133,7 +137,7 @@ def _let_retirement_catch_up(coordinator: Coordinator) -> None:
 
 def complete(
     coordinator: Coordinator,
-    fact: VersionFact,
+    decided: DecidedVersion,
     manifest: Manifest | None = None,
     machine: Machine | None = None,
 ) -> None:
@@ -144,19 +148,19 @@ def complete(
     same, because its servers kept changing. FencedError: a newer driver finishes it. CorruptError,
     WalGapError: its change-logs cannot be read; nothing of it was made visible.
     """
-    coordinator.watch.of_version(fact.version)
+    coordinator.watch.of_version(decided.version)
     machine = machine or Machine(State.DECIDED, coordinator.watch)
-    backoff = coordinator.backoff(coordinator.options.apply_deadline_s)
+    backoff = coordinator.backoff()
     while machine.state is not State.VISIBLE:
         try:
-            manifest = apply_and_seal(coordinator, machine, fact, manifest)
-            publish(coordinator, machine, fact, catalog_entry(fact, manifest))
+            manifest = apply_and_seal(coordinator, machine, decided, manifest)
+            publish(coordinator, machine, decided, catalog_entry(decided, manifest))
             coordinator.last_manifest = manifest
         except StoreNotVerifiedError as changed:
             if backoff.expired:
                 raise
             coordinator.retried(changed)
-            _repair_and_republish(coordinator, fact, backoff, changed)
+            _repair_and_republish(coordinator, decided, backoff, changed)
             backoff.wait()
             machine = Machine(State.DECIDED, coordinator.watch)  # decided stays decided: continue from there
 
@@ -170,35 +174,40 @@ def decided_since(coordinator: Coordinator, base: int, mine: InFlight) -> list[I
     not answer; this driver's own version is decided.
     """
     if (
-        coordinator.last_decided == mine.fact.version == base + 1
+        coordinator.last_decided == mine.decided.version == base + 1
         or coordinator.folded.epoch != coordinator.epoch
     ):
         return [mine]
+    first = min(base + 1, mine.decided.version)
     try:
-        facts = list(facts_from(coordinator, min(base + 1, mine.fact.version)))
+        versions = list(decided_versions_from(coordinator.decisions, first, coordinator.store.where))
     except WalUnavailableError as error:  # raised by a commit, it means that nothing was decided
         msg = (
-            f"version {mine.fact.version} is decided, and others beside it that are not visible yet:"
+            f"version {mine.decided.version} is decided, like others that are not visible yet:"
             f" {error}; restart the query or run `tidegate recover`"
         )
         raise OutcomeUnknownError(msg) from error
-    return [mine if fact == mine.fact else InFlight(fact, None, Machine(State.DECIDED)) for fact in facts]
+    return [
+        mine if decided == mine.decided else InFlight(decided, None, Machine(State.DECIDED))
+        for decided in versions
+    ]
 
 
 def _repair_and_republish(
-    coordinator: Coordinator, fact: VersionFact, backoff: Backoff, why: TidegateError
+    coordinator: Coordinator, decided: DecidedVersion, backoff: Backoff, why: TidegateError
 ) -> None:
     """Repair the store after its servers changed during the version; publish lost versions again.
 
     The pointer's own server may be one of the changed ones, so versions before this one may have to be
     published again. The repair is tried until the deadline.
     """
-    logger.warning("version %s waits for a repair: %s", fact.version, why)
+    logger.warning("version %s waits for a repair: %s", decided.version, why)
     while True:
         try:
             repair(coordinator)
-            for earlier in facts_from(coordinator, coordinator.store.pointer().visible + 1):
-                if earlier.version < fact.version:
+            visible = coordinator.store.pointer().visible
+            for earlier in decided_versions_from(coordinator.decisions, visible + 1, coordinator.store.where):
+                if earlier.version < decided.version:
                     complete(coordinator, earlier)
             return
         except (*RETRIED, StoreNotVerifiedError):

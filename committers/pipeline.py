@@ -9,7 +9,6 @@ of each half; this module contains only the waits between the sides.
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import logging
 import threading
 from collections import deque
@@ -23,7 +22,7 @@ from tidegate.committers.states import Machine, State
 from tidegate.committers.steps.trim import summarise_if_due
 from tidegate.errors import FencedError, StoreUnavailableError, TidegateError
 from tidegate.observe import events
-from tidegate.wal.record import TableSchema, VersionFact
+from tidegate.wal.record import DecidedVersion, TableSchema
 
 logger = logging.getLogger("tidegate")
 
@@ -61,7 +60,7 @@ class Pipeline:
         changes: Changes | None = None,
     ) -> None:
         self._coordinator, self._published, self._changes = coordinator, published, changes or Changes()
-        self._completing = dataclasses.replace(coordinator)  # a copy: a coordinator is not thread-safe
+        self._completing = coordinator.copy()  # a coordinator is not thread-safe
         self._line: deque[InFlight] = deque()
         self._decided = self._visible = 0
         self._stopping = self._not_ours = False
@@ -85,7 +84,7 @@ class Pipeline:
 
     # -- the deciding side -----------------------------------------------------------------------------
 
-    def commit(self, barrier: Barrier) -> VersionFact:
+    def commit(self, barrier: Barrier) -> DecidedVersion:
         """Make one barrier the next version, which becomes visible later.
 
         A barrier that reads state waits until its base version is visible. Any other is staged at
@@ -101,9 +100,9 @@ class Pipeline:
         in_flight_version = until_decided(self._coordinator, barrier, self._wait_for_room)
         for each in decided_since(self._coordinator, base, in_flight_version):
             self._put(each)
-        summarise_if_due(self._coordinator)
+        summarise_if_due(self._coordinator.decisions, self._coordinator.options.summary_every)
         failpoints.hit("commit.before_return")
-        return in_flight_version.fact
+        return in_flight_version.decided
 
     def _wait_for_room(self) -> None:
         most, deadline_s = (
@@ -120,7 +119,9 @@ class Pipeline:
         else:
             self._schemas.update(in_flight_version.manifest.schemas)
         if self.in_flight:
-            self._coordinator.waiting_for(f"version {in_flight_version.fact.version - 1} to be visible first")
+            self._coordinator.waiting_for(
+                f"version {in_flight_version.decided.version - 1} to be visible first"
+            )
         self._line.append(in_flight_version)
         self._decided += 1
         self._changes.tell()
@@ -146,7 +147,7 @@ class Pipeline:
         error = self.failed
         if error is None:
             return
-        version = self._line[0].fact.version
+        version = self._line[0].decided.version
         msg = f"version {version}, which an earlier batch decided, failed in the background: {error}"
         if isinstance(error, FencedError) and self._coordinator.epoch > self.line_epoch:
             msg += f"; this driver has fenced that one since, at epoch {self._coordinator.epoch}: restart it"
@@ -199,7 +200,7 @@ class Pipeline:
                 self._published(in_flight_version)
             failpoints.hit("pipeline.after_complete")
         except Exception as error:
-            version, trace = in_flight_version.fact.version, not isinstance(error, TidegateError)
+            version, trace = in_flight_version.decided.version, not isinstance(error, TidegateError)
             level, told = logging.ERROR, "version %s is decided, the line stops at it: %s"
             logger.log(level, told, version, error, exc_info=trace)
             self.failed = error
@@ -210,16 +211,16 @@ class Pipeline:
         self._changes.tell()
 
     def _complete(self, in_flight_version: InFlight) -> None:
-        fact, manifest, machine = in_flight_version
+        decided, manifest, machine = in_flight_version
         mine = self._completing
-        if mine.folded.last_version < fact.version:
-            mine.view = self._coordinator.view  # it has at least this version
+        if mine.folded.last_version < decided.version:
+            mine.decisions.view = self._coordinator.decisions.view  # it has at least this version
         mine.watch = machine.watch
         mine.waiting_for("")
         while True:
-            mine.epoch = mine.tried_epoch = self._coordinator.epoch
+            mine.decisions.epoch = mine.decisions.tried_epoch = self._coordinator.epoch
             try:
-                complete(mine, fact, manifest, machine)
+                complete(mine, decided, manifest, machine)
             except FencedError:
                 if self._coordinator.epoch == mine.epoch:
                     raise
@@ -257,7 +258,7 @@ class PipelineThread(Pipeline):
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def commit(self, barrier: Barrier) -> VersionFact:
+    def commit(self, barrier: Barrier) -> DecidedVersion:
         try:
             return super().commit(barrier)
         finally:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import enum
 
 from tidegate.sinks.records import Pointer
-from tidegate.wal.fold import decided_for, fact_of
-from tidegate.wal.record import Decided, Folded, RestoreOrigin, VersionFact
+from tidegate.wal.fold import decided_for, recent_version
+from tidegate.wal.record import Decided, DecidedVersion, Folded, RestoreOrigin
 
 
 class State(enum.Enum):
@@ -206,29 +206,29 @@ class Machine:
 # -- from what was read to an event -----------------------------------------------------------
 
 
-def after_fold(folded: Folded, record: Decided, writer: str) -> tuple[Event, VersionFact | None]:
+def after_fold(folded: Folded, record: Decided, writer: str) -> tuple[Event, DecidedVersion | None]:
     """Derive the event from the log, folded through the driver's own append (append rules 2, 3 and 5).
 
     The question is never "is my record there", but "which attempt does the fold give for
     this barrier". ``record`` was staged under its own epoch, by ``writer``. Undecided is proven
     only by a valid higher Open with no Decided of this barrier before it.
     """
-    fact = decided_for(folded, record.origin)
-    if fact is not None and isinstance(record.origin, RestoreOrigin) and fact.version < record.version:
-        fact = None  # a version may be restored again: the first time is another barrier
-    if fact is not None:
-        return (Event.WON if fact.attempt == record.attempt else Event.OTHER_WON), fact
+    decided = decided_for(folded, record.origin)
+    if decided is not None and isinstance(record.origin, RestoreOrigin) and decided.version < record.version:
+        decided = None  # a version may be restored again: the first time is another barrier
+    if decided is not None:
+        return (Event.WON if decided.attempt == record.attempt else Event.OTHER_WON), decided
     if folded.epoch > record.epoch:
         return (Event.OWN_HIGHER_OPEN if folded.writer == writer else Event.HIGHER_OPEN), None
     return Event.NOT_THERE, None
 
 
 def after_read_back(
-    pointer: Pointer, fact: VersionFact, epoch: int, folded: Folded, before: int | None = None
+    pointer: Pointer, decided: DecidedVersion, epoch: int, folded: Folded, before: int | None = None
 ) -> Event:
     """Derive the event from the store's pointer, after an unproven flip (publish rules 3 to 5).
 
-    ``before`` is the version that has to be visible for the flip: the one before the fact's, unless given.
+    ``before`` is the version that has to be visible for the flip: the predecessor, unless given.
 
     An epoch above ours proves nothing about the version: the driver that owns it finishes what is in flight.
     Otherwise no later driver could decide, so ``folded``, read through our own Open, contains the visible
@@ -237,10 +237,10 @@ def after_read_back(
     """
     if pointer.epoch > epoch:
         return Event.HIGHER_EPOCH
-    if pointer.visible == (fact.version - 1 if before is None else before):
+    if pointer.visible == (decided.version - 1 if before is None else before):
         return Event.IS_NEXT
-    if pointer.visible < fact.version:
+    if pointer.visible < decided.version:
         return Event.GONE_BACK
-    shown = fact_of(folded, pointer.visible)
+    shown = recent_version(folded, pointer.visible)
     ours = shown is not None and shown.digest == pointer.digest
     return Event.IS_VISIBLE if ours else Event.FOREIGN_DIGEST

@@ -46,7 +46,7 @@ class SupportsApplyAndSeal(Store):
         """``apply`` these chunks, the last of a work, then ``seal`` its key groups.
 
         ``sets``: the keys of all chunks of the work, these included, if they are known. Durable: on return,
-        both, as after ``seal``. Repeatable. Raises: as both; IncompleteError: apply again, all chunks of the
+        both, as after ``seal``. Repeatable. Raises: as both. IncompleteError: apply again, all chunks of the
         work.
         """
 

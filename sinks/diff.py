@@ -91,9 +91,9 @@ def changes_to(
         for batch in store.scan_stored(table, group, now.version, max(start, wanted.version + 1)):
             check_kept(store.where, wanted.version, store.pointer().horizon)
             for at in range(0, batch.num_rows, KEYS_AT_ONCE):
-                some = batch.slice(at, KEYS_AT_ONCE)
-                then = store.get_stored(table, some["key"].to_pylist(), wanted.version, start)
-                yield from _back(some["key"], some["value"], then)
+                rows = batch.slice(at, KEYS_AT_ONCE)
+                then = store.get_stored(table, rows["key"].to_pylist(), wanted.version, start)
+                yield from _back(rows["key"], rows["value"], then)
         check_kept(store.where, wanted.version, store.pointer().horizon)
         return
     for batch in _side_by_side(
@@ -137,19 +137,19 @@ def _written(store: Store, table: str, group: int, older: CatalogEntry, newer: C
     for batch in store.scan_stored(table, group, newer.version, max(start, older.version + 1)):
         check_kept(store.where, older.version, store.pointer().horizon)
         for at in range(0, batch.num_rows, KEYS_AT_ONCE):
-            some = batch.slice(at, KEYS_AT_ONCE)
-            keys = some["key"].to_pylist()
-            now = values_at(store.where, table, keys, some["value"], newer.decided_at_us)
+            rows = batch.slice(at, KEYS_AT_ONCE)
+            keys = rows["key"].to_pylist()
+            now = values_at(store.where, table, keys, rows["value"], newer.decided_at_us)
             then = store.get_many(table, keys, older.version, start, older.decided_at_us)
-            found = pa.record_batch([some["key"], then, now], schema=DIFFERENCES)
-            yield from _non_empty(found.filter(_differ(then, now)))
+            differences = pa.record_batch([rows["key"], then, now], schema=DIFFERENCES)
+            yield from _non_empty(differences.filter(_differ(then, now)))
     check_kept(store.where, older.version, store.pointer().horizon)
 
 
-def _differ(one: Any, other: Any) -> Any:
+def _differ(left: Any, right: Any) -> Any:
     """Mark the places at which two columns differ; two nulls are equal."""
-    one_is_null_only = pc.xor(one.is_null(), other.is_null())
-    return pc.or_(one_is_null_only, pc.fill_null(pc.not_equal(one, other), fill_value=False))
+    one_is_null_only = pc.xor(left.is_null(), right.is_null())
+    return pc.or_(one_is_null_only, pc.fill_null(pc.not_equal(left, right), fill_value=False))
 
 
 # -- both versions, side by side ------------------------------------------------------------------

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from tidegate.base import forks
 from tidegate.base.clock import Clock
 from tidegate.base.urls import path_of, redact, scheme_of
 from tidegate.errors import ConfigError
@@ -36,8 +36,8 @@ def open_store(
     known = _options_of(opener)
     unknown = [] if _takes_any(opener) else sorted(set(options or {}) - set(known))
     if unknown:
-        there = f"there are {', '.join(known)}" if known else "it has none"
-        raise ConfigError(f"store {redact(url)}: unknown option {', '.join(unknown)}; {there}")
+        names = f"there are {', '.join(known)}" if known else "it has none"
+        raise ConfigError(f"store {redact(url)}: unknown option {', '.join(unknown)}; {names}")
     return opener(url, namespace, clock, **dict(options or {}))
 
 
@@ -120,7 +120,7 @@ OPENERS: dict[str, Callable[..., Store]] = {
 
 
 _shared: dict[tuple[Any, ...], Store] = {}
-_shared_lock = threading.Lock()
+_shared_lock = forks.Lock()
 
 
 def shared_store(url: str, namespace: str, uuid: str, options: Mapping[str, Any] | None = None) -> Store:
@@ -142,14 +142,6 @@ def _checked(store: Store, uuid: str) -> Store:
     identity = store.identity()
     if identity is None or identity.uuid != uuid:
         store.close()
-        there = "nothing" if identity is None else f"namespace {identity.uuid}"
-        raise ConfigError(f"{store.where}: this task is for namespace {uuid}, and there is {there}")
+        existing = "nothing" if identity is None else f"namespace {identity.uuid}"
+        raise ConfigError(f"{store.where}: this task is for namespace {uuid}, and the store has {existing}")
     return store
-
-
-def _after_fork() -> None:
-    global _shared_lock  # noqa: PLW0603 - a thread of the parent may have held it
-    _shared_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -60,6 +60,11 @@ class CatalogEntry(msgspec.Struct, frozen=True):
     published_at_us: Count = 0
     source_offsets: str = ""
 
+    @property
+    def starts(self) -> dict[str, int]:
+        """The start of each table: the version at which it was last emptied."""
+        return {table: at.start for table, at in self.tables.items()}
+
 
 class Stamp(msgspec.Struct, frozen=True):
     """The identity of applied rows: the version, its write timestamp, and the attempt that was decided.

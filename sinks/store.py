@@ -170,8 +170,8 @@ class Store(Attempts):
 
     def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
         """Read the stored value of one key, as ``get_stored``."""
-        found: bytes | None = self.get_stored(table, [key], version, start)[0].as_py()
-        return found
+        stored: bytes | None = self.get_stored(table, [key], version, start)[0].as_py()
+        return stored
 
     def get_many(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
@@ -179,7 +179,7 @@ class Store(Attempts):
         """Read values of keys at a version: an Arrow binary array aligned with ``keys``, without flags byte.
 
         A value is null if the key is absent, deleted, or expired at ``at_us``, the version's
-        ``decided_at_us``. Raises: as ``get_stored``; ValueError: a value expires and no time was given.
+        ``decided_at_us``. Raises: as ``get_stored``. ValueError: a value expires and no time was given.
         """
         return values_at(self.where, table, keys, self.get_stored(table, keys, version, start), at_us)
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from tidegate.base.source_offsets import offsets_in
 from tidegate.errors import ConfigError
-from tidegate.wal.record import Folded
+from tidegate.wal.record import BatchOrigin, Folded
 
 SOME = re.compile(r"Some\((.*)\)", re.DOTALL)
 """The text of a Scala option with a value: reading it takes one call, testing and taking the value two."""
@@ -34,6 +34,10 @@ class BatchContext(NamedTuple):
     batch_id: int
     source_offsets: str
     fingerprint: str
+
+    def origin(self, state: Folded) -> BatchOrigin:
+        """Return the origin of its version, in the log's present generation."""
+        return BatchOrigin(self.lineage, state.generation, self.batch_id, self.fingerprint)
 
 
 def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
@@ -56,7 +60,7 @@ def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
             msg = f"query {query_id} has no offsets for batch {batch_id} in its checkpoint"
             raise ConfigError(msg)
         text = logged[1]
-        files = list(_files_behind(session, run.query, text))
+        files = list(_files_of(session, run.query, text))
     except Py4JError as error:
         msg = f"this release of Spark does not show the offsets of query {query_id}: {error}"
         raise ConfigError(msg) from error
@@ -75,7 +79,7 @@ def refuse_connect(session: object) -> None:
         raise ConfigError(msg)
 
 
-def _files_behind(session: Any, query: Any, offsets: str) -> Iterator[str]:
+def _files_of(session: Any, query: Any, offsets: str) -> Iterator[str]:
     """Yield a file source's note for its newest offset: one line of JSON per file.
 
     A file source's offset is a counter, with the same numbers for other files (T5). The file
@@ -91,10 +95,10 @@ def _files_behind(session: Any, query: Any, offsets: str) -> Iterator[str]:
             )
             system = path.getFileSystem(session._jsc.hadoopConfiguration())  # noqa: SLF001
             if system.exists(path):
-                yield from _noted(session, system, path, number)
+                yield from _lines_of(session, system, path, number)
 
 
-def _noted(session: Any, system: Any, path: Any, number: int) -> list[str]:
+def _lines_of(session: Any, system: Any, path: Any, number: int) -> list[str]:
     """Read the lines of this offset in a note: its last ones, so that earlier lines cost nothing (I11)."""
     length, window = int(system.getFileStatus(path).getLen()), NOTE_BYTES
     while True:
@@ -155,7 +159,7 @@ _runs: dict[tuple[object, str], Run] = {}
 WORDS_MAX = 300
 
 
-class Failed(NamedTuple):
+class FailedBatch(NamedTuple):
     """The first batch of a run that raised and has not succeeded since, and its error."""
 
     run_id: str
@@ -163,15 +167,15 @@ class Failed(NamedTuple):
     why: str
 
 
-def failed(before: Failed | None, batch: BatchContext, error: BaseException) -> Failed:
+def first_failure(before: FailedBatch | None, batch: BatchContext, error: BaseException) -> FailedBatch:
     """Return the failure to remember until a batch succeeds."""
     if before is not None and before.run_id == batch.run_id:
         return before
     words = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return Failed(batch.run_id, batch.batch_id, words[:WORDS_MAX])
+    return FailedBatch(batch.run_id, batch.batch_id, words[:WORDS_MAX])
 
 
-def refuse_passed_over(before: Failed | None, batch: BatchContext, state: Folded) -> None:
+def refuse_after_swallowed_error(before: FailedBatch | None, batch: BatchContext, state: Folded) -> None:
     """Refuse a batch that follows a failed one in the same run of the query, if that was not decided.
 
     Spark repeats a batch only when its function raised. The check is only within a run: an operator who
@@ -183,7 +187,7 @@ def refuse_passed_over(before: Failed | None, batch: BatchContext, state: Folded
         return  # its outcome was unknown, and it was decided
     raise ConfigError(
         f"batch {before.batch_id} failed in this sink and is not in the store ({before.why}), but the"
-        " function of foreachBatch kept the error to itself, so that Spark counts the batch as done: let the"
-        f" sink's errors through. Started again, the query goes on with batch {batch.batch_id}; rows of batch"
-        f" {before.batch_id} that are wanted can be brought in by sink.load"
+        " function of foreachBatch swallowed the error, so that Spark counts the batch as done: let the"
+        f" sink's errors through. Started again, the query continues with batch {batch.batch_id}; rows of"
+        f" batch {before.batch_id} that are wanted can be written by sink.load"
     )

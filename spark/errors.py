@@ -52,13 +52,13 @@ class QueryStoppedError(Exception):
     """``query.stop()`` interrupted this batch; the restarted query repeats it. It is not a failure."""
 
 
-def stopped(error: BaseException, batch_id: int) -> QueryStoppedError | None:
+def as_query_stop(error: BaseException, batch_id: int) -> QueryStoppedError | None:
     """Build the error that replaces a stop's interrupt; None for any other error.
 
     Spark searches the text that Python returns for the interrupt. Its pattern overflows the thread's stack
     if the text is a page long, as a whole traceback of py4j is.
     """
-    for one in _behind(error):
+    for one in _with_causes(error):
         if isinstance(one, Py4JJavaError):
             try:
                 words = list(_java_words(one))
@@ -66,13 +66,13 @@ def stopped(error: BaseException, batch_id: int) -> QueryStoppedError | None:
                 return None  # the JVM has ended
             if any(word.startswith(INTERRUPTED) or "cancelled job group" in word for word in words):
                 return QueryStoppedError(
-                    f"batch {batch_id} was interrupted; nothing is lost, the restarted query goes on with it"
+                    f"batch {batch_id} was interrupted; nothing is lost, the restarted query repeats it"
                     f" ({SPARK_LOOKS_FOR} Spark: {'; '.join(words)})"
                 )
     return None
 
 
-def _behind(error: BaseException) -> Iterator[BaseException]:
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:

@@ -48,8 +48,8 @@ def internal_rows(rows: DataFrame) -> Any:
 def of_internal_rows(like: DataFrame, rows: Any) -> DataFrame:
     """Build a DataFrame of Spark's internal rows (an RDD), with the columns of ``like``."""
     session = like.sparkSession
-    made = session._jsparkSession.internalCreateDataFrame(rows, like._jdf.schema(), False)  # noqa: FBT003, SLF001
-    return DataFrame(made, session)
+    frame = session._jsparkSession.internalCreateDataFrame(rows, like._jdf.schema(), False)  # noqa: FBT003, SLF001
+    return DataFrame(frame, session)
 
 
 def column_seq(*columns: Column) -> Any:
@@ -60,8 +60,8 @@ def column_seq(*columns: Column) -> Any:
 
 def filtered(rows: DataFrame, condition: Column, columns: Any) -> DataFrame:
     """Build ``rows.filter(condition).select(...)``; a ``column_seq`` takes a call for each column."""
-    made = rows._jdf.filter(condition._jc).select(columns)  # noqa: SLF001
-    return DataFrame(made, rows.sparkSession)
+    frame = rows._jdf.filter(condition._jc).select(columns)  # noqa: SLF001
+    return DataFrame(frame, rows.sparkSession)
 
 
 class NoArrowBatchesError(Exception):
@@ -94,9 +94,9 @@ class ArrowBatches:
         """
         collect_and_serve, soon = _serving(SparkContext._jvm)  # noqa: SLF001
         served = collect_and_serve(self._batches)
-        found: Any = _load_from_socket(served, NoOpSerializer())
+        loaded: Any = _load_from_socket(served, NoOpSerializer())
         # Older releases of PySpark return the stream itself.
-        with found if hasattr(found, "__enter__") else contextlib.nullcontext(found) as stream:
+        with loaded if hasattr(loaded, "__enter__") else contextlib.nullcontext(loaded) as stream:
             batches = list(stream)
         served[SERVER].getResult(soon)
         return batches

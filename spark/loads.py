@@ -74,7 +74,7 @@ def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once
 def _check_loaded(tables: object) -> None:
     """Check that these are static DataFrames by table, at least one. Raises: ConfigError."""
     if not isinstance(tables, Mapping):
-        msg = f"what is to be loaded is a {type(tables).__name__}: pass {{table name: DataFrame}}"
+        msg = f"tables is a {type(tables).__name__}: pass {{table name: DataFrame}}"
         raise ConfigError(msg)
     if not tables:
         msg = "there is nothing to load: pass {table name: DataFrame}"

@@ -10,9 +10,9 @@ from tidegate.errors import ConfigError
 
 logger = logging.getLogger("tidegate")
 
-TOLD_S = 30.0
+WARN_AFTER_S = 30.0
 """A thread that waits this long logs the thread that it waits for."""
-TURN_S = 86_400.0
+WAIT_MAX_S = 86_400.0
 """A thread that waits this long is refused: the one before it will hardly end. A load may take hours."""
 WITHIN = (
     "within the function of sink.each write through its transaction, and call load, import_folder, recover"
@@ -23,7 +23,7 @@ WITHIN = (
 class SinkLock:
     """A non-reentrant lock. A thread that has it and acquires it again gets a ConfigError, not a deadlock.
 
-    A thread for which the owner waits would deadlock, too; it is refused after TURN_S.
+    A thread for which the owner waits would deadlock, too; it is refused after WAIT_MAX_S.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class SinkLock:
     def __enter__(self) -> None:
         if self._whose is threading.current_thread():
             raise ConfigError(f"this sink is in the middle of a batch or a load: {WITHIN}")
-        if not self._lock.acquire(timeout=TOLD_S):
-            logger.warning("%s for %g s; at most for %g s in all", self._waiting(), TOLD_S, TURN_S)
-            if not self._lock.acquire(timeout=TURN_S - TOLD_S):
+        if not self._lock.acquire(timeout=WARN_AFTER_S):
+            logger.warning("%s for %g s; at most for %g s in all", self._waiting(), WARN_AFTER_S, WAIT_MAX_S)
+            if not self._lock.acquire(timeout=WAIT_MAX_S - WARN_AFTER_S):
                 raise ConfigError(
-                    f"{self._waiting()} for {TURN_S:g} s, which may wait for this one: {WITHIN}"
+                    f"{self._waiting()} for {WAIT_MAX_S:g} s, which may wait for this one: {WITHIN}"
                 )
         self._whose = threading.current_thread()
 

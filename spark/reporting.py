@@ -13,7 +13,7 @@ from tidegate.observe import events, metrics, spans
 from tidegate.observe.events import Commit, Count, Gauge, Labels, LogPlace
 from tidegate.options import Endpoints, Options
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import BatchOrigin, Folded, Origin, StateReads, VersionFact
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, Origin, StateReads
 
 logger = logging.getLogger("tidegate")
 
@@ -48,7 +48,7 @@ class SinkReporter:
         if origin is None:
             phases.end()
 
-    def published(self, fact: VersionFact, manifest: Manifest | None, phases: Phases) -> Commit:
+    def published(self, fact: DecidedVersion, manifest: Manifest | None, phases: Phases) -> Commit:
         """Report that a version became visible, with one line at INFO."""
         phases.of_version(fact.version)
         phases.end()
@@ -58,15 +58,15 @@ class SinkReporter:
         values = (fact.version, self.at.namespace, commit.batch, rows, commit.bytes, commit.seconds, took)
         logger.info(what, *values, extra={"phases": commit.phases, "rows": rows, "bytes": commit.bytes})
         events.tell(lambda observer: observer.committed(commit))
-        self._stands(Gauge.VISIBLE, fact.version)
+        self._gauge(Gauge.VISIBLE, fact.version)
         return commit
 
-    def skipped(self, fact: VersionFact, batch_id: int) -> Commit:
+    def skipped(self, fact: DecidedVersion, batch_id: int) -> Commit:
         """Build the commit of a batch that was visible already."""
         return Commit(self.at.namespace, fact.version, batch_id, self.at.store)
 
     def decided(
-        self, coordinator: Coordinator, fact: VersionFact, state: StateReads, spilled_bytes: int
+        self, coordinator: Coordinator, fact: DecidedVersion, state: StateReads, spilled_bytes: int
     ) -> None:
         """Report the end of a batch: its tasks' reads of state, and the version's gauges."""
         self._warn_of_ttl(coordinator.folded)
@@ -95,7 +95,7 @@ class SinkReporter:
         """Build the context for log records of the sink's other threads."""
         return LogPlace(self.at.namespace, phase=phase)
 
-    def _stands(self, what: Gauge, version: int) -> None:
+    def _gauge(self, what: Gauge, version: int) -> None:
         events.level(what, self.at, version)
 
     def _warn_of_ttl(self, state: Folded) -> None:

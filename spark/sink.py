@@ -22,15 +22,15 @@ from tidegate.options import PIPELINED, Endpoints, Options, StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import (
     BatchContext,
-    Failed,
+    FailedBatch,
     batch_context,
-    failed,
+    first_failure,
     is_running,
+    refuse_after_swallowed_error,
     refuse_connect,
-    refuse_passed_over,
 )
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
-from tidegate.spark.errors import stopped
+from tidegate.spark.errors import as_query_stop
 from tidegate.spark.loads import Once, import_of, load_of
 from tidegate.spark.lock import SinkLock
 from tidegate.spark.placement.locality import Locality
@@ -39,13 +39,13 @@ from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.on_driver import DriverStage
 from tidegate.spark.staging.parallelism import tasks_for
 from tidegate.spark.staging.small_batches import SmallBatchPredictor
-from tidegate.spark.state.cache import together
+from tidegate.spark.state.cache import total_reads
 from tidegate.spark.transaction import Transaction
-from tidegate.spark.writer import Alive, Connections, OpenWriter, Setting
+from tidegate.spark.writer import Alive, Connections, OpenWriter, WriterSettings
 from tidegate.wal.fold import decided_for, once_key, replay_of
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import BatchOrigin, Folded, Origin, StateReads, VersionFact
+from tidegate.wal.record import DecidedVersion, Folded, Origin, StateReads
 from tidegate.wal.staging import quarantine
 
 logger = logging.getLogger("tidegate")
@@ -123,8 +123,8 @@ class VersionedSink:
         self._writer: OpenWriter | None = None
         self._writer_id = ""
         self._done: tuple[str, int] | None = None
-        self._failed: Failed | None = None
-        self.last_decided: VersionFact | None = None
+        self._failed: FailedBatch | None = None
+        self.last_decided: DecidedVersion | None = None
         """The version of the last batch that ended; with ``commit="pipelined"`` it may not be visible yet."""
         self.last_commit: Commit | None = None
         """The last version that this sink made visible, and its times; None before the first."""
@@ -219,7 +219,7 @@ class VersionedSink:
                 self.drain(self._options.apply_deadline_s)
                 return []
             self._release()
-            connections = Connections(self._setting(), SparkSession.getActiveSession())
+            connections = Connections(self._settings(), SparkSession.getActiveSession())
             coordinator = connections.coordinator
             try:
                 known = coordinator.store.identity() is not None
@@ -296,17 +296,17 @@ class VersionedSink:
             batch = batch_context(batch_df, batch_id)
             if self._done == (batch.run_id, batch_id):
                 msg = (
-                    f"batch {batch_id} has made its version already: one transaction per batch; write all"
+                    f"batch {batch_id} has its version already: one transaction per batch; write all"
                     " tables in one sink.each(write), or use a second namespace"
                 )
                 raise ConfigError(msg)
             try:
                 fact = self._commit(batch_df, batch, write)
             except BaseException as error:
-                self._failed = failed(self._failed, batch, error)
+                self._failed = first_failure(self._failed, batch, error)
                 self._reporter.failed(batch_id, error)
                 self._release()  # open again, and recover, before anything else is written
-                if (stop := stopped(error, batch_id)) is not None:
+                if (stop := as_query_stop(error, batch_id)) is not None:
                     raise stop from None
                 raise
             self._done, self._failed, self.last_decided = (batch.run_id, batch_id), None, fact
@@ -314,20 +314,26 @@ class VersionedSink:
             if self._options.commit != PIPELINED and skipped:
                 self.last_commit = self._reporter.skipped(fact, batch_id)
 
-    def _commit(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> VersionFact:
+    def _commit(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> DecidedVersion:
         writer = self._opened(batch_df, batch)
         coordinator = writer.coordinator
         writer.check()
-        refuse_passed_over(self._failed, batch, coordinator.folded)
-        origin = _origin(coordinator.folded, batch)
+        refuse_after_swallowed_error(self._failed, batch, coordinator.folded)
+        origin = batch.origin(coordinator.folded)
         fact = replay_of(coordinator.folded, origin)
         if fact is not None:
             logger.info("batch %s is version %s already; it is skipped", batch.batch_id, fact.version)
             return fact
         txn = Transaction(batch.batch_id, coordinator.folded.last_version, writer.schemas())
         write(txn, batch_df)
-        local = DriverStage(coordinator, self._small)
-        return self._committed(writer, txn, origin, batch_df, batch.source_offsets, local=local)
+        return self._committed(
+            writer,
+            txn,
+            origin,
+            batch_df,
+            batch.source_offsets,
+            driver_stage=DriverStage(coordinator, self._small),
+        )
 
     def _committed(
         self,
@@ -337,8 +343,8 @@ class VersionedSink:
         rows: DataFrame,
         source_offsets: str = "",
         expiring: frozenset[str] = frozenset(),
-        local: DriverStage | None = None,
-    ) -> VersionFact:
+        driver_stage: DriverStage | None = None,
+    ) -> DecidedVersion:
         coordinator = writer.coordinator
         state = coordinator.folded
         calls, schemas = txn.close(), txn.schemas
@@ -358,16 +364,16 @@ class VersionedSink:
             placement=writer.placement,
             function_deadline_s=self._options.function_deadline_s,
             cache=writer.cache(),
-            alone=local,
+            driver_stage=driver_stage,
         )
         with self._reporter.watching(coordinator, origin):
             fact = writer.commits.commit(barrier)
         coordinator.held = {}
-        self.last_state = together(barrier.reads)
+        self.last_state = total_reads(barrier.reads)
         self._reporter.decided(coordinator, fact, self.last_state, barrier.spilled_bytes)
         return fact
 
-    def _published(self, fact: VersionFact, manifest: Manifest | None, watch: Watch) -> None:
+    def _published(self, fact: DecidedVersion, manifest: Manifest | None, watch: Watch) -> None:
         phases = cast("Phases", watch)  # ``_committed`` watches each commit so
         self.last_commit, self.last_phases = self._reporter.published(fact, manifest, phases), phases.seconds
 
@@ -375,23 +381,28 @@ class VersionedSink:
         session = batch_df.sparkSession
         if self._writer is not None and self._writer.coordinator.folded.lineage != batch.lineage:
             self._release()  # another query: its checkpoint has to be accepted first
-        alive = partial(is_running, session, batch.lineage)
-        return self._writer_for(session, batch.lineage, lambda state: _refuse(state, batch), alive)
+
+        def refuse_older_batch(state: Folded) -> None:
+            replay_of(state, batch.origin(state))
+
+        return self._writer_for(
+            session, batch.lineage, refuse_older_batch, partial(is_running, session, batch.lineage)
+        )
 
     def _writer_for(
         self, session: SparkSession, lineage: str | None, check: Callable[[Folded], None], alive: Alive
     ) -> OpenWriter:
         writer = self._writer
         if writer is None:
-            connections = Connections(self._setting(), session)
+            connections = Connections(self._settings(), session)
             writer = self._writer = OpenWriter.open(connections, lineage, check, alive)
             self.recovered, self._writer_id = writer.recovered, writer.coordinator.writer
         writer.connections.session = session
         writer.keep_alive(alive)
         return writer
 
-    def _setting(self) -> Setting:
-        return Setting(self._endpoints, self._options, self._locality, self._reporter, self._published)
+    def _settings(self) -> WriterSettings:
+        return WriterSettings(self._endpoints, self._options, self._locality, self._reporter, self._published)
 
     def _release(self) -> TidegateError | None:
         """Close the writer, if there is one; return why versions stay in flight, or None."""
@@ -431,13 +442,4 @@ class VersionedSink:
             contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store,
             contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log,
         ):
-            return store.identity() is not None or any(True for _ in log.decisions())
-
-
-def _origin(state: Folded, batch: BatchContext) -> BatchOrigin:
-    return BatchOrigin(batch.lineage, state.generation, batch.batch_id, batch.fingerprint)
-
-
-def _refuse(state: Folded, batch: BatchContext) -> None:
-    """Refuse a batch that went back in time, before anything is appended. Raises: LineageError."""
-    replay_of(state, _origin(state, batch))
+            return store.identity() is not None or not log.is_empty()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
@@ -25,7 +26,7 @@ from tidegate.spark.calls.checks import (
     predicate,
     same_key,
 )
-from tidegate.spark.calls.column_cache import analyse, kept, know_schema
+from tidegate.spark.calls.column_cache import analyse, cached, use_cached_schema
 from tidegate.spark.calls.columns import (
     bytes_value,
     check_key_type,
@@ -38,51 +39,30 @@ from tidegate.spark.calls.columns import (
     unless_deleted,
 )
 from tidegate.spark.calls.legacy_dates import written_as_they_are
-from tidegate.spark.calls.local_state import Local, check_local, check_rows, items_schema
+from tidegate.spark.calls.local_state import check_local, check_rows, items_schema
+from tidegate.spark.calls.records import (
+    Call,
+    Delete,
+    LocalState,
+    Patch,
+    Reduce,
+    Replace,
+    Update,
+    Upsert,
+)
 from tidegate.spark.calls.reduce import reduced_rows
-from tidegate.spark.calls.update import Ddl, Outputs, Update, check_function, output_schemas, table_schema
+from tidegate.spark.calls.update import Ddl, Outputs, check_function, output_schemas, table_schema
 from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
-from tidegate.spark.state.reduce import ReducedColumn, reduced_column
+from tidegate.spark.state.reduce import reduced_column
 from tidegate.spark.state.update import StateFunction
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
 from tidegate.wal.staging import own_tables
 
+RowsCall = TypeVar("RowsCall", Upsert, Replace, Patch)
 MIXING = frozenset({"upsert", "delete", "emit"})
 """Calls that may touch one table in one transaction: they act in the order in which they are made."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """One call on a transaction: rows with their key and stored value as columns.
-
-    ``order`` decides which change of a key wins within this call; calls act in the order in which they
-    were made. ``schema`` None: only the table's other calls know it.
-    """
-
-    kind: str
-    table: str
-    rows: DataFrame
-    key: Column
-    value: Column
-    order: tuple[Column, ...]
-    schema: TableSchema | None
-    key_columns: tuple[SchemaColumn, ...]
-    reduced: tuple[ReducedColumn, ...] = ()
-    update: Update | None = None
-    local: Local | None = None
-    changed: tuple[ReducedColumn, ...] = ()
-
-    @property
-    def touches(self) -> dict[str, str]:
-        """The tables that it writes, each with the kind of change."""
-        outputs = () if self.update is None else self.update.outputs
-        if self.changed:
-            outputs = (deleted_table(self.table),)
-        if self.local is not None:
-            outputs = (LOCAL, *self.local.outputs)
-        return {self.table: self.kind, **dict.fromkeys(outputs, "emit")}
 
 
 class Transaction:
@@ -120,7 +100,7 @@ class Transaction:
         replay has the same winner. ``delete_when`` is a Spark SQL predicate: rows for which
         it is true delete their key.
         """
-        self._add(self._rows_call("upsert", table, rows, key, order_by, delete_when, value))
+        self._add(self._rows_call(Upsert, table, rows, key, order_by, delete_when, value))
 
     def replace(
         self,
@@ -137,13 +117,13 @@ class Transaction:
         start. Older versions stay as they were. Rows as in ``upsert``; the value's columns may
         differ from the earlier ones, the key may not. No rows leave an empty table.
         """
-        self._add(self._rows_call("replace", table, rows, key, order_by, None, value))
+        self._add(self._rows_call(Replace, table, rows, key, order_by, None, value))
 
     def delete(self, table: str, rows: DataFrame, key: Names) -> None:
         """Remove these keys; an absent key stays absent."""
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         order = self._order(table, rows, None)
-        self._add(Call("delete", table, rows, key_bytes(keys), delete_marker(), order, None, _columns(keys)))
+        self._add(Delete(table, rows, _columns(keys), None, key_bytes(keys), delete_marker(), order))
 
     def reduce(
         self,
@@ -161,8 +141,8 @@ class Transaction:
         rows' order). The state is read at ``base_version``, so a replay gives the same result.
         """
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
-        given: object = reducers
-        if not isinstance(given, Mapping) or not given:
+        argument: object = reducers
+        if not isinstance(argument, Mapping) or not argument:
             msg = f"table {table}: reduce needs at least one reducer, as in reducers={{'amount': 'sum'}}"
             raise ConfigError(msg)
         reduced = tuple(
@@ -176,8 +156,10 @@ class Transaction:
         order = self._order(table, rows, order_by)
         grouped, key_column, stored = reduced_rows(rows, key_bytes(keys), order, reduced)
         schema = TableSchema(_columns(keys), tuple(SchemaColumn(c.name, c.type) for c in reduced))
-        none = (functions.lit(0).cast("bigint"),)
-        self._add(Call("reduce", table, grouped, key_column, stored, none, schema, _columns(keys), reduced))
+        one_row_per_key = (functions.lit(0).cast("bigint"),)
+        self._add(
+            Reduce(table, grouped, _columns(keys), schema, key_column, stored, one_row_per_key, reduced)
+        )
 
     def update(
         self,
@@ -215,13 +197,19 @@ class Transaction:
         if schema is None and table not in self._known:
             msg = f'table {table} is not known yet: pass schema=, as in schema="count bigint, last timestamp"'
             raise ConfigError(msg)
-        settled = self._known[table] if schema is None else table_schema(table, keys, schema)
+        state_schema = self._known[table] if schema is None else table_schema(table, keys, schema)
         emits = output_schemas(table, outputs, self._known)
-        order = self._order(table, rows, order_by)
-        update = Update(fn, _columns(rows.schema.fields), tuple(emits))
-        stored = json_value(rows.schema.fields, flags=b"")
-        call = Call(
-            "update", table, rows, key_bytes(keys), stored, order, settled, _columns(keys), (), update
+        call = Update(
+            table,
+            rows,
+            _columns(keys),
+            state_schema,
+            key=key_bytes(keys),
+            value=json_value(rows.schema.fields, flags=b""),
+            order=self._order(table, rows, order_by),
+            fn=fn,
+            row_columns=_columns(rows.schema.fields),
+            outputs=tuple(emits),
         )
         self._add(call, emits)
 
@@ -232,12 +220,14 @@ class Transaction:
         Of several rows of one key the last by ``order_by`` counts, as a whole, as in ``upsert``.
         Columns that the table does not have are added to it.
         """
-        call = self._rows_call("patch", table, rows, key, order_by, None, None)
+        call = self._rows_call(Patch, table, rows, key, order_by, None, None)
         known = self._known.get(table)
         if known is not None and call.schema is not None:
-            given = {column.name: column for column in call.schema.value}
-            kept = [given.pop(column.name, column) for column in known.value]
-            call = dataclasses.replace(call, schema=TableSchema(call.key_columns, (*kept, *given.values())))
+            patched = {column.name: column for column in call.schema.value}
+            of_table = [patched.pop(column.name, column) for column in known.value]
+            call = dataclasses.replace(
+                call, schema=TableSchema(call.key_columns, (*of_table, *patched.values()))
+            )
         self._add(call)
 
     def apply_changes(
@@ -266,13 +256,8 @@ class Transaction:
         sequence = columns_named(table, "sequence_by", sequence_by)
         fields = [self._field(table, rows, name) for name in sequence]
         op = None if op_column is None else self._field(table, rows, op_column)
-        made = changes_call(table, rows, keys, fields, op, delete_values)
-        beside = TableSchema(_columns(keys), _columns(fields))
-        call = Call(
-            "apply_changes", table, rows, key_bytes(keys), made.value, made.order, made.schema,
-            _columns(keys), changed=made.sequence,
-        )  # fmt: skip
-        self._add(call, {deleted_table(table): beside})
+        call = changes_call(table, rows, keys, fields, op, delete_values)
+        self._add(call, {deleted_table(table): TableSchema(_columns(keys), _columns(fields))})
 
     def local_state(
         self,
@@ -301,26 +286,36 @@ class Transaction:
         table = check_rows(name, rows)
         rows = written_as_they_are(table, rows)
         _check_unique(table, rows.columns)
-        columns = [tuple(columns_named(table, *one)) for one in (("by", by), ("order_by", order_by))]
+        by_columns = tuple(columns_named(table, "by", by))
+        order_columns = tuple(columns_named(table, "order_by", order_by))
         emits = output_schemas(table, outputs, self._known)
-        local = Local(name, fn, columns[0], columns[1], redistribute, tuple(emits))
-        check_local(local, rows)
+        check_local(name, rows, fn, (*by_columns, *order_columns), redistribute)
         items = items_schema(table, schema)
-        none = functions.lit(b"")
-        call = Call("local_state", table, rows, none, none, (), items, items.key, (), None, local)
+        call = LocalState(
+            table,
+            rows,
+            items.key,
+            items,
+            name=name,
+            fn=fn,
+            by=by_columns,
+            order_by=order_columns,
+            redistribute=redistribute,
+            outputs=tuple(emits),
+        )
         self._add(call, {LOCAL: own_tables.INSTANCES_SCHEMA, **emits})
 
     def stored(self, table: str, rows: DataFrame, schema: TableSchema) -> None:
         """Make the table contain exactly these rows, ``key`` and ``value`` as stored, for imports."""
         if own_tables.is_own(table) and (fault := own_tables.fault_of(table, schema, self._known)):
             raise ConfigError(f"table {table}: {fault}; import into a new namespace")
-        order = (kept(functions.monotonically_increasing_id),)
-        self._add(Call("replace", table, rows, column("key"), column("value"), order, schema, schema.key))
+        order = (cached(functions.monotonically_increasing_id),)
+        self._add(Replace(table, rows, schema.key, schema, column("key"), column("value"), order))
 
     @property
     def starts(self) -> frozenset[str]:
         """The tables that this version empties first."""
-        return frozenset(call.table for call in self._calls if call.kind == "replace")
+        return frozenset(call.table for call in self._calls if isinstance(call, Replace))
 
     # -- for the sink ---------------------------------------------------------------------------
 
@@ -334,7 +329,8 @@ class Transaction:
                     f" {', '.join(sorted(self._known)) or 'none yet'}{did_you_mean(call.table, self._known)}"
                 )
                 raise ConfigError(msg)
-            _same_key(call, self._known[call.table])  # a delete may precede the table's first rows
+            known = self._known[call.table]  # a delete may precede the table's first rows
+            same_key(call.kind, call.table, call.key_columns, known, names=call.schema is not None)
         return self._calls
 
     @property
@@ -344,14 +340,14 @@ class Transaction:
 
     def _rows_call(
         self,
-        kind: str,
+        record: type[RowsCall],
         table: str,
         rows: DataFrame,
         key: Names,
         order_by: Names | None,
         delete_when: str | None,
         value: str | None,
-    ) -> Call:
+    ) -> RowsCall:
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         _check_unique(table, rows.columns)
         others = [field for field in rows.schema.fields if field.name not in {k.name for k in keys}]
@@ -371,9 +367,9 @@ class Transaction:
             schema = TableSchema(_columns(keys), _columns([field]), "bytes")
             stored = bytes_value(value)
         if delete_when is not None:
-            stored = kept(unless_deleted, predicate(table, rows, delete_when), stored)
+            stored = cached(unless_deleted, predicate(table, rows, delete_when), stored)
         order = self._order(table, rows, order_by)
-        return Call(kind, table, rows, key_bytes(keys), stored, order, schema, _columns(keys))
+        return record(table, rows, _columns(keys), schema, key_bytes(keys), stored, order)
 
     def _add(self, call: Call, emits: Mapping[str, TableSchema] | None = None) -> None:
         if not self._open:
@@ -381,23 +377,21 @@ class Transaction:
             raise ConfigError(msg)
         for earlier in self._calls:
             _check_mixing(earlier, call)
-        try:
-            analyse(call.rows, call.key, call.value, *call.order)
-        except PySparkException as error:
-            msg = f"table {call.table}: Spark cannot make this {call.kind}'s columns: {first_line(error)}"
-            raise ConfigError(msg) from error
-        writes = [call]
-        for name, schema in (emits or {}).items():
-            writes.append(
-                dataclasses.replace(call, kind="emit", table=name, schema=schema, key_columns=schema.key)
-            )
-        for write in writes:
-            known = self._known.get(write.table)
+        if not isinstance(call, LocalState):
+            try:
+                analyse(call.rows, call.key, call.value, *call.order)
+            except PySparkException as error:
+                msg = f"table {call.table}: Spark cannot make this {call.kind}'s columns: {first_line(error)}"
+                raise ConfigError(msg) from error
+        writes = [(call.kind, call.table, call.key_columns, call.schema)]
+        writes += [("emit", name, schema.key, schema) for name, schema in (emits or {}).items()]
+        for kind, table, key, schema in writes:
+            known = self._known.get(table)
             if known is not None:
-                _same_key(write, known)
-                if write.schema is not None and write.kind != "replace":
-                    compatible(write.table, known, write.schema)
-        self._known.update({write.table: write.schema for write in writes if write.schema is not None})
+                same_key(kind, table, key, known, names=schema is not None)
+                if schema is not None and not isinstance(call, Replace):
+                    compatible(table, known, schema)
+        self._known.update({table: schema for _, table, _, schema in writes if schema is not None})
         self._calls.append(call)
 
     def _keys(self, table: str, rows: DataFrame, key: Names) -> list[StructField]:
@@ -408,17 +402,17 @@ class Transaction:
         if rows.isStreaming:
             msg = f"table {table}: this is the streaming DataFrame; use the one the function is given"
             raise ConfigError(msg)
-        know_schema(rows)
+        use_cached_schema(rows)
         fields = [self._field(table, rows, name) for name in key_columns(table, key)]
         for field in fields:
             check_key_type(table, field)
         return fields
 
     def _field(self, table: str, rows: DataFrame, name: str) -> StructField:
-        found = [field for field in rows.schema.fields if field.name == name]
-        if len(found) == 1:
-            return found[0]
-        problem = "is missing" if not found else "stands twice"
+        fields = [field for field in rows.schema.fields if field.name == name]
+        if len(fields) == 1:
+            return fields[0]
+        problem = "is missing" if not fields else "is repeated"
         msg = (
             f"table {table}: column {name!r} {problem}; the columns are {', '.join(rows.columns)}"
             f"{did_you_mean(name, rows.columns)}"
@@ -427,7 +421,7 @@ class Transaction:
 
     def _order(self, table: str, rows: DataFrame, order_by: Names | None) -> tuple[Column, ...]:
         if order_by is None:
-            return (kept(functions.monotonically_increasing_id),)
+            return (cached(functions.monotonically_increasing_id),)
         names = columns_named(table, "order_by", order_by)
         fields = [self._field(table, rows, name) for name in names]
         for field in fields:
@@ -439,18 +433,13 @@ class Transaction:
 
 def _check_mixing(earlier: Call, call: Call) -> None:
     for table in earlier.touches.keys() & call.touches.keys():
-        one, other = earlier.touches[table], call.touches[table]
-        if not {one, other} <= MIXING:
+        kinds = earlier.touches[table], call.touches[table]
+        if not MIXING.issuperset(kinds):
             msg = (
-                f"table {table}: {one} and {other} of one table do not mix in one"
+                f"table {table}: {kinds[0]} and {kinds[1]} of one table do not mix in one"
                 " transaction: use two tables, or combine the rows into one call"
             )
             raise ConfigError(msg)
-
-
-def _same_key(call: Call, known: TableSchema) -> None:
-    """Check the call's key against the table's. The key columns of a delete may have other names."""
-    same_key(call.kind, call.table, call.key_columns, known, names=call.schema is not None)
 
 
 def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:
@@ -460,5 +449,5 @@ def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:
 def _check_unique(table: str, names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        msg = f"table {table}: column {twice[0]!r} stands twice; rename or drop one before writing"
+        msg = f"table {table}: column {twice[0]!r} is repeated; rename or drop one before writing"
         raise ConfigError(msg)

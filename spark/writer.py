@@ -27,16 +27,16 @@ from tidegate.spark.state.cache import CachePlace, cache_place
 from tidegate.spark.state.links import StateLinks
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import Folded, TableSchema, VersionFact
+from tidegate.wal.record import DecidedVersion, Folded, TableSchema
 
 logger = logging.getLogger("tidegate")
 
 Alive = Callable[[], bool]
-Published = Callable[[VersionFact, Manifest | None, Watch], None]
+Published = Callable[[DecidedVersion, Manifest | None, Watch], None]
 """Called for each version that becomes visible; with ``commit="pipelined"`` by another thread."""
 
 
-class Setting(NamedTuple):
+class WriterSettings(NamedTuple):
     """The settings of a sink that its writer needs."""
 
     endpoints: Endpoints
@@ -52,11 +52,11 @@ class Connections:
     ``session`` is the Spark session whose executors apply large versions; None: the driver applies all.
     """
 
-    def __init__(self, setting: Setting, session: Any) -> None:
-        self.setting, self.session = setting, session
+    def __init__(self, settings: WriterSettings, session: Any) -> None:
+        self.settings, self.session = settings, session
         self.placement: Placement | None = None
         """The placement of tasks; None: there is nothing to choose."""
-        where = setting.endpoints
+        where = settings.endpoints
         apply = {
             at.name: apply_on_executors(lambda: self.session.sparkContext, where.only(at), self._places)
             for at in (where.stores if session is not None else ())
@@ -65,7 +65,7 @@ class Connections:
             where,
             open_log(where.wal, where.namespace, where.wal_options),
             open_store(where.store, where.namespace, where.store_options),
-            setting.options,
+            settings.options,
             apply_on_executors=apply.get(where.stores[0].name),
         )
         self.followers: list[Follower] = followers_of(self.coordinator, apply)
@@ -91,7 +91,7 @@ class SyncCommits:
     def __init__(self, coordinator: Coordinator, published: Published) -> None:
         self._coordinator, self._published = coordinator, published
 
-    def commit(self, barrier: Barrier) -> VersionFact:
+    def commit(self, barrier: Barrier) -> DecidedVersion:
         """Make one barrier the next version, and visible. Raises: as ``commit.commit``."""
         fact = commit(self._coordinator, barrier)
         last = self._coordinator.last_manifest
@@ -122,7 +122,7 @@ class OpenWriter:
 
     def __init__(self, connections: Connections, alive: Alive) -> None:
         """Start the background work, so that a long recovery writes heartbeats. ``open`` does the rest."""
-        self.connections, self._setting = connections, connections.setting
+        self.connections, self._settings = connections, connections.settings
         self.coordinator = coordinator = connections.coordinator
         self.commits: SyncCommits | PipelineThread = SyncCommits(coordinator, self._published)
         self.recovered: list[int] = []
@@ -151,21 +151,21 @@ class OpenWriter:
         return writer
 
     def _open(self, lineage: str | None, check: Callable[[Folded], None]) -> None:
-        coordinator, options = self.coordinator, self._setting.options
-        with self._setting.reporter.watching(coordinator, None):
+        coordinator, options = self.coordinator, self._settings.options
+        with self._settings.reporter.watching(coordinator, None):
             self.recovered = open_namespace(coordinator, lineage, check)
         if options.commit == PIPELINED:
             self.commits = PipelineThread(
                 coordinator,
-                lambda on: self._published(on.fact, on.manifest, on.machine.watch),
+                lambda on: self._published(on.decided, on.manifest, on.machine.watch),
                 lambda: self.background.ended,
             )
         coordinator.store.heartbeat(coordinator.epoch)
         if options.affinity:
-            names = self._setting.endpoints.namespace, coordinator.folded.namespace
-            self.connections.placement = placement_for(options, *names, self._setting.locality)
+            names = self._settings.endpoints.namespace, coordinator.folded.namespace
+            self.connections.placement = placement_for(options, *names, self._settings.locality)
         if self.recovered:
-            logger.info("recovered versions %s of %s", self.recovered, self._setting.endpoints.namespace)
+            logger.info("recovered versions %s of %s", self.recovered, self._settings.endpoints.namespace)
 
     def keep_alive(self, alive: Alive) -> None:
         """Start the background work again if it has ended, as it does with a query."""
@@ -175,20 +175,24 @@ class OpenWriter:
 
     def _start_background(self, alive: Alive) -> Background:
         coordinator = self.coordinator
+
+        def is_needed() -> bool:
+            return alive() or (not self.commits.stopped and self.commits.in_flight > 0)
+
         return Background(
             coordinator.log,
             coordinator.store,
-            self._setting.options,
-            lambda: coordinator.epoch,
-            lambda: alive() or (not self.commits.stopped and self.commits.in_flight > 0),
+            self._settings.options,
+            epoch=lambda: coordinator.epoch,
+            alive=is_needed,
             followers=self.connections.followers,
-            at=self._setting.reporter.at,
+            at=self._settings.reporter.at,
             way=coordinator.priority,
             decided=lambda: coordinator.last_decided,
         )
 
-    def _published(self, fact: VersionFact, manifest: Manifest | None, watch: Watch) -> None:
-        self._setting.published(fact, manifest, watch)
+    def _published(self, fact: DecidedVersion, manifest: Manifest | None, watch: Watch) -> None:
+        self._settings.published(fact, manifest, watch)
         self.background.published()
 
     def check(self) -> None:
@@ -203,7 +207,7 @@ class OpenWriter:
 
     def cache(self) -> CachePlace | None:
         """Find the valid caches of state at the last version; None: caches are switched off."""
-        options = self._setting.options
+        options = self._settings.options
         links = self._links.at_last() if options.state_cache_bytes else ()
         return cache_place(self.coordinator.folded, links, options)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import settings
 
 # The shipped suites are not test files by name; without this their asserts would say nothing.
-pytest.register_assert_rewrite("tidegate.testing", "kafka_place")  # before a test imports from them
+# It comes before any import from them.
+pytest.register_assert_rewrite("tidegate.testing", "services.support.kafka.sweep.place")
 
 # No deadline: a busy machine must not fail a test. Where CI is set, every run draws the same examples.
 settings.register_profile("here", deadline=None, max_examples=60)

@@ -11,7 +11,7 @@ RULES: list[Rule] = [
         "docs/redis.md",
         "+unlink +xadd +memory|usage\n  +fcall +fcall_ro\n",
         "+unlink +xadd +memory|usage\n  +fcall +fcall_ro +function|load\n",
-        "tests/services/test_redis_rights.py",
+        "tests/services/redis/rights/test_rights.py",
     ),
     (
         "redis-flip-deletes",
@@ -19,7 +19,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         "    redis.call('UNLINK', stream)\n",
         "    redis.call('DEL', stream)\n",
-        "tests/services/test_redis_rights.py",
+        "tests/services/redis/rights/test_rights.py",
     ),
     (
         "redis-leases-without-a-bound",
@@ -27,7 +27,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         "  local fit = count <= most\n",
         "  local fit = true\n",
-        "tests/services/test_redis_leases.py",
+        "tests/services/redis/reader/test_leases.py",
     ),
     (
         "redis-a-lease-of-any-size",
@@ -35,7 +35,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         "'SAMPLES', '0') <= (most + 1) * LEASE_BYTES_MAX",
         "'SAMPLES', '0') > 0",
-        "tests/services/test_redis_leases.py",
+        "tests/services/redis/reader/test_leases.py",
     ),
     (
         "redis-a-lease-above-the-visible-version",
@@ -43,7 +43,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         "not version or version > visible or",
         "not version or",
-        "tests/services/test_redis_leases.py",
+        "tests/services/redis/reader/test_leases.py",
     ),
     (
         "redis-a-lease-of-any-length",
@@ -51,7 +51,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         " or expires > now + LEASE_US_MAX then",
         " then",
-        "tests/services/test_redis_leases.py",
+        "tests/services/redis/reader/test_leases.py",
     ),
     (
         "redis-held-as-long-as-leases-are-taken",
@@ -59,7 +59,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         "    return not published or young(published)\n",
         "    return true\n",
-        "tests/services/test_redis_conformance.py::TestRedisStore",
+        "tests/services/redis/test_conformance.py::TestRedisStore",
     ),
     (
         "redis-a-catalog-without-end",
@@ -67,7 +67,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         ", number_of(keys[1], 'visible'), first + CATALOG_MAX)",
         ", number_of(keys[1], 'visible'))",
-        "tests/services/test_hostile_tenants_redis.py",
+        "tests/services/redis/rights/test_hostile_tenants.py",
     ),
     (
         "redis-seal-does-not-count",
@@ -75,7 +75,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "if rows ~= tonumber(args[at + 1]) then",
         "if rows < 0 then",
-        "tests/services/test_redis_conformance.py::TestRedisStore",
+        "tests/services/redis/test_conformance.py::TestRedisStore",
     ),
     (
         "redis-seals-together-on-any-server",
@@ -83,7 +83,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "  local refusal = refuse_server(args)\n  local at, found = 4, {}\n",
         "  local refusal\n  local at, found = 4, {}\n",
-        "tests/services/test_redis_seals.py",
+        "tests/services/redis/rows/test_seals.py",
     ),
     (
         "redis-seals-a-lost-key-group-with-others",
@@ -91,7 +91,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "    refusal = refusal or refuse_strange_header(key, args)\n",
         "",
-        "tests/services/test_redis_seals.py",
+        "tests/services/redis/rows/test_seals.py",
     ),
     (
         "redis-seal-looks-at-the-floor-first",
@@ -99,15 +99,15 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "    local sealed = has(layers, version)\n",
         "    local sealed = has(layers, version) and version > floor\n",
-        "tests/services/test_redis_rules.py tests/services/test_redis_machine.py",
+        "tests/services/redis/rows/test_rules.py tests/services/redis/rows/test_machine.py",
     ),
     (
         "redis-reads-past-lost-rows",
-        "I10: what a header lists and is not there is told, not read as absent",
+        "I10: a missing hash that a header lists is reported, not read as absent",
         "sinks/redis/lua/group.lua",
         "  if #sources == 0 or redis.call('EXISTS', unpack(sources)) == #sources then\n",
         "  if true then\n",
-        "tests/services/test_redis_failover.py",
+        "tests/services/redis/faults/test_failover.py",
     ),
     (
         "redis-base-of-other-keys",
@@ -115,7 +115,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "    redis.call('HDEL', keys[1], keys_field(name))\n    local first",
         "    local first",
-        "tests/services/test_redis_same_keys.py",
+        "tests/services/redis/rows/test_same_keys.py",
     ),
     (
         "redis-base-of-more-keys",
@@ -123,7 +123,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "oldest >= start and redis.call('HLEN', base) == tonumber(string.match(its_keys, '^%d+'))",
         "oldest >= start",
-        "tests/services/test_redis_same_keys.py",
+        "tests/services/redis/rows/test_same_keys.py",
     ),
     (
         "redis-base-of-expired-keys",
@@ -131,7 +131,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "redis.call('HDEL', keys[1], keys_field(args[3]), keys_field(args[3], oldest))",
         "redis.call('HDEL', keys[1], keys_field(args[3]))",
-        "tests/services/test_redis_same_keys.py",
+        "tests/services/redis/rows/test_same_keys.py",
     ),
     (
         "key-set-of-deleted-keys",
@@ -155,7 +155,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/alias.lua",
         "  if stands == args[1] then\n    redis.call('HSET'",
         "  do\n    redis.call('HSET'",
-        "tests/services/test_late_aliases.py",
+        "tests/services/mixed/test_late_aliases.py",
     ),
     (
         "redis-merge-of-any-layer",
@@ -163,7 +163,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "local base, oldest, gone, moved = place(keys[1], name, ':b'), layers[#layers], 0, 0",
         "local base, oldest, gone, moved = place(keys[1], name, ':b'), layers[1], 0, 0",
-        "tests/services/test_redis_rules.py tests/services/test_redis_machine.py",
+        "tests/services/redis/rows/test_rules.py tests/services/redis/rows/test_machine.py",
     ),
     (
         "redis-base-from-before-the-start",
@@ -171,7 +171,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "  if based and based < start then",
         "  if false then",
-        "tests/services/test_redis_lost_suffix.py",
+        "tests/services/redis/repair/test_lost_suffix.py",
     ),
     (
         "redis-any-server",
@@ -179,7 +179,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "  if id ~= meant then",
         "  if false then",
-        "tests/services/test_redis_failover.py tests/services/test_redis_lost_suffix.py",
+        "tests/services/redis/faults/test_failover.py tests/services/redis/repair/test_lost_suffix.py",
     ),
     (
         "redis-a-moved-group-counts",
@@ -187,7 +187,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "  if noted ~= args[2] and (not noted or noted ~= args.origin) then",
         "  if false then",
-        "tests/services/test_redis_cluster_faults.py",
+        "tests/services/redis/cluster/test_faults.py",
     ),
     (
         "redis-writes-in-a-moving-slot",
@@ -195,7 +195,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/common.lua",
         "    touch(keys[1], keys[1] .. ':')\n",
         "",
-        "tests/services/test_redis_moving_slots.py",
+        "tests/services/redis/cluster/test_moving_slots.py",
     ),
     (
         "redis-writes-where-a-slot-comes",
@@ -203,7 +203,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/common.lua",
         "touch(keys[1], keys[1] .. ':')",
         "touch(keys[1] .. ':')",
-        "tests/services/test_redis_moving_slots.py",
+        "tests/services/redis/cluster/test_moving_slots.py",
     ),
     (
         "redis-scripts-write-in-a-moving-slot",
@@ -211,7 +211,7 @@ RULES: list[Rule] = [
         "sinks/redis/client/functions.py",
         "on_stable_slot(writes[name])",
         "writes[name]",
-        "tests/services/test_redis_moving_slots.py",
+        "tests/services/redis/cluster/test_moving_slots.py",
     ),
     (
         "redis-absent-for-still-to-come",
@@ -219,7 +219,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         "  touch(keys[1], catalog)\n",
         "",
-        "tests/services/test_redis_moving_slots.py",
+        "tests/services/redis/cluster/test_moving_slots.py",
     ),
     (
         "redis-repair-empties-first",
@@ -234,7 +234,7 @@ RULES: list[Rule] = [
             "    end\n"
             "  end\n"
         ),
-        "tests/services/test_redis_repair.py tests/services/test_redis_random_repairs.py",
+        "tests/services/redis/repair/test_repair.py tests/services/redis/repair/test_random_repairs.py",
     ),
     (
         "redis-repair-ends-any-mark",
@@ -242,7 +242,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/rebuild.lua",
         "  if stands == uuid then\n    redis.call('HSET', key, 's', args[2])\n",
         "  if stands then\n    redis.call('HSET', key, 'u', uuid, 's', args[2])\n",
-        "tests/services/test_redis_repair.py tests/services/test_redis_random_repairs.py",
+        "tests/services/redis/repair/test_repair.py tests/services/redis/repair/test_random_repairs.py",
     ),
     (
         "redis-repair-forgets-what-is-lost",
@@ -250,7 +250,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/rebuild.lua",
         "    if found.gone[1] then",
         "    if false then",
-        "tests/services/test_redis_repair.py tests/services/test_redis_random_repairs.py",
+        "tests/services/redis/repair/test_repair.py tests/services/redis/repair/test_random_repairs.py",
     ),
     (
         "redis-a-moved-group-of-a-lost-origin-counts",
@@ -258,7 +258,7 @@ RULES: list[Rule] = [
         "sinks/redis/client/origins.py",
         "return primaries <= {self.first(each) for each in listed} and self.first(origin) in primaries",
         "return True",
-        "tests/services/test_redis_planned_changes.py",
+        "tests/services/redis/repair/test_planned_changes.py",
     ),
     (
         "redis-any-life-of-a-process",
@@ -266,15 +266,15 @@ RULES: list[Rule] = [
         "sinks/redis/client/origins.py",
         'b":".join((run.group(1), received.group(1)))',
         "run.group(1)",
-        "tests/services/test_redis_planned_changes.py",
+        "tests/services/redis/repair/test_planned_changes.py",
     ),
     (
         "redis-repair-lists-only",
         "a server counts again when all that it lost is back",
         "committers/repair/repair.py",
-        "            if put_back := _put_back(coordinator, fact):",
+        "            if put_back := _put_back(coordinator, decided):",
         "            if put_back := 0:",
-        "tests/services/test_redis_lost_suffix.py",
+        "tests/services/redis/repair/test_lost_suffix.py",
     ),
     (
         "redis-flip-anywhere",
@@ -282,7 +282,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         "local follows = visible == version - 1 and horizon <= visible",
         "local follows = horizon <= visible",
-        "tests/services/test_redis_conformance.py::TestRedisStore",
+        "tests/services/redis/test_conformance.py::TestRedisStore",
     ),
     (
         "redis-any-version-of-a-fill",
@@ -290,7 +290,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         "follows = visible == 0 and horizon == version",
         "follows = visible == 0",
-        "tests/services/test_redis_fill.py",
+        "tests/services/redis/rows/test_fill.py",
     ),
     (
         "redis-fill-follows-from-one",
@@ -298,7 +298,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/pointer.lua",
         "local follows = visible == version - 1 and horizon <= visible",
         "local follows = visible == version - 1",
-        "tests/services/test_redis_fill.py",
+        "tests/services/redis/rows/test_fill.py",
     ),
     (
         "redis-fill-over-what-is-there",
@@ -306,7 +306,7 @@ RULES: list[Rule] = [
         "sinks/redis/lua/group.lua",
         "        if layer < version then\n          redis.call('UNLINK'",
         "        if false then\n          redis.call('UNLINK'",
-        "tests/services/test_redis_fill.py",
+        "tests/services/redis/rows/test_fill.py",
     ),
     (
         "redis-fill-ends-anywhere",
@@ -314,7 +314,7 @@ RULES: list[Rule] = [
         "sinks/redis/upkeep/fill.py",
         "._replace(server=began[group])",
         "",
-        "tests/services/test_redis_fill.py",
+        "tests/services/redis/rows/test_fill.py",
     ),
     (
         "redis-half-a-fill-is-mended",
@@ -322,15 +322,15 @@ RULES: list[Rule] = [
         "sinks/redis/upkeep/fill.py",
         "if header.floor < filled",
         "if header.floor < 0",
-        "tests/services/test_redis_fill.py",
+        "tests/services/redis/rows/test_fill.py",
     ),
     (
         "redis-seal-ignores-the-attempt",
-        "a seal of an attempt that was discarded, or beside another one's, is refused",
+        "a seal of a discarded attempt, or while another attempt is begun, is refused",
         "sinks/redis/lua/group.lua",
         "  local refusal = attempt and refuse_other_attempt(key, told, attempt)\n",
         "  local refusal\n",
-        "tests/services/test_redis_attempts.py",
+        "tests/services/redis/rows/test_attempts.py",
     ),
     (
         "redis-rows-of-all-attempts-together",
@@ -338,6 +338,6 @@ RULES: list[Rule] = [
         "sinks/redis/store.py",
         'under = b"%b:%b" % (uuid, stamp.attempt.encode()) if stamp.attempt else uuid',
         'under = b"%b:all" % uuid if stamp.attempt else uuid',
-        "tests/services/test_redis_attempts.py",
+        "tests/services/redis/rows/test_attempts.py",
     ),
 ]

@@ -34,11 +34,11 @@ RULES: list[Rule] = [
     ),
     (
         "redis-expire-without-floor",
-        "T28: who fetched a version before its rows expired is refused, not told that they are absent",
+        "T28: a reader that fetched a version before its rows expired is refused: it reads none as absent",
         "sinks/redis/lua/group.lua",
         "text(math.max(tonumber(header[1]) or 0, upto))",
         "header[1] or '0'",
-        "tests/services/test_redis_conformance.py::TestRedisStore",
+        "tests/services/redis/test_conformance.py::TestRedisStore",
     ),
     (
         "state-cache-of-any-attempt",
@@ -138,7 +138,7 @@ RULES: list[Rule] = [
     ),
     (
         "local-lost-instances-stay",
-        "what a lost instance held goes with it, in the version that dealt it out",
+        "the state of a lost instance is removed with it, in the version that dealt it out",
         "spark/state/local_state.py",
         "    for old in range(index, before, after):\n",
         "    for old in range(index, min(index + 1, before), after):\n",
@@ -164,7 +164,10 @@ RULES: list[Rule] = [
         "local-no-marks",
         "I1: the acks name which run of an instance their rows are of",
         "spark/state/local_state.py",
-        '    yield made.marks(f"local state {work.name}/{index}", work.parallelism, work.spec.key_groups)\n',
+        (
+            '    yield output.marks(f"local state {work.name}/{index}", work.parallelism,'
+            " work.spec.key_groups)\n"
+        ),
         "",
         "tests/unit/spark/state/test_local_state.py",
     ),
@@ -178,7 +181,7 @@ RULES: list[Rule] = [
     ),
     (
         "nulls-are-sorted-last",
-        "T44: of rows of one key the same one wins, whoever sorts them",
+        "T44: of rows of one key the same one wins, no matter which code sorts them",
         "wal/staging/last_per_key.py",
         "        if rows[name].null_count:\n",
         "        if False:\n",

@@ -204,7 +204,7 @@ def main() -> int:
             failed.append(name)
             print(done.stderr[-4000:], flush=True)
     if failed:
-        print(f"an input was found in: {', '.join(failed)}; it lies in {FOUND}")
+        print(f"an input was found in: {', '.join(failed)}; it is in {FOUND}")
     return 1 if failed else 0
 
 

@@ -54,7 +54,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = [Mutant(*rule) for rule in (*RULES, *REDIS_RULES, *STATE_RULES, *PIPELINE_RULES)]
 
-MARKS = {"tests/services/test_cassandra_lost_replies.py": "not spark"}
+MARKS = {"tests/services/cassandra/faults/test_lost_replies.py": "not spark"}
 """Where only half of the tests are in the ordinary run."""
 
 
@@ -135,15 +135,16 @@ def page(noticed: Mapping[str, str]) -> str:
     lines = [
         "# Mutants",
         "",
-        "The protocol broken on purpose, one rule at a time, and the test that noticed first. Made by",
-        "`make mutants`, or a part by `tools/run python tools/mutants.py --only NAME,NAME`; the simulation",
-        "and the model break further rules by themselves (`tests/simulation/test_seeded_mutations.py`,",
-        "`tests/model`), and [torture](reliability.md#torture) seventeen more.",
+        "A mutant is the code with one rule of the protocol broken on purpose. The table has the first test",
+        "that fails with each. `make mutants` runs all of them, and",
+        "`tools/run python tools/mutants.py --only NAME,NAME` some. The simulation and the model break",
+        "further rules themselves (`tests/simulation/test_seeded_mutations.py`, `tests/model`), and",
+        "[torture](reliability.md#torture) breaks seventeen more.",
         "",
-        f"{len(MUTANTS)} mutants, {len(MUTANTS) - len(left)} of them noticed.",
+        f"A test fails with {len(MUTANTS) - len(left)} of {len(MUTANTS)} mutants.",
         *([f"Not run since they were written: {', '.join(left)}."] if left else []),
         "",
-        "| mutant | rule | in | noticed by |",
+        "| mutant | rule | file | failing test |",
         "|---|---|---|---|",
     ]
     lines += [

@@ -5,8 +5,10 @@
     python tools/words.py PATH ...    # the same, in these files and folders
     python tools/words.py --update    # lower the allowance to what is found
 
-tools/words-allowed.toml is the allowance: the number of findings that each file may have. `--update` never
-raises a number and never adds a file. A section that is absent there is counted from scratch.
+tools/words-allowed.toml is the allowance: the number of findings that each file may have. It has three
+sections: `docs` for pages, `code` for docstrings and comments, and `messages` for string literals that reach
+people, as arguments of errors, warnings, log lines, events and options. `--update` never raises a number and
+never adds a file. A section that is absent there is counted from scratch.
 """
 
 from __future__ import annotations
@@ -28,14 +30,18 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST, ALLOWED = ROOT / "tools/words.toml", ROOT / "tools/words-allowed.toml"
+CODE = ("committers", "sinks", "spark", "wal", "src", "examples", "tools")
 SECTIONS = {
     "docs": ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md"),
-    "code": ("committers", "sinks", "spark", "wal", "src", "tools"),
+    "code": CODE,
+    "messages": CODE,
 }
 """Pages and folders with code, by section of the allowance."""
 
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1[^\n]*$", re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"(`+)(?!`)(?:(?!\n\s*\n).)+?(?<!`)\1(?!`)", re.DOTALL)
+QUERY = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|PRAGMA|BEGIN|GRANT|local|--|#!lua)\b")
+WORD = re.compile(r"[^\W\d_]{2,}")
 SESSION = re.compile(r"^ *(>>>|\.\.\.) .*$", re.MULTILINE)
 
 
@@ -63,6 +69,8 @@ class Pattern(NamedTuple):
     instead: str
     finds: tuple[str, ...]
     passes: tuple[str, ...]
+    section: str | None
+    """The only section in which it is looked for; None: in all."""
 
 
 def patterns() -> list[Pattern]:
@@ -78,6 +86,7 @@ def patterns() -> list[Pattern]:
             entry["instead"],
             tuple(entry["finds"]),
             tuple(entry["passes"]),
+            entry.get("section"),
         )
         for name, entry in tomllib.loads(LIST.read_text(encoding="utf-8")).items()
     ]
@@ -90,20 +99,48 @@ def without_code(text: str) -> str:
     return text
 
 
-def prose(path: Path) -> Iterator[Text]:
-    """Yield the prose of a page, or of a Python file's strings and comments."""
+def prose(path: Path, section: str) -> Iterator[Text]:
+    """Yield a page, or a Python file's docstrings and comments, or its messages."""
     source = path.read_text(encoding="utf-8")
-    if path.suffix == ".md":
+    if section == "docs":
         yield Text(1, source)
-        return
-    parts: set[int] = set()  # of f-strings, which are read as a whole
+    elif section == "messages":
+        yield from messages(source)
+    else:
+        yield from docstrings(source)
+        yield from comments(source)
+
+
+def docstrings(source: str) -> Iterator[Text]:
+    """Yield a file's docstrings, those of attributes too."""
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield Text(node.value.lineno, node.value.value)
+
+
+def messages(source: str) -> Iterator[Text]:
+    """Yield a file's other string literals of three words or more, without keys of dicts and queries."""
+    passed: set[int] = set()  # docstrings, keys, and parts of f-strings, which are read as a whole
     for node in ast.walk(ast.parse(source)):  # parents first
+        if isinstance(node, ast.Expr):
+            passed.add(id(node.value))
+        elif isinstance(node, ast.Dict):
+            passed.update(map(id, node.keys))
+        if id(node) in passed:
+            continue
         if isinstance(node, ast.JoinedStr):
-            parts.update(map(id, node.values))
-            yield Text(node.lineno, "".join(_literal(part) for part in node.values))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
-            yield Text(node.lineno, node.value)
-    yield from comments(source)
+            passed.update(map(id, node.values))
+            text = "".join(_literal(part) for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        else:
+            continue
+        if len(WORD.findall(text)) >= 3 and " " in text and not QUERY.match(text):
+            yield Text(node.lineno, text)
 
 
 def _literal(part: ast.expr) -> str:
@@ -129,16 +166,18 @@ def comments(source: str) -> Iterator[Text]:
         yield Text(begin, "\n".join(block))
 
 
-def findings(texts: Iterator[Text], words: list[Pattern]) -> list[Finding]:
-    """List the matches of all patterns, in the order of lines."""
-    found = set()
-    for begin, raw in texts:
+def findings(path: Path, section: str, words: list[Pattern]) -> list[Finding]:
+    """List the matches of a section's patterns in a file, in the order of lines."""
+    matches = set()
+    for begin, raw in prose(path, section):
         text = without_code(raw)
         for word in words:
+            if word.section not in (None, section):
+                continue
             for match in word.regex.finditer(text):
                 line = begin + text.count("\n", 0, match.start() + len(match[0]) - len(match[0].lstrip()))
-                found.add((line, match.start(), Finding(line, word.name, " ".join(match[0].split()))))
-    return [finding for _, _, finding in sorted(found)]
+                matches.add((line, match.start(), Finding(line, word.name, " ".join(match[0].split()))))
+    return [finding for _, _, finding in sorted(matches)]
 
 
 def files(section: str) -> list[Path]:
@@ -161,7 +200,7 @@ def count() -> dict[str, dict[str, int]]:
     """Count the findings of every file that has any, by section."""
     words = patterns()
     return {
-        section: {name_of(path): n for path in files(section) if (n := len(findings(prose(path), words)))}
+        section: {name_of(path): n for path in files(section) if (n := len(findings(path, section, words)))}
         for section in SECTIONS
     }
 
@@ -187,18 +226,19 @@ def update() -> list[str]:
     return excess
 
 
-def _report(paths: list[Path], limits: dict[str, int]) -> int:
+def _report(paths: list[tuple[str, Path]], limits: dict[str, dict[str, int]]) -> int:
     words = patterns()
     rules = {word.name: word for word in words}
     total = 0
-    for path in paths:
-        found = findings(prose(path), words)
-        if len(found) <= limits.get(name_of(path), 0):
+    for section, path in paths:
+        matches = findings(path, section, words)
+        if len(matches) <= limits.get(section, {}).get(name_of(path), 0):
             continue
-        total += len(found)
-        for line, name, text in found:
+        total += len(matches)
+        for line, name, text in matches:
             rule = rules[name]
-            print(f"{name_of(path)}:{line}: {name}: {text[:60]!r}: {rule.reason}; write {rule.instead}")
+            place = f"{name_of(path)}:{line}: {section}"
+            print(f"{place}: {name}: {text[:60]!r}: {rule.reason}; write {rule.instead}")
     print(f"{total} findings", file=sys.stderr)
     return 1 if total else 0
 
@@ -215,11 +255,15 @@ def main() -> int:
         for name in excess:
             print(f"{name}: more findings than its allowance", file=sys.stderr)
         return 1 if excess else 0
-    every = [path for section in SECTIONS for path in files(section)]
+    every = [(section, path) for section in SECTIONS for path in files(section)]
     inside = [path.resolve() for path in arguments.paths]
     if inside:
-        every = [path for path in every if any(path == each or each in path.parents for each in inside)]
-    limits = {} if arguments.all or inside else {k: v for part in allowed().values() for k, v in part.items()}
+        every = [
+            (name, path)
+            for name, path in every
+            if any(path == each or each in path.parents for each in inside)
+        ]
+    limits = {} if arguments.all or inside else allowed()
     return _report(every, limits)
 
 

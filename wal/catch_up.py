@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.errors import WalGapError
-from tidegate.wal.fold import View, fact_of, fold_all
+from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.log import Log
 
 
@@ -38,5 +38,5 @@ def _goes_on(fresh: View, view: View) -> bool:
         and now.epoch >= then.epoch
         and now.last_version >= then.last_version
         and fresh.position > view.position
-        and fact_of(now, then.last_version) in (None, fact_of(then, then.last_version))
+        and recent_version(now, then.last_version) in (None, recent_version(then, then.last_version))
     )

@@ -19,6 +19,7 @@ from tidegate.wal.record import (
     AnyRecord,
     BatchOrigin,
     Decided,
+    DecidedVersion,
     Folded,
     Genesis,
     ImportOrigin,
@@ -30,14 +31,13 @@ from tidegate.wal.record import (
     StoreAdded,
     StoreRemoved,
     Summary,
-    VersionFact,
     decode_record,
     digest_after,
     encode_record,
 )
 
 RECENT_MAX = 1_000
-"""The number of latest versions whose facts (and so fingerprints) are kept."""
+"""The number of latest decided versions (and so fingerprints) that are kept."""
 SUMMARIES_MAX = 1_000
 """The number of latest Summaries whose positions a view keeps."""
 
@@ -158,9 +158,9 @@ def _why_not_first(record: AnyRecord) -> str | None:
     state, last = record.state, record.state.last_version
     if record.namespace != state.namespace or not state.digest:
         return f"its state is of namespace {state.namespace!r} with digest {state.digest!r}"
-    kept = [fact.version for fact in state.recent]
+    kept = [decided.version for decided in state.recent]
     if kept != list(range(last - len(kept) + 1, last + 1)) or bool(kept) != (last > 0):
-        return f"its facts do not lead up to its last version, {last}"
+        return f"its recent versions do not lead up to its last version, {last}"
     return None
 
 
@@ -222,7 +222,7 @@ def _effect(state: Folded | None, record: AnyRecord, digest: str) -> Folded:
 
 
 def _decide(state: Folded, record: Decided, digest: str) -> Folded:
-    fact = VersionFact(
+    decided = DecidedVersion(
         record.version,
         record.attempt,
         record.origin,
@@ -248,7 +248,7 @@ def _decide(state: Folded, record: Decided, digest: str) -> Folded:
         once=once,
         decided_at_us=record.decided_at_us,
         tables=record.tables,
-        recent=(*state.recent[-(RECENT_MAX - 1) :], fact),
+        recent=(*state.recent[-(RECENT_MAX - 1) :], decided),
     )
 
 
@@ -267,17 +267,17 @@ def once_key(origin: Origin) -> str:
 # -- queries ----------------------------------------------------------------------------------
 
 
-def fact_of(state: Folded, version: int) -> VersionFact | None:
-    """Return the fact of a version, if it is among the recent ones."""
+def recent_version(state: Folded, version: int) -> DecidedVersion | None:
+    """Return a decided version, if it is among the recent ones."""
     index = version - (state.recent[0].version if state.recent else 1)
     return state.recent[index] if 0 <= index < len(state.recent) else None
 
 
-def decided_for(state: Folded, origin: Origin) -> VersionFact | None:
+def decided_for(state: Folded, origin: Origin) -> DecidedVersion | None:
     """Return the attempt that the fold gives for this origin (append rule 3), if any."""
-    for fact in reversed(state.recent):
-        if same_barrier(fact.origin, origin):
-            return fact
+    for decided in reversed(state.recent):
+        if same_barrier(decided.origin, origin):
+            return decided
     return None
 
 
@@ -292,63 +292,63 @@ def same_barrier(one: Origin, other: Origin) -> bool:
     return one == other
 
 
-def replay_of(state: Folded, origin: BatchOrigin) -> VersionFact | None:
+def replay_of(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
     """Return the version that this batch already made, or None when the batch is new.
 
     Raises: LineageError when the batch is neither new nor the one that was decided. Either its
     source offsets differ (a checkpoint restored from an older copy was planned again), or it is
-    older than the facts that are kept.
+    older than the versions that are kept.
     """
     if state.last_batch is None or origin.generation > state.last_batch[0]:
         return _still_held(state, origin)
     if (origin.generation, origin.batch_id) > state.last_batch:
         return None
-    fact = decided_for(state, origin)
+    decided = decided_for(state, origin)
     last = state.last_batch[1]
     advice = (
         "restore the checkpoint's newest copy; or, if this checkpoint is meant to take over, start the"
         " query from a new checkpoint folder and run `tidegate adopt`; or use a new namespace"
     )
-    if fact is None:
+    if decided is None:
         msg = (
             f"batch {origin.batch_id} of query {origin.lineage} comes again, the last one decided is"
-            f" {last}, and what was decided for it is no longer kept (the last {RECENT_MAX} versions"
+            f" {last}, and its version is no longer kept (the last {RECENT_MAX} versions"
             f" are): the checkpoint is too old; {advice}"
         )
         raise LineageError(msg)
-    if isinstance(fact.origin, BatchOrigin) and fact.origin.fingerprint != origin.fingerprint:
+    if isinstance(decided.origin, BatchOrigin) and decided.origin.fingerprint != origin.fingerprint:
         msg = (
-            f"batch {origin.batch_id} of query {origin.lineage} was decided as version {fact.version}"
-            f" from other source offsets (fingerprint {fact.origin.fingerprint}, now"
+            f"batch {origin.batch_id} of query {origin.lineage} was decided as version {decided.version}"
+            f" from other source offsets (fingerprint {decided.origin.fingerprint}, now"
             f" {origin.fingerprint}): the checkpoint was restored from an older copy; {advice}"
         )
         raise LineageError(msg)
-    return fact
+    return decided
 
 
-def _still_held(state: Folded, origin: BatchOrigin) -> VersionFact | None:
+def _still_held(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
     """Return, for the first batch after a Rewound, the version that made it, if the restored state
     has it (I2).
 
-    Raises: LineageError when the state has it from other source offsets, or from before the facts.
+    Raises: LineageError when the state has it from other source offsets, or from before the recent versions.
     """
     kept = last_batch_within(state, state.last_version, origin.lineage)
     if kept is None or origin.batch_id > kept.batch_id:
         return None
-    fact = next(
+    decided = next(
         (
-            fact
-            for fact in reversed(state.recent)
-            if isinstance(fact.origin, BatchOrigin)
-            and fact.origin.generation <= kept.generation
-            and (fact.origin.lineage, fact.origin.batch_id) == (origin.lineage, origin.batch_id)
+            decided
+            for decided in reversed(state.recent)
+            if isinstance(decided.origin, BatchOrigin)
+            and decided.origin.generation <= kept.generation
+            and (decided.origin.lineage, decided.origin.batch_id) == (origin.lineage, origin.batch_id)
         ),
         None,
     )
     if (
-        fact is None
-        or not isinstance(fact.origin, BatchOrigin)
-        or fact.origin.fingerprint != origin.fingerprint
+        decided is None
+        or not isinstance(decided.origin, BatchOrigin)
+        or decided.origin.fingerprint != origin.fingerprint
     ):
         msg = (
             f"batch {origin.batch_id} of query {origin.lineage} comes again, and the restored state already"
@@ -356,18 +356,18 @@ def _still_held(state: Folded, origin: BatchOrigin) -> VersionFact | None:
             f" set it back to right behind batch {kept.batch_id}"
         )
         raise LineageError(msg)
-    return fact
+    return decided
 
 
 def last_batch_within(state: Folded, version: int, lineage: str | None = None) -> BatchOrigin | None:
     """Return the last batch (of a lineage) whose changes a version holds.
 
     A restored version holds the changes of the version that it restores. None: no such batch is
-    among the facts that are kept.
+    among the versions that are kept.
     """
     at = version
-    while (fact := fact_of(state, at)) is not None:
-        match fact.origin:
+    while (decided := recent_version(state, at)) is not None:
+        match decided.origin:
             case RestoreOrigin(version=restored):
                 at = restored
             case BatchOrigin() as origin if lineage in (None, origin.lineage):

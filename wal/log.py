@@ -90,6 +90,10 @@ class Log(abc.ABC):
         CorruptError, bytes in the middle cannot be read.
         """
 
+    def is_empty(self) -> bool:
+        """Return whether the decision log has no record, or does not exist. Raises: as ``decisions``."""
+        return not any(True for _ in self.decisions())
+
     @abc.abstractmethod
     def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
         """Append blobs to the change-log and return their addresses, in order.

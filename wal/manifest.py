@@ -33,21 +33,6 @@ ROW_BYTES_MIN = 8
 """Each row takes more bytes than this in a frame: Arrow keeps two offsets of 4 bytes for it."""
 
 
-class RowRange(msgspec.Struct, frozen=True):
-    """The rows of one table in one key group: rows ``first`` to ``end`` - 1 of one frame.
-
-    ``topology``, ``component`` and ``instance`` (its task's number) name the task that staged them.
-    """
-
-    topology: str
-    component: str
-    instance: int
-    address: str
-    table: str
-    first: int
-    end: int
-
-
 class Component(msgspec.Struct, frozen=True):
     """One parallel step of the topology: its parallelism, and the frames of each instance from 0 on."""
 
@@ -75,21 +60,6 @@ class Manifest(msgspec.Struct, frozen=True):
     def frames(self) -> list[FrameRef]:
         """Return all frames. A frame's index in this list is its ordinal within the version."""
         return [frame for *_, frame in self.placed()]
-
-    def row_ranges(self) -> dict[int, list[RowRange]]:
-        """Return, per key group that the version touches, the ranges of rows that hold its changes.
-
-        The ranges are in the order of ``frames`` and of their rows, which is the order of the
-        changes.
-        """
-        ranges: dict[int, list[RowRange]] = {}
-        for topology, component, instance, frame in self.placed():
-            first = 0
-            for group, table, rows in zip(frame.groups, frame.tables, frame.rows, strict=True):
-                of = topology, component, instance, frame.address, self.tables[table]
-                ranges.setdefault(group, []).append(RowRange(*of, first, first + rows))
-                first += rows
-        return ranges
 
     def placed(self) -> Iterator[tuple[str, str, int, FrameRef]]:
         """Yield (topology, component, instance, frame) of every frame, in the order of ``frames``."""
@@ -181,17 +151,16 @@ def _impossible(manifest: Manifest) -> str:
             return f"table {name} starts at version {at.start}"
     for topology, components in manifest.topology.items():
         for name, component in components.items():
-            there = len(component.instances)
-            if set(component.instances) != set(map(str, range(there))):
+            instances, parallelism = len(component.instances), component.parallelism
+            if set(component.instances) != set(map(str, range(instances))):
                 return f"component {topology}/{name} has instances that are not numbered from 0 on"
-            if component.parallelism != there:
-                told = component.parallelism
-                return f"component {topology}/{name} has parallelism {told} and {there} instances"
+            if parallelism != instances:
+                return f"component {topology}/{name} has parallelism {parallelism} and {instances} instances"
     seen = set()
     for topology, of, instance, frame in manifest.placed():
         why = _impossible_frame(frame, len(manifest.tables), manifest.key_groups)
         if frame.address in seen:
-            why = "stands there twice"
+            why = "is listed twice"
         if why:
             return f"the frame at {frame.address} of {topology}/{of}/{instance} {why}"
         seen.add(frame.address)

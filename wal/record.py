@@ -160,7 +160,7 @@ class StoreRemoved(Record, frozen=True, kw_only=True, tag="store_removed"):
     store: str
 
 
-class VersionFact(msgspec.Struct, frozen=True):
+class DecidedVersion(msgspec.Struct, frozen=True):
     """The fold's entry for one decided version.
 
     ``digest`` is the digest of the fold just after its Decided; the store's pointer carries it.
@@ -179,7 +179,7 @@ class VersionFact(msgspec.Struct, frozen=True):
 class Folded(msgspec.Struct, frozen=True):
     """The state of the decision log: ``wal/fold.py`` computes it and a Summary holds it.
 
-    ``recent`` holds the facts of the last 1,000 versions, oldest first. ``batches`` holds, for each
+    ``recent`` holds the last 1,000 decided versions, oldest first. ``batches`` holds, for each
     lineage that ever was the current one, (generation, batch_id) of its last decided batch.
     """
 
@@ -197,7 +197,7 @@ class Folded(msgspec.Struct, frozen=True):
     tables: dict[TableName, TableAt] = {}
     once: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
-    recent: tuple[VersionFact, ...] = ()
+    recent: tuple[DecidedVersion, ...] = ()
 
     @property
     def last_batch(self) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, decode_frame
 from tidegate.wal.log import Blob, Log
 from tidegate.wal.manifest import Manifest, decode_manifest
-from tidegate.wal.record import MEND, FrameRef, VersionFact
+from tidegate.wal.record import MEND, DecidedVersion, FrameRef
 
 
 class ApplyWork(msgspec.Struct, frozen=True):
@@ -39,28 +39,28 @@ class ApplyWork(msgspec.Struct, frozen=True):
     counts: dict[int, dict[str, int]]
 
 
-def read_manifest(log: Log, fact: VersionFact) -> Manifest:
-    """Read the manifest that a fact names.
+def read_manifest(log: Log, decided: DecidedVersion) -> Manifest:
+    """Read the manifest of a decided version.
 
     Raises: WalGapError: it was trimmed. CorruptError: it is another version's or attempt's, or damaged.
     """
-    for blob in log.read([fact.manifest_address]):
-        where = f"{log.where}, manifest of version {fact.version} at {fact.manifest_address}"
-        manifest = decode_manifest(blob.content, fact.manifest_digest, where)
-        if (manifest.version, manifest.attempt) != (fact.version, fact.attempt):
+    for blob in log.read([decided.manifest_address]):
+        where = f"{log.where}, manifest of version {decided.version} at {decided.manifest_address}"
+        manifest = decode_manifest(blob.content, decided.manifest_digest, where)
+        if (manifest.version, manifest.attempt) != (decided.version, decided.attempt):
             msg = f"{where}: it is of version {manifest.version}, attempt {manifest.attempt}; {MEND}"
             raise CorruptError(msg)
         return manifest
-    msg = f"{log.where}: the log returned nothing for {fact.manifest_address}"
+    msg = f"{log.where}: the log returned nothing for {decided.manifest_address}"
     raise CorruptError(msg)
 
 
-def stamp_of(fact: VersionFact) -> Stamp:
+def stamp_of(decided: DecidedVersion) -> Stamp:
     """Build the stamp of a decided version, with the attempt that won."""
-    return Stamp(fact.version, fact.decided_at_us, fact.attempt)
+    return Stamp(decided.version, decided.decided_at_us, decided.attempt)
 
 
-def plan(manifest: Manifest, fact: VersionFact, tasks: int) -> list[ApplyWork]:
+def plan(manifest: Manifest, decided: DecidedVersion, tasks: int) -> list[ApplyWork]:
     """Cut the version into works over contiguous ranges of key groups, none of them empty.
 
     Each run is read once, for any number of tasks.
@@ -72,7 +72,7 @@ def plan(manifest: Manifest, fact: VersionFact, tasks: int) -> list[ApplyWork]:
     for ordinal, ref in enumerate(manifest.frames()):
         for task in dict.fromkeys(task_of(group, tasks, manifest.key_groups) for group in ref.groups):
             frames[task].append((ordinal, ref))
-    of = manifest.namespace, fact.attempt, stamp_of(fact)
+    of = manifest.namespace, decided.attempt, stamp_of(decided)
     works = []
     for task, of_task in counts.items():
         groups = groups_of(task, tasks, manifest.key_groups)

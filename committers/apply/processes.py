@@ -200,7 +200,7 @@ class _Worker:
         except subprocess.TimeoutExpired:
             return self.silent(ENDS_S)
         if code >= 0:
-            return TidegateError(f"{self._what} ended with exit code {code}; it says why on standard error")
+            return TidegateError(f"{self._what} ended with exit code {code}; see its standard error")
         by = f"signal {-code} ({signal.strsignal(-code)})"
         error = StoreUnavailableError(f"{self._what} was ended by {by}; if memory is short, use fewer jobs")
         logger.warning("%s", error)

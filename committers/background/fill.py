@@ -20,9 +20,10 @@ from tidegate.base import failpoints
 from tidegate.committers.apply.apply import stamp_of
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Machine, State
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.committers.steps.publish import publish
 from tidegate.errors import (
     CorruptError,
@@ -36,7 +37,7 @@ from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
-from tidegate.wal.record import VersionFact
+from tidegate.wal.record import DecidedVersion
 
 logger = logging.getLogger("tidegate")
 
@@ -58,25 +59,25 @@ def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = 
         repair(coordinator)  # puts nothing back: the fill writes again the rows of it that servers lost
     held = _hold(coordinator, source)
     try:
-        fact = _fact(coordinator, held.version)
-        entry = _entry(source, fact)
+        decided = _decided(coordinator.decisions, held.version)
+        entry = _entry(source, decided)
         stands = coordinator.store.begin_fill(entry, coordinator.epoch)
         failpoints.hit("fill.after_begin")
         if stands != held.version:
             return _not_ours(coordinator, held.version, stands)
         coordinator.store.put_schemas(source.schemas().values())
-        stamp = stamp_of(fact)
+        stamp = stamp_of(decided)
         for group in range(coordinator.folded.key_groups):
             if stopped():
                 return False
             _fill_group(coordinator.store, source, stamp, entry, group, held)
             failpoints.hit("fill.after_group")
-        publish(coordinator, Machine(State.SEALED, coordinator.watch), fact, entry, filled=True)
+        publish(coordinator, Machine(State.SEALED, coordinator.watch), decided, entry, filled=True)
         logger.info(
             "%s was filled from %s, version %s is visible",
             coordinator.store.where,
             source.where,
-            fact.version,
+            decided.version,
         )
         return True
     finally:
@@ -114,25 +115,23 @@ def _not_ours(coordinator: Coordinator, version: int, stands: int) -> bool:
     raise StoreUnavailableError(msg)
 
 
-def _fact(coordinator: Coordinator, version: int) -> VersionFact:
-    coordinator.catch_up_log()  # a version visible in the source was decided before
-    fact = next(known_facts(coordinator.log, coordinator.folded, version), None)
-    if fact is None or fact.version != version:
-        msg = (
-            f"{coordinator.log.where} does not know version {version}: log and stores do not belong together"
-        )
+def _decided(decisions: DecisionLog, version: int) -> DecidedVersion:
+    decisions.catch_up()  # a version visible in the source was decided before
+    decided = decided_version(decisions, version)
+    if decided is None:
+        msg = f"{decisions.where} does not know version {version}: log and stores do not belong together"
         raise WalGapError(msg)
-    return fact
+    return decided
 
 
-def _entry(source: Store, fact: VersionFact) -> CatalogEntry:
-    entries = source.catalog(fact.version, fact.version)
+def _entry(source: Store, decided: DecidedVersion) -> CatalogEntry:
+    entries = source.catalog(decided.version, decided.version)
     if not entries:
-        raise SnapshotExpiredError(f"{source.where}: version {fact.version} was retired meanwhile")
-    if entries[0].digest != fact.digest:
+        raise SnapshotExpiredError(f"{source.where}: version {decided.version} was retired meanwhile")
+    if entries[0].digest != decided.digest:
         msg = (
-            f"{source.where}: version {fact.version} has digest {entries[0].digest} in the catalog,"
-            f" {fact.digest} in the log: they are of two histories; nothing was copied"
+            f"{source.where}: version {decided.version} has digest {entries[0].digest} in the catalog,"
+            f" {decided.digest} in the log: they are of two histories; nothing was copied"
         )
         raise CorruptError(msg)
     return entries[0]

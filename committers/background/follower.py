@@ -99,8 +99,7 @@ class Follower:
     @property
     def standing(self) -> Standing:
         """The store's standing."""
-        state, now = self._coordinator.view.state, self._coordinator.clock.monotonic()
-        decided = state.last_version if state else 0
+        now, decided = self._coordinator.clock.monotonic(), self._coordinator.last_decided
         behind_s = 0.0 if self._level and not self._error else now - self._level_at
         return Standing(self.name, self.store.where, self._visible, decided, behind_s, self._error)
 
@@ -111,7 +110,11 @@ class Follower:
         and store; nothing of an unfinished version is visible.
         """
         coordinator, epoch = self._coordinator, self._epoch()
-        if not epoch or coordinator.catch_up_log() is None or self.name not in coordinator.folded.stores:
+        if (
+            not epoch
+            or coordinator.decisions.catch_up() is None
+            or self.name not in coordinator.folded.stores
+        ):
             return False
         self._level = False
         if coordinator.epoch != epoch:
@@ -154,7 +157,7 @@ class Follower:
 
     def look(self) -> bool:
         """Whether the store is behind the log, or lost something. It writes nothing."""
-        state, store = self._coordinator.catch_up_log(), self.store
+        state, store = self._coordinator.decisions.catch_up(), self.store
         if state is None or self.name not in state.stores:
             return False
         if store.identity() is None:
@@ -162,14 +165,14 @@ class Follower:
         else:
             self._visible, begun = store.pointer().visible, store.begun()
         self._level = self._visible >= state.last_version
-        return not self._level or store.unverified() or bool(lost_of(self._coordinator, begun))
+        return not self._level or store.unverified() or bool(lost_of(self._coordinator.decisions, begun))
 
     def repair(self, source: Source | None = None) -> Repaired:
         """Compare the store with the log, as far back as that reaches, and put back what its servers lost.
 
         Raises: as ``repair_all``.
         """
-        self._coordinator.catch_up_log()
+        self._coordinator.decisions.catch_up()
         self._open(self._epoch())
         return repair_all(self._coordinator, source)
 
@@ -193,14 +196,14 @@ class Follower:
             identity = store.create(Identity(state.namespace, state.name, state.key_groups))
         refuse_other_uuid(coordinator, state, identity)
         pointer = store.pointer()  # first: a visible version was decided before, so a log read later has it
-        coordinator.catch_up_log()
+        coordinator.decisions.catch_up()
         refuse_other_history(coordinator, coordinator.folded, pointer)
-        coordinator.epoch = coordinator.tried_epoch = epoch
+        coordinator.decisions.epoch = coordinator.decisions.tried_epoch = epoch
         try:
             claim_epoch(coordinator)
             settle_lost_attempts(coordinator)
         except BaseException:
-            coordinator.epoch = 0  # claimed again before anything else is written
+            coordinator.decisions.epoch = 0  # claimed again before anything else is written
             raise
         failpoints.hit("follow.after_claim")
 
@@ -220,7 +223,7 @@ class Follower:
             else:
                 return True
         filled = fill(coordinator, self._source, _either(stopped, self._went))
-        coordinator.catch_up_log()  # versions were decided meanwhile
+        coordinator.decisions.catch_up()  # versions were decided meanwhile
         return filled
 
     def _went(self) -> bool:
@@ -271,7 +274,7 @@ class Follower:
             now - self._level_at,
             limit,
             self._visible,
-            self._coordinator.folded.last_version if self._coordinator.view.state else 0,
+            self._coordinator.last_decided,
             self.name,
             why,
         )

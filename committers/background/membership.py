@@ -5,9 +5,10 @@ from __future__ import annotations
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.background.follower import Follower, follower_for
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.open import open_namespace, refuse_other_history, refuse_other_uuid
 from tidegate.committers.opening.store_list import add_to_list, remove_from_list
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import StoreRef
 from tidegate.sinks.store import Store
@@ -27,8 +28,8 @@ def add_store(coordinator: Coordinator, at: StoreRef, store: Store) -> Follower:
     _refuse_unfit(coordinator, store)
     open_namespace(coordinator, None, changing=at.name)
     for one in coordinator.endpoints.stores:  # a namespace that only ever had one store has no list yet
-        add_to_list(coordinator, one.name)
-    add_to_list(coordinator, at.name)
+        add_to_list(coordinator.decisions, one.name)
+    add_to_list(coordinator.decisions, at.name)
     return own
 
 
@@ -41,11 +42,11 @@ def _refuse_unfit(coordinator: Coordinator, store: Store) -> None:
     if identity is not None:
         refuse_other_uuid(asking, state, identity)
         pointer = store.pointer()  # first: a visible version was decided before, so a log read later has it
-        coordinator.catch_up_log()
+        coordinator.decisions.catch_up()
         refuse_other_history(asking, coordinator.folded, pointer)
         if pointer.visible:
             return
-    if not store.can_be_filled and state.last_version and not _reaches_back(coordinator):
+    if not store.can_be_filled and state.last_version and not _reaches_back(coordinator.decisions):
         msg = (
             f"{store.where}: a store of this kind cannot be filled from another one, and"
             f" {coordinator.log.where} does not reach back to version 1: it can be a store of a new namespace"
@@ -54,12 +55,12 @@ def _refuse_unfit(coordinator: Coordinator, store: Store) -> None:
         raise ConfigError(msg)
 
 
-def _reaches_back(coordinator: Coordinator) -> bool:
-    first = next(known_facts(coordinator.log, coordinator.folded, 1), None)
-    if first is None or first.version != 1:
+def _reaches_back(decisions: DecisionLog) -> bool:
+    first = decided_version(decisions, 1)
+    if first is None:
         return False
     try:
-        read_manifest(coordinator.log, first)
+        read_manifest(decisions.log, first)
     except WalGapError:
         return False
     return True
@@ -83,5 +84,5 @@ def remove_store(coordinator: Coordinator, name: str) -> bool:
         )
         raise ConfigError(msg)
     open_namespace(coordinator, None, changing=name)
-    remove_from_list(coordinator, name)
+    remove_from_list(coordinator.decisions, name)
     return True

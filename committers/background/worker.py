@@ -1,6 +1,6 @@
 """The background work of a driver: heartbeat, repair between batches, retirement, trimming, and followers.
 
-A batch waits for it only when too many older versions wait for retirement (``committers/coordinator.py``).
+A batch waits for it only when too many older versions wait for retirement (``committers/apply/priority.py``).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tidegate.base.clock import Clock
+from tidegate.committers.apply.priority import ApplyPriority
 from tidegate.committers.background.follower import Follower, FollowerThread, Standing
 from tidegate.committers.background.gauges import report_gauges
-from tidegate.committers.coordinator import ApplyPriority, Coordinator
+from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
@@ -185,8 +186,9 @@ class Background:
         if not epoch or identity is None or not self._store.unverified():
             return
         where = Endpoints(identity.name, self._log.where, self._store.where)
-        coordinator = Coordinator(where, self._log, self._store, self._options, self._clock, view=view)
-        coordinator.epoch = coordinator.tried_epoch = epoch
+        coordinator = Coordinator(where, self._log, self._store, self._options, self._clock)
+        coordinator.decisions.view = view
+        coordinator.decisions.epoch = coordinator.decisions.tried_epoch = epoch
         recover(coordinator, self._ending.is_set)
 
 

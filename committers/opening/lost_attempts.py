@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.decision_log import DecisionLog
+from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.errors import WalGapError
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.attempts import DISCARDED
-from tidegate.wal.record import VersionFact
 
 logger = logging.getLogger("tidegate")
 
@@ -22,43 +22,42 @@ def settle_lost_attempts(coordinator: Coordinator) -> None:
     later time than all begun attempts. Raises: WalGapError, nothing was written.
     """
     begun = coordinator.store.begun()
-    if lost_of(coordinator, begun):
-        coordinator.catch_up_log()  # a newer driver may have decided and begun since
-    lost = lost_of(coordinator, begun)
+    if lost_of(coordinator.decisions, begun):
+        coordinator.decisions.catch_up()  # a newer driver may have decided and begun since
+    lost = lost_of(coordinator.decisions, begun)
     if lost and not coordinator.discard_lost:
         raise lost_by_the_log(coordinator, lost[0])
     if lost:
         _refuse_if_decided_earlier(coordinator, lost)
         coordinator.store.discard(lost, coordinator.epoch)
-        for one in lost:
-            told = "%s: attempt %s of version %s was discarded: no log has its decision"
-            logger.warning(told, coordinator.store.where, one.attempt, one.version)
+        for stamp in lost:
+            logger.warning(
+                "%s: attempt %s of version %s was discarded: no log has its decision",
+                coordinator.store.where,
+                stamp.attempt,
+                stamp.version,
+            )
         coordinator.discarded += lost
-    coordinator.begun_us = max((one.decided_at_us for one in begun), default=0)
+    coordinator.begun_us = max((stamp.decided_at_us for stamp in begun), default=0)
 
 
 def refuse_lost_attempts(coordinator: Coordinator, begun: Sequence[Stamp]) -> None:
     """Refuse attempts that the store has begun and the folded log lacks. Raises: WalGapError."""
-    lost = lost_of(coordinator, begun)
+    lost = lost_of(coordinator.decisions, begun)
     if lost and not coordinator.discard_lost:
         raise lost_by_the_log(coordinator, lost[0])
 
 
-def lost_of(coordinator: Coordinator, begun: Sequence[Stamp]) -> list[Stamp]:
+def lost_of(decisions: DecisionLog, begun: Sequence[Stamp]) -> list[Stamp]:
     """List the begun versions that the log does not have, or has as another attempt."""
     lost = []
-    for one in begun:
-        if one.attempt == DISCARDED:
+    for stamp in begun:
+        if stamp.attempt == DISCARDED:
             continue
-        decided = _decided(coordinator, one.version)
-        if one.version > coordinator.folded.last_version or (decided and decided.attempt != one.attempt):
-            lost.append(one)
+        decided = decided_version(decisions, stamp.version)
+        if stamp.version > decisions.last_decided or (decided and decided.attempt != stamp.attempt):
+            lost.append(stamp)
     return lost
-
-
-def _decided(coordinator: Coordinator, version: int) -> VersionFact | None:
-    fact = next(known_facts(coordinator.log, coordinator.folded, version), None)
-    return fact if fact is not None and fact.version == version else None
 
 
 def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) -> None:
@@ -66,20 +65,20 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
 
     A store that orders rows by time would hide the decided rows behind the lost ones. Raises: WalGapError.
     """
-    for one in lost:
-        decided = _decided(coordinator, one.version)
-        if decided is not None and decided.decided_at_us <= one.decided_at_us:
+    for stamp in lost:
+        decided = decided_version(coordinator.decisions, stamp.version)
+        if decided is not None and decided.decided_at_us <= stamp.decided_at_us:
             raise WalGapError(
-                f"{coordinator.store.where}: attempt {one.attempt} of version {one.version}, which the log"
-                f" lost, has a later time than attempt {decided.attempt}, which the log has: it cannot be"
-                " discarded. Nothing was written; make this store anew: `tidegate store remove`, `tidegate"
-                " drop --only-stores`, `tidegate store add`, which fills it; or use a new namespace"
+                f"{coordinator.store.where}: attempt {stamp.attempt} of version {stamp.version}, which the"
+                f" log lost, is later than attempt {decided.attempt}, which the log has: it cannot be"
+                " discarded. Nothing was written; fill this store from another one: `tidegate store"
+                " remove`, `tidegate drop --only-stores`, `tidegate store add`; or use a new namespace"
             )
 
 
 def lost_by_the_log(coordinator: Coordinator, lost: Stamp) -> WalGapError:
     """Build the error for a store that has begun an attempt that the log lacks; it names the remedies."""
-    decided = _decided(coordinator, lost.version)
+    decided = decided_version(coordinator.decisions, lost.version)
     has = f"ends at version {coordinator.folded.last_version}"
     if decided is not None:
         has = f"has attempt {decided.attempt} of it"

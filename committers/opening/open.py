@@ -6,10 +6,12 @@ because another driver may have written in between.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from tidegate.base import failpoints
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
 from tidegate.committers.opening.recover import recover
@@ -27,9 +29,11 @@ from tidegate.errors import (
 from tidegate.keys.groups import KEY_GROUPS_DEFAULT
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.records import Identity, Pointer, Stamp
-from tidegate.wal.fold import fact_of
+from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Appended
 from tidegate.wal.record import Folded, Genesis
+
+logger = logging.getLogger("tidegate")
 
 WRITER_ALIVE_S = 30.0
 """A writer whose heartbeat is younger than this is considered alive."""
@@ -61,7 +65,7 @@ def take_over(
     driver opened at the same time and won. OutcomeUnknownError: the outcome of the Open is unknown;
     open again. When the log refuses this user, that is raised at once, not at the deadline.
     """
-    coordinator.reset_append_outcome()
+    coordinator.decisions.reset_append_outcome()
     ensure_made(coordinator)
 
     def refuse(pointer: Pointer, begun: Sequence[Stamp]) -> str | None:
@@ -71,28 +75,29 @@ def take_over(
         _refuse_unfilled(coordinator, pointer)
         refuse_other_history(coordinator, state, pointer)
         refuse_lost_attempts(coordinator, begun)
-        _refuse_other_lineage(coordinator, state, taken)
+        _refuse_other_lineage(coordinator.decisions.namespace, state, taken)
         if check is not None:
             check(state)
         return taken
 
-    backoff = coordinator.backoff(coordinator.options.decide_deadline_s)
+    decisions, backoff = coordinator.decisions, coordinator.decisions.backoff()
     while True:
         # The store first: a visible or begun version was decided before, so a log read later must have it,
         # also while another driver commits.
         pointer, begun = coordinator.store.pointer(), coordinator.store.begun()
-        coordinator.catch_up_log()
+        decisions.catch_up()
         taken = refuse(pointer, begun)
         failpoints.hit("open.before_append")
-        appended = take_epoch(coordinator, taken, pointer.epoch)
+        _warn_of_lost_open(coordinator, pointer)
+        appended = take_epoch(decisions, taken, pointer.epoch)
         pointer = coordinator.store.pointer()
-        if _owned(coordinator, appended):
+        if _owned(decisions, appended):
             break
-        if coordinator.should_give_up(backoff):
+        if decisions.should_give_up(backoff):
             msg = (
-                f"whether this driver opened namespace {coordinator.endpoints.namespace} is unknown:"
-                f" {coordinator.log.where} did not answer, or others kept opening it"
-                f"{coordinator.describe_last_error(coordinator.options.decide_deadline_s)}; restart the query"
+                f"whether this driver opened namespace {decisions.namespace} is unknown:"
+                f" {decisions.where} did not answer, or others kept opening it"
+                f"{decisions.describe_last_error()}; restart the query"
             )
             raise OutcomeUnknownError(msg)
         backoff.wait()
@@ -118,15 +123,26 @@ def _look_again(coordinator: Coordinator) -> None:
         refuse_other_history(coordinator, coordinator.folded, pointer)
 
 
-def _owned(coordinator: Coordinator, appended: Appended | None) -> bool:
+def _warn_of_lost_open(coordinator: Coordinator, pointer: Pointer) -> None:
+    state = coordinator.folded
+    if pointer.epoch > state.epoch:
+        logger.warning(
+            "%s carries epoch %s, the log %s has epochs up to %s: the log lost the record by which a driver"
+            " took its epoch (brokers without power, an unclean election, an older copy put back); that"
+            " driver is fenced if it still runs",
+            coordinator.store.where, pointer.epoch, coordinator.log.where, state.epoch,
+        )  # fmt: skip
+
+
+def _owned(decisions: DecisionLog, appended: Appended | None) -> bool:
     """Whether the fold, read through our Open, gives us the epoch. Raises: FencedError: another has it."""
-    state = coordinator.try_catch_up(None)
-    if state is not None and (state.epoch, state.writer) == (coordinator.tried_epoch, coordinator.writer):
-        coordinator.epoch = coordinator.tried_epoch
+    state = decisions.try_catch_up(None)
+    if state is not None and (state.epoch, state.writer) == (decisions.tried_epoch, decisions.writer):
+        decisions.epoch = decisions.tried_epoch
         return True
-    if state is not None and state.epoch > coordinator.tried_epoch and appended is not None:
+    if state is not None and state.epoch > decisions.tried_epoch and appended is not None:
         msg = (
-            f"driver {state.writer} opened namespace {coordinator.endpoints.namespace} at epoch {state.epoch}"
+            f"driver {state.writer} opened namespace {decisions.namespace} at epoch {state.epoch}"
             " while this one was opening it: stop one of the two"
         )
         raise FencedError(msg)
@@ -139,7 +155,7 @@ def ensure_made(coordinator: Coordinator) -> Folded:
     Repeatable: also concurrently; the first Genesis wins, and every store takes its uuid.
     """
     identity = coordinator.store.identity()  # first: a store is created only for a log that has begun
-    state = coordinator.catch_up_log()
+    state = coordinator.decisions.catch_up()
     if state is None:
         if identity is not None:
             raise log_is_empty(coordinator, identity)
@@ -173,9 +189,9 @@ def _begin_log(coordinator: Coordinator) -> Folded:
         refuse_unsafe_log(coordinator)
     coordinator.log.create()
     try:
-        state = _append_genesis(coordinator)
+        state = _append_genesis(coordinator.decisions, coordinator.options.key_groups or KEY_GROUPS_DEFAULT)
     except WalUnavailableError:
-        if coordinator.refused and not was_made:
+        if coordinator.decisions.refuses_user and not was_made:
             refuse_unsafe_log(coordinator)  # names the missing permission; nothing was written
         raise
     _refuse_older_state(coordinator, state)
@@ -191,25 +207,28 @@ def refuse_other_uuid(coordinator: Coordinator, state: Folded, identity: Identit
         raise _log_behind(coordinator, why)
 
 
-def _append_genesis(coordinator: Coordinator) -> Folded:
+def _append_genesis(decisions: DecisionLog, key_groups: int) -> Folded:
+    clock = decisions.clock
     genesis = Genesis(
-        namespace=f"{coordinator.clock.new_id()}{coordinator.clock.new_id()}",
-        writer=coordinator.writer,
+        namespace=f"{clock.new_id()}{clock.new_id()}",
+        writer=decisions.writer,
         epoch=0,
         prev_digest="",
-        key_groups=coordinator.options.key_groups or KEY_GROUPS_DEFAULT,
-        name=coordinator.endpoints.namespace,
-        created_at_us=coordinator.clock.now_us(),
+        key_groups=key_groups,
+        name=decisions.namespace,
+        created_at_us=clock.now_us(),
     )
-    backoff = coordinator.backoff(coordinator.options.decide_deadline_s)
+    backoff = decisions.backoff()
     tried = False
-    while (state := coordinator.catch_up_log()) is None:
-        if tried and coordinator.should_give_up(backoff):
-            said = coordinator.describe_last_error(coordinator.options.decide_deadline_s)
-            msg = f"{coordinator.log.where} did not take the first record of namespace {genesis.name}{said}"
+    while (state := decisions.catch_up()) is None:
+        if tried and decisions.should_give_up(backoff):
+            msg = (
+                f"{decisions.where} did not take the first record of namespace {genesis.name}"
+                f"{decisions.describe_last_error()}"
+            )
             raise WalUnavailableError(msg)
-        coordinator.append(genesis)  # a second copy, or another driver's, is void after the first
-        if coordinator.view.state is None:
+        decisions.append(genesis)  # a second copy, or another driver's, is void after the first
+        if decisions.view.state is None:
             backoff.wait()
         tried = True
     return state
@@ -221,7 +240,7 @@ def _refuse_older_state(coordinator: Coordinator, state: Folded) -> None:
     One that the store has was created by another driver meanwhile, and trimmed. Raises: ConfigError.
     """
     first = next(iter(coordinator.log.decisions()), None)
-    began = {place.position for place in coordinator.view.summaries[:1]}
+    began = {place.position for place in coordinator.decisions.view.summaries[:1]}
     if first is not None and first.position in began and coordinator.store.identity() is None:
         raise ConfigError(
             f"{coordinator.log.where} was just made, and a driver of namespace {state.namespace}, which was"
@@ -235,9 +254,11 @@ def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Point
     if pointer.visible > state.last_version:
         why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
         raise _log_behind(coordinator, why)
-    fact = fact_of(state, pointer.visible)
-    if fact is not None and fact.digest != pointer.digest:
-        why = f"version {pointer.visible} has digest {pointer.digest} in the store, {fact.digest} in the log"
+    decided = recent_version(state, pointer.visible)
+    if decided is not None and decided.digest != pointer.digest:
+        why = (
+            f"version {pointer.visible} has digest {pointer.digest} in the store, {decided.digest} in the log"
+        )
         raise _log_behind(coordinator, why)
 
 
@@ -263,11 +284,11 @@ def _log_behind(coordinator: Coordinator, why: str) -> WalGapError:
     )
 
 
-def _refuse_other_lineage(coordinator: Coordinator, state: Folded, lineage: str | None) -> None:
+def _refuse_other_lineage(namespace: str, state: Folded, lineage: str | None) -> None:
     if state.lineage is None or state.last_version == 0 or lineage == state.lineage:
         return
     msg = (
-        f"namespace {coordinator.endpoints.namespace} follows the checkpoint of query {state.lineage} and has"
+        f"namespace {namespace} follows the checkpoint of query {state.lineage} and has"
         f" {state.last_version} versions from it; this query is {lineage}: its checkpoint was deleted or"
         " replaced. Put the old checkpoint back; or, if the new one is meant to take over, run"
         f" `tidegate adopt --lineage {lineage}` and restart the query; or use a new namespace"
@@ -277,21 +298,25 @@ def _refuse_other_lineage(coordinator: Coordinator, state: Folded, lineage: str 
 
 def writer_is_alive(coordinator: Coordinator) -> bool:
     """Whether a writer's heartbeat is younger than 30 s."""
-    if coordinator.store.identity() is None:
-        return False
-    age = coordinator.store.pointer().heartbeat_age_s
-    return age is not None and age < WRITER_ALIVE_S
+    return _living_writer(coordinator) is not None
 
 
 def refuse_if_writer_alive(coordinator: Coordinator, command: str, *, force: bool) -> None:
     """Refuse to run while a writer's heartbeat is younger than 30 s, unless forced. Raises: ConfigError."""
-    if coordinator.store.identity() is None:
-        return
-    pointer = coordinator.store.pointer()
-    age = pointer.heartbeat_age_s
-    if not force and age is not None and age < WRITER_ALIVE_S:
+    pointer = None if force else _living_writer(coordinator)
+    if pointer is not None:
         msg = (
-            f"driver {pointer.writer} gave a sign of life {age:.0f} s ago and seems to be running;"
-            f" `{command}` would fence it: stop the query and wait {WRITER_ALIVE_S:.0f} s, or use --force"
+            f"driver {pointer.writer} gave a sign of life {pointer.heartbeat_age_s:.0f} s ago and seems to be"
+            f" running; `{command}` would fence it: stop the query and wait {WRITER_ALIVE_S:.0f} s, or use"
+            " --force"
         )
         raise ConfigError(msg)
+
+
+def _living_writer(coordinator: Coordinator) -> Pointer | None:
+    """Read the pointer of a store whose writer's heartbeat is younger than 30 s; None: there is none."""
+    if coordinator.store.identity() is None:
+        return None
+    pointer = coordinator.store.pointer()
+    age_s = pointer.heartbeat_age_s
+    return pointer if age_s is not None and age_s < WRITER_ALIVE_S else None

@@ -40,7 +40,7 @@ def _refuse(where: str, checks: Sequence[Check], *, allow: bool) -> None:
     refused = [check for check in failed if not (allow and check.may_be_allowed)]
     if refused:
         way_out = ", or set allow_unsafe (--allow-unsafe)" * all(check.may_be_allowed for check in failed)
-        msg = f"{where} is not set up safely: {'; '.join(_told(refused))}. Mend it{way_out}"
+        msg = f"{where} is not set up safely: {'; '.join(_told(refused))}. Correct it{way_out}"
         raise ConfigError(msg)
     for line in _told(found):
         logger.warning("%s: %s", where, line)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from tidegate.committers.commit import complete
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.repair.repair import repair
-from tidegate.committers.steps.facts import facts_from
+from tidegate.committers.steps.decided_versions import decided_versions_from
 from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
-from tidegate.wal.record import VersionFact
+from tidegate.wal.record import DecidedVersion
 
 
 def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: False) -> list[int]:
@@ -27,30 +27,32 @@ def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: Fals
             repair(coordinator)
     visible = coordinator.store.pointer().visible
     recovered = []
-    for fact in facts_from(coordinator, visible + 1):
+    for decided in decided_versions_from(coordinator.decisions, visible + 1, coordinator.store.where):
         if stopped():
             break
         try:
-            complete(coordinator, fact)
+            complete(coordinator, decided)
         except WalGapError as error:
-            _refuse_if_no_longer_held(coordinator, fact, error)
+            _refuse_if_no_longer_held(coordinator, decided, error)
             raise
-        recovered.append(fact.version)
+        recovered.append(decided.version)
     return recovered
 
 
-def _refuse_if_no_longer_held(coordinator: Coordinator, fact: VersionFact, error: WalGapError) -> None:
+def _refuse_if_no_longer_held(coordinator: Coordinator, decided: DecidedVersion, error: WalGapError) -> None:
     """Raise a WalGapError with the remedies when the log lacks rows.
 
     Do nothing when the store has begun another attempt of the version: then that is the cause.
     """
-    if any(one.version == fact.version and one.attempt != fact.attempt for one in coordinator.store.begun()):
+    if any(
+        one.version == decided.version and one.attempt != decided.attempt for one in coordinator.store.begun()
+    ):
         return
     store, visible = coordinator.store.where, coordinator.store.pointer().visible
     raise WalGapError(
         f"version {visible} is visible in {store}, and the log no longer has the rows of version"
-        f" {fact.version}, which is decided: {error}. Either the store went back further than the log keeps"
-        " (an older copy was put back; wal_retain_s), or the log lost rows. Readers keep what they see. Put a"
-        " newer copy of the store back, or restore the log's newest copy; else make this store anew from"
+        f" {decided.version}, which is decided: {error}. Either the store went back further than the log"
+        " keeps (an older copy was put back; wal_retain_s), or the log lost rows. Readers keep what they see."
+        " Put a newer copy of the store back, or restore the log's newest copy; else fill this store from"
         " another one (`tidegate store add`), or use a new namespace"
     ) from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.steps.append import append_until_confirmed
 from tidegate.errors import ConfigError
 from tidegate.wal.record import Folded, StoreAdded, StoreRemoved
@@ -48,46 +49,36 @@ def list_stores_of_new(coordinator: Coordinator) -> None:
     given = [at.name for at in coordinator.endpoints.stores]
     if len(given) > 1 and coordinator.folded.last_version == 0:
         for name in given:
-            add_to_list(coordinator, name)
+            add_to_list(coordinator.decisions, name)
 
 
-def add_to_list(coordinator: Coordinator, name: str) -> None:
+def add_to_list(decisions: DecisionLog, name: str) -> None:
     """Add a store to the log's list. The driver must be open.
 
     Durable: on return the log lists it. Raises: as ``append_until_confirmed``.
     """
-    state = coordinator.folded
-    if name in state.stores:
+    if name in decisions.folded.stores:
         return
-    record = StoreAdded(
-        namespace=state.namespace,
-        writer=coordinator.writer,
-        epoch=coordinator.epoch,
-        prev_digest=state.digest,
-        store=name,
-    )
-    what = f"namespace {coordinator.endpoints.namespace} has store {name}"
     append_until_confirmed(
-        coordinator, record, lambda now: name in now.stores, what, f"tidegate store add {name}=URL"
+        decisions,
+        StoreAdded(**decisions.header(), store=name),
+        lambda state: name in state.stores,
+        f"namespace {decisions.namespace} has store {name}",
+        f"tidegate store add {name}=URL",
     )
 
 
-def remove_from_list(coordinator: Coordinator, name: str) -> None:
+def remove_from_list(decisions: DecisionLog, name: str) -> None:
     """Remove a store from the log's list. The driver must be open.
 
     Durable: on return the log does not list it. Raises: as ``append_until_confirmed``.
     """
-    state = coordinator.folded
-    if name not in state.stores:
+    if name not in decisions.folded.stores:
         return
-    record = StoreRemoved(
-        namespace=state.namespace,
-        writer=coordinator.writer,
-        epoch=coordinator.epoch,
-        prev_digest=state.digest,
-        store=name,
-    )
-    what = f"namespace {coordinator.endpoints.namespace} has no store {name}"
     append_until_confirmed(
-        coordinator, record, lambda now: name not in now.stores, what, f"tidegate store remove {name}"
+        decisions,
+        StoreRemoved(**decisions.header(), store=name),
+        lambda state: name not in state.stores,
+        f"namespace {decisions.namespace} has no store {name}",
+        f"tidegate store remove {name}",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.append import append_until_confirmed
 from tidegate.errors import ConfigError
@@ -24,7 +25,7 @@ def adopt(coordinator: Coordinator, lineage: str) -> list[int]:
     if not 0 < len(lineage) <= LINEAGE_MAX or not lineage.isprintable() or lineage != lineage.strip():
         msg = f"{lineage!r} is no query id: it is the id in the file metadata of Spark's checkpoint folder"
         raise ConfigError(msg)
-    state = coordinator.catch_up_log()
+    state = coordinator.decisions.catch_up()
     if state is None:
         msg = (
             f"there is no namespace {coordinator.endpoints.namespace} at {coordinator.log.where}, so there is"
@@ -36,25 +37,16 @@ def adopt(coordinator: Coordinator, lineage: str) -> list[int]:
         return []
     # An epoch of its own: a copy of this Adopted that lands late, after the next Open, is void.
     recovered = open_namespace(coordinator, None)
-    _append(coordinator, lineage)
+    _append(coordinator.decisions, lineage)
     return recovered
 
 
-def _append(coordinator: Coordinator, lineage: str) -> None:
-    state = coordinator.folded
-    record = Adopted(
-        namespace=state.namespace,
-        writer=coordinator.writer,
-        epoch=coordinator.epoch,
-        prev_digest=state.digest,
-        lineage=lineage,
-    )
-    namespace = coordinator.endpoints.namespace
-    what = f"namespace {namespace}, which follows {state.lineage} so far, follows {lineage}"
+def _append(decisions: DecisionLog, lineage: str) -> None:
+    before = decisions.folded.lineage
     append_until_confirmed(
-        coordinator,
-        record,
-        lambda folded: folded.lineage == lineage,
-        what,
+        decisions,
+        Adopted(**decisions.header(), lineage=lineage),
+        lambda state: state.lineage == lineage,
+        f"namespace {decisions.namespace}, which follows {before} so far, follows {lineage}",
         f"tidegate adopt --lineage {lineage}",
     )

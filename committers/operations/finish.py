@@ -11,7 +11,7 @@ from tidegate.committers.opening.lost_attempts import lost_of
 from tidegate.committers.opening.open import ensure_made, log_is_empty, open_namespace, refuse_if_writer_alive
 from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.errors import TidegateError
-from tidegate.wal.fold import fact_of
+from tidegate.wal.fold import recent_version
 
 
 class Finished(NamedTuple):
@@ -37,7 +37,7 @@ def finish_decided(
     ConfigError: another writer's heartbeat is younger than 30 s, and ``force`` is not set; or the log has
     other stores. Otherwise as ``open_namespace``.
     """
-    if coordinator.catch_up_log() is None:
+    if coordinator.decisions.catch_up() is None:
         if (identity := coordinator.store.identity()) is not None:
             raise log_is_empty(coordinator, identity)
         return Finished([], 0, [])
@@ -58,10 +58,10 @@ def is_behind(coordinator: Coordinator) -> bool:
         return True
     ensure_made(coordinator)  # writes nothing, since both exist; checks that they are one namespace
     pointer, begun = coordinator.store.pointer(), coordinator.store.begun()
-    coordinator.catch_up_log()
-    fact = fact_of(coordinator.folded, pointer.visible)
-    digest = "" if fact is None else fact.digest
-    if lost_of(coordinator, begun):
+    coordinator.decisions.catch_up()
+    decided = recent_version(coordinator.folded, pointer.visible)
+    digest = "" if decided is None else decided.digest
+    if lost_of(coordinator.decisions, begun):
         return True  # opening refuses it with details, or discards it
     return (pointer.visible, pointer.digest) != (coordinator.folded.last_version, digest)
 

@@ -11,12 +11,12 @@ import xxhash
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.stored_rows import StoredRowsBarrier
+from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.keys.groups import key_group
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.record import LoadOrigin
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.staging.spec import CHANGES
 from tidegate.wal.value_flags import DELETE
 
 KEYS_AT_ONCE = 10_000

@@ -16,8 +16,9 @@ from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.repair.rebuild import Source
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.committers.transfer.export_format import batches_of
 from tidegate.committers.transfer.import_rows import read_whole
 from tidegate.errors import ConfigError, SnapshotExpiredError
@@ -41,7 +42,7 @@ class StoreSource(Source):
         identity = self._store.identity()
         if identity is None:
             raise ConfigError(f"{self.where}: there is no namespace here; give a store that has this one")
-        _refuse_other_uuid(coordinator, self.where, identity.uuid)
+        _refuse_other_uuid(coordinator.decisions, self.where, identity.uuid)
         theirs = self._store.pointer()
         version = max(min(theirs.visible, coordinator.store.pointer().visible), theirs.horizon)
         entry = _entry(coordinator, self.where, version)
@@ -54,7 +55,9 @@ class StoreSource(Source):
             ) from error
         try:
             there = self._store.catalog(version, version)
-            _refuse_other_digest(coordinator, self.where, entry, there[0].digest if there else "none")
+            _refuse_other_digest(
+                coordinator.decisions, self.where, entry, there[0].digest if there else "none"
+            )
             yield entry
         finally:
             held.give_back()
@@ -81,9 +84,9 @@ class ExportSource(Source):
     def hold(self, coordinator: Coordinator) -> Iterator[CatalogEntry]:
         """Give the entry of the exported version; a folder needs no pin."""
         manifest = self._manifest
-        _refuse_other_uuid(coordinator, self.where, manifest.uuid)
+        _refuse_other_uuid(coordinator.decisions, self.where, manifest.uuid)
         entry = _entry(coordinator, self.where, manifest.version)
-        _refuse_other_digest(coordinator, self.where, entry, manifest.digest)
+        _refuse_other_digest(coordinator.decisions, self.where, entry, manifest.digest)
         if missing := sorted(entry.tables.keys() - manifest.tables.keys()):
             raise ConfigError(
                 f"{self.where} has no table {', '.join(missing)}: a key group is put back with all of its"
@@ -101,17 +104,17 @@ class ExportSource(Source):
                     yield Run(group, table, rows["key"], rows["value"])
 
 
-def _refuse_other_uuid(coordinator: Coordinator, where: str, uuid: str) -> None:
-    if uuid != coordinator.folded.namespace:
+def _refuse_other_uuid(decisions: DecisionLog, where: str, uuid: str) -> None:
+    if uuid != decisions.folded.namespace:
         raise ConfigError(
-            f"{where} is of namespace {uuid}, the log of {coordinator.folded.namespace}: its rows are not"
+            f"{where} is of namespace {uuid}, the log of {decisions.folded.namespace}: its rows are not"
             " this namespace's; nothing was written"
         )
 
 
 def _entry(coordinator: Coordinator, where: str, version: int) -> CatalogEntry:
     """Read the catalog's entry of the version; build it for one that is decided and not visible."""
-    coordinator.catch_up_log()
+    coordinator.decisions.catch_up()
     pointer, last = coordinator.store.pointer(), coordinator.folded.last_version
     if pointer.filling_at or not max(pointer.horizon, 1) <= version <= max(pointer.visible, last):
         raise ConfigError(
@@ -120,8 +123,13 @@ def _entry(coordinator: Coordinator, where: str, version: int) -> CatalogEntry:
             " written"
         )
     if version > pointer.visible:
-        fact = next(known_facts(coordinator.log, coordinator.folded, version))
-        return catalog_entry(fact, read_manifest(coordinator.log, fact))
+        decided = decided_version(coordinator.decisions, version)
+        if decided is None:
+            raise ConfigError(
+                f"{coordinator.log.where} no longer has the decision of version {version}: take a source with"
+                " another version; nothing was written"
+            )
+        return catalog_entry(decided, read_manifest(coordinator.log, decided))
     entries = coordinator.store.catalog(version, version)
     if not entries:
         raise ConfigError(
@@ -131,9 +139,9 @@ def _entry(coordinator: Coordinator, where: str, version: int) -> CatalogEntry:
     return entries[0]
 
 
-def _refuse_other_digest(coordinator: Coordinator, where: str, entry: CatalogEntry, digest: str) -> None:
-    fact = next(known_facts(coordinator.log, coordinator.folded, entry.version), None)
-    ours = {entry.digest, fact.digest} if fact and fact.version == entry.version else {entry.digest}
+def _refuse_other_digest(decisions: DecisionLog, where: str, entry: CatalogEntry, digest: str) -> None:
+    decided = decided_version(decisions, entry.version)
+    ours = {entry.digest, decided.digest} if decided else {entry.digest}
     if ours != {digest}:
         raise ConfigError(
             f"{where}: version {entry.version} has digest {digest}, here it has {' and '.join(sorted(ours))}:"

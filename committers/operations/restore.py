@@ -14,9 +14,10 @@ import pyarrow as pa
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.append import append_until_confirmed
-from tidegate.committers.stored_rows import StoredRowsBarrier
+from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.reader.rules import offsets_at, offsets_stand_in
 from tidegate.reader.table import no_schema
@@ -25,7 +26,7 @@ from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import last_batch_within
 from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin, Rewound, TableSchema
-from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.staging.spec import CHANGES
 
 
 class Restored(NamedTuple):
@@ -56,13 +57,13 @@ def restore(coordinator: Coordinator, version: int, *, reprocess: bool = False) 
     made = None
     if not _is_restored(coordinator.folded, version):
         made = _commit(coordinator, version)
-    generation = _rewind(coordinator, version) if reprocess else None
+    generation = _rewind(coordinator.decisions, version) if reprocess else None
     kept = last_batch_within(coordinator.folded, coordinator.folded.last_version)
     return Restored(recovered, made, coordinator.folded.last_version, generation, kept)
 
 
 def _refuse(coordinator: Coordinator, version: int, *, reprocess: bool) -> None:
-    state, pointer = coordinator.catch_up_log(), coordinator.store.pointer()
+    state, pointer = coordinator.decisions.catch_up(), coordinator.store.pointer()
     name = coordinator.endpoints.namespace
     if state is None or version > pointer.visible or version < 1:
         raise ConfigError(
@@ -78,7 +79,7 @@ def _refuse(coordinator: Coordinator, version: int, *, reprocess: bool) -> None:
     if version < pointer.horizon:
         raise SnapshotExpiredError(
             f"version {version} of namespace {name} was retired, the oldest that can be restored is"
-            f" {pointer.horizon}; keep_versions at the writer says how many are kept"
+            f" {pointer.horizon}; keep_versions at the writer sets how many are kept"
         )
     if version == state.last_version or (not reprocess and _is_restored(state, version)):
         raise ConfigError(f"namespace {name} shows version {version} already: nothing was written")
@@ -147,22 +148,17 @@ def _rows(
                 yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)
 
 
-def _rewind(coordinator: Coordinator, version: int) -> int:
+def _rewind(decisions: DecisionLog, version: int) -> int:
     """Append Rewound, unless batches may be replayed already; return the generation in which they may."""
-    state = coordinator.folded
+    state = decisions.folded
     if state.last_batch is None or state.last_batch[0] < state.generation or state.lineage is None:
         return state.generation
-    wanted = state.generation + 1
-    record = Rewound(
-        namespace=state.namespace,
-        writer=coordinator.writer,
-        epoch=coordinator.epoch,
-        prev_digest=state.digest,
-        lineage=state.lineage,
-        generation=wanted,
+    generation = state.generation + 1
+    append_until_confirmed(
+        decisions,
+        Rewound(**decisions.header(), lineage=state.lineage, generation=generation),
+        lambda state: state.generation >= generation,
+        f"the batches that version {version} of namespace {decisions.namespace} lacks may be replayed",
+        f"tidegate restore --to {version} --reprocess",
     )
-    namespace = coordinator.endpoints.namespace
-    what = f"the batches that version {version} of namespace {namespace} lacks may be replayed"
-    again = f"tidegate restore --to {version} --reprocess"
-    append_until_confirmed(coordinator, record, lambda folded: folded.generation >= wanted, what, again)
-    return wanted
+    return generation

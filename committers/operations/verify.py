@@ -23,15 +23,15 @@ import msgspec
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.repair.compare_rows import Horizon, compare_version
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import CorruptError, SnapshotExpiredError, WalGapError
 from tidegate.sinks.records import CatalogEntry, Finding, Pointer
 from tidegate.sinks.store import Store
-from tidegate.wal.fold import View, fact_of, fold_all
+from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.frame import Chunk
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import Folded, TableSchema, VersionFact
+from tidegate.wal.record import DecidedVersion, Folded, TableSchema
 
 FINDINGS_MAX = 1_000
 
@@ -95,7 +95,7 @@ def verify(log: Log, store: Store, progress: Callable[[Progress], None] = lambda
         if state is None or state.last_version == 0:
             report.note(f"{store.where}: nothing was made here")
         else:  # a store is created before the first version is decided: this one was lost
-            found = "nothing: check --store; `tidegate recover` writes a lost store anew"
+            found = "nothing: check --store; `tidegate recover` writes a lost store again"
             report.add(Finding(store.where, f"namespace {state.namespace}, the log's", found))
     if state is None:
         return report
@@ -135,15 +135,17 @@ def _decision_log(log: Log, report: Report, progress: Callable[[Progress], None]
 
 def _check_pointer(store: Store, state: Folded, pointer: Pointer, report: Report) -> None:
     where = f"{store.where}, pointer"
-    fact = fact_of(state, pointer.visible)
+    decided = recent_version(state, pointer.visible)
     if pointer.visible > state.last_version:
         found = f"version {pointer.visible} is visible"
         report.add(
             Finding(where, f"at most version {state.last_version}, the log's last that can be read", found)
         )
-    elif fact is not None and fact.digest != pointer.digest:
+    elif decided is not None and decided.digest != pointer.digest:
         report.add(
-            Finding(where, f"digest {fact.digest} of version {pointer.visible}", f"digest {pointer.digest}")
+            Finding(
+                where, f"digest {decided.digest} of version {pointer.visible}", f"digest {pointer.digest}"
+            )
         )
     if pointer.filling_at:
         report.note(f"{store.where} is being filled at version {pointer.filling_at}; it shows nothing yet")
@@ -173,45 +175,47 @@ class _Check:
         if self.has_store:
             self.schemas = self._read({}, self.store.schemas)
         try:
-            facts = list(known_facts(self.log, self.state, 1))
+            versions = list(decided_versions(self.log, self.state, 1))
         except CorruptError:
-            facts = list(self.state.recent)  # the damage was found before
+            versions = list(self.state.recent)  # the damage was found before
         changes = 0
-        for done, fact in enumerate(facts):
-            self.progress(Progress("versions", done, len(facts)))
-            manifest = self._manifest(fact)
+        for done, decided in enumerate(versions):
+            self.progress(Progress("versions", done, len(versions)))
+            manifest = self._manifest(decided)
             if manifest is not None:
-                self._version(fact, manifest)
+                self._version(decided, manifest)
                 changes += sum(ref.changes for ref in manifest.frames())
         if self.has_store:
             self._catalog_holes()
-            self._at_horizon([fact for fact in facts if fact.version <= self.pointer.horizon], changes)
+            self._at_horizon(
+                [decided for decided in versions if decided.version <= self.pointer.horizon], changes
+            )
 
     # -- one version ---------------------------------------------------------------------------
 
-    def _manifest(self, fact: VersionFact) -> Manifest | None:
-        where = f"{self.log.where}, version {fact.version}, manifest at {fact.manifest_address}"
+    def _manifest(self, decided: DecidedVersion) -> Manifest | None:
+        where = f"{self.log.where}, version {decided.version}, manifest at {decided.manifest_address}"
         try:
-            return apply.read_manifest(self.log, fact)
+            return apply.read_manifest(self.log, decided)
         except WalGapError as error:
-            self._gap(fact.version, where, error)
+            self._gap(decided.version, where, error)
         except CorruptError as error:
             self.report.add(
-                Finding(where, f"the manifest {fact.manifest_digest} that was decided", str(error))
+                Finding(where, f"the manifest {decided.manifest_digest} that was decided", str(error))
             )
         return None
 
-    def _version(self, fact: VersionFact, manifest: Manifest) -> None:
+    def _version(self, decided: DecidedVersion, manifest: Manifest) -> None:
         """Check one version. Its frames are checked even if its rows cannot be compared."""
-        version, readable = fact.version, self.pointer.horizon <= fact.version <= self.pointer.visible
+        version, readable = decided.version, self.pointer.horizon <= decided.version <= self.pointer.visible
         if readable:
-            self._catalog(fact, manifest)
+            self._catalog(decided, manifest)
         compared = readable and version > self.pointer.horizon
         findings: list[Finding] = []
-        key_types = self._key_types(catalog_entry(fact, manifest)) if compared else {}
+        key_types = self._key_types(catalog_entry(decided, manifest)) if compared else {}
         if compared:
-            findings += self._read([], lambda: self.store.verify(apply.stamp_of(fact), manifest.counts()))
-        for chunk in self._chunks(fact, manifest, counted=True):
+            findings += self._read([], lambda: self.store.verify(apply.stamp_of(decided), manifest.counts()))
+        for chunk in self._chunks(decided, manifest, counted=True):
             self.report.rows += sum(len(run.keys) for run in chunk.runs)
             if compared:
                 for run in chunk.runs:
@@ -227,17 +231,17 @@ class _Check:
         schemas = {name: self.schemas.get(at.schema_id) for name, at in entry.tables.items()}
         return {name: [column.type for column in found.key] for name, found in schemas.items() if found}
 
-    def _chunks(self, fact: VersionFact, manifest: Manifest, *, counted: bool) -> Iterator[Chunk]:
+    def _chunks(self, decided: DecidedVersion, manifest: Manifest, *, counted: bool) -> Iterator[Chunk]:
         """Yield the version's frames one by one; one that cannot be read is a finding, and is left out."""
-        for work in apply.plan(manifest, fact, 1):
+        for work in apply.plan(manifest, decided, 1):
             for ordinal, ref in work.frames:
                 one = msgspec.structs.replace(work, frames=((ordinal, ref),))
-                where = f"{self.log.where}, version {fact.version}, frame at {ref.address}"
+                where = f"{self.log.where}, version {decided.version}, frame at {ref.address}"
                 try:
                     yield from apply.chunks_of(one, self.log)
                 except WalGapError as error:
                     self.unread += 1
-                    self._gap(fact.version, where, error)
+                    self._gap(decided.version, where, error)
                 except CorruptError as error:
                     self.unread += 1
                     self.report.add(Finding(where, "the frame that was acked", str(error)))
@@ -253,16 +257,16 @@ class _Check:
 
     # -- the catalog -----------------------------------------------------------------------------
 
-    def _catalog(self, fact: VersionFact, manifest: Manifest) -> None:
-        where = f"{self.store.where}, catalog, version {fact.version}"
-        entries = self._read(None, lambda: self.store.catalog(fact.version, fact.version))
+    def _catalog(self, decided: DecidedVersion, manifest: Manifest) -> None:
+        where = f"{self.store.where}, catalog, version {decided.version}"
+        entries = self._read(None, lambda: self.store.catalog(decided.version, decided.version))
         if entries is None:
             return
         if not entries:
-            if self.store.pointer().horizon <= fact.version:
+            if self.store.pointer().horizon <= decided.version:
                 self.report.add(Finding(where, "an entry", "none"))
             return
-        expected = catalog_entry(fact, manifest)
+        expected = catalog_entry(decided, manifest)
         for name in CatalogEntry.__struct_fields__:
             wanted, found = getattr(expected, name), getattr(entries[0], name)
             if name != "published_at_us" and wanted != found:
@@ -283,37 +287,37 @@ class _Check:
         horizon = self.store.pointer().horizon
         there = {entry.version: entry for entry in entries}
         for version in range(max(horizon, 1), min(self.pointer.visible, self.state.last_version) + 1):
-            fact = fact_of(self.state, version)
+            decided = recent_version(self.state, version)
             where = f"{self.store.where}, catalog, version {version}"
             if version not in there:
                 self.report.add(Finding(where, "an entry", "none"))
-            elif fact is not None and there[version].digest != fact.digest:
+            elif decided is not None and there[version].digest != decided.digest:
                 found = f"digest {there[version].digest}"
-                self.report.add(Finding(f"{where}, digest", fact.digest, found.removeprefix("digest ")))
+                self.report.add(Finding(f"{where}, digest", decided.digest, found.removeprefix("digest ")))
 
     # -- a reader's values at the horizon ------------------------------------------------------------
 
-    def _at_horizon(self, facts: list[VersionFact], changes: int) -> None:
+    def _at_horizon(self, versions: list[DecidedVersion], changes: int) -> None:
         """Compare a reader's values, newest version first: the first change of a key that is met counts."""
         version = self.pointer.horizon
-        if version == 0 or not facts:
+        if version == 0 or not versions:
             return
         entries = self._read([], lambda: self.store.catalog(version, version))
         if not entries:
             return  # found missing above, or retired meanwhile
-        complete = len(facts) == version and facts[0].version == 1
+        complete = len(versions) == version and versions[0].version == 1
         key_types = self._key_types(entries[0])
         horizon = Horizon(self.store, entries[0], self.state.key_groups, changes, key_types)
         findings: list[Finding] = []
         try:
             for groups in horizon.passes():
                 self.progress(Progress("rows at the horizon", groups.start, self.state.key_groups))
-                for fact in reversed(facts):
-                    manifest = self._manifest(fact)
+                for decided in reversed(versions):
+                    manifest = self._manifest(decided)
                     unread = self.unread
                     if manifest is not None:
-                        for chunk in self._chunks(fact, manifest, counted=False):
-                            findings += horizon.compare(fact.version, chunk, groups)
+                        for chunk in self._chunks(decided, manifest, counted=False):
+                            findings += horizon.compare(decided.version, chunk, groups)
                     if manifest is None or self.unread > unread:
                         # Its keys are unknown, so older changes of the same keys cannot be distinguished.
                         complete = False

@@ -23,11 +23,11 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.repair.compare_rows import Horizon, Unlike
 from tidegate.committers.repair.rebuild import Mended, Source
 from tidegate.committers.repair.repair import repair
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import IncompleteError, SnapshotExpiredError, StoreNotVerifiedError, WalGapError
 from tidegate.sinks.records import CatalogEntry, Stamp
 from tidegate.wal.frame import Run
-from tidegate.wal.record import TableSchema, VersionFact
+from tidegate.wal.record import DecidedVersion, TableSchema
 
 logger = logging.getLogger("tidegate")
 
@@ -90,58 +90,58 @@ class _Base:
 
     def repair(self) -> list[Mended]:
         """Compare, and write again the rows that readers at the horizon lack; return their versions."""
-        facts, changes = self._readable_facts()
-        if facts:
-            at, store = facts[0], self._coordinator.store
+        versions, changes = self._readable_facts()
+        if versions:
+            at, store = versions[0], self._coordinator.store
             entry = catalog_entry(at, apply.read_manifest(self._coordinator.log, at))
             horizon = Horizon(store, entry, self._coordinator.folded.key_groups, changes, {})
             for groups in horizon.passes():
-                for fact in facts:
-                    if fact.version < self.oldest:
+                for decided in versions:
+                    if decided.version < self.oldest:
                         break
                     try:
-                        self._compare(fact, entry, horizon, groups)
+                        self._compare(decided, entry, horizon, groups)
                     except WalGapError:  # it was trimmed since its manifest was read
-                        self.oldest = fact.version + 1
+                        self.oldest = decided.version + 1
         for version, groups_of_version in sorted(self._groups.items()):
             count = len(groups_of_version)
             logger.warning("rows of version %s were written again in %s key groups", version, count)
         return [Mended(version, len(groups)) for version, groups in sorted(self._groups.items())]
 
-    def _readable_facts(self) -> tuple[list[VersionFact], int]:
+    def _readable_facts(self) -> tuple[list[DecidedVersion], int]:
         """List the versions from the horizon's down to the oldest without a gap in the log, newest first.
 
         The second result is the number of their changes. Schemas that the store lost are put back.
         """
-        coordinator, facts, changes = self._coordinator, list[VersionFact](), 0
+        coordinator, versions, changes = self._coordinator, list[DecidedVersion](), 0
         schemas: dict[str, TableSchema] = {}
         known = [
-            fact
-            for fact in known_facts(coordinator.log, coordinator.folded, 1)
-            if fact.version <= self._horizon
+            decided
+            for decided in decided_versions(coordinator.log, coordinator.folded, 1)
+            if decided.version <= self._horizon
         ]
-        for fact in reversed(known):
-            if fact.version != self.oldest - 1:
+        for decided in reversed(known):
+            if decided.version != self.oldest - 1:
                 break
             try:
-                manifest = apply.read_manifest(coordinator.log, fact)
+                manifest = apply.read_manifest(coordinator.log, decided)
             except WalGapError:
                 break
-            self.oldest = fact.version
-            facts.append(fact)
+            self.oldest = decided.version
+            versions.append(decided)
             changes += sum(frame.changes for frame in manifest.frames())
             schemas |= manifest.schemas
         there = coordinator.store.schemas()
         coordinator.store.put_schemas([one for name, one in schemas.items() if name not in there])
-        return facts, changes
+        return versions, changes
 
-    def _compare(self, fact: VersionFact, entry: CatalogEntry, horizon: Horizon, groups: range) -> None:
+    def _compare(self, decided: DecidedVersion, entry: CatalogEntry, horizon: Horizon, groups: range) -> None:
         log, store = self._coordinator.log, self._coordinator.store
-        manifest = apply.read_manifest(log, fact)
+        manifest = apply.read_manifest(log, decided)
         stamp = Stamp(entry.version, entry.decided_at_us)
-        for work in apply.plan(manifest, fact, 1):
+        for work in apply.plan(manifest, decided, 1):
             for chunk in apply.chunks_of(work, log):
-                found = horizon.unlike(fact.version, chunk, groups)
+                found = horizon.unlike(decided.version, chunk, groups)
                 lost = [(run, unlike) for run, unlike in found if unlike]
                 if not lost:
                     continue
@@ -150,12 +150,12 @@ class _Base:
                 for run, unlike in lost:
                     if still := horizon.differing(run.table, {one.key: one.stored for one in unlike}):
                         msg = (
-                            f"{store.part_of(run.group)}: {len(still)} rows of version {fact.version} in key"
-                            f" group {run.group} of table {run.table} were written again, and readers at"
+                            f"{store.part_of(run.group)}: {len(still)} rows of version {decided.version} in"
+                            f" key group {run.group} of table {run.table} were written again, and readers at"
                             f" version {entry.version} still do not get them; run `tidegate verify`"
                         )
                         raise IncompleteError(msg)
-                    self._groups.setdefault(fact.version, set()).add(run.group)
+                    self._groups.setdefault(decided.version, set()).add(run.group)
 
 
 def _runs(lost: Sequence[tuple[Run, list[Unlike]]]) -> Iterator[Run]:

@@ -9,7 +9,7 @@ from tidegate.sinks.records import CatalogEntry, Finding
 from tidegate.sinks.rules.layout import payload
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
-from tidegate.wal.staging.bad_rows import shown_key
+from tidegate.wal.staging.validate import shown_key
 from tidegate.wal.value_flags import DELETE
 
 KEYS_AT_ONCE = 10_000

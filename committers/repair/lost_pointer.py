@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
-from tidegate.wal.record import VersionFact
+from tidegate.wal.record import DecidedVersion
 
 logger = logging.getLogger("tidegate")
 
@@ -31,16 +31,25 @@ def resume(coordinator: Coordinator) -> None:
     pointer = store.pointer()
     if pointer.filling_at or pointer.visible >= last:
         return
-    facts = [fact for fact in known_facts(coordinator.log, coordinator.folded, 1) if fact.version <= last]
+    versions = [
+        decided
+        for decided in decided_versions(coordinator.log, coordinator.folded, 1)
+        if decided.version <= last
+    ]
     oldest = next(
-        (fact for fact in facts if fact.version > pointer.visible and _is_whole(coordinator, fact)), None
+        (
+            decided
+            for decided in versions
+            if decided.version > pointer.visible and _is_whole(coordinator, decided)
+        ),
+        None,
     )
     if oldest is None or oldest.version <= pointer.visible + 1:
         return
-    entry = catalog_entry(facts[-1], apply.read_manifest(coordinator.log, facts[-1]))
+    entry = catalog_entry(versions[-1], apply.read_manifest(coordinator.log, versions[-1]))
     if store.resume(entry, oldest.version, coordinator.epoch, pointer.visible):
         logger.warning(
-            "%s had lost what its pointer said: version %s is the visible one again, and version %s the"
+            "%s had lost its pointer's contents: version %s is the visible one again, and version %s the"
             " oldest; every server is compared with the log now",
             store.where,
             entry.version,
@@ -48,10 +57,10 @@ def resume(coordinator: Coordinator) -> None:
         )
 
 
-def _is_whole(coordinator: Coordinator, fact: VersionFact) -> bool:
+def _is_whole(coordinator: Coordinator, decided: DecidedVersion) -> bool:
     """Whether the log still has every frame of the version."""
     try:
-        frames = apply.read_manifest(coordinator.log, fact).frames()
+        frames = apply.read_manifest(coordinator.log, decided).frames()
         addresses = [frame.address for frame in frames]
         return len(list(coordinator.log.read(addresses) if addresses else ())) == len(addresses)
     except WalGapError:
@@ -72,13 +81,13 @@ def put_back_entries(coordinator: Coordinator) -> list[int]:
     if there.issuperset(versions):
         return []
     put_back = []
-    for fact in _known(coordinator, versions, there):
+    for decided in _known(coordinator, versions, there):
         try:
-            entry = catalog_entry(fact, apply.read_manifest(coordinator.log, fact))
+            entry = catalog_entry(decided, apply.read_manifest(coordinator.log, decided))
         except WalGapError:
             continue
         if store.put_entries([entry]):
-            put_back.append(fact.version)
+            put_back.append(decided.version)
     lost = sorted({*versions} - there - {*put_back})
     if put_back:
         logger.warning("%s: the catalog's entries of versions %s were put back", store.where, put_back)
@@ -87,7 +96,7 @@ def put_back_entries(coordinator: Coordinator) -> list[int]:
     return put_back
 
 
-def _known(coordinator: Coordinator, versions: range, there: set[int]) -> Iterator[VersionFact]:
-    for fact in known_facts(coordinator.log, coordinator.folded, versions.start):
-        if fact.version in versions and fact.version not in there:
-            yield fact
+def _known(coordinator: Coordinator, versions: range, there: set[int]) -> Iterator[DecidedVersion]:
+    for decided in decided_versions(coordinator.log, coordinator.folded, versions.start):
+        if decided.version in versions and decided.version not in there:
+            yield decided

@@ -18,14 +18,14 @@ import msgspec
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import ConfigError, IncompleteError, WalGapError
 from tidegate.sinks.capabilities import Lost, SupportsRebuild
 from tidegate.sinks.records import CatalogEntry, Counts
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Run
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import VersionFact
+from tidegate.wal.record import DecidedVersion
 
 TOLD_MAX = 5
 """The number of gaps that a message lists one by one."""
@@ -164,7 +164,10 @@ class _Rebuild:
         self._gaps: list[Gap] = []
         self._mended: list[Mended] = []
         first = min([oldest, *(version for of in lost for version in _versions(of))])
-        self._facts = {fact.version: fact for fact in known_facts(coordinator.log, coordinator.folded, first)}
+        self._decided = {
+            decided.version: decided
+            for decided in decided_versions(coordinator.log, coordinator.folded, first)
+        }
 
     def run(self) -> tuple[list[Mended], list[Gap]]:
         everything = {of.group: self._all_tables(of) for of in self._lost if of.since == 0 and of.horizon}
@@ -221,11 +224,11 @@ class _Rebuild:
 
     def _manifest(self, version: int) -> Manifest | None:
         """Read the version's manifest; None: the log no longer has it."""
-        fact = self._facts.get(version)
-        if fact is None:
+        decided = self._decided.get(version)
+        if decided is None:
             return None
         try:
-            return apply.read_manifest(self._coordinator.log, fact)
+            return apply.read_manifest(self._coordinator.log, decided)
         except WalGapError:
             return None
 
@@ -255,11 +258,11 @@ class _Rebuild:
 
     def _add(self, version: int, wanted: set[tuple[int, str]]) -> bool:
         """Add the version's rows to the bases; False: the log no longer has its frames."""
-        manifest, fact = self._manifest(version), self._facts[version]
+        manifest, decided = self._manifest(version), self._decided[version]
         if manifest is None:
             return False
         try:
-            for work in _of_groups(manifest, fact, {group for group, _ in wanted}):
+            for work in _of_groups(manifest, decided, {group for group, _ in wanted}):
                 for chunk in apply.chunks_of(work, self._coordinator.log):
                     runs = [run for run in chunk.runs if (run.group, run.table) in wanted]
                     self._store.add_to_bases(runs)
@@ -294,7 +297,7 @@ class _Rebuild:
             if manifest is None:
                 raise WalGapError(version)
             counts = {group: of for group, of in manifest.counts().items() if group in groups}
-            put_back = put_back_in(self._coordinator, self._facts[version], manifest, counts)
+            put_back = put_back_in(self._coordinator, self._decided[version], manifest, counts)
         except WalGapError:
             self._gaps += [self._gap_at(of, version) for of in self._lost if of.group in groups]
         else:
@@ -307,26 +310,28 @@ class _Rebuild:
         return Gap(of.group, tables[0] if len(tables) == 1 else "", version, version)
 
 
-def put_back_in(coordinator: Coordinator, fact: VersionFact, manifest: Manifest, counts: Counts) -> int:
+def put_back_in(coordinator: Coordinator, decided: DecidedVersion, manifest: Manifest, counts: Counts) -> int:
     """Apply the version again in those of the key groups where it is incomplete; return how many."""
-    stamp = apply.stamp_of(fact)
+    stamp = apply.stamp_of(decided)
     # The schemas may be on another server than the rows, and be lost without a row.
     coordinator.store.begin(stamp, manifest.schemas.values(), coordinator.epoch)
     missing = coordinator.store.missing(stamp, counts)
     if not missing:
         return 0
-    for work in apply.plan(manifest, fact, 1):
+    for work in apply.plan(manifest, decided, 1):
         apply.do(msgspec.structs.replace(work, counts=dict(missing)), coordinator.log, coordinator.store)
     failpoints.hit("repair.after_version")
     if coordinator.store.missing(stamp, missing):
-        msg = f"{coordinator.store.where}: version {fact.version} was applied again, and still is not whole"
+        msg = (
+            f"{coordinator.store.where}: version {decided.version} was applied again, and still is not whole"
+        )
         raise IncompleteError(msg)
     return len(missing)
 
 
-def _of_groups(manifest: Manifest, fact: VersionFact, groups: set[int]) -> Iterator[apply.ApplyWork]:
+def _of_groups(manifest: Manifest, decided: DecidedVersion, groups: set[int]) -> Iterator[apply.ApplyWork]:
     """Yield the version's work in these key groups, with only the frames that have rows of them."""
-    for work in apply.plan(manifest, fact, 1):
+    for work in apply.plan(manifest, decided, 1):
         counts = {group: of for group, of in work.counts.items() if group in groups}
         frames = tuple((at, ref) for at, ref in work.frames if not groups.isdisjoint(ref.groups))
         if frames:

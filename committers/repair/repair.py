@@ -16,8 +16,8 @@ from tidegate.committers.apply import apply
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.repair.lost_pointer import put_back_entries
 from tidegate.committers.repair.rebuild import Mended, Source, copy_from, put_back_in, rebuild, unrepaired
-from tidegate.committers.steps.facts import facts_from
-from tidegate.wal.record import VersionFact
+from tidegate.committers.steps.decided_versions import decided_versions_from
+from tidegate.wal.record import DecidedVersion
 
 __all__ = ["Mended", "repair"]
 
@@ -38,22 +38,22 @@ def repair(coordinator: Coordinator, source: Source | None = None) -> list[Mende
     with contextlib.ExitStack() as comparing:
         copy = None if source is None else comparing.enter_context(copy_from(coordinator, source))
         oldest = comparing.enter_context(coordinator.store.comparing(coordinator.epoch))
-        coordinator.catch_up_log()  # a version sealed before the servers were compared was decided before
+        coordinator.decisions.catch_up()  # after the comparison began: what was sealed before is decided
         mended, gaps = rebuild(coordinator, oldest, copy)
         for one in mended:
             what = "all versions up to" if one.base else "version"
             logger.warning("%s %s were put back in %s key groups", what, one.version, one.key_groups)
-        for fact in facts_from(coordinator, oldest):
-            if put_back := _put_back(coordinator, fact):
-                mended.append(Mended(fact.version, put_back))
-                logger.warning("version %s was put back in %s key groups", fact.version, put_back)
+        for decided in decided_versions_from(coordinator.decisions, oldest, coordinator.store.where):
+            if put_back := _put_back(coordinator, decided):
+                mended.append(Mended(decided.version, put_back))
+                logger.warning("version %s was put back in %s key groups", decided.version, put_back)
         failpoints.hit("repair.before_listing")
     if gaps:
         raise unrepaired(coordinator, gaps)
     return [*(Mended(version, 0) for version in entries), *mended]
 
 
-def _put_back(coordinator: Coordinator, fact: VersionFact) -> int:
+def _put_back(coordinator: Coordinator, decided: DecidedVersion) -> int:
     """Apply the version again where it is incomplete; return in how many key groups."""
-    manifest = apply.read_manifest(coordinator.log, fact)
-    return put_back_in(coordinator, fact, manifest, manifest.counts())
+    manifest = apply.read_manifest(coordinator.log, decided)
+    return put_back_in(coordinator, decided, manifest, manifest.counts())

@@ -45,7 +45,7 @@ def _check_runs(acks: Sequence[Ack]) -> None:
             differ = {task for task, _ in ack.runs.items() ^ acks[0].runs.items()}
             msg = (
                 f"Spark ran a function again, in the first stage's tasks {sorted(differ)}, and"
-                " it gave other results than before: the function, or what the rows are made by, is not"
+                " it returned other results than before: the function, or the source of its rows, is not"
                 " deterministic; nothing was decided; use no clock, chance or outer state there, then"
                 " restart the query"
             )

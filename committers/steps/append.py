@@ -4,45 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import FencedError, OutcomeUnknownError
 from tidegate.wal.record import AnyRecord, Folded
 
 
 def append_until_confirmed(
-    coordinator: Coordinator, record: AnyRecord, shown: Callable[[Folded], bool], what: str, again: str
+    decisions: DecisionLog, record: AnyRecord, confirms: Callable[[Folded], bool], effect: str, command: str
 ) -> None:
     """Append the record, the same bytes each time, until the fold confirms it. The driver must be open.
 
-    ``what`` is the sentence that the record makes true, ``again`` the command to run next time; both are for
-    messages. Durable: on return the record is in the log, and folded. Raises: FencedError: another driver
+    ``effect`` is the sentence that the record makes true, ``command`` the command to run next time; both are
+    for messages. Durable: on return the record is in the log, and folded. Raises: FencedError: another driver
     opened meanwhile, the record will never count. OutcomeUnknownError: the log did not answer within
     ``decide_deadline_s``, or refuses this user.
     """
-    coordinator.reset_append_outcome()
-    backoff = coordinator.backoff(coordinator.options.decide_deadline_s)
+    decisions.reset_append_outcome()
+    backoff = decisions.backoff()
     while True:
-        appended = coordinator.append(record)
-        state = coordinator.try_catch_up(appended)
+        appended = decisions.append(record)
+        state = decisions.try_catch_up(appended)
         if state is not None:  # else tried again below, until the deadline
-            if shown(state):
+            if confirms(state):
                 return
-            _refuse_if_fenced(coordinator, state, what, again)
-        if coordinator.should_give_up(backoff):
+            _refuse_if_fenced(decisions, state, effect, command)
+        if decisions.should_give_up(backoff):
             msg = (
-                f"whether {what} now is unknown: {coordinator.log.where} did not prove it"
-                f"{coordinator.describe_last_error(coordinator.options.decide_deadline_s)};"
-                f" run `tidegate status`, then `{again}` again if it is not so"
+                f"whether {effect} now is unknown: {decisions.where} did not prove it"
+                f"{decisions.describe_last_error()};"
+                f" run `tidegate status`, then `{command}` again if it is not so"
             )
             raise OutcomeUnknownError(msg)
         backoff.wait()
 
 
-def _refuse_if_fenced(coordinator: Coordinator, state: Folded, what: str, again: str) -> None:
-    if (state.epoch, state.writer) == (coordinator.epoch, coordinator.writer):
+def _refuse_if_fenced(decisions: DecisionLog, state: Folded, effect: str, command: str) -> None:
+    if (state.epoch, state.writer) == (decisions.epoch, decisions.writer):
         return
     msg = (
-        f"driver {state.writer} opened namespace {coordinator.endpoints.namespace} at epoch {state.epoch}"
-        f" before {what}: stop that driver, then run `{again}` again"
+        f"driver {state.writer} opened namespace {decisions.namespace} at epoch {state.epoch}"
+        f" before {effect}: stop that driver, then run `{command}` again"
     )
     raise FencedError(msg)

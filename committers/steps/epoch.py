@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import FencedError
 from tidegate.sinks.records import Pointer
-from tidegate.wal.fold import View
 from tidegate.wal.log import Appended
 from tidegate.wal.record import Open
 
-logger = logging.getLogger("tidegate")
 
-
-def take_epoch(coordinator: Coordinator, lineage: str | None, claimed: int = 0) -> Appended | None:
+def take_epoch(decisions: DecisionLog, lineage: str | None, claimed: int = 0) -> Appended | None:
     """Append an Open above every epoch folded, every one this writer ever tried, and the claimed one.
 
     ``claimed`` is the store's epoch, read before the log. It is above the log's only when the log lost the
     Open of a driver that may still run: that driver is fenced by the higher epoch. The append proves
     nothing; the fold decides whether the epoch is the driver's own.
     """
-    state = coordinator.folded
-    if claimed > state.epoch:
-        logger.warning(
-            "%s carries epoch %s, the log %s has epochs up to %s: the log lost the record by which a driver"
-            " took its epoch (brokers without power, an unclean election, an older copy put back); that"
-            " driver is fenced if it still runs",
-            coordinator.store.where, claimed, coordinator.log.where, state.epoch,
-        )  # fmt: skip
-    coordinator.tried_epoch = max(coordinator.tried_epoch, state.epoch, claimed) + 1
-    return coordinator.append(
-        Open(
-            namespace=state.namespace,
-            writer=coordinator.writer,
-            epoch=coordinator.tried_epoch,
-            prev_digest=state.digest,
-            lineage=lineage,
-        )
-    )
+    decisions.tried_epoch = max(decisions.tried_epoch, decisions.folded.epoch, claimed) + 1
+    return decisions.append(Open(**decisions.header(decisions.tried_epoch), lineage=lineage))
 
 
 def claim_epoch(coordinator: Coordinator) -> None:
@@ -46,10 +26,10 @@ def claim_epoch(coordinator: Coordinator) -> None:
 
     Raises: FencedError: a higher epoch is claimed already.
     """
-    standing = coordinator.store.claim(coordinator.epoch, coordinator.writer)
-    if standing > coordinator.epoch:
+    claimed = coordinator.store.claim(coordinator.epoch, coordinator.writer)
+    if claimed > coordinator.epoch:
         msg = (
-            f"{coordinator.store.where} carries epoch {standing}, above this driver's {coordinator.epoch}: a"
+            f"{coordinator.store.where} carries epoch {claimed}, above this driver's {coordinator.epoch}: a"
             " newer driver runs; stop this one, or restart it if it is the one that should run"
         )
         raise FencedError(msg)
@@ -61,7 +41,7 @@ def refuse_if_shared(coordinator: Coordinator, pointer: Pointer) -> None:
     The log gives an epoch to one driver, so it has lost the Open of the other one. Raises: FencedError.
     """
     if pointer.epoch == coordinator.epoch and pointer.writer != coordinator.writer:
-        coordinator.view = View()  # the folded records may be those that the log lost
+        coordinator.decisions.forget_records()  # they may be those that the log lost
         msg = (
             f"{coordinator.store.where} carries epoch {pointer.epoch} of driver {pointer.writer}, and the log"
             f" {coordinator.log.where} has given this epoch to driver {coordinator.writer}: the log lost the"

@@ -95,7 +95,7 @@ class Phases(Watch):
             self._trace.append(PhaseTime(phase, self._since_ns, took))
             events.tell(lambda observer: observer.phase(self.at, phase, took))
         if self.alarmed_at_s:
-            logger.warning("version %s goes on: %s took %.0f s", self.version, phase, took)
+            logger.warning("version %s continues: %s took %.0f s", self.version, phase, took)
             events.level(Gauge.STUCK_S, Labels(self.at.namespace), 0)
         self.alarmed_at_s = 0.0
         self._phase_since, self._since_ns, self._reason = now, time.time_ns(), ""
@@ -122,8 +122,8 @@ class Phases(Watch):
     def commit(self, manifest: Manifest | None = None) -> Commit:
         """Return the commit's times and changes, for its observers."""
         phases: dict[str, float] = {}
-        for one in self._trace:
-            phases[one.phase] = phases.get(one.phase, 0.0) + one.seconds
+        for part in self._trace:
+            phases[part.phase] = phases.get(part.phase, 0.0) + part.seconds
         return Commit(
             self.at.namespace,
             self.version or 0,
@@ -172,9 +172,16 @@ class Phases(Watch):
         events.count(Count.ALARMS, self.at, kind="stuck")
         reason = self._reason or WAITS_FOR[phase].format(**self._names)
         fields = {name: getattr(self, name) for name in events.FIELDS}
-        told = "ALARM: version %s of %s is stuck: %s has taken %.0f s (stuck_alarm_s is %g); it waits for %s"
-        values = (self.version, self.at.namespace, phase, took, self.stuck_after_s, reason)
-        logger.warning(told, *values, extra=fields)
+        logger.warning(
+            "ALARM: version %s of %s is stuck: %s has taken %.0f s (stuck_alarm_s is %g); it waits for %s",
+            self.version,
+            self.at.namespace,
+            phase,
+            took,
+            self.stuck_after_s,
+            reason,
+            extra=fields,
+        )
 
 
 class _Alarm:

@@ -15,13 +15,13 @@ from tidegate.errors import (
     WalUnavailableError,
 )
 from tidegate.sinks.records import CatalogEntry, Pointer
-from tidegate.wal.record import VersionFact
+from tidegate.wal.record import DecidedVersion
 
 
 def publish(
     coordinator: Coordinator,
     machine: Machine,
-    fact: VersionFact,
+    decided: DecidedVersion,
     entry: CatalogEntry,
     *,
     filled: bool = False,
@@ -36,8 +36,8 @@ def publish(
     StoreUnavailableError: the outcome is unproven at the deadline, or the store went back; the version stays
     decided.
     """
-    backoff, pointer = coordinator.backoff(coordinator.options.apply_deadline_s), Pointer()
-    before = 0 if filled else fact.version - 1
+    backoff, pointer = coordinator.backoff(), Pointer()
+    before = 0 if filled else decided.version - 1
     flip = coordinator.store.publish_filled if filled else coordinator.store.publish
     while machine.state is not State.VISIBLE:
         match machine.action:
@@ -52,8 +52,8 @@ def publish(
                         pointer.epoch <= coordinator.epoch
                         and pointer.visible > coordinator.folded.last_version
                     ):
-                        coordinator.catch_up_log()  # a repair meanwhile published a version decided since
-                    event = after_read_back(pointer, fact, coordinator.epoch, coordinator.folded, before)
+                        coordinator.decisions.catch_up()  # a repair published a version decided since
+                    event = after_read_back(pointer, decided, coordinator.epoch, coordinator.folded, before)
                 except (StoreUnavailableError, WalUnavailableError) as error:
                     coordinator.retried(error)
                     event = Event.STORE_SILENT
@@ -62,7 +62,7 @@ def publish(
                     backoff.wait()
                 machine.on(event)
             case _:
-                raise _unpublished(coordinator, machine, fact, pointer)
+                raise _unpublished(coordinator, machine, decided, pointer)
 
 
 def _flip(flip: Callable[[CatalogEntry, int], bool], entry: CatalogEntry, epoch: int) -> bool:
@@ -74,24 +74,24 @@ def _flip(flip: Callable[[CatalogEntry, int], bool], entry: CatalogEntry, epoch:
 
 
 def _unpublished(
-    coordinator: Coordinator, machine: Machine, fact: VersionFact, pointer: Pointer
+    coordinator: Coordinator, machine: Machine, decided: DecidedVersion, pointer: Pointer
 ) -> TidegateError:
     match machine.action:
         case Action.RAISE_FENCED:
             return FencedError(
                 f"driver {pointer.writer} claimed epoch {pointer.epoch} in {coordinator.store.where}, above"
-                f" this driver's {coordinator.epoch}; version {fact.version} is decided and becomes visible"
-                " by that driver; stop this one, or restart it if it is the one that should run"
+                f" this driver's {coordinator.epoch}; version {decided.version} is decided, and that driver"
+                " makes it visible; stop this one, or restart it if it is the one that should run"
             )
         case Action.RAISE_CORRUPT:
             return CorruptError(
                 f"{coordinator.store.where} shows version {pointer.visible} with digest {pointer.digest}, the"
-                f" log has version {fact.version} with digest {fact.digest}: store and log are of two"
+                f" log has version {decided.version} with digest {decided.digest}: store and log are of two"
                 " histories; check that no other namespace uses this store, then restore it from a copy"
             )
         case _:
             return StoreUnavailableError(
-                f"version {fact.version} is decided and applied, but its flip could not be confirmed in"
+                f"version {decided.version} is decided and applied, but its flip could not be confirmed in"
                 f" {coordinator.store.where} (visible there: {pointer.visible}); it stays decided: restart"
                 " the query or run `tidegate recover` when the store is back"
             )

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import WalGapError
 from tidegate.options import Options
 from tidegate.sinks.records import Stopped
@@ -26,7 +26,7 @@ from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import Folded, VersionFact
+from tidegate.wal.record import DecidedVersion, Folded
 
 logger = logging.getLogger("tidegate")
 
@@ -84,14 +84,14 @@ def retire_up_to(
     horizon, target = pointer.horizon, min(pointer.visible, last) - kept + 1
     if horizon >= target and min(horizon, last) <= dropped:
         return dropped
-    facts = known_facts(log, state, min(horizon, dropped + 1) if dropped else horizon)
-    fact = next(facts, None)
-    while fact is not None and fact.version <= horizon:
-        if fact.version > dropped:
-            if not _drop(log, store, fact, stopped):
+    versions = decided_versions(log, state, min(horizon, dropped + 1) if dropped else horizon)
+    decided = next(versions, None)
+    while decided is not None and decided.version <= horizon:
+        if decided.version > dropped:
+            if not _drop(log, store, decided, stopped):
                 return dropped
             retired()
-        fact = next(facts, None)
+        decided = next(versions, None)
     while horizon < target and not stopped():
         announced = store.announce(
             horizon + 1,
@@ -103,36 +103,36 @@ def retire_up_to(
         if announced <= horizon:
             break
         failpoints.hit("retire.after_announce")
-        while fact is not None and fact.version <= announced:
-            if not _drop(log, store, fact, stopped):
+        while decided is not None and decided.version <= announced:
+            if not _drop(log, store, decided, stopped):
                 return horizon
             retired()
-            fact = next(facts, None)
+            decided = next(versions, None)
         horizon = announced
     return min(horizon, last)
 
 
-def _drop(log: Log, store: Store, fact: VersionFact, stopped: Stopped) -> bool:
+def _drop(log: Log, store: Store, decided: DecidedVersion, stopped: Stopped) -> bool:
     """Drop the rows that a version has replaced, by its own changes; False: stopped half-way."""
 
     def changes(manifest: Manifest) -> Iterator[Chunk]:
-        for work in apply.plan(manifest, fact, 1):
+        for work in apply.plan(manifest, decided, 1):
             for chunk in apply.chunks_of(work, log):
                 yield chunk
                 failpoints.hit("retire.after_group")
 
     try:
-        manifest = apply.read_manifest(log, fact)
+        manifest = apply.read_manifest(log, decided)
         # One call, also for a version without changes: it may have emptied a table.
         counts = manifest.counts()
-        if not store.retire(apply.stamp_of(fact), counts, changes(manifest), stopped):
+        if not store.retire(apply.stamp_of(decided), counts, changes(manifest), stopped):
             return False  # the next run does the rest
         if any(at.expires for at in manifest.table_schemas.values()):
             _drop_expired(store, sum(sum(tables.values()) for tables in counts.values()), stopped)
     except WalGapError as error:
         # The horizon has passed it: no reader reads the rows it replaced, so only disk space is at stake.
         logger.warning(
-            "version %s is retired, but not dropped: %s; `tidegate vacuum` drops it", fact.version, error
+            "version %s is retired, but not dropped: %s; `tidegate vacuum` drops it", decided.version, error
         )
     return True
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tenacity
-
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import parallelism_of
@@ -17,13 +15,13 @@ from tidegate.errors import (
     WalUnavailableError,
 )
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import VersionFact
+from tidegate.wal.record import DecidedVersion
 
 RETRIED = (StoreUnavailableError, IncompleteError, WalUnavailableError)
 
 
 def apply_and_seal(
-    coordinator: Coordinator, machine: Machine, fact: VersionFact, manifest: Manifest | None
+    coordinator: Coordinator, machine: Machine, decided: DecidedVersion, manifest: Manifest | None
 ) -> Manifest:
     """Apply and seal every key group of the version, with backoff, until ``apply_deadline_s``.
 
@@ -33,55 +31,45 @@ def apply_and_seal(
     attempt was begun in the store. StoreNotVerifiedError: a server restarted or was promoted; repair, then
     seal again. StoreUnavailableError: the deadline passed.
     """
-    end = coordinator.clock.monotonic() + coordinator.options.apply_deadline_s
-    again = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(RETRIED),
-        wait=tenacity.wait_exponential(multiplier=0.05, max=5),
-        stop=lambda _: coordinator.clock.monotonic() >= end,
-        sleep=coordinator.clock.sleep,
-        before_sleep=lambda tried: _again(coordinator, tried),
-        reraise=True,
-    )
-    try:
-        manifest = again(_seal_once, coordinator, fact, manifest)
-    except RETRIED as error:
-        machine.on(Event.DEADLINE)
-        msg = (
-            f"version {fact.version} is decided but could not be applied within"
-            f" {coordinator.options.apply_deadline_s} s ({error}); it stays decided: restart the query or run"
-            " `tidegate recover` when the cause is gone"
-        )
-        raise StoreUnavailableError(msg) from error
-    except WalGapError as error:
-        _refuse_if_fenced(coordinator, fact, error)
-        raise
-    machine.on(Event.SEALED)
-    return manifest
+    backoff = coordinator.backoff(first_s=0.05, most_s=5.0)
+    while True:
+        try:
+            manifest = _seal_once(coordinator, decided, manifest)
+        except RETRIED as error:
+            if backoff.expired:
+                machine.on(Event.DEADLINE)
+                msg = (
+                    f"version {decided.version} is decided but could not be applied within"
+                    f" {coordinator.options.apply_deadline_s} s ({error}); it stays decided: restart the"
+                    " query or run `tidegate recover` when the cause is gone"
+                )
+                raise StoreUnavailableError(msg) from error
+            coordinator.retried(error)
+            backoff.wait()
+        except WalGapError as error:
+            _refuse_if_fenced(coordinator, decided, error)
+            raise
+        else:
+            machine.on(Event.SEALED)
+            return manifest
 
 
-def _again(coordinator: Coordinator, tried: tenacity.RetryCallState) -> None:
-    assert tried.outcome is not None
-    error = tried.outcome.exception()
-    assert error is not None
-    coordinator.retried(error)
-
-
-def _refuse_if_fenced(coordinator: Coordinator, fact: VersionFact, error: WalGapError) -> None:
+def _refuse_if_fenced(coordinator: Coordinator, decided: DecidedVersion, error: WalGapError) -> None:
     """Refuse with a FencedError when a newer driver has published the version and trimmed its change-log."""
     pointer = coordinator.store.pointer()
     if pointer.epoch > coordinator.epoch:
         msg = (
             f"driver {pointer.writer} claimed epoch {pointer.epoch} in {coordinator.store.where}, above this"
-            f" driver's {coordinator.epoch}, and the log no longer holds version {fact.version}: that driver"
-            " has finished with it; stop this one, or restart it if it is the one that should run"
+            f" driver's {coordinator.epoch}, and the log no longer holds version {decided.version}: that"
+            " driver has finished with it; stop this one, or restart it if it is the one that should run"
         )
         raise FencedError(msg) from error
 
 
-def _seal_once(coordinator: Coordinator, fact: VersionFact, manifest: Manifest | None) -> Manifest:
+def _seal_once(coordinator: Coordinator, decided: DecidedVersion, manifest: Manifest | None) -> Manifest:
     if manifest is None:
-        manifest = apply.read_manifest(coordinator.log, fact)
-    if not coordinator.store.begin(apply.stamp_of(fact), manifest.schemas.values(), coordinator.epoch):
+        manifest = apply.read_manifest(coordinator.log, decided)
+    if not coordinator.store.begin(apply.stamp_of(decided), manifest.schemas.values(), coordinator.epoch):
         return manifest  # it is visible already, so it is complete
     failpoints.hit("apply.after_begin")
     frames, options = manifest.frames(), coordinator.options
@@ -91,12 +79,12 @@ def _seal_once(coordinator: Coordinator, fact: VersionFact, manifest: Manifest |
     )
     with coordinator.priority.applying():
         if small or coordinator.apply_on_executors is None:
-            for work in apply.plan(manifest, fact, 1):
+            for work in apply.plan(manifest, decided, 1):
                 apply.do(work, coordinator.log, coordinator.store, held=coordinator.held)
         else:
             tasks = min(manifest.key_groups, max(parallelism_of(manifest), options.tasks or 1))
-            coordinator.apply_on_executors(apply.plan(manifest, fact, tasks))
+            coordinator.apply_on_executors(apply.plan(manifest, decided, tasks))
     if coordinator.options.wait_replicas or coordinator.options.wait_aof:
         replicas, aof = coordinator.options.wait_replicas, coordinator.options.wait_aof
-        coordinator.store.confirm(fact.version, replicas=replicas, aof=aof)
+        coordinator.store.confirm(decided.version, replicas=replicas, aof=aof)
     return manifest

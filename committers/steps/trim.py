@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from tidegate.base import failpoints
 from tidegate.base.clock import Clock
 from tidegate.committers.apply.apply import read_manifest
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import CorruptError, StoreUnavailableError, TidegateError, WalGapError
 from tidegate.options import Options
 from tidegate.sinks.records import Pointer
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import RECENT_MAX, SummaryPlace, View
 from tidegate.wal.log import Log
-from tidegate.wal.record import Folded, Summary, VersionFact, decode_record
+from tidegate.wal.record import DecidedVersion, Folded, Summary, decode_record
 
 logger = logging.getLogger("tidegate")
 
@@ -33,28 +33,20 @@ TRIMS_PER_RETENTION = 24
 # -- the Summary, on the driver's thread ----------------------------------------------------------
 
 
-def summarise_if_due(coordinator: Coordinator) -> None:
+def summarise_if_due(decisions: DecisionLog, summary_every: int) -> None:
     """Append the folded state when ``summary_every`` versions were decided since the last Summary.
 
     It never fails a commit, and its outcome need not be known: a Summary repeats only what the log already
     contains. Whether it lands twice, late or never, every other record counts as before. A lost one is
     made again after the next version.
     """
-    state, summaries = coordinator.folded, coordinator.view.summaries
+    state, summaries = decisions.folded, decisions.view.summaries
     since = summaries[-1].version if summaries else 0
-    if state.last_version - since < coordinator.options.summary_every:
+    if state.last_version - since < summary_every:
         return
     failpoints.hit("summary.before_append")
     try:
-        coordinator.append(
-            Summary(
-                namespace=state.namespace,
-                writer=coordinator.writer,
-                epoch=coordinator.epoch,
-                prev_digest=state.digest,
-                state=state,
-            )
-        )
+        decisions.append(Summary(**decisions.header(), state=state))
     except TidegateError as error:
         logger.warning("the Summary at version %s failed, tried again later: %s", state.last_version, error)
     failpoints.hit("summary.after_append")
@@ -109,7 +101,9 @@ class Trimmer:
             failpoints.hit("trim.before_decisions")
             self._cut(place, state)
             failpoints.hit("trim.after_decisions")
-        needed = self._needed([fact for fact in state.recent if fact.version >= pointer.horizon], stopped)
+        needed = self._needed(
+            [decided for decided in state.recent if decided.version >= pointer.horizon], stopped
+        )
         if stopped():
             return
         for store, its_own in pointers.items():
@@ -153,15 +147,17 @@ class Trimmer:
             self._log.trim_decisions(place.position)
         self._cut_at = place.position
 
-    def _needed(self, facts: Sequence[VersionFact], stopped: Callable[[], bool]) -> set[str]:
+    def _needed(self, versions: Sequence[DecidedVersion], stopped: Callable[[], bool]) -> set[str]:
         """Collect the addresses of these versions' manifests and frames. Each manifest is read once."""
         known = self._addresses
-        self._addresses = {fact.version: known[fact.version] for fact in facts if fact.version in known}
-        for fact in facts:
-            if fact.version not in self._addresses and not stopped():
-                frames = read_manifest(self._log, fact).frames()
-                addresses = (fact.manifest_address, *(frame.address for frame in frames))
-                self._addresses[fact.version] = addresses
+        self._addresses = {
+            decided.version: known[decided.version] for decided in versions if decided.version in known
+        }
+        for decided in versions:
+            if decided.version not in self._addresses and not stopped():
+                frames = read_manifest(self._log, decided).frames()
+                addresses = (decided.manifest_address, *(frame.address for frame in frames))
+                self._addresses[decided.version] = addresses
         return {address for addresses in self._addresses.values() for address in addresses}
 
 
@@ -190,7 +186,7 @@ def least_of(pointers: Sequence[Pointer]) -> Pointer:
 def cut_place(summaries: Sequence[SummaryPlace], pointer: Pointer, before_us: int) -> SummaryPlace | None:
     """Find the newest valid Summary below which all is published, and decided before ``before_us``.
 
-    Its facts reach back to the horizon at least, from where retirement continues.
+    Its recent versions reach back to the horizon at least, from where retirement continues.
     """
     for place in reversed(summaries):
         reaches = place.version < max(pointer.horizon, 1) + RECENT_MAX
@@ -208,5 +204,5 @@ def _check_summary(log: Log, place: SummaryPlace, namespace: str) -> None:
         namespace,
         place.digest,
     ):
-        msg = f"{where}: the Summary of version {place.version} is not there any more: this is another log"
+        msg = f"{where}: the Summary of version {place.version} is gone: this is another log"
         raise CorruptError(msg)

@@ -166,7 +166,7 @@ def _new(path: Path, table: str) -> BinaryIO:
         return os.fdopen(create(path, os.O_WRONLY), "wb")
     except FileExistsError:
         raise ConfigError(
-            f"{path} is another table's: this file system does not tell {table} from a name that differs in"
+            f"{path} is another table's: to this file system {table} is the same name as one that differs in"
             " upper and lower case alone; export to another file system, or such tables one at a time"
         ) from None
 

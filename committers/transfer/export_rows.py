@@ -19,12 +19,12 @@ from tidegate.options import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from tidegate.sinks.rules.layout import STORED_MORE
 from tidegate.values.row_checks import row_checks
 from tidegate.wal.record import TableSchema
-from tidegate.wal.staging.bad_rows import shown_key
+from tidegate.wal.staging.validate import shown_key
 
 ROWS = pa.schema(
     [pa.field("key_group", pa.int32()), pa.field("key", pa.binary()), pa.field("value", pa.binary())]
 )
-NEXT_STEP = "export again; what somebody else has made up is not to be imported"
+NEXT_STEP = "export again; import no folder that somebody else has made up"
 UNORDERED = "rows are by key group and key, and it is not in its place"
 UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, NotImplementedError)
 
@@ -69,7 +69,7 @@ def rows_of(source: BinaryIO, path: str, of: RowsOf, count: int, before: Place |
         why = (str(error) or type(error).__name__).partition("\n")[0]
         raise CorruptError(f"{path} cannot be read: {why}; {NEXT_STEP}") from error
     if rows != count:
-        raise CorruptError(f"{path} has {rows} rows, the manifest says {count}; {NEXT_STEP}")
+        raise CorruptError(f"{path} has {rows} rows, the manifest lists {count}; {NEXT_STEP}")
 
 
 def place_at(batch: Any, row: int) -> Place:

@@ -18,15 +18,15 @@ import pyarrow.compute as pc
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.stored_rows import StoredRowsBarrier
 from tidegate.committers.transfer.export_format import Manifest, batches_of, check_files, read_manifest
+from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.values.decode import described
 from tidegate.wal.fold import decided_for, once_key
 from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
-from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.staging.spec import CHANGES
 
 BUCKET_BYTES = 64 * 1024 * 1024
 """The approximate size of a bucket, in bytes of the exported files."""
@@ -57,8 +57,8 @@ def imported_before(state: Folded | None, token: str) -> Imported | None:
     origin = ImportOrigin(token)
     if state is None or once_key(origin) not in state.once:
         return None
-    fact = decided_for(state, origin)
-    return Imported(None if fact is None else fact.version, new=False, recovered=[])
+    decided = decided_for(state, origin)
+    return Imported(None if decided is None else decided.version, new=False, recovered=[])
 
 
 def import_rows(

@@ -1,8 +1,8 @@
 """The demo's input: every departure from New York's airports in January 2013, day by day.
 
 Rows as they are: 27,004 flights; 155 have no tail number, 521 were cancelled (no departure
-time). What the tables must say after each day is computed here from the rows alone, without
-tidegate and without Spark: the reader checks against it.
+time). The expected contents of the tables after each day are computed here from the rows alone,
+without tidegate and without Spark: the reader checks against them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = dict[str, str]
 
 
 class Expected(NamedTuple):
-    """What the tables must say at the version of one day."""
+    """The expected contents of the tables at the version of one day."""
 
     departures: int
     cancelled: int
@@ -57,7 +57,7 @@ def write_days(folder: Path) -> None:
 
 
 def expected_by_day() -> Iterator[Expected]:
-    """What must be seen after day 1, after day 2, and so on: version n is day n."""
+    """Yield the expected contents after day 1, after day 2, and so on: version n is day n."""
     departures = cancelled = without_tail = 0
     airports: dict[str, int] = {}
     routes: dict[tuple[str, str], int] = {}

@@ -36,7 +36,7 @@ KILLS = {
 
 @dataclasses.dataclass
 class Outcome:
-    """What a run of the demo came to."""
+    """The outcome of a run of the demo."""
 
     folder: str
     wal: str
@@ -88,7 +88,7 @@ def run(
     keep = folder is not None
     folder = Path(folder or tempfile.mkdtemp(prefix="tidegate-demo-")).resolve()
     if (folder / "input").exists():
-        msg = f"{folder} holds an earlier run of the demo: name an empty folder, or remove it"
+        msg = f"{folder} contains an earlier run of the demo: name an empty folder, or remove it"
         raise ConfigError(msg)
     where = Endpoints(
         namespace,
@@ -101,15 +101,15 @@ def run(
     if on_servers:
         _make(where, allow_unsafe=allow_unsafe)
     outcome = Outcome(str(folder), where.wal, where.store, namespace, rows=len(rows()))
-    tell = progress or (lambda _version, _what: None)
+    report = progress or (lambda _version, _what: None)
     started = time.monotonic()
-    tell(0, "writing 31 days of input")
+    report(0, "writing 31 days of input")
     write_days(folder / "input")
     reader = _Reader(folder, where)
     try:
         named = {name: getattr(where, name) for name in SINK}
         arguments = {"folder": str(folder), **named, "allow_unsafe": allow_unsafe}
-        _drive(folder, arguments, outcome, reader, tell)
+        _drive(folder, arguments, outcome, reader, report)
         reader.finish(outcome)
     finally:
         reader.kill()
@@ -119,9 +119,9 @@ def run(
 
 
 def _make(where: Endpoints, *, allow_unsafe: bool) -> None:
-    """Make the namespace, so that a log that cannot be used is told here and in plain words."""
+    """Make the namespace, so that a log that cannot be used is refused here with a plain error."""
     with coordinator_for(where, Options(allow_unsafe=allow_unsafe)) as driver:
-        if driver.catch_up_log() is not None or driver.store.identity() is not None:
+        if driver.decisions.catch_up() is not None or driver.store.identity() is not None:
             msg = f"namespace {where.namespace} is there already, and the demo removes its own in the end"
             raise ConfigError(msg)
         try:
@@ -141,7 +141,7 @@ def _remove_log(where: Endpoints) -> bool:
 
 
 def _drive(
-    folder: Path, arguments: dict[str, Any], outcome: Outcome, reader: _Reader, tell: Progress
+    folder: Path, arguments: dict[str, Any], outcome: Outcome, reader: _Reader, report: Progress
 ) -> None:
     """Run the driver process until every day is visible, starting it again after each kill."""
     armed = dict(KILLS)
@@ -156,7 +156,7 @@ def _drive(
                     raise TidegateError(msg)
                 reader.check_alive()
                 again = " (started again)" if outcome.kills else ""
-                tell(reader.newest, f"streaming{again}; {reader.checked} snapshots checked")
+                report(reader.newest, f"streaming{again}; {reader.checked} snapshots checked")
                 time.sleep(0.1)  # a progress tick, nothing waits for it
         finally:
             if driver.poll() is None:
@@ -164,7 +164,7 @@ def _drive(
                 driver.wait()
         if armed and driver.returncode == -signal.SIGKILL:
             outcome.kills.append(f"day {day}: {place}")
-            tell(reader.newest, f"driver killed on day {day}, {place}; starting it again")
+            report(reader.newest, f"driver killed on day {day}, {place}; starting it again")
             del armed[day]
         elif driver.returncode == 0:
             return
@@ -258,11 +258,11 @@ def _start(
 
 def _recovered(log: Path) -> list[int]:
     """The versions a restarted driver finished, as it reported them."""
-    found = []
+    versions = []
     for line in log.read_text().splitlines():
         if line.startswith('{"recovered":'):
-            found += json.loads(line)["recovered"]
-    return found
+            versions += json.loads(line)["recovered"]
+    return versions
 
 
 def _tail(path: Path, lines: int = 15) -> str:

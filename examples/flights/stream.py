@@ -74,14 +74,14 @@ def main(folder: Path, **sink_options: Any) -> None:
         .option("maxFilesPerTrigger", 1)
         .csv(str(folder / "input"))
     )
-    commit, told = sink.each(write), False
+    commit, reported = sink.each(write), False
 
     def run(flights: DataFrame, batch_id: int) -> None:
-        nonlocal told
+        nonlocal reported
         commit(flights, batch_id)
-        if sink.recovered and not told:
+        if sink.recovered and not reported:
             print(json.dumps({"recovered": sink.recovered}), flush=True)
-            told = True
+            reported = True
 
     query = (
         days.writeStream.foreachBatch(run)

@@ -27,7 +27,7 @@ def differences(snapshot: Any, expected: Expected) -> list[str]:
     airports = dict(snapshot.table("airports").scan())
     routes = dict(snapshot.table("routes").scan())
     aircraft = dict(snapshot.table("aircraft").scan())
-    found = {
+    actual = {
         "airports": {origin: value["departures"] for origin, value in airports.items()},
         "routes": {route: value["departures"] for route, value in routes.items()},
         "aircraft": {
@@ -37,7 +37,7 @@ def differences(snapshot: Any, expected: Expected) -> list[str]:
         "cancelled": sum(value["cancelled"] for value in airports.values()),
         "without_tail": sum(value["without_tail"] for value in airports.values()),
     }
-    return [name for name, value in found.items() if value != getattr(expected, name)]
+    return [name for name, value in actual.items() if value != getattr(expected, name)]
 
 
 def main(store: str, store_options: dict[str, Any], namespace: str, stop: Path) -> None:

@@ -77,7 +77,7 @@ class TableRuns(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True):
-    """What one run of a task held at its version, of its key groups."""
+    """The cached rows of one run of a task at its version, of its key groups."""
 
     tables: dict[str, TableRuns]
 
@@ -182,11 +182,11 @@ class StateCache:
     def _open(self) -> None:
         """Take over what holds of this task's key groups at the base version."""
         names = self._names()
-        there = [link for link in self._spec.links if _index_name(link) in names]
-        latest = max((link.version for link in there), default=0)
-        there = [link for link in there if link.version == latest]
-        self._room = self._room_beside(there)
-        for link in there:
+        kept_links = [link for link in self._spec.links if _index_name(link) in names]
+        latest = max((link.version for link in kept_links), default=0)
+        kept_links = [link for link in kept_links if link.version == latest]
+        self._room = self._room_beside(kept_links)
+        for link in kept_links:
             if range(max(link.first_group, self._groups.start), min(link.end_group, self._groups.stop)):
                 try:
                     self._take(_read_index(self._path(_index_name(link))))
@@ -203,10 +203,10 @@ class StateCache:
     def _new(self, name: str) -> _Table:
         return _Table(self._spec.starts.get(name, 0))
 
-    def _room_beside(self, there: Sequence[Link]) -> int:
+    def _room_beside(self, kept_links: Sequence[Link]) -> int:
         """Return this task's share of the host's bytes, by its share of the key groups last cached here."""
-        here = {group for link in there for group in link.groups} | set(self._groups)
-        share = len(self._groups) / (len(here) if there else self._spec.key_groups)
+        here = {group for link in kept_links for group in link.groups} | set(self._groups)
+        share = len(self._groups) / (len(here) if kept_links else self._spec.key_groups)
         return int(self._spec.bytes_max * share)
 
     # -- reading --------------------------------------------------------------------------------
@@ -221,20 +221,20 @@ class StateCache:
         if not self._spec.base_version:
             return pa.nulls(len(rows), pa.binary())
         table = self._tables[name]
-        found = self._look_up(table.runs, rows)
-        missing = pc.is_null(found)
-        held = pc.filter(found, pc.invert(missing))
+        values = self._look_up(table.runs, rows)
+        missing = pc.is_null(values)
+        held = pc.filter(values, pc.invert(missing))
         if len(held) < len(rows):
             asked = rows.filter(missing)
             answers = pc.fill_null(ask(asked), DELETE)
             self._note(table.read, asked, answers)
-            found = pc.replace_with_mask(found, missing, answers)
+            values = pc.replace_with_mask(values, missing, answers)
         absent = pc.sum(pc.equal(pc.binary_slice(held, 0, 1), DELETE)).as_py() or 0
         self._hits += len(held) - absent
         self._absent += absent
         self._misses += len(rows) - len(held)
         self._seconds += time.perf_counter() - began
-        return found
+        return values
 
     def _look_up(self, runs: list[Run], rows: Any) -> Any:
         if not runs:
@@ -450,8 +450,8 @@ class StateCache:
             logger.warning("a part of the cache of state is lost, the store is read instead: %s", error)
 
 
-def _same_keys(one: Any, other: Any) -> bool:
-    return len(one) == len(other) and bool(one["k"].equals(other["k"]) and one["g"].equals(other["g"]))
+def _same_keys(left: Any, right: Any) -> bool:
+    return len(left) == len(right) and bool(left["k"].equals(right["k"]) and left["g"].equals(right["g"]))
 
 
 def _index_name(link: Link) -> str:
@@ -473,7 +473,7 @@ def _write_index(path: Path, index: Index, run: str) -> None:
 
 
 def _read_index(path: Path) -> Index:
-    """Read an index. Raises: OSError, it cannot be read; CorruptError, its content is not of this name."""
+    """Read an index. Raises: OSError: it cannot be read. CorruptError: its content is not of this name."""
     content = path.read_bytes()
     start = len(MAGIC) + CHECKSUM_BYTES
     body = content[start:]

@@ -67,7 +67,7 @@ def find(held: Hashes, held_keys: Any, numbers: Hashes, keys: Any, at: Places) -
 
     ``at`` has the index of each number's key in ``keys``.
     """
-    found = np.full(len(numbers), -1, np.int64)
+    positions = np.full(len(numbers), -1, np.int64)
     rows = np.arange(len(numbers))
     places = np.searchsorted(held, numbers)
     while rows.size:
@@ -78,6 +78,6 @@ def find(held: Hashes, held_keys: Any, numbers: Hashes, keys: Any, at: Places) -
             break
         equal = pc.equal(held_keys.take(pa.array(places)), keys.take(pa.array(at[rows])))
         same = equal.to_numpy(zero_copy_only=False)
-        found[rows[same]] = places[same]
+        positions[rows[same]] = places[same]
         rows, places = rows[~same], places[~same] + 1
-    return found
+    return positions

@@ -9,7 +9,6 @@ loses none.
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
+from tidegate.base import forks
 from tidegate.base.local_dir import check_local_dir
 from tidegate.errors import CorruptError
 from tidegate.sinks.cache.buffer.balance import balance
@@ -25,7 +25,7 @@ from tidegate.sinks.cache.buffer.buffer import Buffer, open_buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
 from tidegate.sinks.cache.buffer.note import Segment
 from tidegate.sinks.cache.buffer.owner import host_at
-from tidegate.sinks.cache.buffer.pressure import Thresholds
+from tidegate.sinks.cache.buffer.policy import LOAD_BELOW
 from tidegate.sinks.cache.runs import ROWS, PieceRef, places_in
 
 DISK_SHARE = 4
@@ -54,14 +54,14 @@ class Pieces:
     def write(self, name: str, rows: Any, version: int, groups: range) -> PieceRef:
         """Write sorted rows of these key groups as a new piece; the result has its checksum.
 
-        Raises: OSError, neither memory nor a disk has room for it; nothing was written.
+        Raises: OSError: neither memory nor a disk has room for it; nothing was written.
         """
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, ROWS) as writer:
             writer.write_batch(rows)
         content = sink.getvalue()
         if not self._buffer.put(name, [content], batch=version, groups=groups):
-            raise OSError(errno.ENOSPC, "no room in memory nor on a disk for a piece of the cache of state")
+            raise OSError(errno.ENOSPC, "no space in memory or on a disk for a piece of the cache of state")
         places = places_in(rows)
         first, last = int(places[0]), int(places[-1])
         return PieceRef(name, first, last, content.size, xxhash.xxh3_64_hexdigest(content))
@@ -70,7 +70,7 @@ class Pieces:
         """Return the rows of a piece, mapped into memory, after a check of their checksum.
 
         It is checked once per process while the file's size and change time stay the same;
-        otherwise the cost would grow with the cache. Raises: CorruptError, the piece is gone, or
+        otherwise the cost would grow with the cache. Raises: CorruptError: the piece is gone, or
         not the one that was written.
         """
         seen = self._buffer.look(ref.name)
@@ -94,10 +94,10 @@ class Pieces:
         """
         files = self._buffer.paths(segment.tier)[segment.path]
         try:
-            found = files.path(name, segment.file).stat()
+            status = files.path(name, segment.file).stat()
         except OSError:
             return None
-        return found.st_ino, found.st_size, found.st_ctime_ns  # ctime cannot be set back
+        return status.st_ino, status.st_size, status.st_ctime_ns  # ctime cannot be set back
 
     def drop(self, name: str) -> None:
         """Drop a piece. One that is being spilled or loaded at this moment stays, for the next sweep."""
@@ -117,7 +117,7 @@ class Pieces:
         recorded.
         """
         memory, disk = self._buffer.used_bytes("memory"), self._buffer.used_bytes("disk")
-        if not disk and memory <= Thresholds().load_below * self._buffer.limit("memory"):
+        if not disk and memory <= LOAD_BELOW * self._buffer.limit("memory"):
             return
         for name, count in requests.items():
             self._buffer.touch(name, batch=version, requests=count)
@@ -127,7 +127,7 @@ class Pieces:
 # -- one per process ------------------------------------------------------------------------------
 
 _pieces: dict[tuple[Any, ...], Pieces] = {}
-_pieces_lock = threading.Lock()
+_pieces_lock = forks.Lock()
 
 
 def host_pieces(

@@ -147,5 +147,5 @@ class Answers:
         """Return stored values in the given order of the keys; null where none was found."""
         at = np.empty_like(self._at)
         at[self._order] = self._at
-        found = pa.concat_arrays(self._found) if self._found else pa.nulls(0, pa.large_binary())
-        return found.take(pa.array(at, mask=at < 0)).cast(pa.binary())
+        answers = pa.concat_arrays(self._found) if self._found else pa.nulls(0, pa.large_binary())
+        return answers.take(pa.array(at, mask=at < 0)).cast(pa.binary())

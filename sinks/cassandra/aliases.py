@@ -37,8 +37,8 @@ class CassandraAliases(Aliases):
         self.where, self._space = space.where, space
 
     def get(self, alias: str) -> Target | None:
-        found = self._row(alias)
-        return None if found is None or found.state != ALIAS else decode(self.where, found.identity, Target)
+        row = self._row(alias)
+        return None if row is None or row.state != ALIAS else decode(self.where, row.identity, Target)
 
     def all(self) -> dict[str, Target]:
         session = self._space.session
@@ -46,8 +46,8 @@ class CassandraAliases(Aliases):
             return {}
         rows = session.rows("names", level=ConsistencyLevel.QUORUM)
         names = sorted(name for name, state in rows if state == ALIAS)
-        found = ((name, self.get(name)) for name in names)
-        return {name: target for name, target in found if target is not None}
+        targets = ((name, self.get(name)) for name in names)
+        return {name: target for name, target in targets if target is not None}
 
     def set(self, alias: str, target: Target) -> None:
         check_name("alias", alias)
@@ -56,27 +56,27 @@ class CassandraAliases(Aliases):
         content, revision = encode(target).decode(), uuid.uuid4()
 
         def once() -> bool | None:
-            found = self._row(alias)
-            if found is None:
+            row = self._row(alias)
+            if row is None:
                 self._decide("new_alias", alias, revision, content)
-            elif found.state == ALIAS:
-                self._decide("set_alias", content, revision, alias, found.space)
+            elif row.state == ALIAS:
+                self._decide("set_alias", content, revision, alias, row.space)
             else:
                 raise name_is_taken(self.where, alias)
             # A write repeated after a lost reply is refused because of its own first effect.
-            stands = self._row(alias)
-            return True if stands is not None and stands.space == revision else None
+            current = self._row(alias)
+            return True if current is not None and current.space == revision else None
 
         changed(self.where, alias, once)
 
     def drop(self, alias: str) -> bool:
         def once() -> bool | None:
-            found = self._row(alias)
-            if found is None or found.state != ALIAS:
+            row = self._row(alias)
+            if row is None or row.state != ALIAS:
                 return False
-            self._decide("drop_alias", alias, found.space)
-            stands = self._row(alias)
-            return True if stands is None or stands.space != found.space else None
+            self._decide("drop_alias", alias, row.space)
+            current = self._row(alias)
+            return True if current is None or current.space != row.space else None
 
         return changed(self.where, alias, once)
 
@@ -86,8 +86,8 @@ class CassandraAliases(Aliases):
         if not session.has_tables():
             return None
         # SERIAL: acknowledged changes are seen, whichever data centre they were made in.
-        found = session.rows("find", alias, level=ConsistencyLevel.SERIAL)
-        return Named(*found[0]) if found else None
+        rows = session.rows("find", alias, level=ConsistencyLevel.SERIAL)
+        return Named(*rows[0]) if rows else None
 
     def _decide(self, name: str, *values: object) -> None:
         """Send a conditional write, whose outcome is read back."""

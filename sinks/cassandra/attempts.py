@@ -37,7 +37,7 @@ class NotedAttempts:
         """As ``Attempts.begin``. The schemas are sent together with the note."""
         space, session = self._space, self._space.session
         new = stamp.version > self._look(stamp, epoch)
-        kept = [(space.made.space, one.schema_id, encode(one).decode()) for one in schemas]
+        kept = [(space.made.space, schema.schema_id, encode(schema).decode()) for schema in schemas]
         writes = [(session.bind("put_schema", values, space.write_at), 1) for values in kept]
         if new:
             note = (NO_GROUP, stamp.attempt, 0, stamp.decided_at_us)
@@ -50,17 +50,17 @@ class NotedAttempts:
         return new
 
     def _look(self, stamp: Stamp, epoch: int) -> int:
-        """Return the visible version. Raises: WalGapError, FencedError, the attempt may not write."""
+        """Return the visible version. Raises: WalGapError, FencedError: the attempt may not write."""
         space, session = self._space, self._space.session
         here, level = space.made.space, space.read_at
         reads = (
             (session.bind("notes", (here, stamp.version, NO_GROUP, NO_GROUP), level), 1),
             (session.bind("pointer", (here,), level), 1),
         )
-        notes, found = session.each(iter(reads))
-        if not found or found[0][0] is None:
+        notes, pointers = session.each(iter(reads))
+        if not pointers or pointers[0][0] is None:
             raise dropped(space.where)
-        visible, _, standing, writer, *_ = found[0]
+        visible, _, standing, writer, *_ = pointers[0]
         if standing > epoch:
             raise fenced(space.where, stamp, standing, epoch, writer)
         if stamp.version > visible:
@@ -85,28 +85,28 @@ class NotedAttempts:
 
     def begun(self) -> list[Stamp]:
         """As ``Attempts.begun``. A discarded attempt with later notes counts as not discarded."""
-        found, version = list[Stamp](), self._space.look().pointer.visible + 1
+        stamps, version = list[Stamp](), self._space.look().pointer.visible + 1
         while notes := self._space.rows("all_notes", version):
             begun = {name: at_us for group, name, _, at_us in notes if group == NO_GROUP}
             brought = {name.rpartition("/")[0] for group, name, _, _ in notes if group != NO_GROUP}
-            for name, at_us in sorted(begun.items(), key=lambda one: one[1]):
+            for name, at_us in sorted(begun.items(), key=lambda note: note[1]):
                 if name.startswith(DISCARD):
-                    found.append(Stamp(version, at_us, DISCARDED))
+                    stamps.append(Stamp(version, at_us, DISCARDED))
                 elif DISCARD + name not in begun or name in brought:
-                    found.append(Stamp(version, at_us, name))
+                    stamps.append(Stamp(version, at_us, name))
             version += 1
-        return found
+        return stamps
 
     def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
         """As ``Attempts.discard``: refuse first, then drop rows, then their notes."""
         pointer = self._space.look().pointer
         if pointer.epoch > epoch:
             raise fenced(self._space.where, lost[0], pointer.epoch, epoch, pointer.writer)
-        for one in lost:
-            self._rows.note(one, [(NO_GROUP, DISCARD + one.attempt, 0, one.decided_at_us)])
+        for stamp in lost:
+            self._rows.note(stamp, [(NO_GROUP, DISCARD + stamp.attempt, 0, stamp.decided_at_us)])
         self._rows.begun = None
         self._rows.drop_lost(lost)
-        for one in lost:
-            notes = self._space.rows("all_notes", one.version)
-            brought = [note[:3] for note in notes if note[1].rpartition("/")[0] == one.attempt]
-            self._rows.drop_noted(one, brought)
+        for stamp in lost:
+            notes = self._space.rows("all_notes", stamp.version)
+            brought = [note[:3] for note in notes if note[1].rpartition("/")[0] == stamp.attempt]
+            self._rows.drop_noted(stamp, brought)

@@ -20,10 +20,10 @@ from tidegate.sinks.cassandra.client.statements import tables
 from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
 
 WHOLE = "a version is seen whole or not at all (I1)"
-KEPT = "what was made visible stays (I3, I10)"
+KEPT = "visible versions stay (I3, I10)"
 ONE_WRITER = "one writer at a time, nothing goes back (I6, I9)"
-APPLIED = "what is decided can be applied (I4)"
-AWAY = "readers and the stream go on when a node is lost"
+APPLIED = "decided versions can be applied (I4)"
+AWAY = "readers and the stream continue when a node is lost"
 BOUNDED = "disks do not fill up (I11)"
 
 TABLES = "SELECT * FROM system_schema.tables WHERE keyspace_name = %s"
@@ -64,15 +64,15 @@ def set_up(space: CassandraNamespace, value_bytes_max: int, *, thorough: bool) -
     nodes = [Node(str(h.address), str(h.datacenter), h.is_up, str(h.release_version or "")) for h in hosts]
     scylla = is_scylla(session.cluster.metadata.keyspaces)
     checks = [version(nodes, scylla=scylla)]
-    found = session.plain(KEYSPACES, session.settings.keyspace)
-    keyspace = keyspace_of(found[0]) if found else Keyspace(session.settings.keyspace, planned(session))
-    made = _made(space)
-    if found or session.settings.create:
-        checks += _keyspace(space, keyspace, nodes, made)
+    rows = session.plain(KEYSPACES, session.settings.keyspace)
+    keyspace = keyspace_of(rows[0]) if rows else Keyspace(session.settings.keyspace, planned(session))
+    existing = _made(space)
+    if rows or session.settings.create:
+        checks += _keyspace(space, keyspace, nodes, existing)
     checks += _tables(space)
     if thorough:
         copies = sum(keyspace.copies.values())
-        checks += limits.set_up(space, made, copies, value_bytes_max)
+        checks += limits.set_up(space, existing, copies, value_bytes_max)
     return checks
 
 
@@ -85,10 +85,10 @@ def _made(space: CassandraNamespace) -> Made | None:
 
 
 def _keyspace(
-    space: CassandraNamespace, keyspace: Keyspace, nodes: list[Node], made: Made | None
+    space: CassandraNamespace, keyspace: Keyspace, nodes: list[Node], existing: Made | None
 ) -> Iterator[Check]:
-    level = made.written.consistency if made else space.settings.consistency or CONSISTENCY
-    dc = made.written.dc if made else space.session.local_dc
+    level = existing.written.consistency if existing else space.settings.consistency or CONSISTENCY
+    dc = existing.written.dc if existing else space.session.local_dc
     yield replication(keyspace, nodes, level, dc)
     yield durable(keyspace)
     yield quorum(keyspace, nodes, level, dc)
@@ -96,13 +96,15 @@ def _keyspace(
 
 
 def _tables(space: CassandraNamespace) -> Iterator[Check]:
-    found = {row["table_name"]: row for row in space.session.plain(TABLES, space.settings.keyspace)}
-    if not set(tables()) <= set(found):
+    rows = {row["table_name"]: row for row in space.session.plain(TABLES, space.settings.keyspace)}
+    if not set(tables()) <= set(rows):
         if space.settings.create:
-            yield Check("tables", "pass", "not there yet; the first batch makes them (create)", APPLIED)
+            yield Check(
+                "tables", "pass", "they do not exist yet; the first batch creates them (create)", APPLIED
+            )
         else:
             yield Check("tables", "fail", space.not_made, APPLIED, may_be_allowed=False)
-    ours = {name: row for name, row in found.items() if name in tables()}
+    ours = {name: row for name, row in rows.items() if name in tables()}
     if ours:
         yield gc_grace(ours)
         yield time_to_live(ours)
@@ -118,9 +120,9 @@ def is_scylla(keyspaces: Mapping[str, Any]) -> bool:
 
 def keyspace_of(row: Mapping[str, Any]) -> Keyspace:
     """Decode a keyspace from its row in system_schema.keyspaces."""
-    told = dict(row["replication"])
-    kind = told.pop("class", "").rpartition(".")[2]
-    copies = {("" if dc == "replication_factor" else dc): str(number) for dc, number in told.items()}
+    options = dict(row["replication"])
+    kind = options.pop("class", "").rpartition(".")[2]
+    copies = {("" if dc == "replication_factor" else dc): str(number) for dc, number in options.items()}
     numbers = {dc: int(found[0]) for dc, number in copies.items() if (found := re.match(r"\d+", number))}
     return Keyspace(
         row["keyspace_name"],
@@ -136,23 +138,25 @@ def keyspace_of(row: Mapping[str, Any]) -> Keyspace:
 
 def version(nodes: list[Node], *, scylla: bool) -> Check:
     """Check that all nodes run a version that tidegate knows."""
-    told = sorted({node.version for node in nodes})
-    shown = f"{'ScyllaDB, as ' if scylla else ''}Cassandra {' and '.join(told)}"
+    versions = sorted({node.version for node in nodes})
+    shown = f"{'ScyllaDB, as ' if scylla else ''}Cassandra {' and '.join(versions)}"
     if scylla:
         untested = (
             f"{shown}: tidegate is not tested with it; conditional writes need a keyspace without tablets"
         )
-        return Check("version", "warn", f"{untested}, unless yours has them there", WHOLE)
-    numbers = {tuple(int(part) for part in re.findall(r"\d+", each)[:2]) for each in told}
+        return Check("version", "warn", f"{untested}, unless your release has them with tablets", WHOLE)
+    numbers = {tuple(int(part) for part in re.findall(r"\d+", each)[:2]) for each in versions}
     if not numbers or () in numbers:
-        return Check("version", "warn", f"cannot be told: {shown}", WHOLE)
+        return Check("version", "warn", f"not known: {shown}", WHOLE)
     if min(numbers) < VERSION_MIN:
         old = f"{shown}: 4.1 or later is needed; before 4.0 conditional writes could contradict reads"
         return Check("version", "fail", old, WHOLE, may_be_allowed=False)
     if not numbers <= set(KNOWN):
-        return Check("version", "warn", f"{shown}: tidegate is made for 4.1 and 5.0", WHOLE)
+        return Check("version", "warn", f"{shown}: tidegate supports 4.1 and 5.0", WHOLE)
     if len(numbers) > 1:
-        return Check("version", "warn", f"{shown}: an upgrade is under way; no schema can be made now", WHOLE)
+        return Check(
+            "version", "warn", f"{shown}: an upgrade is in progress; the schema cannot be changed now", WHOLE
+        )
     return Check("version", "pass", shown, WHOLE)
 
 
@@ -173,7 +177,7 @@ def replication(keyspace: Keyspace, nodes: list[Node], level: str, dc: str) -> C
     least = min(number for number in keyspace.copies.values() if number)
     alone = len(nodes) == 1 and is_loopback(nodes[0].address)
     if least == 1 and not alone:
-        return check("fail", f"one copy: what one disk loses is lost; {mend}")
+        return check("fail", f"one copy: rows on a lost disk are lost; {mend}")
     if keyspace.simple and len(dcs) > 1:
         return check("fail", f"SimpleStrategy knows no data centres, and there are {', '.join(dcs)}; {mend}")
     if keyspace.simple and not alone:
@@ -192,7 +196,7 @@ def durable(keyspace: Keyspace) -> Check:
     if keyspace.durable:
         return Check("durable writes", "pass", "on", KEPT)
     mend = f"ALTER KEYSPACE {keyspace.name} WITH durable_writes = true"
-    off = f"off: a restart takes what was acknowledged; {mend}"
+    off = f"off: a restart loses acknowledged writes; {mend}"
     return Check("durable writes", "fail", off, KEPT)
 
 
@@ -206,16 +210,16 @@ def quorum(keyspace: Keyspace, nodes: list[Node], level: str, dc: str) -> Check:
         down = [node.address for node in here if node.up is False]
         spare = copies - (copies // 2 + 1)
         if copies > len(here):
-            found = f"{counted}: {copies} copies cannot lie on {_nodes(len(here))} of {each}"
-            return Check("nodes", "warn", found, AWAY)
+            finding = f"{counted}: {copies} copies do not fit on {_nodes(len(here))} of {each}"
+            return Check("nodes", "warn", finding, AWAY)
         if copies and len(down) > spare:
-            found = (
+            finding = (
                 f"{counted}: {', '.join(down)} down; with {copies} copies only {spare} may be: writes wait"
             )
-            return Check("nodes", "warn", found, AWAY)
+            return Check("nodes", "warn", finding, AWAY)
         if down:
-            found = f"{counted}: {', '.join(down)} down; {REPAIR} if that lasts for more than three hours"
-            return Check("nodes", "warn", found, AWAY)
+            finding = f"{counted}: {', '.join(down)} down; {REPAIR} if that lasts for more than three hours"
+            return Check("nodes", "warn", finding, AWAY)
     return Check("nodes", "pass", counted, AWAY)
 
 
@@ -231,52 +235,52 @@ def consistency(keyspace: Keyspace, level: str, dc: str) -> Check:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def gc_grace(found: Mapping[str, Mapping[str, Any]]) -> Check:
+def gc_grace(tables: Mapping[str, Mapping[str, Any]]) -> Check:
     """Check how long tombstones stay: nothing older may be written again after they are gone."""
-    told = found.get("tidegate_rows", {}).get("gc_grace_seconds")
-    if told is None:
-        return Check("gc_grace", "warn", "cannot be told", KEPT)
-    if told < GC_GRACE_MIN_S:
+    seconds = tables.get("tidegate_rows", {}).get("gc_grace_seconds")
+    if seconds is None:
+        return Check("gc_grace", "warn", "not reported", KEPT)
+    if seconds < GC_GRACE_MIN_S:
         short = (
-            f"{told:,} s: a node that was down for longer, or a write that lands later, brings back what was"
-            f" deleted; ALTER TABLE tidegate_rows WITH gc_grace_seconds = {GC_GRACE_MIN_S}"
+            f"{seconds:,} s: a node that was down for longer, or a write that arrives later, brings back"
+            f" deleted rows; ALTER TABLE tidegate_rows WITH gc_grace_seconds = {GC_GRACE_MIN_S}"
         )
         return Check("gc_grace", "fail", short, KEPT)
-    return Check("gc_grace", "pass", f"{told / 86_400:.0f} days; {REPAIR}", KEPT)
+    return Check("gc_grace", "pass", f"{seconds / 86_400:.0f} days; {REPAIR}", KEPT)
 
 
-def time_to_live(found: Mapping[str, Mapping[str, Any]]) -> Check:
+def time_to_live(tables: Mapping[str, Mapping[str, Any]]) -> Check:
     """Check that none of tidegate's rows can expire."""
-    wrong = sorted(name for name, row in found.items() if row.get("default_time_to_live"))
+    wrong = sorted(name for name, row in tables.items() if row.get("default_time_to_live"))
     if wrong:
         gone = f"{', '.join(wrong)}: rows vanish by age; ALTER TABLE ... WITH default_time_to_live = 0"
         return Check("time to live", "fail", gone, KEPT)
     return Check("time to live", "pass", "none", KEPT)
 
 
-def compaction(found: Mapping[str, Mapping[str, Any]]) -> Check:
+def compaction(tables: Mapping[str, Mapping[str, Any]]) -> Check:
     """Check for strategies by time, which use write timestamps as ages, and may drop whole files by them."""
     classes = {
         name: str((row.get("compaction") or {}).get("class", "")).rpartition(".")[2]
-        for name, row in found.items()
+        for name, row in tables.items()
     }
     wrong = sorted(name for name, strategy in classes.items() if strategy in NOT_FOR_ROWS)
     if wrong:
         by_time = (
-            f"{', '.join(wrong)}: {classes[wrong[0]]} keeps a row and its tombstone apart, and neither goes;"
-            " set LeveledCompactionStrategy or UnifiedCompactionStrategy"
+            f"{', '.join(wrong)}: {classes[wrong[0]]} keeps a row and its tombstone apart, so neither is"
+            " removed; set LeveledCompactionStrategy or UnifiedCompactionStrategy"
         )
         return Check("compaction", "fail", by_time, BOUNDED)
     return Check("compaction", "pass", classes.get("tidegate_rows") or "the default", BOUNDED)
 
 
-def read_repair(found: Mapping[str, Mapping[str, Any]]) -> Check:
+def read_repair(tables: Mapping[str, Mapping[str, Any]]) -> Check:
     """Check that a flip seen by one quorum is seen by the next, acknowledged or not."""
-    told = found.get("tidegate_pointers", {}).get("read_repair")
-    if told is None or told.upper() == "BLOCKING":
-        return Check("read repair", "pass", "blocking" if told else "as the server does it", ONE_WRITER)
+    strategy = tables.get("tidegate_pointers", {}).get("read_repair")
+    if strategy is None or strategy.upper() == "BLOCKING":
+        return Check("read repair", "pass", "blocking" if strategy else "the server's default", ONE_WRITER)
     off = (
-        f"{told}: while a version is made visible, a reader may see it and the next one not;"
+        f"{strategy}: while a version is made visible, a reader may see it and the next one not;"
         " ALTER TABLE tidegate_pointers WITH read_repair = 'BLOCKING'"
     )
     return Check("read repair", "fail", off, ONE_WRITER)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import calendar
 import os
-import threading
 import uuid
 from typing import Any, NamedTuple
 
 import msgspec
 from cassandra import ConsistencyLevel
 
+from tidegate.base import forks
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError
 from tidegate.sinks.cassandra.client import schema
@@ -101,7 +101,7 @@ class CassandraNamespace:
     def not_made(self) -> str:
         """The remedy where keyspace or tables are missing."""
         return (
-            f"keyspace {self.settings.keyspace} or a table in it is not there; make them with"
+            f"keyspace {self.settings.keyspace} or a table in it does not exist; create them with"
             " `tidegate init`, or set store_options={'create': True, 'replication': {'<data centre>': 3}}"
         )
 
@@ -135,15 +135,18 @@ class CassandraNamespace:
     def made(self) -> Made:
         """The namespace that this instance works on, found once.
 
-        Raises: ConfigError, there is none, or it cannot be read from here.
+        Raises: ConfigError: there is none, or it cannot be read from here.
         """
         if self._made is None:
-            found = self._find()
-            if found is None:
+            existing = self._find()
+            if existing is None:
                 raise nothing_here(self.where)
-            if self._known not in (None, found.space):  # another one was created since its identity was read
+            if self._known not in (
+                None,
+                existing.space,
+            ):  # another one was created since its identity was read
                 raise dropped(self.where)
-            self._made = self._readable(found)
+            self._made = self._readable(existing)
         return self._made
 
     def find(self) -> Made | None:
@@ -151,27 +154,27 @@ class CassandraNamespace:
         return self._made or self._find()
 
     def identity(self) -> Identity | None:
-        found = self._find()
-        if found is None:
+        existing = self._find()
+        if existing is None:
             return None
-        self._known = self._known or found.space
-        return found.identity
+        self._known = self._known or existing.space
+        return existing.identity
 
     def _find(self, *, state: str = HERE) -> Made | None:
         if not self.session.has_tables():
             return None
         # SERIAL: a half-done conditional write is settled first.
-        found = self.session.rows("find", self.namespace, level=ConsistencyLevel.SERIAL)
-        if not found or found[0][3] != state:
+        rows = self.session.rows("find", self.namespace, level=ConsistencyLevel.SERIAL)
+        if not rows or rows[0][3] != state:
             return None
-        space, identity, settings, _ = found[0]
+        space, identity, settings, _ = rows[0]
         written = decode(self.where, settings, Written)
         read_at = read_level(written.consistency, self.settings.read_consistency, self.where)
         identity = decode(self.where, identity, Identity)
         return Made(space, identity, written, _level(read_at), _level(written.consistency))
 
-    def _readable(self, found: Made) -> Made:
-        written, local = found.written, self.session.local_dc
+    def _readable(self, existing: Made) -> Made:
+        written, local = existing.written, self.session.local_dc
         asked = self.settings.consistency
         if asked and asked != written.consistency:
             raise ConfigError(
@@ -181,10 +184,10 @@ class CassandraNamespace:
         if written.consistency == CONSISTENCY and local != written.dc:
             raise ConfigError(
                 f"{self.where}: it is written at {CONSISTENCY} in data centre {written.dc}, and this client"
-                f" is in {local}, where a version may be only partly there; read in {written.dc}, or make a"
+                f" is in {local}, where a version may be incomplete; read in {written.dc}, or create a"
                 " namespace with store_options={'consistency': 'EACH_QUORUM'}"
             )
-        return found
+        return existing
 
     def prepare(self) -> list[str]:
         """Create keyspace and tables; return descriptions of them."""
@@ -210,37 +213,37 @@ class CassandraNamespace:
 
     def begin_drop(self) -> bool:
         """Hide the namespace permanently, as the first step of a drop; return whether there was one."""
-        found = self._find()
-        if found is not None:
-            if self._known not in (None, found.space):
+        existing = self._find()
+        if existing is not None:
+            if self._known not in (None, existing.space):
                 raise dropped(self.where)
-            level = found.write_at
-            self.session.decide(("begin_drop", self.namespace, found.space), level=level)
+            level = existing.write_at
+            self.session.decide(("begin_drop", self.namespace, existing.space), level=level)
         self._made = self._known = None
         self.visible = self.horizon = self.merged = 0
-        return found is not None
+        return existing is not None
 
     def finish_drop(self) -> bool:
         """Delete a hidden namespace; return whether there was one. Repeatable."""
-        found = self._find(state=DROPPING)
-        if found is None:
+        existing = self._find(state=DROPPING)
+        if existing is None:
             return False
-        level, session = found.write_at, self.session
-        rows = session.rows("versions", found.space, level=level)
+        level, session = existing.write_at, self.session
+        rows = session.rows("versions", existing.space, level=level)
         versions = [version for (version,) in rows if version is not None]  # a pointer alone: one row, none
         # One more version may have been applied and not published.
         for version in {*versions, max(versions, default=0) + 1}:
-            session.write("drop_notes", NEVER_AGAIN_US, found.space, version, level=level)
-        for (table,) in session.rows("tables", found.space, level=level):
+            session.write("drop_notes", NEVER_AGAIN_US, existing.space, version, level=level)
+        for (table,) in session.rows("tables", existing.space, level=level):
             requests = (
-                (session.bind("drop_rows", (NEVER_AGAIN_US, found.space, table, group), level), 1)
-                for group in range(found.identity.key_groups)
+                (session.bind("drop_rows", (NEVER_AGAIN_US, existing.space, table, group), level), 1)
+                for group in range(existing.identity.key_groups)
             )
             for _ in session.each(requests):
                 pass
         for name in ("drop_tables", "drop_schemas", "drop_all_leases", "drop_pointer"):
-            session.write(name, NEVER_AGAIN_US, found.space, level=level)
-        session.decide(("end_drop", self.namespace, found.space), level=level)
+            session.write(name, NEVER_AGAIN_US, existing.space, level=level)
+        session.decide(("end_drop", self.namespace, existing.space), level=level)
         return True
 
     # -- the pointer ---------------------------------------------------------------------------
@@ -254,10 +257,10 @@ class CassandraNamespace:
         """
         space = self.made.space
         level = ConsistencyLevel.SERIAL if settle or self.writing else self.read_at
-        found = self.session.rows("pointer", space, level=level)
-        if not found or found[0][0] is None:
+        rows = self.session.rows("pointer", space, level=level)
+        if not rows or rows[0][0] is None:
             raise dropped(self.where)
-        visible, digest, epoch, writer, horizon, filled, beat, leases_at, now = found[0]
+        visible, digest, epoch, writer, horizon, filled, beat, leases_at, now = rows[0]
         age_s = None if beat is None else max(0.0, (now - beat).total_seconds())
         self.visible, self.horizon = max(self.visible, visible), max(self.horizon, horizon)
         self.merged = max(self.merged, horizon - 1, filled or 0)
@@ -282,18 +285,8 @@ def milliseconds(moment: Any) -> int:
     return calendar.timegm(moment.timetuple()) * 1_000 + int(moment.microsecond) // 1_000
 
 
-_taking = threading.RLock()
-"""Held while a session is taken or released. It is global: one connection is made at a time.
-Reentrant, since a garbage collection in the same thread may close a store.
-"""
-
-
-def _after_fork() -> None:
-    global _taking  # noqa: PLW0603 - a thread of the parent may have held it
-    _taking = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_taking = forks.Lock()
+"""Held while a session is taken or released. It is global: one connection is made at a time."""
 
 
 def _level(name: str) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import calendar
 import re
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tidegate.base.checks import Check, Outcome
+from tidegate.base.checks import Check, Outcome, by_server, number_of
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.options import KEY_BYTES_MAX
@@ -17,8 +16,8 @@ from tidegate.sinks.cassandra.client.session import FETCH_ROWS, Fields
 from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
 from tidegate.sinks.cassandra.rows import KEYS_AT_ONCE
 
-APPLIED = "what is decided can be applied (I4)"
-LEASED = "leases hold as long as they say (I8), versions by time"
+APPLIED = "decided versions can be applied (I4)"
+LEASED = "leases last as long as promised (I8), versions by time"
 DURABLE = "durable before visible (I3)"
 READ = "a version can be read"
 
@@ -46,7 +45,9 @@ class Clock(NamedTuple):
     most_s: float
 
 
-def set_up(space: CassandraNamespace, made: Made | None, copies: int, value_bytes_max: int) -> list[Check]:
+def set_up(
+    space: CassandraNamespace, existing: Made | None, copies: int, value_bytes_max: int
+) -> list[Check]:
     """Return one result per check, for every node of this data centre. Writes nothing."""
     session = space.session
     agreed = session.agree()
@@ -55,15 +56,15 @@ def set_up(space: CassandraNamespace, made: Made | None, copies: int, value_byte
         Check("schema", "pass" if agreed else "warn", "all nodes agree" if agreed else differs, APPLIED)
     ]
     checks.append(clocks([_clock(space, host) for host in session.hosts()]))
-    told = {str(host.address): _settings(space, host) for host in session.hosts()}
+    nodes = {str(host.address): _settings(space, host) for host in session.hosts()}
     looks: list[Callable[[Settings], Check]] = [
         refusals,
         lambda settings: sizes(settings, value_bytes_max),
         lambda settings: commit_log(settings, copies),
     ]
     for look in looks:
-        checks += _of_each(told, look)
-    checks.append(partitions(_largest(space), made.identity.key_groups if made else None))
+        checks += _by_server(nodes, look)
+    checks.append(partitions(_largest(space), existing.identity.key_groups if existing else None))
     return checks
 
 
@@ -74,16 +75,16 @@ def _settings(space: CassandraNamespace, host: Any) -> Settings | None:
         return None
 
 
-def _of_each(told: Mapping[str, Settings | None], look: Callable[[Settings], Check]) -> Iterator[Check]:
-    """Yield the check of every node: once if all are alike, else with the nodes' addresses."""
-    alike: dict[Check, list[str]] = defaultdict(list)
-    for address, settings in told.items():
-        check = look(settings or {})
-        if not settings:
-            check = check._replace(outcome="warn", found="cannot be told: system_views is barred")
-        alike[check].append(address)
-    for check, addresses in alike.items():
-        yield check if len(alike) == 1 else check._replace(found=f"{', '.join(addresses)}: {check.found}")
+def _by_server(nodes: Mapping[str, Settings | None], look: Callable[[Settings], Check]) -> Iterator[Check]:
+    """Yield the check of every node's settings; a warning where the node bars them."""
+
+    def check(settings: Settings | None) -> Check:
+        result = look(settings or {})
+        return (
+            result if settings else result._replace(outcome="warn", found="not known: system_views is barred")
+        )
+
+    return by_server((address, check(settings)) for address, settings in nodes.items())
 
 
 # -- clocks -----------------------------------------------------------------------------------------
@@ -93,23 +94,23 @@ def _clock(space: CassandraNamespace, host: Any) -> Clock:
     before = time.time()
     now = space.session.plain(NOW, host=host)[0]["now"]
     after = time.time()
-    told = calendar.timegm(now.timetuple()) + now.microsecond / 1e6
-    return Clock(str(host.address), told - after, told + 0.001 - before)
+    node_s = calendar.timegm(now.timetuple()) + now.microsecond / 1e6
+    return Clock(str(host.address), node_s - after, node_s + 0.001 - before)
 
 
-def clocks(found: Sequence[Clock]) -> Check:
+def clocks(readings: Sequence[Clock]) -> Check:
     """Check the certain difference of the clocks: between nodes, and from this machine's."""
-    if not found:
-        return Check("clocks", "warn", "cannot be told: no node is up", LEASED)
-    apart = max(clock.least_s for clock in found) - min(clock.most_s for clock in found)
-    here = max(max(clock.least_s, -clock.most_s) for clock in found)
+    if not readings:
+        return Check("clocks", "warn", "not known: no node is up", LEASED)
+    apart = max(clock.least_s for clock in readings) - min(clock.most_s for clock in readings)
+    here = max(max(clock.least_s, -clock.most_s) for clock in readings)
     worst = max(apart, here)
     outcome: Outcome = "fail" if worst > CLOCK_FAIL_S else "warn" if worst > CLOCK_WARN_S else "pass"
     if outcome == "pass":
         return Check("clocks", outcome, "this machine's and the nodes' agree", LEASED)
-    far = max(found, key=lambda clock: max(clock.least_s, -clock.most_s)).address
-    told = f"{worst:,.1f} s apart, {far} most of all: run NTP on all nodes and here"
-    return Check("clocks", outcome, told, LEASED)
+    far = max(readings, key=lambda clock: max(clock.least_s, -clock.most_s)).address
+    differs = f"{worst:,.1f} s apart, {far} most of all: run NTP on all nodes and here"
+    return Check("clocks", outcome, differs, LEASED)
 
 
 # -- settings -----------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ def refusals(settings: Settings) -> Check:
     wrong = list(_refused(settings))
     if wrong:
         return Check("guardrails", "fail", "; ".join(wrong), f"{APPLIED}; {READ}", may_be_allowed=False)
-    few = number(settings, "tombstone_failure_threshold")
+    few = number_of(settings, "tombstone_failure_threshold")
     if few is not None and 0 <= few < TOMBSTONES_MIN:
         low = (
             f"tombstone_failure_threshold {few:,}: scans past many deleted keys fail; set {TOMBSTONES_MIN:,}"
@@ -132,20 +133,20 @@ def refusals(settings: Settings) -> Check:
 
 
 def _refused(settings: Settings) -> Iterator[str]:
-    for name, what in (
+    for name, reason in (
         ("allow_filtering_enabled", "scans filter by version within a key group"),
         ("group_by_enabled", "scans and reads of many keys group by key"),
         ("user_timestamps_enabled", "every write has its version's timestamp"),
     ):
         if settings.get(name) == "false":
-            yield f"{name} false: {what}; set it to true"
-    for name, least, what in (
+            yield f"{name} false: {reason}; set it to true"
+    for name, least, reason in (
         ("in_select_cartesian_product_fail_threshold", KEYS_AT_ONCE, "keys are read"),
         ("page_size_fail_threshold", FETCH_ROWS, "rows are fetched"),
     ):
-        limit = number(settings, name)
+        limit = number_of(settings, name)
         if limit is not None and 0 <= limit < least:
-            yield f"{name} {limit}: {least:,} {what} at once; raise it to that"
+            yield f"{name} {limit}: {least:,} {reason} at once; raise it to that"
     for kind in ("read", "write"):
         name = f"{kind}_consistency_levels_disallowed"
         levels = set(re.findall(r"\w+", settings.get(name, ""))) & {"LOCAL_QUORUM", "SERIAL"}
@@ -161,13 +162,13 @@ def sizes(settings: Settings, value_bytes_max: int) -> Check:
     """Check that the largest value fits into a request, a mutation and a column."""
     wanted = value_bytes_max + KEY_BYTES_MAX + OVERHEAD_BYTES
     names = ("native_transport_max_frame_size", "max_mutation_size", "column_value_size_fail_threshold")
-    found = {name: size for name in names if (size := in_bytes(settings.get(name, ""))) is not None}
-    if not found:
-        return Check("value size", "warn", "cannot be told", APPLIED)
-    least = min(found, key=lambda name: found[name])
-    if found[least] < wanted:
-        fits = max(1, found[least] - KEY_BYTES_MAX - OVERHEAD_BYTES)
-        has = f"{least} is {found[least]:,} bytes"
+    limits = {name: size for name in names if (size := in_bytes(settings.get(name, ""))) is not None}
+    if not limits:
+        return Check("value size", "warn", "not reported", APPLIED)
+    least = min(limits, key=lambda name: limits[name])
+    if limits[least] < wanted:
+        fits = max(1, limits[least] - KEY_BYTES_MAX - OVERHEAD_BYTES)
+        has = f"{least} is {limits[least]:,} bytes"
         small = f"{has}: set value_bytes_max to at most {fits:,}, or raise it to {wanted:,}"
         return Check("value size", "warn", small, APPLIED)
     return Check("value size", "pass", f"values of {value_bytes_max / MIB:.0f} MiB fit", APPLIED)
@@ -177,26 +178,20 @@ def commit_log(settings: Settings, copies: int) -> Check:
     """Check that an acknowledged write is on a disk."""
     sync = settings.get("commitlog_sync")
     if sync is None:
-        return Check("commit log", "warn", "cannot be told", DURABLE)
+        return Check("commit log", "warn", "not reported", DURABLE)
     if sync != "periodic":
         return Check("commit log", "pass", f"{sync}: on disk before it is acknowledged", DURABLE)
     period = settings.get("commitlog_sync_period", "its period")
-    lost = f"periodic: machines that lose power at the same time lose what they acknowledged in {period}"
+    lost = f"periodic: machines that lose power at the same time lose the writes of {period}"
     return Check(
         "commit log", "pass" if copies > 1 else "warn", f"{lost}; batch or group waits for it", DURABLE
     )
 
 
-def number(settings: Settings, name: str) -> int | None:
-    """Return a setting that is a whole number; None: not reported."""
-    found = re.fullmatch(r"-?\d+", settings.get(name, ""))
-    return int(found[0]) if found else None
-
-
 def in_bytes(text: str) -> int | None:
     """Parse a size as Cassandra writes it; None: none, or no limit."""
-    found = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB)", text)
-    return int(found[1]) * UNITS[found[2]] if found else None
+    parts = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB)", text)
+    return int(parts[1]) * UNITS[parts[2]] if parts else None
 
 
 # -- partitions ------------------------------------------------------------------------------------------
@@ -206,23 +201,25 @@ def _largest(space: CassandraNamespace) -> int | None:
     """Return the bytes of the largest partition of rows, of any namespace of the keyspace; None:
     not reported.
     """
-    found: list[int] = []
+    partition_bytes: list[int] = []
     session, keyspace = space.session, space.settings.keyspace
     for host in session.hosts():
         try:
             rows: list[Fields] = session.plain(LARGEST, host=host)
             of = [r for r in rows if (r["keyspace_name"], r["table_name"]) == (keyspace, "tidegate_rows")]
-            found += [int(row["mebibytes"]) * MIB for row in of]
+            partition_bytes += [int(row["mebibytes"]) * MIB for row in of]
         except (ConfigError, KeyError):
             estimates = session.plain(ESTIMATES, keyspace, host=host)
-            found += [r["mean_partition_size"] for r in estimates if r["table_name"] == "tidegate_rows"]
-    return max(found, default=None)
+            partition_bytes += [
+                r["mean_partition_size"] for r in estimates if r["table_name"] == "tidegate_rows"
+            ]
+    return max(partition_bytes, default=None)
 
 
 def partitions(largest: int | None, groups: int | None) -> Check:
     """Check the largest partition: a key group of a table is one, and key groups are fixed for life."""
     if largest is None:
-        return Check("partitions", "pass", "none yet, or their sizes are not told", READ)
+        return Check("partitions", "pass", "none yet, or their sizes are not reported", READ)
     shown = f"the largest takes {largest / MIB:,.0f} MiB"
     if largest <= PARTITION_WARN_BYTES:
         return Check("partitions", "pass", shown, READ)
@@ -230,5 +227,7 @@ def partitions(largest: int | None, groups: int | None) -> Check:
     if groups is not None:
         times = -(-largest // PARTITION_WANTED_BYTES)
         advice = f"{min(KEY_GROUPS_MAX, 1 << (groups * times - 1).bit_length()):,} key groups, not {groups:,}"
-    found = f"{shown}, and above 100 all gets slow; make the next namespace of that size with {advice}"
-    return Check("partitions", "warn", found, READ)
+    finding = (
+        f"{shown}, and above 100 MiB requests get slow; create the next namespace of that size with {advice}"
+    )
+    return Check("partitions", "warn", finding, READ)

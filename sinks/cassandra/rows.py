@@ -29,18 +29,19 @@ from tidegate.sinks.cassandra.client.batch import (
     bigint,
     bound,
     joined,
-    one,
     routing_key,
     rows,
     rows_of_groups,
+    single,
     statement,
 )
 from tidegate.sinks.cassandra.namespace import CassandraNamespace
 from tidegate.sinks.records import CatalogEntry, Counts, Finding, Stamp, Stopped
 from tidegate.sinks.rules.attempts import other_attempt
-from tidegate.sinks.rules.expiry import SweepPage, is_hidden, unreachable
+from tidegate.sinks.rules.expiry import SweepPage, collectable_versions, is_hidden
 from tidegate.sinks.rules.layout import unpack
 from tidegate.sinks.rules.reads import batch_of, by_group
+from tidegate.sinks.rules.seals import findings, is_whole, miscounted
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.value_flags import DELETES
 
@@ -119,25 +120,23 @@ class Rows:
         self._send(self._batches(stamp, _in_turns(puts)))
 
     def seal(self, stamp: Stamp, counts: Counts) -> list[str]:
-        """Seal what is whole; describe what is not. Raises: WalGapError, another attempt's notes
+        """Seal what is whole; describe what is not. Raises: WalGapError: another attempt's notes
         are there.
         """
         if self.is_merged(stamp.version):
             return []
-        sealed, found, others = self._notes(stamp, counts)
+        sealed, counted, others = self._notes(stamp, counts)
         if others:
             raise other_attempt(self._space.where, stamp, min(others))
         whole = [
             group
             for group in counts
-            if group not in sealed and _without_zeros(counts[group]) == found.get(group, {})
+            if group not in sealed and is_whole(counted.get(group, {}), counts[group])
         ]
         name = noted_as(stamp, SEAL)
         self.note(stamp, [(group, name, 0, sum(counts[group].values())) for group in whole])
         wrong = sorted(counts.keys() - sealed - set(whole))
-        return [
-            f"key group {group}: {found.get(group, {})} instead of {dict(counts[group])}" for group in wrong
-        ]
+        return [miscounted(group, counted.get(group, {}), counts[group]) for group in wrong]
 
     def is_merged(self, version: int) -> bool:
         """Return whether the version is below the horizon, or not above the version of a fill.
@@ -164,7 +163,7 @@ class Rows:
         of = self._space.made.space.bytes, bigint(stamp.version)
         head = self._start_of("note", 6)
         encoded = [
-            one(head + bound(*of), _int(group), table.encode(), _int(chunk), bigint(changes))
+            single(head + bound(*of), _int(group), table.encode(), _int(chunk), bigint(changes))
             for group, table, chunk, changes in notes
         ]
         return (self._batch(of, packed, stamp) for packed in _joined(encoded))
@@ -176,7 +175,7 @@ class Rows:
 
         ``older``: a seal by a release that named no attempt counts.
         """
-        sealed, found, others = set[int](), dict[int, dict[str, int]](), set[str]()
+        sealed, counted, others = set[int](), dict[int, dict[str, int]](), set[str]()
         noted = self._space.rows("notes", stamp.version, min(counts), max(counts)) if counts else ()
         for group, name, changes in noted:
             attempt, _, table = name.rpartition("/")
@@ -184,27 +183,29 @@ class Rows:
             if table == SEAL and (own or (older and not attempt)):
                 sealed.add(group)
             elif own:
-                of_group = found.setdefault(group, {})
+                of_group = counted.setdefault(group, {})
                 of_group[table] = of_group.get(table, 0) + changes
             elif attempt:
                 others.add(attempt)
-        return sealed, found, others
+        return sealed, counted, others
 
     # -- reading -------------------------------------------------------------------------------
 
     def get(self, table: str, key: bytes, version: int, start: int) -> bytes | None:
         """Return the stored value of a key. One request if there is a row, delete markers included."""
         group = key_group(key, self._space.made.identity.key_groups)
-        found = self._space.rows("get", table, group, key, version, start) if len(key) <= KEY_MAX else []
-        if not found:
+        rows_of_key = (
+            self._space.rows("get", table, group, key, version, start) if len(key) <= KEY_MAX else []
+        )
+        if not rows_of_key:
             self._space.check_after(version)
             return None
-        stored: bytes = found[0][0]
+        stored: bytes = rows_of_key[0][0]
         return stored
 
     def look_up(self, name: str, table: str, keys: Sequence[bytes], *bounds: int) -> list[bytes | None]:
         """Return stored values, aligned with ``keys``, by a statement on several keys of a partition."""
-        space, found = self._space, dict[bytes, bytes]()
+        space, values = self._space, dict[bytes, bytes]()
         distinct = [key for key in dict.fromkeys(keys) if len(key) <= KEY_MAX]
         asked = by_group(distinct, space.made.identity.key_groups, KEYS_AT_ONCE)
         requests = (
@@ -219,8 +220,8 @@ class Rows:
             for group, some in asked
         )
         for answer in space.session.each(requests):
-            found.update(answer)
-        return [found.get(key) for key in keys]
+            values.update(answer)
+        return [values.get(key) for key in keys]
 
     def scan(self, table: str, group: int, version: int, start: int) -> Iterator[Any]:
         """Yield rows of a key group, page by page; each page is a separate request."""
@@ -290,13 +291,13 @@ class Rows:
 
         All nodes must answer: rows that only one of them received would come back otherwise.
         """
-        lowest, times = min(one.version for one in lost), {one.decided_at_us for one in lost}
+        lowest, times = min(stamp.version for stamp in lost), {stamp.decided_at_us for stamp in lost}
         head = self._start_of("drop_version", 5)
         for table, group, key, versions in self._keys(level=ConsistencyLevel.ALL):
             of = self._partition(table, group)
             gone = [(v, at_us) for v, (_, at_us) in versions.items() if v >= lowest and at_us in times]
             self._send(
-                self._batch(of, one(head, *of, key, bigint(version)), Stamp(version, at_us))
+                self._batch(of, single(head, *of, key, bigint(version)), Stamp(version, at_us))
                 for version, at_us in gone
             )
 
@@ -304,7 +305,7 @@ class Rows:
         """Delete these notes of the attempt: key group, name, chunk."""
         of = self._space.made.space.bytes, bigint(stamp.version)
         head = self._start_of("drop_note", 5)
-        encoded = [one(head, *of, _int(group), name.encode(), _int(chunk)) for group, name, chunk in notes]
+        encoded = [single(head, *of, _int(group), name.encode(), _int(chunk)) for group, name, chunk in notes]
         self._send(self._batch(of, packed, stamp) for packed in _joined(encoded))
 
     def drop_notes(self, version: int, timestamp_us: int) -> None:
@@ -321,12 +322,11 @@ class Rows:
         sealed, _, _ = self._notes(stamp, counts, older=True)
         for group in sorted(counts):
             where = f"{self._space.where}, version {stamp.version}, key group {group}"
-            if group not in sealed:
-                yield Finding(where, "sealed", "not sealed")
-            for table, changes in sorted(counts[group].items()):
-                ((found,),) = self._space.rows("count_version", table, group, stamp.version)
-                if found != changes:
-                    yield Finding(f"{where}, table {table}", f"{changes} rows", f"{found} rows")
+            counted = {
+                table: self._space.rows("count_version", table, group, stamp.version)[0][0]
+                for table in counts[group]
+            }
+            yield from findings(where, counts[group], counted, is_sealed=group in sealed)
 
     def malformed(self) -> Iterator[Finding]:
         """Yield stored values that cannot be decoded."""
@@ -345,12 +345,12 @@ class Rows:
         gone = 0
         for table, group, key, versions in self._keys():
             stored = {version: value for version, (value, _) in versions.items()}
-            old = unreachable(stored, horizon, starts.get(table, 0), at_us)
+            old = collectable_versions(stored, horizon, starts.get(table, 0), at_us)
             gone += len(old)
             if old and not dry_run:
                 # One tombstone for all: a reader that is too late finds none of them, and is refused.
                 timestamp_us = max(versions[version][1] for version in old)
-                packed = one(
+                packed = single(
                     self._start_of("drop_until", 5),
                     *self._partition(table, group),
                     key,
@@ -372,8 +372,8 @@ class Rows:
         level = space.read_at if level is None else level
         for table in self.tables():
             for group in range(space.made.identity.key_groups):
-                found = space.session.stream("all_rows", space.made.space, table, group, level=level)
-                for key, of_key in itertools.groupby(found, lambda row: row[0]):
+                rows_of_group = space.session.stream("all_rows", space.made.space, table, group, level=level)
+                for key, of_key in itertools.groupby(rows_of_group, lambda row: row[0]):
                     yield table, group, key, {row[1]: (row[2], row[3]) for row in of_key}
 
     # -- requests ------------------------------------------------------------------------------
@@ -392,8 +392,10 @@ class Rows:
         for of in tables:
             table = of.name.encode()
             values = of.values if with_values else None
-            for group, some in rows_of_groups(head + bound(space, table), of.groups, of.keys, tail, values):
-                yield zip(itertools.repeat((space, table, _int(group))), some, strict=False)
+            for group, statements in rows_of_groups(
+                head + bound(space, table), of.groups, of.keys, tail, values
+            ):
+                yield zip(itertools.repeat((space, table, _int(group))), statements, strict=False)
 
     def _batches(self, stamp: Stamp, parts: Iterable[Part]) -> Iterator[Request]:
         """Yield a request for each part; small ones whose partitions are on the same nodes are sent
@@ -442,8 +444,8 @@ def _in_turns(of_each: Iterable[Iterator[Part]]) -> Iterator[Part]:
     """Yield one part of each partition alternately: concurrent writes of one partition wait for
     each other.
     """
-    for some in itertools.zip_longest(*of_each):
-        yield from (part for part in some if part is not None)
+    for parts in itertools.zip_longest(*of_each):
+        yield from (part for part in parts if part is not None)
 
 
 def _tables(runs: Sequence[Run]) -> list[_Table]:
@@ -488,7 +490,3 @@ def _next_limit(page: Sequence[tuple[bytes, bytes]]) -> int:
 
 def _int(number: int) -> bytes:
     return number.to_bytes(4, "big", signed=True)
-
-
-def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
-    return {table: rows for table, rows in counts.items() if rows}

@@ -14,7 +14,6 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.base.checks import Check
-from tidegate.errors import IncompleteError
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.cassandra import leases
 from tidegate.sinks.cassandra.aliases import CassandraAliases
@@ -36,6 +35,7 @@ from tidegate.sinks.records import (
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.leases import Lease, LeaseInfo, Limits, check_leasable
 from tidegate.sinks.rules.reads import check_fillable, decode, dropped, encode
+from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
@@ -123,10 +123,7 @@ class CassandraStore(Store):
     def seal(self, stamp: Stamp, counts: Counts) -> None:
         wrong = self._rows.seal(stamp, counts)
         if wrong:
-            raise IncompleteError(
-                f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
-                f" {'; '.join(wrong[:3])}"
-            )
+            raise incomplete(self.where, stamp, wrong)
 
     def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
         self._rows.rewrite(stamp, runs)
@@ -137,13 +134,13 @@ class CassandraStore(Store):
         pointer = self.pointer()
         first = max(oldest, pointer.horizon, 1)
         last = pointer.visible if newest is None else min(newest, pointer.visible)
-        found = self._entries(first, last)
-        if len(found) <= last - first:
+        entries = self._entries(first, last)
+        if len(entries) <= last - first:
             # A flip whose coordinator died may be on one node only, and a read may have repaired its
             # pointer alone.
             self._space.look(settle=True)
-            found = self._entries(first, last)
-        return found
+            entries = self._entries(first, last)
+        return entries
 
     def _entries(self, first: int, last: int) -> list[CatalogEntry]:
         return [
@@ -155,7 +152,7 @@ class CassandraStore(Store):
         ]
 
     def schemas(self) -> dict[str, TableSchema]:
-        return {name: decode(self.where, one, TableSchema) for name, one in self._space.rows("schemas")}
+        return {name: decode(self.where, schema, TableSchema) for name, schema in self._space.rows("schemas")}
 
     def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
         self._space.check_before(version)
@@ -163,10 +160,10 @@ class CassandraStore(Store):
 
     def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
         self._space.check_before(version)
-        found = self._rows.look_up("get_some", table, keys, version, start)
-        if None in found:
+        values = self._rows.look_up("get_some", table, keys, version, start)
+        if None in values:
             self._space.check_after(version)
-        return pa.array(found, pa.binary())
+        return pa.array(values, pa.binary())
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         self._space.check_before(version)
@@ -208,7 +205,8 @@ class CassandraStore(Store):
     ) -> bool:
         if not self._rows.retire(stamp, changes, stopped):
             return False
-        for table, start in self._starts(self.pointer().horizon).items():
+        entry = self._entry(self.pointer().horizon)
+        for table, start in (entry.starts if entry else {}).items():
             if start == stamp.version:
                 if stopped():
                     return False
@@ -222,17 +220,13 @@ class CassandraStore(Store):
         if entry is None:
             return 0
 
-        def look(table: str, group: int, following: bytes | None, most: int) -> SweepPage:
-            return self._rows.drop_expired(table, group, following, most, entry)
+        def check_page(table: str, group: int, cursor: bytes | None, most: int) -> SweepPage:
+            return self._rows.drop_expired(table, group, cursor, most, entry)
 
-        return self._sweep.run(rows, entry, self._space.made.identity.key_groups, look)
+        return self._sweep.run(rows, entry, self._space.made.identity.key_groups, check_page)
 
     def _entry(self, version: int) -> CatalogEntry | None:
         return next(iter(self.catalog(version, version)), None) if version else None
-
-    def _starts(self, version: int) -> dict[str, int]:
-        entries = self.catalog(version, version) if version else []
-        return {table: at.start for entry in entries for table, at in entry.tables.items()}
 
     def _forget(self, version: int) -> None:
         """Drop catalog entries up to the version and below the horizon, if the horizon has not moved."""
@@ -280,9 +274,9 @@ class CassandraStore(Store):
     def self_check(self) -> Iterator[Finding]:
         pointer, entries = self.pointer(), self.catalog()
         expected = list(range(max(pointer.horizon, 1), pointer.visible + 1))
-        found = [entry.version for entry in entries]
-        if found != expected:
-            yield Finding(f"{self.where}, catalog", f"versions {expected}", f"versions {found}")
+        versions = [entry.version for entry in entries]
+        if versions != expected:
+            yield Finding(f"{self.where}, catalog", f"versions {expected}", f"versions {versions}")
         if entries and entries[-1].digest != pointer.digest:
             yield Finding(f"{self.where}, pointer", f"digest {entries[-1].digest}", pointer.digest)
         yield from self._rows.malformed()
@@ -295,8 +289,7 @@ class CassandraStore(Store):
             return Vacuumed()  # the version that is being written may not be taken for an old one
         horizon = pointer.horizon
         entry = self._entry(horizon)
-        starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
-        at_us = entry.decided_at_us if entry else 0
+        starts, at_us = (entry.starts, entry.decided_at_us) if entry else ({}, 0)
         rows = self._rows.vacuum(horizon, starts, at_us, dry_run=dry_run) if horizon else 0
         entries = len(self._space.rows("versions_below", horizon))
         ran_out = leases.ran_out(self._space)

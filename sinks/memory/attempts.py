@@ -22,7 +22,7 @@ class NotedAttempts:
         if stamp.version <= pointer.visible:
             return False
         self.refuse_other(where, stamp)
-        self._begun = {v: one for v, one in self._begun.items() if v > pointer.visible}
+        self._begun = {v: begun for v, begun in self._begun.items() if v > pointer.visible}
         self._begun[stamp.version] = stamp
         return True
 
@@ -36,13 +36,13 @@ class NotedAttempts:
 
     def above(self, visible: int) -> list[Stamp]:
         """Do ``Attempts.begun``."""
-        gone = [Stamp(one.version, one.decided_at_us, DISCARDED) for one in self._discarded.values()]
-        found = [one for one in (*gone, *self._begun.values()) if one.version > visible]
-        return sorted(found, key=lambda one: (one.version, one.decided_at_us))
+        gone = [Stamp(stamp.version, stamp.decided_at_us, DISCARDED) for stamp in self._discarded.values()]
+        noted = [stamp for stamp in (*gone, *self._begun.values()) if stamp.version > visible]
+        return sorted(noted, key=lambda stamp: (stamp.version, stamp.decided_at_us))
 
     def discard(self, lost: Sequence[Stamp]) -> None:
         """Forget every version from the lowest of these on, and remember these as discarded."""
-        lowest = min(one.version for one in lost)
-        self._begun = {v: one for v, one in self._begun.items() if v < lowest}
-        self._discarded |= {one.attempt: one for one in lost}
+        lowest = min(stamp.version for stamp in lost)
+        self._begun = {v: stamp for v, stamp in self._begun.items() if v < lowest}
+        self._discarded |= {stamp.attempt: stamp for stamp in lost}
         self._discarded = dict(list(self._discarded.items())[-DISCARDED_MAX:])

@@ -57,9 +57,4 @@ def drop_below(rows: OfKeys, version: int) -> None:
 
 def counted_in(applied: Mapping[str, Mapping[int, int]]) -> dict[str, int]:
     """Count the rows in the chunks of a version, by table."""
-    return without_zeros({table: sum(chunks.values()) for table, chunks in applied.items()})
-
-
-def without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts above zero."""
-    return {table: rows for table, rows in counts.items() if rows}
+    return {table: sum(chunks.values()) for table, chunks in applied.items()}

@@ -17,7 +17,6 @@ import pyarrow as pa
 from tidegate.base.clock import Clock
 from tidegate.base.names import check_name
 from tidegate.base.urls import redact
-from tidegate.errors import IncompleteError
 from tidegate.keys.groups import key_group
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.capabilities import SupportsReadWithPointer
@@ -31,7 +30,6 @@ from tidegate.sinks.memory.rows import (
     drop_up_to,
     newest_of,
     put_rows,
-    without_zeros,
 )
 from tidegate.sinks.records import (
     CatalogEntry,
@@ -46,7 +44,7 @@ from tidegate.sinks.records import (
 )
 from tidegate.sinks.rules import leases as rules
 from tidegate.sinks.rules.attempts import fenced
-from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage, is_hidden, unreachable
+from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage, collectable_versions, is_hidden
 from tidegate.sinks.rules.leases import Lease, LeaseInfo
 from tidegate.sinks.rules.reads import (
     batch_of,
@@ -56,6 +54,7 @@ from tidegate.sinks.rules.reads import (
     dropped,
     nothing_here,
 )
+from tidegate.sinks.rules.seals import findings, incomplete, is_whole, miscounted
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
@@ -169,7 +168,7 @@ class MemoryStore(SupportsReadWithPointer):
             return space.attempts.above(space.pointer.visible)
 
     def discard(self, lost: Sequence[Stamp], epoch: int) -> None:
-        space, lowest = self._space, min(lost, key=lambda one: one.version)
+        space, lowest = self._space, min(lost, key=lambda stamp: stamp.version)
         with space.lock:
             if space.pointer.epoch > epoch:
                 raise fenced(self.where, lowest, space.pointer.epoch, epoch, space.pointer.writer)
@@ -200,13 +199,13 @@ class MemoryStore(SupportsReadWithPointer):
             for group, expected in counts.items():
                 if (group, version) in space.sealed or space.floors.get(group, 0) >= version:
                     continue
-                found = counted_in(space.applied.get((group, version), {}))
-                if found == without_zeros(expected):
+                counted = counted_in(space.applied.get((group, version), {}))
+                if is_whole(counted, expected):
                     space.sealed.add((group, version))
                 else:
-                    wrong.append(f"key group {group}: {found} instead of {dict(expected)}")
+                    wrong.append(miscounted(group, counted, expected))
         if wrong:
-            raise IncompleteError(f"{self.where}: version {version} is not whole in {'; '.join(wrong[:3])}")
+            raise incomplete(self.where, stamp, wrong)
 
     def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
         space, version = self._space, stamp.version
@@ -237,11 +236,11 @@ class MemoryStore(SupportsReadWithPointer):
         with space.lock:
             groups = [key_group(key, key_groups) for key in keys]
             self._check_readable(space, version, set(groups))
-            found = [
+            values = [
                 newest_of(space.rows[table, group].get(key, {}), version, start)
                 for group, key in zip(groups, keys, strict=True)
             ]
-        return pa.array(found, pa.binary())
+        return pa.array(values, pa.binary())
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         space = self._space
@@ -254,9 +253,9 @@ class MemoryStore(SupportsReadWithPointer):
                 self._check_readable(space, version, {group})
                 rows = space.rows[table, group]
                 newest = {key: newest_of(rows.get(key, {}), version, start) for key in page}
-            found = {key: stored for key, stored in newest.items() if stored is not None}
-            if found:
-                yield batch_of(list(found), list(found.values()))
+            present = {key: stored for key, stored in newest.items() if stored is not None}
+            if present:
+                yield batch_of(list(present), list(present.values()))
 
     def _check_readable(self, space: MemoryNamespace, version: int, groups: set[int]) -> None:
         """Refuse rather than mix versions (I8, T28). In other stores the order of these reads matters."""
@@ -288,7 +287,7 @@ class MemoryStore(SupportsReadWithPointer):
     def leases(self) -> list[LeaseInfo]:
         space, now_us = self._space, self._clock.now_us()
         with space.lock:
-            infos = [held.told(now_us) for held in space.holding(now_us)]
+            infos = [held.info(now_us) for held in space.holding(now_us)]
         return sorted(infos, key=lambda info: info.version)
 
     def announce(self, horizon: int, *, max_leases: int | None = None, **limits: Any) -> int:
@@ -333,10 +332,10 @@ class MemoryStore(SupportsReadWithPointer):
             return 0
         version, at_us = entry.version, entry.decided_at_us
 
-        def look(table: str, group: int, following: bytes | None, most: int) -> SweepPage:
+        def check_page(table: str, group: int, cursor: bytes | None, most: int) -> SweepPage:
             with space.lock:
                 held, gone = space.rows[table, group], 0
-                page = sorted(key for key in held if key >= (following or b""))[: most + 1]
+                page = sorted(key for key in held if key >= (cursor or b""))[: most + 1]
                 for key in page[:most]:
                     newest = max((v for v in held[key] if v <= version), default=None)
                     if newest is not None and is_hidden(held[key][newest], at_us):
@@ -345,7 +344,7 @@ class MemoryStore(SupportsReadWithPointer):
                         gone += 1
                 return SweepPage(len(page[:most]), gone, page[most] if len(page) > most else None)
 
-        return self._sweep.run(rows, entry, space.identity.key_groups, look)
+        return self._sweep.run(rows, entry, space.identity.key_groups, check_page)
 
     def _retire_replaced_tables(self, space: MemoryNamespace, version: int) -> None:
         """Drop the older rows of tables that ``version`` emptied, also of keys that it wrote again."""
@@ -369,16 +368,16 @@ class MemoryStore(SupportsReadWithPointer):
         with space.lock:
             if space.pointer.visible or space.pointer.epoch > epoch:
                 return 0
-            stands = max(space.pointer.horizon, entry.version)
-            space.pointer = msgspec.structs.replace(space.pointer, horizon=stands)
-            self._raise_floors(space, stands - 1)
+            marked = max(space.pointer.horizon, entry.version)
+            space.pointer = msgspec.structs.replace(space.pointer, horizon=marked)
+            self._raise_floors(space, marked - 1)
             for at, of_group in space.rows.items():
                 space.rows[at] = {
-                    key: {v: value for v, value in versions.items() if v >= stands}
+                    key: {v: value for v, value in versions.items() if v >= marked}
                     for key, versions in of_group.items()
-                    if max(versions) >= stands
+                    if max(versions) >= marked
                 }
-            return stands
+            return marked
 
     def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
         space = self._space
@@ -406,19 +405,19 @@ class MemoryStore(SupportsReadWithPointer):
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
         space, version = self._space, stamp.version
-        findings = []
+        found: list[Finding] = []
         with space.lock:
             for group, expected in sorted(counts.items()):
                 if space.floors.get(group, 0) >= version:
                     continue  # merged: its rows cannot be distinguished from newer ones
                 where = f"{self.where}, version {version}, key group {group}"
-                if (group, version) not in space.sealed:
-                    findings.append(Finding(where, "sealed", "not sealed"))
-                for table, rows in sorted(expected.items()):
-                    held = sum(version in of_key for of_key in space.rows[table, group].values())
-                    if held != rows:
-                        findings.append(Finding(f"{where}, table {table}", f"{rows} rows", f"{held} rows"))
-        return findings
+                is_sealed = (group, version) in space.sealed
+                counted = {
+                    table: sum(version in of_key for of_key in space.rows[table, group].values())
+                    for table in expected
+                }
+                found += findings(where, expected, counted, is_sealed=is_sealed)
+        return found
 
     def size(self) -> int:
         space = self._space
@@ -433,11 +432,11 @@ class MemoryStore(SupportsReadWithPointer):
         space = self._space
         key_groups = space.identity.key_groups if space.identity else 1
         with space.lock:
-            found = [
+            values = [
                 space.rows.get((table, key_group(key, key_groups)), {}).get(key, {}).get(version)
                 for key in keys
             ]
-        return pa.array(found, pa.binary())
+        return pa.array(values, pa.binary())
 
     def self_check(self) -> Iterator[Finding]:
         """Check that every row is in its key's key group: dictionaries have no other faults."""
@@ -459,13 +458,13 @@ class MemoryStore(SupportsReadWithPointer):
                 return Vacuumed()  # the floors must stay below the version that is being written
             now_us, horizon = self._clock.now_us(), space.pointer.horizon
             entry = space.catalog.get(horizon)
-            starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
+            starts = entry.starts if entry else {}
             at_us = entry.decided_at_us if entry else 0
             rows = [
                 (at, key, version)
                 for at, of_group in space.rows.items()
                 for key, versions in of_group.items()
-                for version in unreachable(versions, horizon, starts.get(at[0], 0), at_us)
+                for version in collectable_versions(versions, horizon, starts.get(at[0], 0), at_us)
             ]
             notes = {at for at in {*space.applied, *space.sealed} if at[1] <= horizon}
             leases = [name for name, held in space.leases.items() if held.expires_us <= now_us]
@@ -490,9 +489,9 @@ class MemoryStore(SupportsReadWithPointer):
         with self._found.lock:
             if self.identity() not in (None, self._known):
                 raise dropped(self.where)
-            there, self._known = self._found.identity is not None, None
+            existed, self._known = self._found.identity is not None, None
             self._found.empty()
-            return there
+            return existed
 
     def close(self) -> None:
         pass

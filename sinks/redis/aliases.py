@@ -36,11 +36,11 @@ def alias_call(alias: str) -> Call:
     return plain(alias_key(alias), b"HMGET", alias_key(alias), b"namespace", b"uuid")
 
 
-def target_in(where: str, alias: str, found: Any) -> Target | None:
-    """Decode the target of an alias. Raises: CorruptError, tidegate did not write it."""
-    if found == [None, None]:
+def target_in(where: str, alias: str, reply: Any) -> Target | None:
+    """Decode the target of an alias. Raises: CorruptError: tidegate did not write it."""
+    if reply == [None, None]:
         return None
-    namespace, uuid = ((one or b"").decode(errors="replace") for one in found)
+    namespace, uuid = ((part or b"").decode(errors="replace") for part in reply)
     if NAME.fullmatch(namespace) is None or not uuid:
         raise CorruptError(
             f"{where}: {alias_key(alias).decode()} is no alias of tidegate's: set it again with"
@@ -56,8 +56,8 @@ class RedisAliases(Aliases):
         self.where, self._calls = where, calls
 
     def get(self, alias: str) -> Target | None:
-        (found,) = self._calls.run([alias_call(alias)])
-        return target_in(self.where, alias, found)
+        (reply,) = self._calls.run([alias_call(alias)])
+        return target_in(self.where, alias, reply)
 
     def all(self) -> dict[str, Target]:
         keys = {key for key in self._calls.each_primary_scan(EVERY) if KEY.fullmatch(key)}
@@ -85,8 +85,8 @@ class RedisAliases(Aliases):
 
     def drop(self, alias: str) -> bool:
         def once() -> bool | None:
-            there, revision = self._look(alias)
-            return False if not there else self._change("drop_alias", alias, revision) or None
+            exists, revision = self._look(alias)
+            return False if not exists else self._change("drop_alias", alias, revision) or None
 
         return changed(self.where, alias, once)
 

@@ -23,7 +23,7 @@ from tidegate.wal.record import TableSchema
 
 def schema_parts(schemas: Iterable[TableSchema]) -> list[bytes]:
     """Return ids and schemas as arguments of ``put_schemas``."""
-    return [part for one in schemas for part in (one.schema_id.encode(), encode(one))]
+    return [part for schema in schemas for part in (schema.schema_id.encode(), encode(schema))]
 
 
 def begin(space: RedisNamespace, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
@@ -43,21 +43,21 @@ def begin(space: RedisNamespace, stamp: Stamp, schemas: Iterable[TableSchema], e
 def begun(space: RedisNamespace) -> list[Stamp]:
     """As ``Attempts.begun``."""
     discarded, *notes = space.ask("begun")
-    found = {}
+    stamps = {}
     for version, note in zip(notes[::2], notes[1::2], strict=True):
         number_of, at_us, attempt = _parts(space, b"%b %b" % (version, note))
-        found[number_of, attempt] = Stamp(number_of, at_us, attempt)
+        stamps[number_of, attempt] = Stamp(number_of, at_us, attempt)
     visible = space.pointer().visible
     for note in filter(None, discarded.split(b",")):
         version, at_us, _ = _parts(space, note)
-        found[version, DISCARDED] = Stamp(version, at_us, DISCARDED)
+        stamps[version, DISCARDED] = Stamp(version, at_us, DISCARDED)
     if space.servers.settings.kind == "cluster":
         for note in _sealed_last(space):
             version, at_us, attempt = _parts(space, note)
-            found[version, attempt] = Stamp(version, at_us, attempt)
+            stamps[version, attempt] = Stamp(version, at_us, attempt)
     return sorted(
-        (one for one in found.values() if one.version > visible),
-        key=lambda one: (one.version, one.decided_at_us),
+        (stamp for stamp in stamps.values() if stamp.version > visible),
+        key=lambda stamp: (stamp.version, stamp.decided_at_us),
     )
 
 
@@ -66,8 +66,8 @@ def _sealed_last(space: RedisNamespace) -> set[bytes]:
     affect.
     """
     keys = [header_key(space.namespace, group) for group in range(space.made.key_groups)]
-    found = space.calls.run([plain(key, b"HGET", key, b"sealed") for key in keys])
-    return {note for note in found if note}
+    notes = space.calls.run([plain(key, b"HGET", key, b"sealed") for key in keys])
+    return {note for note in notes if note}
 
 
 def _parts(space: RedisNamespace, note: bytes) -> tuple[int, int, str]:
@@ -78,14 +78,14 @@ def _parts(space: RedisNamespace, note: bytes) -> tuple[int, int, str]:
 
 def discard(space: RedisNamespace, lost: Sequence[Stamp], epoch: int) -> None:
     """As ``Attempts.discard``: refuse at the pointer and in every key group, then drop the changes."""
-    lowest = min(one.version for one in lost)
-    told = [
+    lowest = min(stamp.version for stamp in lost)
+    parts = [
         part
-        for one in lost
-        for part in (number(one.version), number(one.decided_at_us), one.attempt.encode())
+        for stamp in lost
+        for part in (number(stamp.version), number(stamp.decided_at_us), stamp.attempt.encode())
     ]
-    space.ask("refuse_attempts", number(epoch), number(DISCARDED_MAX), *told)
-    attempts = [one.attempt.encode() for one in lost]
+    space.ask("refuse_attempts", number(epoch), number(DISCARDED_MAX), *parts)
+    attempts = [stamp.attempt.encode() for stamp in lost]
     groups = range(space.made.key_groups)
     args = number(lowest), number(DISCARDED_MAX), *attempts
     with space.relying_on(space.server_ids()):  # also on servers not yet compared with the log

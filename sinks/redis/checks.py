@@ -12,12 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import redis
-
-from tidegate.base.checks import Check, Outcome
+from tidegate.base.checks import Check, Outcome, by_server, number_of
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.redis.client.functions import call_head
-from tidegate.sinks.redis.client.replies import LOST, RetryLater, pack
+from tidegate.sinks.redis.client.replies import pack
 from tidegate.sinks.redis.client.servers import Node
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.keys import SLOTS, changes_key
@@ -25,10 +23,10 @@ from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.seals import headers
 
 STEPS = "a version is read and made visible in one step (I1, I7)"
-KEPT = "what was made visible stays (I3, I10)"
+KEPT = "visible versions stay (I3, I10)"
 DURABLE = "durable before visible (I3)"
-AWAY = "readers and the stream go on when a server is lost"
-APPLIED = "what is decided can be applied (I4)"
+AWAY = "readers and the stream continue when a server is lost"
+APPLIED = "decided versions can be applied (I4)"
 PRIVATE = "password and rows go to this server alone"
 
 VERSION_MIN, WAITAOF_MIN = (7, 0), (7, 2)
@@ -41,7 +39,7 @@ EVAL_BARRED = (
 Fields = Mapping[str, str]
 
 
-class Told(NamedTuple):
+class ServerInfo(NamedTuple):
     """One primary's replies about itself, or the reasons for those it bars."""
 
     address: str
@@ -56,42 +54,43 @@ class Told(NamedTuple):
 def set_up(space: RedisNamespace, *, thorough: bool) -> list[Check]:
     """Return one result per check; one for all servers if they are alike. Writes nothing."""
     settings = space.servers.settings
-    told = _ask_all(space, thorough=thorough)
-    looks: list[Callable[[Told], Check | None]] = [
+    servers = _ask_all(space, thorough=thorough)
+    looks: list[Callable[[ServerInfo], Check | None]] = [
         _version,
-        lambda one: _functions(one, wanted=settings.functions),
+        lambda server: _functions(server, wanted=settings.functions),
         _eviction,
-        lambda one: _persistence(one, thorough=thorough),
-        lambda one: _replicas(one, wanted=settings.kind != "one"),
+        lambda server: _persistence(server, thorough=thorough),
+        lambda server: _replicas(server, wanted=settings.kind != "one"),
         _slots if settings.kind == "cluster" else _no_cluster,
     ]
-    return [*_tls(settings), *(check for look in looks for check in _of_each(told, look))]
+    return [*_tls(settings), *(check for look in looks for check in _by_server(servers, look))]
 
 
 def _tls(settings: RedisSettings) -> list[Check]:
     """Warn where TLS is on but verifies nothing."""
     if not settings.trusts_any_server:
         return []
-    found = (
+    unsafe = (
         "unsafe: ssl_check_hostname or ssl_cert_reqs switches the check of the server's certificate off, so"
         " that another server may take the password and the rows; leave both out, and give the authority that"
         " signed it as ssl_ca_certs"
     )
-    return [Check("TLS", "warn", found, PRIVATE)]
+    return [Check("TLS", "warn", unsafe, PRIVATE)]
 
 
 def fsync(space: RedisNamespace) -> list[Check]:
     """Check that every primary supports WAITAOF; empty if so. A server that hides its version passes."""
-    told = [_told(address, *replies, None, None, None) for address, replies in ask_each(space, (b"INFO",))]
-    return list(_of_each(told, _fsync))
+    replies = ask_each(space, (b"INFO",))
+    servers = [_server_info(address, info, None, None, None) for address, (info,) in replies]
+    return list(_by_server(servers, _fsync))
 
 
-def _fsync(told: Told) -> Check | None:
-    numbers = _numbers(told.info.get("redis_version", ""))
+def _fsync(server: ServerInfo) -> Check | None:
+    numbers = _numbers(server.info.get("redis_version", ""))
     if numbers and numbers < WAITAOF_MIN:
-        old = f"Redis {told.info['redis_version']}; wait_aof needs 7.2 or later, or Valkey: leave it out"
+        old = f"Redis {server.info['redis_version']}; wait_aof needs 7.2 or later, or Valkey: leave it out"
         return Check("fsync", "fail", old, DURABLE, may_be_allowed=False)
-    if told.info.get("aof_enabled") == "0":
+    if server.info.get("aof_enabled") == "0":
         off = "wait_aof needs appendonly yes: set it, or leave wait_aof out"
         return Check("fsync", "fail", off, DURABLE, may_be_allowed=False)
     return None
@@ -100,37 +99,12 @@ def _fsync(told: Told) -> Check | None:
 # -- sending --------------------------------------------------------------------------------------
 
 
-def ask(node: Node, *commands: tuple[bytes, ...]) -> list[Any]:
-    """Return the replies to some commands in one round trip; a refusal replaces its reply."""
-    replies: list[Any] = []
-    connection, _ = node.take()
-    try:
-        connection.send_packed_command([pack(command) for command in commands])
-        for _ in commands:
-            try:
-                replies.append(connection.read_response(disable_decoding=True))
-            except redis.ResponseError as refusal:
-                replies.append(refusal)
-    except BaseException:
-        connection.disconnect()
-        node.close()
-        raise
-    node.give(connection)
-    return replies
-
-
 def ask_each(space: RedisNamespace, *commands: tuple[bytes, ...]) -> list[tuple[str, list[Any]]]:
-    """Return every primary's address and replies. Raises: StoreUnavailableError, one did not answer
+    """Return every primary's address and replies. Raises: StoreUnavailableError: one did not answer
     in time.
     """
-    for attempt in space.calls.retrying():
-        with attempt:
-            try:
-                found = [(str(node.address), ask(node, *commands)) for node in space.servers.primaries()]
-            except LOST as error:
-                space.servers.refresh()
-                raise RetryLater(str(error) or type(error).__name__) from error
-    return found
+    contents = [pack(command) for command in commands]
+    return list(space.calls.on_each_primary(lambda node: node.ask(contents)).items())
 
 
 def fields(reply: Any) -> dict[str, str]:
@@ -139,13 +113,7 @@ def fields(reply: Any) -> dict[str, str]:
     return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
 
 
-def number(told: Fields, name: str) -> int | None:
-    """Return a whole number among the fields; None when it is missing."""
-    found = re.fullmatch(r"-?\d+", told.get(name, ""))
-    return int(found[0]) if found else None
-
-
-def _ask_all(space: RedisNamespace, *, thorough: bool) -> list[Told]:
+def _ask_all(space: RedisNamespace, *, thorough: bool) -> list[ServerInfo]:
     by_function, by_eval = (call_head("present", functions=each)[:2] for each in (True, False))
     commands: list[tuple[bytes, ...]] = [
         (b"INFO",),
@@ -155,40 +123,36 @@ def _ask_all(space: RedisNamespace, *, thorough: bool) -> list[Told]:
     ]
     settings = (b"appendfsync", b"save") if thorough else ()
     commands += [(b"CONFIG", b"GET", name) for name in settings]
-    return [_told(address, *replies) for address, replies in ask_each(space, *commands)]
+    return [_server_info(address, *replies) for address, replies in ask_each(space, *commands)]
 
 
-def _told(address: str, info: Any, by_function: Any, by_eval: Any, cluster: Any, *settings: Any) -> Told:
+def _server_info(
+    address: str, info: Any, by_function: Any, by_eval: Any, cluster: Any, *settings: Any
+) -> ServerInfo:
     known = [reply for reply in settings if isinstance(reply, list) and len(reply) == 2]
     config = {name.decode(): value.decode() for name, value in known}
     barred = len(known) < len(settings)
-    return Told(address, fields(info), fields(cluster), config, barred, by_function, by_eval)
+    return ServerInfo(address, fields(info), fields(cluster), config, barred, by_function, by_eval)
 
 
-def _of_each(told: Iterable[Told], look: Callable[[Told], Check | None]) -> Iterator[Check]:
-    """Yield the check of every server: once if all are alike, else with the servers' addresses."""
-    alike: dict[Check, list[str]] = defaultdict(list)
-    for one in told:
-        check = look(one)
-        if check is not None:
-            alike[check].append(one.address)
-    for check, addresses in alike.items():
-        yield check if len(alike) == 1 else check._replace(found=f"{', '.join(addresses)}: {check.found}")
+def _by_server(servers: Iterable[ServerInfo], look: Callable[[ServerInfo], Check | None]) -> Iterator[Check]:
+    checks = ((server.address, look(server)) for server in servers)
+    return by_server((address, check) for address, check in checks if check is not None)
 
 
 # -- evaluation of the replies ----------------------------------------------------------------------
 
 
 def _untold(check: str, barred: str, promise: str) -> Check:
-    return Check(check, "warn", f"cannot be told: {barred} is barred", promise)
+    return Check(check, "warn", f"not known: {barred} is barred", promise)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _version(told: Told) -> Check:
-    version, valkey = told.info.get("redis_version"), told.info.get("valkey_version")
+def _version(server: ServerInfo) -> Check:
+    version, valkey = server.info.get("redis_version"), server.info.get("valkey_version")
     if version is None:
         return _untold("version", "INFO server", STEPS)
     numbers = _numbers(version)
@@ -199,10 +163,10 @@ def _version(told: Told) -> Check:
     return Check("version", "pass", f"{named}{'; wait_aof needs 7.2' * (numbers < WAITAOF_MIN)}", STEPS)
 
 
-def _functions(told: Told, *, wanted: bool) -> Check:
-    if wanted and _may(told.by_function):
+def _functions(server: ServerInfo, *, wanted: bool) -> Check:
+    if wanted and _may(server.by_function):
         return Check("functions", "pass", "Functions", STEPS)
-    if _may(told.by_eval):
+    if _may(server.by_eval):
         why = "are barred" if wanted else "are switched off by an option"
         return Check("functions", "pass", f"EVAL: Functions {why}", STEPS)
     return Check("functions", "fail", EVAL_BARRED, STEPS, may_be_allowed=False)
@@ -214,8 +178,8 @@ def _may(reply: Any) -> bool:
     return not said or "not found" in said or "no matching script" in said
 
 
-def _eviction(told: Told) -> Check:
-    policy, limit = told.info.get("maxmemory_policy"), number(told.info, "maxmemory")
+def _eviction(server: ServerInfo) -> Check:
+    policy, limit = server.info.get("maxmemory_policy"), number_of(server.info, "maxmemory")
     if policy is None or limit is None:
         return _untold("eviction", "INFO memory", KEPT)
     if policy == "noeviction":
@@ -223,61 +187,63 @@ def _eviction(told: Told) -> Check:
     outcome: Outcome
     if policy.startswith("volatile-"):
         outcome = "warn" if limit else "pass"
-        found = "tidegate's keys have no time to live, so none of them goes today; set noeviction"
+        finding = "tidegate's keys have no time to live, so none of them is evicted today; set noeviction"
     else:
         outcome = "fail" if limit else "warn"
-        found = "rows and whole versions vanish when memory is full; set noeviction"
-    return Check("eviction", outcome, f"maxmemory-policy {policy}: {found}", KEPT)
+        finding = "rows and whole versions vanish when memory is full; set noeviction"
+    return Check("eviction", outcome, f"maxmemory-policy {policy}: {finding}", KEPT)
 
 
-def _persistence(told: Told, *, thorough: bool) -> Check:
-    appends = told.info.get("aof_enabled")
+def _persistence(server: ServerInfo, *, thorough: bool) -> Check:
+    appends = server.info.get("aof_enabled")
     if appends is None:
         return _untold("persistence", "INFO persistence", DURABLE)
     if appends == "1":
-        return _appending(told)
+        return _appending(server)
     if not thorough:
-        lost = "appendonly is off: what came after the last snapshot, if any, goes with a restart"
-    elif "save" not in told.config:
-        lost = "appendonly is off; whether snapshots are saved cannot be told: CONFIG is barred"
-    elif told.config["save"]:
+        lost = "appendonly is off: a restart loses the writes after the last snapshot, if there is one"
+    elif "save" not in server.config:
+        lost = "appendonly is off; whether snapshots are saved is not known: CONFIG is barred"
+    elif server.config["save"]:
         lost = (
-            f"snapshots alone (save {told.config['save']}): what came after the last one goes with a restart"
+            f"snapshots alone (save {server.config['save']}): a restart loses the writes after the last one"
         )
     else:
-        lost = "neither appendonly nor save: a restart comes back empty"
+        lost = "neither appendonly nor save: a restart loses everything"
     return Check("persistence", "warn", f"{lost}; {REPAIR}", DURABLE)
 
 
-def _appending(told: Told) -> Check:
-    status = told.info.get("aof_last_write_status", "ok")
+def _appending(server: ServerInfo) -> Check:
+    status = server.info.get("aof_last_write_status", "ok")
     if status != "ok":
-        failing = f"appendonly, but its last write failed ({status}): look at the server's disk"
+        failing = f"appendonly, but its last write failed ({status}): check the server's disk"
         return Check("persistence", "warn", failing, DURABLE)
-    if told.config_barred:
-        untold = "appendonly; appendfsync cannot be told: CONFIG is barred"
+    if server.config_barred:
+        untold = "appendonly; appendfsync is not known: CONFIG is barred"
         return Check("persistence", "warn", untold, DURABLE)
-    fsync = told.config.get("appendfsync")
+    fsync = server.config.get("appendfsync")
     if fsync in (None, "always"):
         return Check("persistence", "pass", f"appendonly{', appendfsync always' * bool(fsync)}", DURABLE)
     outcome: Outcome = "pass" if fsync == "everysec" else "warn"
-    lost = "its last second" if fsync == "everysec" else "what the system had not written yet"
-    found = f"appendonly, appendfsync {fsync}: a machine that fails takes {lost} along; {REPAIR}"
-    return Check("persistence", outcome, found, DURABLE)
+    lost = "its last second of writes" if fsync == "everysec" else "the writes not flushed yet"
+    finding = f"appendonly, appendfsync {fsync}: a machine that fails loses {lost}; {REPAIR}"
+    return Check("persistence", outcome, finding, DURABLE)
 
 
-def _replicas(told: Told, *, wanted: bool) -> Check:
-    count = number(told.info, "connected_slaves")
+def _replicas(server: ServerInfo, *, wanted: bool) -> Check:
+    count = number_of(server.info, "connected_slaves")
     if count is None:
         return _untold("replicas", "INFO replication", AWAY)
-    if told.info.get("role") != "master":
-        return Check("replicas", "warn", "a replica answered for its primary: a failover is under way", AWAY)
+    if server.info.get("role") != "master":
+        return Check(
+            "replicas", "warn", "a replica answered for its primary: a failover is in progress", AWAY
+        )
     if count == 0:
         none = "none: readers and the stream wait while this server is away"
         return Check("replicas", "warn" if wanted else "pass", none, AWAY)
-    behind = list(_behind(told.info))
+    behind = list(_behind(server.info))
     if behind:
-        late = f"{count}; {', '.join(behind)}: if promoted, it lacks what was written since; {REPAIR}"
+        late = f"{count}; {', '.join(behind)}: if promoted, it lacks the writes since then; {REPAIR}"
         return Check("replicas", "warn", late, AWAY)
     return Check("replicas", "pass", f"{count}, none lags", AWAY)
 
@@ -286,30 +252,28 @@ def _behind(info: Fields) -> Iterator[str]:
     for name, value in info.items():
         if re.fullmatch(r"slave\d+", name):
             of = dict(part.split("=", 1) for part in value.split(",") if "=" in part)
-            lag_s = number(of, "lag")
+            lag_s = number_of(of, "lag")
             if of.get("state") != "online" or lag_s is None or lag_s > LAG_WARN_S:
                 yield f"{of.get('ip')}:{of.get('port')} is {of.get('state')} and lags by {lag_s} s"
 
 
-def _slots(told: Told) -> Check:
-    assigned, served = (number(told.cluster, f"cluster_slots_{name}") for name in ("assigned", "ok"))
+def _slots(server: ServerInfo) -> Check:
+    assigned, served = (number_of(server.cluster, f"cluster_slots_{name}") for name in ("assigned", "ok"))
     if assigned is None:
         return _untold("cluster", "CLUSTER INFO", APPLIED)
     if assigned < SLOTS:
-        holes = f"{SLOTS - assigned:,} of {SLOTS:,} slots have no server: their key groups can hold nothing"
-        found = f"{holes}; see `redis-cli --cluster check`"
-        return Check("cluster", "fail", found, APPLIED, may_be_allowed=False)
-    state = told.cluster.get("cluster_state")
+        holes = f"{SLOTS - assigned:,} of {SLOTS:,} slots have no server: their key groups cannot store rows"
+        finding = f"{holes}; see `redis-cli --cluster check`"
+        return Check("cluster", "fail", finding, APPLIED, may_be_allowed=False)
+    state = server.cluster.get("cluster_state")
     if state != "ok" or served != SLOTS:
-        down = (
-            f"state {state}, {served} of {SLOTS:,} slots served: servers are down, or a failover is under way"
-        )
+        down = f"state {state}, {served} of {SLOTS:,} slots served: a server is down or fails over"
         return Check("cluster", "warn", down, APPLIED)
     return Check("cluster", "pass", "every slot has its server", APPLIED)
 
 
-def _no_cluster(told: Told) -> Check | None:
-    if told.info.get("cluster_enabled") != "1":
+def _no_cluster(server: ServerInfo) -> Check | None:
+    if server.info.get("cluster_enabled") != "1":
         return None
     wrong = "this server is part of a Cluster and holds some of the keys only: write redis+cluster://"
     return Check("cluster", "fail", wrong, APPLIED, may_be_allowed=False)
@@ -337,13 +301,13 @@ class Memory(NamedTuple):
 
 def room(space: RedisNamespace, entries: Sequence[CatalogEntry]) -> Check:
     """Forecast the headroom of the fullest server. ``entries``: the last visible versions. Writes nothing."""
-    found = []
+    servers = []
     for address, (reply,) in ask_each(space, (b"INFO", b"memory")):
         memory = _memory(address, fields(reply))
         if memory is None:
-            return _unknown_room(f"{address}: cannot be told: INFO memory is barred")
-        found.append(memory)
-    fullest = min(found)
+            return _unknown_room(f"{address}: not known: INFO memory is barred")
+        servers.append(memory)
+    fullest = min(servers)
     mib = fullest.used / 1024**2, fullest.limit / 1024**2
     has = f"{fullest.address}: {mib[0]:,.1f} of {mib[1]:,.1f} MiB used ({fullest.by})"
     rows = max((sum(entry.changes.values()) for entry in entries), default=0)
@@ -351,32 +315,32 @@ def room(space: RedisNamespace, entries: Sequence[CatalogEntry]) -> Check:
         return Check("memory", "pass", f"{has}; no version yet to measure", APPLIED)
     per_row = _bytes_per_row(space)
     if per_row is None:
-        return _unknown_room(f"{has}; how large rows are cannot be told: MEMORY is barred, or all are merged")
-    needed = per_row * rows / len(found)
+        return _unknown_room(f"{has}; the size of rows is not known: MEMORY is barred, or all are merged")
+    needed = per_row * rows / len(servers)
     outcome: Outcome = "warn" if fullest.free < WARN_BELOW * needed else "pass"
     fits = "may not fit: raise maxmemory or free some" if outcome == "warn" else "fits"
     takes = f"{rows:,} changes take about {needed / 1024**2:,.1f} MiB there"
     return Check("memory", outcome, f"{has}; {takes}: the next version {fits}", APPLIED)
 
 
-def _memory(address: str, told: dict[str, str]) -> Memory | None:
-    used, limit = number(told, "used_memory"), number(told, "maxmemory")
-    most = limit or number(told, "total_system_memory")
+def _memory(address: str, info: dict[str, str]) -> Memory | None:
+    used, limit = number_of(info, "used_memory"), number_of(info, "maxmemory")
+    most = limit or number_of(info, "total_system_memory")
     if used is None or not most:
         return None
-    by = "maxmemory" if limit else "all that the machine has: set maxmemory"
+    by = "maxmemory" if limit else "the machine's memory: set maxmemory"
     return Memory(most - used, address, used, most, by)
 
 
 def _bytes_per_row(space: RedisNamespace) -> float | None:
     """Estimate the bytes per row from a sample of unmerged changes; None: nothing can be measured."""
-    of_node: dict[Node, list[tuple[bytes, ...]]] = defaultdict(list)
+    of_node: dict[Node, list[bytes]] = defaultdict(list)
     for key in itertools.islice(_layers(space), SAMPLES):
         commands = of_node[space.servers.node_of(key)]
-        commands += [(b"MEMORY", b"USAGE", key), (b"HLEN", key)]
+        commands += [pack((b"MEMORY", b"USAGE", key)), pack((b"HLEN", key))]
     taken = rows = 0
     for node, commands in of_node.items():
-        replies = ask(node, *commands)
+        replies = node.ask(commands)
         for usage, length in zip(replies[::2], replies[1::2], strict=True):
             if isinstance(usage, int) and isinstance(length, int):
                 taken, rows = taken + usage, rows + length
@@ -390,5 +354,5 @@ def _layers(space: RedisNamespace) -> Iterator[bytes]:
                 yield changes_key(space.namespace, group, table, version, space.uuid)
 
 
-def _unknown_room(found: str) -> Check:
-    return Check("memory", "warn", found, APPLIED)
+def _unknown_room(finding: str) -> Check:
+    return Check("memory", "warn", finding, APPLIED)

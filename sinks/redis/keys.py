@@ -16,7 +16,7 @@ SLOTS = 16_384
 def meta_key(namespace: str) -> bytes:
     """Return the key of the pointer, with identity and listed servers.
 
-    Beside it are ``catalog, schemas, leases, versions``.
+    ``beside`` has the others of its slot: ``catalog, schemas, leases, versions``.
     """
     return b"tg:{%b}:meta" % namespace.encode()
 

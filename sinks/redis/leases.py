@@ -53,7 +53,7 @@ class Leases:
             for name, *numbers in zip(*(rest[at::4] for at in range(4)), strict=True):
                 with readable(self._space.where, "a lease", (name, *numbers)):
                     kept = KeptLease(name.decode(), *(int(part) for part in numbers))
-                held[kept.lease_id] = kept.told(int(now_us))
+                held[kept.lease_id] = kept.info(int(now_us))
             if cursor in (b"0", TOO_MANY):
                 break
         return list(held.values()), others
@@ -64,7 +64,7 @@ class Leases:
             return
         self._warned = True
         logger.warning(
-            "%s: %s holds %s: somebody with a reader's rights wrote there without tidegate; %s them",
+            "%s: %s holds %s: a client with a reader's rights wrote there without tidegate; %s them",
             self._space.where,
             beside(self._space.namespace, "leases").decode(),
             f"{entries} entries that are no leases"

@@ -22,7 +22,7 @@ class RedisMetadataStore:
     """A few values by key, on the server that holds the namespace's pointer.
 
     ``url`` and ``options`` as for a store. Opens no connection before the first call. Repeatable:
-    every call. Raises: StoreUnavailableError, no answer within ``timeout_s``; ConfigError, the
+    every call. Raises: StoreUnavailableError: no answer within ``timeout_s``. ConfigError: the
     server refuses this user.
     """
 
@@ -39,17 +39,17 @@ class RedisMetadataStore:
         self._call(b"HSET", key, value)
 
     def get(self, key: bytes) -> bytes | None:
-        found: bytes | None = self._call(b"HGET", key)
-        return found
+        value: bytes | None = self._call(b"HGET", key)
+        return value
 
     def remove(self, key: bytes) -> None:
         self._call(b"HDEL", key)
 
     def all(self) -> dict[bytes, bytes]:
-        found = self._call(b"HGETALL")
-        if isinstance(found, dict):
-            return found
-        return dict(zip(found[::2], found[1::2], strict=True))
+        reply = self._call(b"HGETALL")
+        if isinstance(reply, dict):
+            return reply
+        return dict(zip(reply[::2], reply[1::2], strict=True))
 
     def close(self) -> None:
         """Close the connections. The instance may be used again."""

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tidegate.errors import CorruptError, IncompleteError
+from tidegate.errors import CorruptError
 from tidegate.sinks.records import Counts, Stamp
 from tidegate.sinks.redis.client.replies import CROSS_SLOT, Call, Refused
 from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import number
 from tidegate.sinks.rules.key_sets import KeySets
+from tidegate.sinks.rules.seals import incomplete, miscounted
 
 GROUPS_AT_ONCE = 32
 """About half a millisecond of the server, which serves no other client meanwhile."""
@@ -38,23 +39,20 @@ class Seals:
         calls = self._calls(stamp, counts, sets or KeySets({}), together=together)
         replies = self._space.calls.run([*before, *calls])[len(before) :]
         refused = [reply for reply in replies if isinstance(reply, Refused)]
-        if any(one.code == CROSS_SLOT for one in refused):
+        if any(refusal.code == CROSS_SLOT for refusal in refused):
             self._together = False
             self.run(stamp, counts, sets=sets)
             return
-        for one in refused:
-            raise self._space.refused(one)
-        found = itertools.chain.from_iterable(replies) if together else replies
+        for refusal in refused:
+            raise self._space.refused(refusal)
+        by_group = itertools.chain.from_iterable(replies) if together else replies
         wrong = [
-            f"key group {group}: {_counted_there(there)} instead of {dict(counts[group])}"
-            for group, there in zip(sorted(counts), found, strict=True)
-            if there
+            miscounted(group, _counts_in(reply), counts[group])
+            for group, reply in zip(sorted(counts), by_group, strict=True)
+            if reply
         ]
         if wrong:
-            raise IncompleteError(
-                f"{self._space.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
-                f" {'; '.join(wrong[:3])}"
-            )
+            raise incomplete(self._space.where, stamp, wrong)
 
     def _calls(self, stamp: Stamp, counts: Counts, sets: KeySets, *, together: bool) -> list[Call]:
         space, groups, version = self._space, sorted(counts), sealed_as(stamp)
@@ -88,7 +86,7 @@ def _counted(group: int, counts: Counts, sets: KeySets) -> Iterator[bytes]:
         yield sets.digest(group, table)
 
 
-def _counted_there(reply: Sequence[Any]) -> dict[str, int]:
+def _counts_in(reply: Sequence[Any]) -> dict[str, int]:
     return {name.decode(): int(rows) for name, rows in zip(reply[::2], reply[1::2], strict=True)}
 
 

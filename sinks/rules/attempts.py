@@ -39,7 +39,7 @@ class Attempts(abc.ABC):
 
         True: rows of this attempt may be written. False: the version is visible, nothing of it is to be
         written any more; publish and read back. Durable: on return, both ways, before any row that is
-        applied after it. Repeatable. Raises: WalGapError, another attempt of this version is noted here,
+        applied after it. Repeatable. Raises: WalGapError: another attempt of this version is noted here,
         or this one was discarded: the log lost a decision. FencedError: a higher epoch is claimed.
         """
 
@@ -58,18 +58,18 @@ class Attempts(abc.ABC):
 
         Only versions above the visible one are allowed, of attempts that no log has. Late rows of such an
         attempt are never read, nor sealed; docs/decisions/0028 describes how for each store, and the rest
-        that remains. Durable: on return. Repeatable. Raises: FencedError, a higher epoch is claimed, and
+        that remains. Durable: on return. Repeatable. Raises: FencedError: a higher epoch is claimed, and
         nothing was removed.
         """
 
 
 def other_attempt(where: str, stamp: Stamp, noted: str = "") -> WalGapError:
     """Build the error for an attempt that may not write its version; ``noted``: the one that may, or ''."""
-    there = (
+    other = (
         f"attempt {noted} was begun" if noted else "another attempt of it was begun, or this one discarded"
     )
     return WalGapError(
-        f"{where}: attempt {stamp.attempt} of version {stamp.version} is not written, {there}: the log lost"
+        f"{where}: attempt {stamp.attempt} of version {stamp.version} is not written, {other}: the log lost"
         " a decision that this store has seen (brokers without power, an older copy put back). Nothing was"
         " written. Restore the newest copy of the log if there is one; else stop all drivers and run"
         " `tidegate recover --discard-lost`"

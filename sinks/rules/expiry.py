@@ -17,7 +17,7 @@ from tidegate.wal.value_flags import DELETES, EXPIRY_END, WITH_EXPIRY
 HEAD_BYTES = EXPIRY_END
 """The first bytes of a stored value, which decide whether it is live."""
 PAGE_ROWS = 500
-LOOK_COSTS = 20
+GROUP_COSTS_ROWS = 20
 """The cost of checking a key group, in rows: one without rows costs a request, too."""
 
 
@@ -36,16 +36,16 @@ def expiring_tables(entry: CatalogEntry) -> list[str]:
 class SweepPage(NamedTuple):
     """The result of a page of a sweep: the rows checked, the rows dropped, and the cursor.
 
-    ``following`` is the cursor of the next page; None: this was the key group's last one.
+    ``cursor`` is where the next page starts; None: this was the key group's last one.
     """
 
     rows: int
     gone: int
-    following: Any
+    cursor: Any
 
 
-Look = Callable[[str, int, Any, int], SweepPage]
-"""``look(table, group, following, rows)`` checks about ``rows`` rows and drops the expired ones."""
+CheckPage = Callable[[str, int, Any, int], SweepPage]
+"""``check_page(table, group, cursor, rows)`` checks about ``rows`` rows and drops the expired ones."""
 
 
 class ExpirySweep:
@@ -55,39 +55,39 @@ class ExpirySweep:
     """
 
     def __init__(self) -> None:
-        self._at: tuple[str, int, Any] | None = None
+        self._cursor: tuple[str, int, Any] | None = None
 
-    def run(self, rows: int, entry: CatalogEntry, key_groups: int, look: Look) -> int:
+    def run(self, rows: int, entry: CatalogEntry, key_groups: int, check_page: CheckPage) -> int:
         """Check about ``rows`` rows, each key group once at most; return how many were dropped."""
         tables = expiring_tables(entry)
         if not tables:
             return 0
-        index, following = self._from(tables, entry.version % key_groups)
+        index, cursor = self._from(tables, entry.version % key_groups)
         gone, ended = 0, 0
         while rows > 0 and ended < len(tables) * key_groups:
             group, place = divmod(index, len(tables))
-            looked = look(tables[place], group, following, min(rows, PAGE_ROWS))
-            rows, gone = rows - max(looked.rows, LOOK_COSTS), gone + looked.gone
-            following = looked.following
-            if following is None:
+            page = check_page(tables[place], group, cursor, min(rows, PAGE_ROWS))
+            rows, gone = rows - max(page.rows, GROUP_COSTS_ROWS), gone + page.gone
+            cursor = page.cursor
+            if cursor is None:
                 index, ended = (index + 1) % (len(tables) * key_groups), ended + 1
         group, place = divmod(index, len(tables))
-        self._at = tables[place], group, following
+        self._cursor = tables[place], group, cursor
         return gone
 
     def _from(self, tables: Collection[str], first_group: int) -> tuple[int, Any]:
-        if self._at is None:
+        if self._cursor is None:
             return first_group * len(tables), None
-        table, group, following = self._at
+        table, group, cursor = self._cursor
         names = list(tables)
         place = names.index(table) if table in names else 0
-        return group * len(names) + place, following if table in names else None
+        return group * len(names) + place, cursor if table in names else None
 
 
 # -- rows that no reader can reach any more: the rule of vacuum, where every version is kept ---------------
 
 
-def unreachable(versions: Mapping[int, bytes], horizon: int, start: int, at_us: int) -> list[int]:
+def collectable_versions(versions: Mapping[int, bytes], horizon: int, start: int, at_us: int) -> list[int]:
     """List the versions of one key's rows that no reader at or above the horizon can reach, ascending.
 
     ``start`` is the table's start at the horizon, ``at_us`` the time of its decision. A delete marker is one

@@ -107,5 +107,5 @@ def _deletes(values: Any) -> bool:
 def _bytes_of(values: Any) -> tuple[Any, memoryview]:
     """Return the offsets of an Arrow binary array, and the bytes that they point into."""
     _, offsets, content = values.buffers()
-    found = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    return found, memoryview(content or b"")
+    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    return ends, memoryview(content or b"")

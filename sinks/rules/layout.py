@@ -123,10 +123,11 @@ def payloads(stored: Any, at_us: int | None = None) -> Any:
 
 
 def _one_by_one(stored: Any, at_us: int | None) -> Any:
-    return pa.array([payload(one, at_us) for one in stored.to_pylist()], pa.binary())
+    return pa.array([payload(content, at_us) for content in stored.to_pylist()], pa.binary())
 
 
 def _no_time() -> ValueError:
     return ValueError(
-        "a stored value expires, and no time to read it at was given: pass at_us, the version's decided_at_us"
+        "a stored value expires, and no time was passed to read it at: pass at_us, the version's"
+        " decided_at_us"
     )

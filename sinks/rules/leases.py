@@ -39,7 +39,7 @@ class KeptLease(NamedTuple):
     taken_us: int
     expires_us: int
 
-    def told(self, now_us: int) -> LeaseInfo:
+    def info(self, now_us: int) -> LeaseInfo:
         """Return the lease's state at a time."""
         age_s, left_s = max(0.0, (now_us - self.taken_us) / 1e6), (self.expires_us - now_us) / 1e6
         return LeaseInfo(self.lease_id, self.version, age_s, left_s)
@@ -124,6 +124,6 @@ def check_lease(where: str, lease: Lease, ttl_s: float) -> None:
 def too_many_leases(where: str, most: int) -> StoreUnavailableError:
     """Build the error of ``lease`` when no more of them may be taken."""
     return StoreUnavailableError(
-        f"{where}: {most:,} leases hold versions, as many as max_leases allows: close snapshots that nobody"
-        " reads any more, or set the query's option max_leases higher, and read again"
+        f"{where}: {most:,} leases pin versions, the most that max_leases allows: close snapshots that are"
+        " not read any more, or set the query's option max_leases higher, and read again"
     )

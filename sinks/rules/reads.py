@@ -40,7 +40,7 @@ def decode(where: str, content: bytes | str, kind: type[Kind]) -> Kind:
 def check_visible(where: str, version: int, visible: int) -> None:
     """Refuse a version above the visible one: no part of it is shown. Raises: VersionRegressedError."""
     if version > visible:
-        raise VersionRegressedError(f"{where}: version {version} was asked for, the visible one is {visible}")
+        raise VersionRegressedError(f"{where}: version {version} was requested, the visible one is {visible}")
 
 
 def check_kept(where: str, version: int, horizon: int) -> None:
@@ -95,12 +95,12 @@ def shown_bytes(content: bytes) -> str:
 
 
 def values_at(where: str, table: str, keys: Sequence[bytes], stored: Any, at_us: int | None) -> Any:
-    """Return readers' values for stored ones. Raises: CorruptError, with the key of an unknown form."""
+    """Return readers' values for stored ones. Raises: CorruptError: with the key of an unknown form."""
     try:
         return payloads(stored, at_us)
     except CorruptError:
-        for key, one in zip(keys, stored.to_pylist(), strict=True):
-            value_at(where, table, key, one, at_us)
+        for key, content in zip(keys, stored.to_pylist(), strict=True):
+            value_at(where, table, key, content, at_us)
         raise
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.base.files import create
+from tidegate.base.files import create, sync_folder
 from tidegate.base.names import check_name, escape
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.aliases import Aliases, Target
@@ -45,14 +45,14 @@ class FileAliases(Aliases):
         self._folder = folder
 
     def get(self, alias: str) -> Target | None:
-        found = self._read(self._path(alias))
-        return None if found is None else found.target
+        stored = self._read(self._path(alias))
+        return None if stored is None else stored.target
 
     def all(self) -> dict[str, Target]:
         with self._explaining():
             paths = sorted(self._folder.iterdir()) if self._folder.exists() else []
-        found = (self._read(path) for path in paths if path.name.endswith(SUFFIX))
-        return {one.alias: one.target for one in found if one is not None}
+        files = (self._read(path) for path in paths if path.name.endswith(SUFFIX))
+        return {stored.alias: stored.target for stored in files if stored is not None}
 
     def set(self, alias: str, target: Target) -> None:
         check_name("alias", alias)
@@ -70,7 +70,7 @@ class FileAliases(Aliases):
                 with contextlib.suppress(OSError):
                     new.unlink()
                 raise
-            self._sync()
+            sync_folder(self._folder)
 
     def drop(self, alias: str) -> bool:
         with self._explaining():
@@ -78,7 +78,7 @@ class FileAliases(Aliases):
                 self._path(alias).unlink()
             except FileNotFoundError:
                 return False
-            self._sync()
+            sync_folder(self._folder)
         return True
 
     def _path(self, alias: str) -> Path:
@@ -91,13 +91,6 @@ class FileAliases(Aliases):
             except (FileNotFoundError, NotADirectoryError):
                 return None
         return decode(f"{self.where}: {path}", content, Stored)
-
-    def _sync(self) -> None:
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.attempts import DISCARDED, DISCARDED_MAX, fenced, other_attempt
 from tidegate.sinks.rules.reads import dropped
-from tidegate.sinks.sqlite.files import META_FILE, Files, has_table
+from tidegate.sinks.sqlite.files import META_FILE, NOTES, Files, has_table, tables_in
 from tidegate.sinks.sqlite.rows import Shards
-from tidegate.sinks.sqlite.vacuum import NOTES, TABLES
 
 # Created by the first call that writes to them: folders of older releases have none.
 BEGUN = """CREATE TABLE IF NOT EXISTS begun (version INTEGER PRIMARY KEY, attempt TEXT NOT NULL,
@@ -60,26 +59,26 @@ def refuse_other(meta: sqlite3.Connection, where: str, stamp: Stamp) -> None:
 def refuse_discarded(connection: sqlite3.Connection, where: str, stamp: Stamp) -> None:
     """Raise WalGapError if this connection's file has the discard of this attempt."""
     if stamp.attempt and has_table(connection, "discarded"):
-        found = "SELECT 1 FROM discarded WHERE attempt = ?"
-        if connection.execute(found, (stamp.attempt,)).fetchone() is not None:
+        sql = "SELECT 1 FROM discarded WHERE attempt = ?"
+        if connection.execute(sql, (stamp.attempt,)).fetchone() is not None:
             raise other_attempt(where, stamp)
 
 
 def above_visible(meta: sqlite3.Connection) -> list[Stamp]:
     """As ``Attempts.begun``."""
-    found = []
+    stamps = []
     for table in ("begun", "discarded"):
         if has_table(meta, table):
-            found += [
+            stamps += [
                 Stamp(version, at_us, attempt if table == "begun" else DISCARDED)
                 for version, at_us, attempt in meta.execute(ABOVE_VISIBLE.format(table=table))
             ]
-    return sorted(found, key=lambda one: (one.version, one.decided_at_us))
+    return sorted(stamps, key=lambda stamp: (stamp.version, stamp.decided_at_us))
 
 
 def discard(files: Files, shards: Shards, lost: Sequence[Stamp], epoch: int) -> None:
     """As ``Attempts.discard``: refuse in meta and every shard, then drop rows, then notes."""
-    lowest = min(lost, key=lambda one: (one.version, one.decided_at_us))
+    lowest = min(lost, key=lambda stamp: (stamp.version, stamp.decided_at_us))
     with files.writing(META_FILE, durable=True) as meta:
         row = meta.execute("SELECT epoch, writer FROM pointer").fetchone()
         if row is None:
@@ -87,12 +86,10 @@ def discard(files: Files, shards: Shards, lost: Sequence[Stamp], epoch: int) -> 
         if row[0] > epoch:
             raise fenced(files.where, lowest, row[0], epoch, row[1])
         _remember(meta, lost)
-    for shard in range(shards.count):
-        name = shards.file_of(shards.groups_in(shard).start)
+    for name, _ in shards.files():
         with files.writing(name, durable=True) as connection:
             _remember(connection, lost)
-            tables = [table for (table,) in connection.execute(TABLES)]
-            for table in (*tables, *NOTES):
+            for table in (*tables_in(connection), *NOTES):
                 connection.execute(f"DELETE FROM {table} WHERE version >= ?", (lowest.version,))
     with files.writing(META_FILE, durable=True) as meta:
         if has_table(meta, "begun"):
@@ -101,6 +98,6 @@ def discard(files: Files, shards: Shards, lost: Sequence[Stamp], epoch: int) -> 
 
 def _remember(connection: sqlite3.Connection, lost: Sequence[Stamp]) -> None:
     connection.execute(DISCARDS)
-    rows = [(one.attempt, one.version, one.decided_at_us) for one in lost]
+    rows = [(stamp.attempt, stamp.version, stamp.decided_at_us) for stamp in lost]
     connection.executemany(DISCARD, rows)
     connection.execute(FORGET, (DISCARDED_MAX,))

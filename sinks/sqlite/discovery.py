@@ -21,8 +21,8 @@ def folder_at(url: str) -> Path | None:
     >>> folder_at("sqlite:///data/store"), folder_at("redis://cache:6379")
     (PosixPath('/data/store'), None)
     """
-    _, found, rest = url.partition("sqlite://")
-    path = path_of(f"sqlite://{rest}") if found else None
+    _, scheme, rest = url.partition("sqlite://")
+    path = path_of(f"sqlite://{rest}") if scheme else None
     return Path(path) if path else None
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+from tidegate.base.files import sync_folder
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.sqlite.files import META_FILE, creation_lock
 
@@ -29,31 +29,31 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
     """
     aside = folder.with_name(folder.name + DROPPED)
     try:
-        there = aside.exists()
+        existed = aside.exists()
         _remove(aside, timeout_s)
         with contextlib.suppress(FileNotFoundError), creation_lock(folder, where, timeout_s):
             refuse()
             folder.rename(aside)
-            there = True
-            _sync(folder.parent)
+            existed = True
+            sync_folder(folder.parent)
         _remove(aside, timeout_s)
     except OSError as error:
         raise StoreUnavailableError(
-            f"{where}: {error.filename or folder} could not be removed: {error.strerror or error}; what is"
-            " left is no namespace any more: drop it again when the cause is gone"
+            f"{where}: {error.filename or folder} could not be removed: {error.strerror or error}; the"
+            " rest is no namespace any more: remove the cause, then drop it again"
         ) from error
-    return there
+    return existed
 
 
 def _remove(aside: Path, timeout_s: float) -> None:
     if not aside.exists():
         return
     with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):  # damaged files are dropped too
-        _tell_who_has_it_open(aside / META_FILE, timeout_s)
+        _refuse_open_instances(aside / META_FILE, timeout_s)
     shutil.rmtree(aside)
 
 
-def _tell_who_has_it_open(meta: Path, timeout_s: float) -> None:
+def _refuse_open_instances(meta: Path, timeout_s: float) -> None:
     """Delete the pointer, so that other processes with these files open are refused."""
     if not meta.exists():
         return
@@ -63,11 +63,3 @@ def _tell_who_has_it_open(meta: Path, timeout_s: float) -> None:
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise OSError(errno.EBUSY, "another process is writing to it", str(meta)) from error
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -29,17 +29,15 @@ import collections
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import sqlite3
-import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tidegate.base.files import create, sync_above
+from tidegate.base.files import create, lock_within, sync_above
 from tidegate.base.files import make_folder as make_durably
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.sinks.records import Identity
@@ -95,8 +93,8 @@ namespace.
 
 HINTS = {
     "is full": "; make room on this disk",
-    "I/O error": "; look at its disk: it is full, limited for this user, or failing",
-    "unable to open": "; look whether this user may use its folder, and how many files it may open",
+    "I/O error": "; check its disk: it is full, limited for this user, or failing",
+    "unable to open": "; check whether this user may use its folder, and how many files it may open",
 }
 """Remedies, by a part of SQLite's message."""
 
@@ -126,7 +124,7 @@ class Files:
         _all_files.add(self)
 
     def exists(self, name: str) -> bool:
-        """Return whether the file exists. Raises: ConfigError, its path leads through a file, or is
+        """Return whether the file exists. Raises: ConfigError: its path leads through a file, or is
         not readable.
         """
         with self._looking():
@@ -137,9 +135,9 @@ class Files:
         return True
 
     def size(self) -> int:
-        """Return the bytes of all files in the folder, including SQLite's own beside them.
+        """Return the bytes of all files in the folder, including SQLite's own.
 
-        Raises: ConfigError, as ``exists``.
+        Raises: ConfigError: as ``exists``.
         """
         sizes = []
         with self._looking():
@@ -158,7 +156,7 @@ class Files:
             ) from None
 
     def make(self, name: str, script: str) -> None:
-        """Create a file with these tables, or finish its creation. Raises: ConfigError, SQLite fails here."""
+        """Create a file with these tables, or finish its creation. Raises: ConfigError: SQLite fails here."""
         with contextlib.suppress(OSError):  # it exists; or cannot be created, which SQLite reports
             os.close(create(self.folder / name, os.O_RDWR))  # its -wal and -shm get the same mode
         with self._explaining(name):
@@ -277,11 +275,11 @@ class Files:
         connection = self._connect(name, "rw")
         try:
             if name in self.expected:
-                found = connection.execute("SELECT uuid, number, shards FROM shard").fetchone()
-                if found != self.expected[name]:
+                identity = connection.execute("SELECT uuid, number, shards FROM shard").fetchone()
+                if identity != self.expected[name]:
                     self._refuse_dropped()
                     raise CorruptError(
-                        f"{self.where}: {path} is (namespace, number, shards) {found}, not"
+                        f"{self.where}: {path} is (namespace, number, shards) {identity}, not"
                         f" {self.expected[name]}; put it back from a copy of the whole folder"
                     )
             elif name == META_FILE and self.uuid is not None and self._uuid_in(connection) != self.uuid:
@@ -302,21 +300,21 @@ class Files:
             raise dropped(self.where)
         if self.exists(META_FILE):
             with contextlib.closing(self._connect(META_FILE, "rw")) as connection:
-                there = self._uuid_in(connection)
-            if there != self.uuid:
+                uuid = self._uuid_in(connection)
+            if uuid != self.uuid:
                 raise dropped(self.where)
 
     def refuse_another(self) -> None:
         """Raise ConfigError if another namespace is there than the one that was read. Damage is ignored."""
         if self.uuid is None or not self.exists(META_FILE):
             return
-        there = None
+        uuid = None
         with (
             contextlib.suppress(sqlite3.Error, CorruptError),
             contextlib.closing(self._connect(META_FILE, "rw")) as connection,
         ):
-            there = self._uuid_in(connection)
-        if there not in (None, self.uuid):
+            uuid = self._uuid_in(connection)
+        if uuid not in (None, self.uuid):
             raise dropped(self.where)
 
     def _uuid_in(self, connection: sqlite3.Connection) -> str | None:
@@ -383,12 +381,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def make_folder(folder: Path, where: str) -> None:
-    """Create the folder and those above it, durably. Raises: ConfigError, not possible or not writable."""
+    """Create the folder and those above it, durably. Raises: ConfigError: not possible or not writable."""
     try:
         make_durably(folder)
     except OSError as error:
         raise ConfigError(
-            f"{where}: the folder {folder} cannot be made: {error.strerror or error}; give one that can"
+            f"{where}: the folder {folder} cannot be created: {error.strerror or error}; give one that can"
         ) from error
     sync_above(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -399,10 +397,9 @@ def make_folder(folder: Path, where: str) -> None:
 def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
     """Lock the creation of a namespace: SQLite does not wait for a lock when it changes to WAL mode.
 
-    Raises: FileNotFoundError, the folder is gone, or replaced by another one in which a process may
-    be at work; ConfigError, this user may not read it.
+    Raises: FileNotFoundError: the folder is gone, or replaced by another one in which a process may
+    be at work. ConfigError: this user may not read it.
     """
-    deadline = time.monotonic() + timeout_s
     try:
         handle = os.open(folder, os.O_RDONLY)
     except PermissionError as error:
@@ -410,16 +407,10 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
             f"{where}: the folder {folder} cannot be read by this user: give another one"
         ) from error
     try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise StoreUnavailableError(
-                        f"{where}: another process has been making {folder} for {timeout_s} s"
-                    ) from None
-                time.sleep(0.01)
+        if not lock_within(handle, timeout_s):
+            raise StoreUnavailableError(
+                f"{where}: another process has been creating {folder} for {timeout_s} s"
+            )
         if not os.path.samestat(os.fstat(handle), folder.stat()):
             raise FileNotFoundError(errno.ENOENT, "it was dropped", str(folder))
         yield
@@ -427,7 +418,17 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
         os.close(handle)  # releases the lock
 
 
+NOTES = ("applied", "sealed")
+"""The SQL tables of a shard file with notes of versions."""
+
+
+def tables_in(connection: sqlite3.Connection) -> list[str]:
+    """Return the SQL tables of a shard file with users' rows."""
+    sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 2) = 't_' ORDER BY name"
+    return [name for (name,) in connection.execute(sql)]
+
+
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
     """Return whether the file has this SQL table."""
-    found: Any = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
-    return found is not None
+    row: Any = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+    return row is not None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.sinks.sqlite.files import META_FILE, Files
+from tidegate.sinks.sqlite.files import META_FILE, NOTES, Files, tables_in
 from tidegate.sinks.sqlite.rows import RAISE_FLOOR, Shards
-from tidegate.sinks.sqlite.vacuum import NOTES, TABLES
 
 MARK = "UPDATE pointer SET horizon = :version WHERE visible = 0 AND horizon < :version AND epoch <= :epoch"
 PUBLISH_FILLED = """UPDATE pointer SET visible = :version, digest = :digest, epoch = :epoch
@@ -22,18 +21,16 @@ def mark(files: Files, version: int, epoch: int) -> int:
 
 def raise_floors(files: Files, shards: Shards, floor: int) -> None:
     """Raise the floor of every key group to at least ``floor``. Durable: on return."""
-    for shard in range(shards.count):
-        groups = shards.groups_in(shard)
-        with files.writing(shards.file_of(groups.start), durable=True) as connection:
+    for name, groups in shards.files():
+        with files.writing(name, durable=True) as connection:
             connection.executemany(RAISE_FLOOR, [(group, floor) for group in groups])
 
 
 def drop_up_to(files: Files, shards: Shards, floor: int) -> None:
     """Drop every row and note of versions up to ``floor``: no reader and no fill needs them."""
-    for shard in range(shards.count):
-        name = shards.file_of(shards.groups_in(shard).start)
+    for name, _ in shards.files():
         with files.connection(name) as connection:
-            tables = [table for (table,) in connection.execute(TABLES)]
+            tables = tables_in(connection)
         for table in (*tables, *NOTES):
             with files.writing(name, durable=False) as connection:
                 connection.execute(f"DELETE FROM {table} WHERE version <= ?", (floor,))

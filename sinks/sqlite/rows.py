@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from tidegate.errors import CorruptError, SnapshotExpiredError
 from tidegate.keys.groups import groups_of, task_of
 from tidegate.sinks.records import Counts, Finding, Identity, Stamp, Stopped
 from tidegate.sinks.rules.expiry import HEAD_BYTES, SweepPage, is_hidden
+from tidegate.sinks.rules.seals import findings, is_whole, miscounted
 from tidegate.sinks.sqlite.files import SHARD, SHARDS_MAX, TABLE, Files, has_table
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.value_flags import DELETES
@@ -163,11 +164,11 @@ class Shards:
                 for group in groups:
                     if connection.execute(IS_SEALED, (group, version)).fetchone():
                         continue
-                    found = dict(connection.execute(COUNTED, (group, version)).fetchall())
-                    if _without_zeros(found) == _without_zeros(counts[group]):
+                    counted = dict(connection.execute(COUNTED, (group, version)).fetchall())
+                    if is_whole(counted, counts[group]):
                         connection.execute(SEAL, (group, version))
                     else:
-                        wrong.append(f"key group {group}: {found} instead of {dict(counts[group])}")
+                        wrong.append(miscounted(group, counted, counts[group]))
         return wrong
 
     # -- reading -------------------------------------------------------------------------------
@@ -178,34 +179,34 @@ class Shards:
         """Yield the stored values that exist: (position, value).
 
         Floors and rows are read in one transaction, as the retirement wrote them in one: rows found
-        under a fitting floor are all that the version needs (T28). Raises: SnapshotExpiredError,
+        under a fitting floor are all that the version needs (T28). Raises: SnapshotExpiredError:
         unless ``retired_too``, if a floor is above the version.
         """
         name = sql_name(table)
         by_shard: dict[int, list[Asked]] = {}
-        for one in asked:
-            by_shard.setdefault(self._shard_of(one.group), []).append(one)
+        for lookup in asked:
+            by_shard.setdefault(self._shard_of(lookup.group), []).append(lookup)
         for shard, keys in sorted(by_shard.items()):
             with self._files.reading(self._name(shard)) as connection:
                 if not retired_too:
-                    self._check_floors(connection, {one.group for one in keys}, version)
+                    self._check_floors(connection, {lookup.group for lookup in keys}, version)
                 if not self._has_table(connection, shard, name):
                     continue
-                found = []
+                values = []
                 for at in range(0, len(keys), LOOK_UP_KEYS):
                     part = keys[at : at + LOOK_UP_KEYS]
                     sql = LOOK_UP.format(table=name, asked=", ".join(["(?, ?, ?)"] * len(part)))
-                    found += connection.execute(
+                    values += connection.execute(
                         sql, (*itertools.chain.from_iterable(part), start, version)
                     ).fetchall()
-            for place, value in found:
+            for place, value in values:
                 if value is not None and type(value) is not bytes:
                     raise self._no_bytes(shard, table, value)
                 yield place, value
 
-    def _no_bytes(self, shard: int, table: str, found: object) -> CorruptError:
+    def _no_bytes(self, shard: int, table: str, stored: object) -> CorruptError:
         return CorruptError(
-            f"{self._files.where}: {self._files.folder / self._name(shard)}, table {table}: {found!r:.60} is"
+            f"{self._files.where}: {self._files.folder / self._name(shard)}, table {table}: {stored!r:.60} is"
             " stored where bytes have to be: restore the store from a copy"
         )
 
@@ -245,17 +246,17 @@ class Shards:
 
     def put_on_disk(self) -> None:
         """Make all drops durable, whatever the next announcement makes durable."""
-        for shard in range(self.count):
-            self._files.put_on_disk(self._name(shard))
+        for name, _ in self.files():
+            self._files.put_on_disk(name)
 
     def retire(self, version: int, changes: Iterable[Chunk], stopped: Stopped) -> bool:
         for chunk in changes:
             if stopped():
                 return False
             for shard, runs in self._by_shard(chunk.runs):
-                for some in _at_most(runs, RETIRE_ROWS):
+                for some_runs in _at_most(runs, RETIRE_ROWS):
                     with self._files.writing(self._name(shard), durable=False) as connection:
-                        for run in some:
+                        for run in some_runs:
                             # One transaction: a reader that misses a row sees the floor that explains
                             # it (T28).
                             self._raise_floor(connection, run.group, version)
@@ -306,14 +307,14 @@ class Shards:
             if not self._has_table(connection, shard, name):
                 return SweepPage(0, 0, None)
             sql = HEADS.format(table=name, head=HEAD_BYTES)
-            found = connection.execute(sql, (group, first, version, rows)).fetchall()
-        old = [(group, key, newest) for key, newest, head in found if is_hidden(head, at_us)]
+            heads = connection.execute(sql, (group, first, version, rows)).fetchall()
+        old = [(group, key, newest) for key, newest, head in heads if is_hidden(head, at_us)]
         if old:
             with self._files.writing(self._name(shard), durable=False) as connection:
                 # One transaction: a reader that misses a row sees the floor that explains it (T28).
                 connection.execute(RAISE_FLOOR, (group, version))
                 connection.executemany(DROP_UNTIL.format(table=name), old)
-        return SweepPage(len(found), len(old), found[-1][0] + b"\0" if len(found) == rows else None)
+        return SweepPage(len(heads), len(old), heads[-1][0] + b"\0" if len(heads) == rows else None)
 
     @staticmethod
     def _raise_floor(connection: sqlite3.Connection, group: int, version: int) -> None:
@@ -324,16 +325,16 @@ class Shards:
     # -- verification --------------------------------------------------------------------------
 
     def verify(self, version: int, counts: Counts) -> list[Finding]:
-        findings = []
+        found: list[Finding] = []
         for shard, groups in self._groups_by_shard(counts):
             tables = sorted({table for group in groups for table in counts[group]})
             with self._files.reading(self._name(shard)) as connection:
-                # Merged groups are left out: their rows cannot be told from newer ones.
+                # Merged groups are left out: their rows cannot be distinguished from newer ones.
                 merged = dict(connection.execute(FLOORS_ABOVE, (version - 1,)).fetchall())
                 sealed = {
                     kg for (kg,) in connection.execute("SELECT kg FROM sealed WHERE version = ?", (version,))
                 }
-                held = {
+                rows = {
                     table: dict(
                         connection.execute(COUNT_ROWS.format(table=sql_name(table)), (version,)).fetchall()
                     )
@@ -343,13 +344,9 @@ class Shards:
                 }
             for group in (group for group in groups if group not in merged):
                 where = f"{self._files.folder / self._name(shard)}, version {version}, key group {group}"
-                if group not in sealed:
-                    findings.append(Finding(where, "sealed", "not sealed"))
-                for table, rows in sorted(counts[group].items()):
-                    found = held[table].get(group, 0)
-                    if found != rows:
-                        findings.append(Finding(f"{where}, table {table}", f"{rows} rows", f"{found} rows"))
-        return findings
+                counted = {table: rows[table].get(group, 0) for table in counts[group]}
+                found += findings(where, counts[group], counted, is_sealed=group in sealed)
+        return found
 
     # -- layout --------------------------------------------------------------------------------
 
@@ -365,6 +362,10 @@ class Shards:
     def groups_in(self, shard: int) -> range:
         """Return the key groups of one file."""
         return groups_of(shard, self.count, self._identity.key_groups)
+
+    def files(self) -> Iterator[tuple[str, range]]:
+        """Yield the name of each file, and its key groups."""
+        return ((self._name(shard), self.groups_in(shard)) for shard in range(self.count))
 
     @staticmethod
     def _name(shard: int) -> str:
@@ -407,7 +408,3 @@ def _at_most(runs: Iterable[Run], rows_max: int) -> Iterator[list[Run]]:
 def sql_name(table: str) -> str:
     """Return the SQL table of a user table: ``t_`` and the escaped name."""
     return "t_" + escape(table)
-
-
-def _without_zeros(counts: Mapping[str, int]) -> dict[str, int]:
-    return {table: rows for table, rows in counts.items() if rows}

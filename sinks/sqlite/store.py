@@ -21,12 +21,7 @@ import pyarrow as pa
 
 from tidegate.base.clock import Clock
 from tidegate.base.names import check_name, escape
-from tidegate.errors import (
-    ConfigError,
-    CorruptError,
-    IncompleteError,
-    StoreUnavailableError,
-)
+from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group
 from tidegate.options import LEASES_MAX
 from tidegate.sinks.aliases import Aliases
@@ -54,6 +49,7 @@ from tidegate.sinks.rules.reads import (
     encode,
     nothing_here,
 )
+from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.sqlite import attempts, fill
 from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.drop import drop_folder
@@ -122,7 +118,7 @@ class SqliteStore(Store):
                 return self._made(identity)
         except FileNotFoundError as error:
             raise StoreUnavailableError(
-                f"{self.where}: it was dropped while it was made here; make it again"
+                f"{self.where}: it was dropped while it was created here; create it again"
             ) from error
 
     def _made(self, identity: Identity) -> Identity:
@@ -130,12 +126,12 @@ class SqliteStore(Store):
         with self._files.writing(META_FILE, durable=True) as meta:
             meta.execute("INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (encode(identity).decode(),))
             content, ready = meta.execute("SELECT identity, ready FROM namespace").fetchone()
-        stands = self._decode(content, Identity)
+        existing = self._decode(content, Identity)
         if not ready:  # a shard that is missing later is a loss (I10), and is never created again
-            Shards(self._files, stands).create()
+            Shards(self._files, existing).create()
             with self._files.writing(META_FILE, durable=True) as meta:
                 meta.execute("UPDATE namespace SET ready = 1")
-        return stands
+        return existing
 
     def aliases(self) -> Aliases:
         return FileAliases(self._files.folder.parent)
@@ -165,7 +161,10 @@ class SqliteStore(Store):
             raise dropped(self.where)
         visible, digest, epoch, writer, horizon, heartbeat_us = row
         numbers = (visible, epoch, horizon, 0 if heartbeat_us is None else heartbeat_us)
-        fits = all(type(one) is int and one >= 0 for one in numbers) and {type(digest), type(writer)} == {str}
+        fits = all(type(value) is int and value >= 0 for value in numbers) and {
+            type(digest),
+            type(writer),
+        } == {str}
         if not fits:
             raise CorruptError(
                 f"{self.where}: {self._files.folder / META_FILE}: the pointer is {row!r:.200}: restore the"
@@ -250,10 +249,7 @@ class SqliteStore(Store):
         self._refuse_other(stamp)
         wrong = shards.seal(stamp, counts, attempts.refuse_discarded)
         if wrong:
-            raise IncompleteError(
-                f"{self.where}: version {stamp.version} is not whole in {len(wrong)} key groups:"
-                f" {'; '.join(wrong[:3])}"
-            )
+            raise incomplete(self.where, stamp, wrong)
 
     def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
         self._shards.rewrite(stamp.version, runs)
@@ -275,12 +271,12 @@ class SqliteStore(Store):
     def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
         shards = self._shards
         self._check_visible(version)
-        found: list[bytes | None] = [None] * len(keys)
+        values: list[bytes | None] = [None] * len(keys)
         asked = (Asked(place, key_group(key, self._key_groups), key) for place, key in enumerate(keys))
         for place, value in shards.look_up(table, asked, version, start):
-            found[place] = value
+            values[place] = value
         self._check_horizon(version)
-        return pa.array(found, pa.binary())
+        return pa.array(values, pa.binary())
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         shards = self._shards
@@ -326,7 +322,7 @@ class SqliteStore(Store):
         _ = self._shards
         now_us = self._clock.now_us()
         with self._files.connection(META_FILE) as meta:
-            return [held.told(now_us) for held in self._held(meta, now_us)]
+            return [held.info(now_us) for held in self._held(meta, now_us)]
 
     @staticmethod
     def _held(meta: Any, now_us: int) -> list[rules.KeptLease]:
@@ -357,9 +353,9 @@ class SqliteStore(Store):
             held, wanted = self._held(meta, now_us), min(horizon, visible)
             allowed = rules.horizon_allowed(wanted, held, limits, visible, now_us, published_us)
             meta.execute("UPDATE pointer SET horizon = max(horizon, ?)", (allowed,))
-            stands = self._one_of(meta, "horizon")
-            meta.execute("DELETE FROM leases WHERE version < ?", (stands,))  # revoked: the horizon passed
-        return stands
+            moved = self._one_of(meta, "horizon")
+            meta.execute("DELETE FROM leases WHERE version < ?", (moved,))  # revoked: the horizon passed
+        return moved
 
     def retire(
         self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
@@ -387,10 +383,10 @@ class SqliteStore(Store):
             return 0
         version, at_us = entry.version, entry.decided_at_us
 
-        def look(table: str, group: int, following: bytes | None, most: int) -> SweepPage:
-            return shards.drop_expired(table, group, following or b"", most, version, at_us)
+        def check_page(table: str, group: int, cursor: bytes | None, most: int) -> SweepPage:
+            return shards.drop_expired(table, group, cursor or b"", most, version, at_us)
 
-        return self._sweep.run(rows, entry, self._key_groups, look)
+        return self._sweep.run(rows, entry, self._key_groups, check_page)
 
     def _horizon_entry(self) -> CatalogEntry | None:
         horizon = self.pointer().horizon
@@ -401,11 +397,11 @@ class SqliteStore(Store):
     def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
         check_fillable(self.where, entry.version)
         shards = self._shards
-        stands = fill.mark(self._files, entry.version, epoch)
-        if stands:
-            fill.raise_floors(self._files, shards, stands - 1)
-            fill.drop_up_to(self._files, shards, stands - 1)
-        return stands
+        marked = fill.mark(self._files, entry.version, epoch)
+        if marked:
+            fill.raise_floors(self._files, shards, marked - 1)
+            fill.drop_up_to(self._files, shards, marked - 1)
+        return marked
 
     def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
         shards, pointer = self._shards, self.pointer()
@@ -424,12 +420,12 @@ class SqliteStore(Store):
         return self._files.size()
 
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
-        found: list[bytes | None] = [None] * len(keys)
+        values: list[bytes | None] = [None] * len(keys)
         shards = self._shards
         asked = (Asked(place, key_group(key, self._key_groups), key) for place, key in enumerate(keys))
         for place, value in shards.look_up(table, asked, version, version, retired_too=True):
-            found[place] = value
-        return pa.array(found, pa.binary())
+            values[place] = value
+        return pa.array(values, pa.binary())
 
     def self_check(self) -> Iterator[Finding]:
         _ = self._shards
@@ -446,11 +442,10 @@ class SqliteStore(Store):
         if pointer.filling_at:
             return Vacuumed()  # the floors must stay below the version that is being written
         horizon, entry = pointer.horizon, self._horizon_entry()
-        starts = {table: at.start for table, at in entry.tables.items()} if entry else {}
-        at_us = entry.decided_at_us if entry else 0
+        starts, at_us = (entry.starts, entry.decided_at_us) if entry else ({}, 0)
         rows = notes = 0
-        for shard in range(shards.count if horizon else 0):
-            gone_here = Vacuum(self._files, shards, shard, horizon, at_us, dry_run=dry_run).run(starts)
+        for name, groups in shards.files() if horizon else ():
+            gone_here = Vacuum(self._files, name, groups, horizon, at_us, dry_run=dry_run).run(starts)
             rows, notes = rows + gone_here.rows, notes + gone_here.notes
         # Only now: until here a retirement that restarts would still read which tables were emptied.
         gone = []
@@ -470,10 +465,10 @@ class SqliteStore(Store):
     def drop(self) -> bool:
         self._files.close()
         files = self._files
-        there = drop_folder(files.folder, self.where, self._timeout_s, files.refuse_another)
+        existed = drop_folder(files.folder, self.where, self._timeout_s, files.refuse_another)
         self._files = Files(self._files.folder, self.where, self._timeout_s)
         self._opened, self._visible_seen = None, 0
-        return there
+        return existed
 
     def close(self) -> None:
         self._files.close()

@@ -12,16 +12,12 @@ from typing import NamedTuple
 from tidegate.errors import TidegateError
 from tidegate.sinks.records import Finding, Vacuumed
 from tidegate.sinks.rules.expiry import HEAD_BYTES, is_hidden
-from tidegate.sinks.sqlite.files import Files
-from tidegate.sinks.sqlite.rows import RAISE_FLOOR, RETIRE_ROWS, Shards, sql_name
+from tidegate.sinks.sqlite.files import NOTES, Files, tables_in
+from tidegate.sinks.sqlite.rows import BEFORE_ALL, RAISE_FLOOR, RETIRE_ROWS, sql_name
 
-TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 2) = 't_' ORDER BY name"
-FIRST_ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
-    WHERE kg = ? AND version <= ? ORDER BY key, version LIMIT ?"""
-NEXT_ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
+ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
     WHERE kg = ? AND (key, version) > (?, ?) AND version <= ? ORDER BY key, version LIMIT ?"""
 DROP_ROW = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"
-NOTES = ("applied", "sealed")
 FINDINGS_MAX = 20
 """The most lines of SQLite's own check per file: later lines seldom add anything."""
 
@@ -36,11 +32,10 @@ class Vacuum:
     """The vacuum of one shard file up to one horizon, which was decided at ``at_us``."""
 
     def __init__(
-        self, files: Files, shards: Shards, shard: int, horizon: int, at_us: int, *, dry_run: bool
+        self, files: Files, name: str, groups: range, horizon: int, at_us: int, *, dry_run: bool
     ) -> None:
-        self._files, self._horizon, self._at_us, self._dry_run = files, horizon, at_us, dry_run
-        self._groups = shards.groups_in(shard)
-        self._name = shards.file_of(self._groups.start)
+        self._files, self._name, self._groups = files, name, groups
+        self._horizon, self._at_us, self._dry_run = horizon, at_us, dry_run
 
     def run(self, starts: Mapping[str, int]) -> Vacuumed:
         """Return the counts of what was dropped, or would be. ``starts``: of the tables, at the horizon."""
@@ -50,7 +45,7 @@ class Vacuum:
                 connection.executemany(RAISE_FLOOR, [(group, self._horizon) for group in self._groups])
         started = {sql_name(table): start for table, start in starts.items()}
         with self._files.connection(self._name) as connection:
-            tables = [name for (name,) in connection.execute(TABLES)]
+            tables = tables_in(connection)
         rows = sum(
             self._rows_of(table, group, started.get(table, 0)) for table in tables for group in self._groups
         )
@@ -58,31 +53,27 @@ class Vacuum:
 
     def _rows_of(self, table: str, group: int, start: int) -> int:
         """Vacuum one key group of one table. The newest row of each key may stay, if a reader can see it."""
-        gone, newest = 0, None
-        first = True
-        while first or newest is not None:
-            page = self._page(table, group, newest, first=first)
+        gone, newest, full = 0, None, True
+        while full:
+            page = self._page(table, group, newest)
             drop: list[_Row] = []
             for row in page:
                 if newest is not None and (newest.key == row.key or _is_hidden(newest, start)):
                     drop.append(newest)
                 newest = row
-            if len(page) < RETIRE_ROWS:
-                if newest is not None and _is_hidden(newest, start):
-                    drop.append(newest)
-                newest = None
+            full = len(page) == RETIRE_ROWS
+            if not full and newest is not None and _is_hidden(newest, start):
+                drop.append(newest)
             self._drop(table, group, drop)
-            gone, first = gone + len(drop), False
+            gone += len(drop)
         return gone
 
-    def _page(self, table: str, group: int, after: _Row | None, *, first: bool) -> list[_Row]:
+    def _page(self, table: str, group: int, after: _Row | None) -> list[_Row]:
+        last = (BEFORE_ALL, 0) if after is None else (after.key, after.version)
         with self._files.connection(self._name) as connection:
-            if first or after is None:
-                sql, place = FIRST_ROWS, (group, self._horizon, RETIRE_ROWS)
-            else:
-                sql, place = NEXT_ROWS, (group, after.key, after.version, self._horizon, RETIRE_ROWS)  # type: ignore[assignment]
-            found = connection.execute(sql.format(table=table, head=HEAD_BYTES), place).fetchall()
-        return [_Row(key, version, is_hidden(head, self._at_us)) for key, version, head in found]
+            sql = ROWS.format(table=table, head=HEAD_BYTES)
+            rows = connection.execute(sql, (group, *last, self._horizon, RETIRE_ROWS)).fetchall()
+        return [_Row(key, version, is_hidden(head, self._at_us)) for key, version, head in rows]
 
     def _drop(self, table: str, group: int, rows: list[_Row]) -> None:
         if rows and not self._dry_run:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, functions
+from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import StringType, StructField
 
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError
-from tidegate.spark.calls.columns import check_value_type, column, json_value, schema_column
+from tidegate.spark.calls.columns import check_value_type, column, json_value, key_bytes, schema_column
+from tidegate.spark.calls.records import ApplyChanges
 from tidegate.spark.state.apply_changes import deleted_table, sequence_column
-from tidegate.spark.state.reduce import ReducedColumn
 from tidegate.wal.record import TableSchema
 from tidegate.wal.value_flags import DELETE, UNUSABLE
-
-
-class ChangesCall(NamedTuple):
-    """Stored values (``-`` and the sequence for deletes), the order of a key's changes, and the schema."""
-
-    value: Column
-    order: tuple[Column, ...]
-    schema: TableSchema
-    sequence: tuple[ReducedColumn, ...]
 
 
 def changes_call(
@@ -33,8 +23,11 @@ def changes_call(
     sequence: Sequence[StructField],
     op: StructField | None,
     delete_values: Sequence[str],
-) -> ChangesCall:
-    """Build the columns of the call. Raises: ConfigError, a column does not fit its role."""
+) -> ApplyChanges:
+    """Build the call: stored values (``-`` and the sequence for deletes), and the order of a key's changes.
+
+    Raises: ConfigError, a column does not fit its role.
+    """
     check_name("table", deleted_table(table))
     taken = {field.name for field in keys}
     if not sequence:
@@ -43,9 +36,9 @@ def changes_call(
         if field.name in taken or (op is not None and field.name == op.name):
             raise ConfigError(f"table {table}: sequence_by column {field.name} is a key or the operation")
     if op is not None and (not isinstance(op.dataType, StringType) or op.name in taken):
-        raise ConfigError(f"table {table}: op_column {op.name} must be a string column beside the key")
-    given: object = delete_values
-    texts = isinstance(given, Collection) and not isinstance(given, str | bytes)
+        raise ConfigError(f"table {table}: op_column {op.name} must be a string column outside the key")
+    argument: object = delete_values
+    texts = isinstance(argument, Collection) and not isinstance(argument, str | bytes)
     if op is not None and not (texts and delete_values):
         raise ConfigError(f"table {table}: delete_values must be a list of texts, as in ('d',)")
     stored = [f for f in rows.schema.fields if f.name not in taken and (op is None or f.name != op.name)]
@@ -62,7 +55,14 @@ def changes_call(
     value = functions.when(unknown, functions.lit(UNUSABLE)).otherwise(value)
     # Rows without a sequence are ordered last, so that they are always found and refused.
     order = (unknown, *(column(name) for name in names))
-    schema = TableSchema(tuple(map(schema_column, keys)), tuple(map(schema_column, stored)))
-    return ChangesCall(
-        value, order, schema, tuple(sequence_column(table, schema_column(f)) for f in sequence)
+    key_columns = tuple(map(schema_column, keys))
+    return ApplyChanges(
+        table,
+        rows,
+        key_columns,
+        TableSchema(key_columns, tuple(map(schema_column, stored))),
+        key=key_bytes(keys),
+        value=value,
+        order=order,
+        sequence=tuple(sequence_column(table, schema_column(field)) for field in sequence),
     )

@@ -10,7 +10,7 @@ from pyspark.sql.types import BooleanType
 
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError
-from tidegate.spark.calls.column_cache import analyse, kept
+from tidegate.spark.calls.column_cache import analyse, cached
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
 
@@ -26,14 +26,14 @@ def check_table(table: str) -> None:
         raise ConfigError(msg)
 
 
-def columns_named(table: str, what: str, given: object) -> list[str]:
+def columns_named(table: str, what: str, argument: object) -> list[str]:
     """Return the columns in ``key`` or ``order_by``. Raises: ConfigError, it is neither a name nor
     several.
     """
-    several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    several = argument if isinstance(argument, Sequence) and not isinstance(argument, str) else [argument]
     names = [name for name in several if isinstance(name, str)]
     if len(names) != len(several):
-        msg = f"table {table}: {what}={given!r} must be a column's name, or a list of names"
+        msg = f"table {table}: {what}={argument!r} must be a column's name, or a list of names"
         raise ConfigError(msg)
     return names
 
@@ -50,15 +50,15 @@ def key_columns(table: str, key: object) -> list[str]:
 def predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
     """Return the column of a predicate in Spark SQL. Raises: ConfigError, it is invalid, or not boolean."""
     try:
-        found = kept(functions.expr, delete_when)
-        kind = analyse(rows, found).fields[0].dataType
+        condition = cached(functions.expr, delete_when)
+        kind = analyse(rows, condition).fields[0].dataType
     except PySparkException as error:
         msg = f"table {table}: delete_when={delete_when!r} cannot be read: {first_line(error)}"
         raise ConfigError(msg) from error
     if not isinstance(kind, BooleanType):
         msg = f"table {table}: delete_when={delete_when!r} is {kind.simpleString()}; it must be boolean"
         raise ConfigError(msg)
-    return found
+    return condition
 
 
 def first_line(error: PySparkException) -> str:

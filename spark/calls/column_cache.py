@@ -15,18 +15,18 @@ from typing import Any, TypeVar
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, types
 
-KEPT_MAX = 1_000
+CACHED_MAX = 1_000
 Made = TypeVar("Made")
 
 
-def kept(make: Callable[..., Made], *arguments: Any) -> Made:
+def cached(make: Callable[..., Made], *arguments: Any) -> Made:
     """Return ``make(*arguments)``, which is called once per JVM for the same arguments.
 
     Column arguments are the same if they are one object, as cached ones are.
     """
     same = [_Same(one) if isinstance(one, Column) else one for one in arguments]
-    made: Made = _kept(SparkContext._jvm, make, *same)  # noqa: SLF001 - columns are that JVM's objects
-    return made
+    result: Made = _cached(SparkContext._jvm, make, *same)  # noqa: SLF001 - columns are that JVM's objects
+    return result
 
 
 class _Same:
@@ -42,15 +42,15 @@ class _Same:
         return id(self.column)
 
 
-@lru_cache(maxsize=KEPT_MAX)
-def _kept(jvm: object, make: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ARG001
+@lru_cache(maxsize=CACHED_MAX)
+def _cached(jvm: object, make: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ARG001
     return make(*(one.column if isinstance(one, _Same) else one for one in arguments))
 
 
 _schemas: OrderedDict[object, tuple[Any, types.StructType]] = OrderedDict()
 
 
-def know_schema(rows: DataFrame) -> None:
+def use_cached_schema(rows: DataFrame) -> None:
     """Set ``rows.schema`` as its first use would, but from a cache where the schema was read before.
 
     Spark returns a schema as JSON, and a reply of the JVM longer than 8 KiB waits 40 ms (Nagle's
@@ -58,14 +58,14 @@ def know_schema(rows: DataFrame) -> None:
     """
     if "schema" in vars(rows) or not isinstance(getattr_static(type(rows), "schema"), cached_property):
         return
-    there = rows._jdf.schema()  # noqa: SLF001 - two objects of the JVM are compared there
-    key = SparkContext._jvm, there.hashCode()  # noqa: SLF001
+    jvm_schema = rows._jdf.schema()  # noqa: SLF001 - two objects of the JVM are compared there
+    key = SparkContext._jvm, jvm_schema.hashCode()  # noqa: SLF001
     known = _schemas.get(key)
-    if known is not None and there.equals(known[0]):
+    if known is not None and jvm_schema.equals(known[0]):
         vars(rows)["schema"] = types.StructType(list(known[1].fields))  # a copy, since add() changes it
         return
-    _schemas[key] = there, types.StructType(list(rows.schema.fields))
-    while len(_schemas) > KEPT_MAX:
+    _schemas[key] = jvm_schema, types.StructType(list(rows.schema.fields))
+    while len(_schemas) > CACHED_MAX:
         _schemas.popitem(last=False)
 
 
@@ -86,9 +86,9 @@ def schema_of(
     """Return the schema of ``make``'s result, which must depend only on these columns of these rows."""
     parts = tuple((str(rows.schema), *map(_Same, columns)) for rows, columns in of)
     key = SparkContext._jvm, parts  # noqa: SLF001
-    found = _analysed.get(key)
-    if found is None:
-        found = _analysed[key] = make().schema
-        while len(_analysed) > KEPT_MAX:
+    schema = _analysed.get(key)
+    if schema is None:
+        schema = _analysed[key] = make().schema
+        while len(_analysed) > CACHED_MAX:
             _analysed.popitem(last=False)
-    return found
+    return schema

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
-from tidegate.spark.calls.column_cache import kept
+from tidegate.spark.calls.column_cache import cached
 from tidegate.spark.calls.nested import Leaf, holds, may_hold
 from tidegate.values.decode import kind_of
 from tidegate.wal.record import Column as SchemaColumn
@@ -47,7 +47,7 @@ _KEY_TYPES = (
 
 def column(name: str) -> Column:
     """Return the column of exactly this name, dots included."""
-    return kept(functions.col, "`" + name.replace("`", "``") + "`")
+    return cached(functions.col, "`" + name.replace("`", "``") + "`")
 
 
 def schema_column(field: types.StructField) -> SchemaColumn:
@@ -85,10 +85,10 @@ def check_value_type(table: str, field: types.StructField) -> None:
     for struct in _structs(field.dataType):
         names = struct.names
         if wrong := sorted({name for name in names if ":" in name or names.count(name) > 1}):
-            why = "has a colon in its name" if ":" in wrong[0] else "stands twice"
+            why = "has a colon in its name" if ":" in wrong[0] else "is repeated"
             msg = (
                 f"table {table}: column {field.name}: field {wrong[0]!r} {why} in {struct.simpleString()},"
-                " and readers could not tell it; rename it before writing"
+                " and readers could not distinguish it; rename it before writing"
             )
             raise ConfigError(msg)
 
@@ -110,7 +110,7 @@ def _structs(kind: types.DataType) -> Iterator[types.StructType]:
 
 def key_bytes(fields: Sequence[types.StructField]) -> Column:
     """Return the key's bytes; null when any key column is null (refused while staging)."""
-    return kept(_key_bytes, *fields)
+    return cached(_key_bytes, *fields)
 
 
 def _key_bytes(*fields: types.StructField) -> Column:
@@ -164,9 +164,9 @@ def group_at(place: str) -> Column:
     return functions.shiftright(place, TABLE_BITS + HASH_BITS)
 
 
-def made_changes(made: DataFrame, call: int, key_groups: int) -> DataFrame:
+def output_changes(output: DataFrame, call: int, key_groups: int) -> DataFrame:
     """Convert users' functions' output (``OUTPUT_DDL``) to the rows of one call for staging."""
-    return made.select(
+    return output.select(
         "k",
         "t",
         functions.lit(call).alias("c"),
@@ -189,7 +189,7 @@ def json_value(fields: Sequence[types.StructField], flags: bytes = VALUE) -> Col
     JSON cannot hold text that is not UTF-8: with such a text the flags are ``NOT_TEXT``. Python has
     the years 1 to 9999 only: with a date or time of another year they are ``NO_TIME``.
     """
-    return kept(_json_value, flags, *fields)
+    return cached(_json_value, flags, *fields)
 
 
 def _json_value(flags: bytes, *fields: types.StructField) -> Column:
@@ -262,7 +262,7 @@ NO_UTF8 = Leaf(
 
 def bytes_value(name: str) -> Column:
     """Return a stored value: ``+`` and the column's bytes."""
-    return kept(_bytes_value, name)
+    return cached(_bytes_value, name)
 
 
 def _bytes_value(name: str) -> Column:
@@ -276,7 +276,7 @@ def _joined(*pieces: Column) -> Column:
 
 def delete_marker() -> Column:
     """Return a stored delete marker."""
-    return kept(functions.lit, DELETE)
+    return cached(functions.lit, DELETE)
 
 
 def unless_deleted(deletes: Column, stored: Column) -> Column:

@@ -7,8 +7,7 @@ as an update's do.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions, types
@@ -17,8 +16,9 @@ from tidegate.base.names import check_name
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
-from tidegate.spark.calls.column_cache import know_schema
-from tidegate.spark.calls.columns import check_value_type, column, json_value, made_changes
+from tidegate.spark.calls.column_cache import use_cached_schema
+from tidegate.spark.calls.columns import check_value_type, column, json_value, output_changes
+from tidegate.spark.calls.records import LocalState
 from tidegate.spark.calls.update import BYTES, Ddl, check_function, table_schema
 from tidegate.spark.state.local_state import LocalWork, Redistribute, Step, run_local, table_of
 from tidegate.spark.state.output_rows import OUTPUT_DDL
@@ -31,36 +31,27 @@ ITEM_KEY = [
 ]
 
 
-@dataclasses.dataclass(frozen=True)
-class Local:
-    """The checked arguments of ``Transaction.local_state`` besides its rows."""
-
-    name: str
-    fn: Step
-    by: tuple[str, ...]
-    order_by: tuple[str, ...]
-    redistribute: Redistribute
-    outputs: tuple[str, ...]
-
-
-def check_local(local: Local, rows: DataFrame) -> None:
-    """Raise ConfigError if the call cannot be run."""
-    table, where = table_of(local.name), f"local state {local.name}"
-    check_function(table, local.fn, "local_state", "instance")
-    if not _is_redistribution(local.redistribute):
+def check_local(
+    name: str, rows: DataFrame, fn: Step, columns: Sequence[str], redistribute: Redistribute
+) -> None:
+    """Raise ConfigError if the call cannot be run. ``columns`` are those of ``by`` and ``order_by``."""
+    table, where = table_of(name), f"local state {name}"
+    check_function(table, fn, "local_state", "instance")
+    if not _is_redistribution(redistribute):
         raise ConfigError(
-            f"{where}: redistribute={local.redistribute!r}; it is 'split', 'union', or two functions"
+            f"{where}: redistribute={redistribute!r}; it is 'split', 'union', or two functions"
             " (split, merge), either of which may be None"
         )
     for field in rows.schema.fields:
         check_value_type(table, field)
     usable = _comparable(rows)
-    for name in (*local.by, *local.order_by):
-        if name not in usable:
-            why = "is a map: no order, no hash" if name in rows.columns else "is missing"
-            raise ConfigError(f"{where}: column {name!r} {why}; there are {', '.join(usable) or 'none'}")
+    for column_name in columns:
+        if column_name not in usable:
+            why = "is a map: no order, no hash" if column_name in rows.columns else "is missing"
+            columns_there = ", ".join(usable) or "none"
+            raise ConfigError(f"{where}: column {column_name!r} {why}; there are {columns_there}")
     if not usable:
-        raise ConfigError(f"{where}: none of the columns has an order; add one that tells rows apart")
+        raise ConfigError(f"{where}: none of the columns has an order; add one that distinguishes the rows")
 
 
 def check_rows(name: str, rows: object) -> str:
@@ -73,7 +64,7 @@ def check_rows(name: str, rows: object) -> str:
         raise ConfigError(
             f"local state {name}: this is the streaming DataFrame; use the one the function is given"
         )
-    know_schema(rows)
+    use_cached_schema(rows)
     return table
 
 
@@ -84,39 +75,40 @@ def items_schema(table: str, schema: Ddl | None) -> TableSchema:
     return table_schema(table, ITEM_KEY, BYTES if schema is None else schema)
 
 
-def _is_redistribution(given: object) -> bool:
-    if isinstance(given, str):
-        return given in (SPLIT, UNION)
-    return isinstance(given, tuple) and len(given) == 2 and all(one is None or callable(one) for one in given)
+def _is_redistribution(value: object) -> bool:
+    if isinstance(value, str):
+        return value in (SPLIT, UNION)
+    return isinstance(value, tuple) and len(value) == 2 and all(fn is None or callable(fn) for fn in value)
 
 
 # -- the stage ------------------------------------------------------------------------------------
 
 
-def local_stage(local: Local, rows: DataFrame, work: LocalWork, endpoints: Endpoints) -> DataFrame:
+def local_stage(call: LocalState, work: LocalWork, endpoints: Endpoints) -> DataFrame:
     """Return the function's output from its rows: (k, t, c, two order columns, v, g)."""
-    made = _dealt(local, rows, work.parallelism).mapInArrow(_instances(local.fn, work, endpoints), OUTPUT_DDL)
-    return made_changes(made, work.call, work.spec.key_groups)
+    sent = _sent_to_instances(call, work.parallelism)
+    output = sent.mapInArrow(_instances(call.fn, work, endpoints), OUTPUT_DDL)
+    return output_changes(output, work.call, work.spec.key_groups)
 
 
-def _dealt(local: Local, rows: DataFrame, parallelism: int) -> DataFrame:
+def _sent_to_instances(call: LocalState, parallelism: int) -> DataFrame:
     """Return (i, r): rows in their instance's partition, in order, after one mark per instance.
 
     The marks have no row. They make every instance run and know its index, whatever the batch
     contains.
     """
-    usable = _comparable(rows)
-    spread = functions.xxhash64(*map(column, local.by or usable))
-    ordered = (*local.order_by, *(name for name in usable if name not in local.order_by))
-    dealt = rows.select(
-        functions.pmod(spread, functions.lit(parallelism).cast("bigint")).cast("int").alias("i"),
+    rows, usable = call.rows, _comparable(call.rows)
+    hashed = functions.xxhash64(*map(column, call.by or usable))
+    ordered = (*call.order_by, *(name for name in usable if name not in call.order_by))
+    with_instance = rows.select(
+        functions.pmod(hashed, functions.lit(parallelism).cast("bigint")).cast("int").alias("i"),
         json_value(rows.schema.fields, flags=b"").alias("r"),
         functions.struct(*map(column, ordered)).alias("o"),
     )
     session: SparkSession = rows.sparkSession
     marks = session.range(0, parallelism, 1, 1).select(functions.col("id").cast("int").alias("i"))
     return (
-        dealt.unionByName(marks, allowMissingColumns=True)
+        with_instance.unionByName(marks, allowMissingColumns=True)
         .repartitionById(parallelism, functions.col("i"))
         .sortWithinPartitions(functions.col("i"), functions.col("o").asc_nulls_first(), "r")
         .select("i", "r")

@@ -4,7 +4,6 @@ their DDL.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,6 @@ from pyspark.sql.types import DataType, StructField, StructType
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column
-from tidegate.spark.state.update import StateFunction
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
 
@@ -25,15 +23,6 @@ Outputs = str | Sequence[str] | Mapping[str, tuple[Ddl, Ddl]]
 
 BYTES = "bytes"
 """Instead of columns: the values are bytes, unchanged."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Update:
-    """An update's function, the columns of its rows, the tables that it may emit to."""
-
-    fn: StateFunction
-    rows: tuple[SchemaColumn, ...]
-    outputs: tuple[str, ...]
 
 
 def check_function(table: str, fn: object, call: str = "update", first: str = "key") -> None:
@@ -83,7 +72,7 @@ def output_schemas(table: str, outputs: Outputs, known: Mapping[str, TableSchema
         raise ConfigError(
             f"table {table}: outputs={outputs!r} must name tables, or map them to their columns"
         )
-    found: dict[str, TableSchema] = {}
+    schemas: dict[str, TableSchema] = {}
     for name in named:
         check_name("table", name)
         if name.startswith("_"):
@@ -93,14 +82,14 @@ def output_schemas(table: str, outputs: Outputs, known: Mapping[str, TableSchema
             msg = f"table {name}: a function does not emit to its own state; it returns the new state"
             raise ConfigError(msg)
         if isinstance(named, Mapping):
-            found[name] = _output_schema(name, named[name])
+            schemas[name] = _output_schema(name, named[name])
         elif name in known:
-            found[name] = known[name]
+            schemas[name] = known[name]
         else:
             example = f'outputs={{"{name}": ("user string", "level int, at timestamp")}}'
-            msg = f"table {name} is not known yet: say its key's and its value's columns, as in {example}"
+            msg = f"table {name} is not known yet: name its key's and its value's columns, as in {example}"
             raise ConfigError(msg)
-    return found
+    return schemas
 
 
 def _output_schema(table: str, ddls: object) -> TableSchema:
@@ -118,19 +107,19 @@ def _output_schema(table: str, ddls: object) -> TableSchema:
 
 def _fields(table: str, ddl: object, what: str) -> list[StructField]:
     if not isinstance(ddl, str | StructType):
-        msg = f"table {table}: {ddl!r} does not say {what}"
+        msg = f"table {table}: {ddl!r} does not name {what}"
         raise ConfigError(msg)
     try:
         kind = DataType.fromDDL(ddl) if isinstance(ddl, str) and ddl.strip() else ddl or StructType()
     except PySparkException as error:
         why = next(filter(None, map(str.strip, str(error).splitlines())), "")
-        msg = f"table {table}: {ddl!r} does not say {what}: {why}"
+        msg = f"table {table}: {ddl!r} does not name {what}: {why}"
         raise ConfigError(msg) from error
     if not isinstance(kind, StructType):
-        msg = f"table {table}: {ddl!r} does not say {what}"
+        msg = f"table {table}: {ddl!r} does not name {what}"
         raise ConfigError(msg)
     names = [field.name for field in kind.fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        msg = f"table {table}: column {twice[0]!r} stands twice in {ddl!r}"
+        msg = f"table {table}: column {twice[0]!r} is repeated in {ddl!r}"
         raise ConfigError(msg)
     return list(kind.fields)

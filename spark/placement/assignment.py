@@ -80,7 +80,7 @@ def carried_over(previous: Sequence[RanAt | None], tasks: int, key_groups: int) 
     """
     if len(previous) == tasks:
         return list(previous)
-    found: list[RanAt | None] = []
+    places: list[RanAt | None] = []
     for task in range(tasks):
         owned = groups_of(task, tasks, key_groups)
         owners = (
@@ -94,11 +94,11 @@ def carried_over(previous: Sequence[RanAt | None], tasks: int, key_groups: int) 
                 locations[was.location] += groups
                 ran[was] += groups
         if not ran:
-            found.append(None)
+            places.append(None)
             continue
         location = locations.most_common(1)[0][0]  # of equals the first, that of the lowest key groups
-        found.append(next(was for was, _ in ran.most_common() if was.location == location))
-    return found
+        places.append(next(was for was, _ in ran.most_common() if was.location == location))
+    return places
 
 
 def _by_number(name: str) -> tuple[int, str]:

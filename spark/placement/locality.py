@@ -66,22 +66,23 @@ class EnvironmentLocation:
 
 def location_by(provider: LocationIdProvider) -> str:
     """Return the provider's location; if it fails or has none, the host, with one warning in this process."""
-    why = "it said nothing"
     try:
-        told: Any = provider.location_id()
-        if isinstance(told, str) and told:
-            return told
-        why = f"it said {told!r}, which is no text with letters"
+        location: Any = provider.location_id()
+        if isinstance(location, str) and location:
+            return location
+        why = f"it returned {location!r}, not a text of one or more characters"
     except Exception as error:  # noqa: BLE001 - a user's own; its answer is a hint
         why = f"{type(error).__name__}: {error}"
     kind = type(provider).__name__
-    if kind not in _told:
-        _told.add(kind)
-        logger.warning("%s does not say the location of this process, its host stands for it: %s", kind, why)
+    if kind not in _warned:
+        _warned.add(kind)
+        logger.warning(
+            "%s did not return the location of this process, its host is used instead: %s", kind, why
+        )
     return HostLocation().location_id()
 
 
-_told: set[str] = set()
+_warned: set[str] = set()
 """The kinds of providers for which this process has logged a warning."""
 
 
@@ -184,12 +185,12 @@ class FileMetadataStore:
         self._path(key).unlink(missing_ok=True)
 
     def all(self) -> dict[bytes, bytes]:
-        found = {}
+        values = {}
         with contextlib.suppress(FileNotFoundError):
             for path in sorted(self._folder.iterdir()):
                 with contextlib.suppress(ValueError, FileNotFoundError):  # a foreign file; removed just now
-                    found[bytes.fromhex(path.name)] = path.read_bytes()
-        return found
+                    values[bytes.fromhex(path.name)] = path.read_bytes()
+        return values
 
     def _path(self, key: bytes) -> Path:
         if not 0 < len(key) <= self.KEY_BYTES_MAX:
@@ -210,15 +211,15 @@ class Locality:
     metadata: MetadataStore | None = None
 
     def __post_init__(self) -> None:
-        asked: dict[str, tuple[str, ...]] = {"provider": ("location_id",)}
+        required: dict[str, tuple[str, ...]] = {"provider": ("location_id",)}
         if self.metadata is not None:
-            asked["metadata"] = ("put", "get", "remove", "all")
-        for name, methods in asked.items():
-            given = getattr(self, name)
-            missing = [one for one in methods if not callable(getattr(given, one, None))]
-            if missing or isinstance(given, type):
+            required["metadata"] = ("put", "get", "remove", "all")
+        for name, methods in required.items():
+            value = getattr(self, name)
+            missing = [method for method in methods if not callable(getattr(value, method, None))]
+            if missing or isinstance(value, type):
                 what = f"has no method {missing[0]}" if missing else "is a class: give an object of it"
-                raise ConfigError(f"locality: {name} {given!r} {what}")
+                raise ConfigError(f"locality: {name} {value!r} {what}")
 
 
 # -- the stored values ------------------------------------------------------------------------
@@ -227,7 +228,6 @@ TASKS, PROCESSORS = b"task-locality/", b"processor-locality/"
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _tasks_decoder = json_decoder(list[tuple[str, str] | None])
-_processors_decoder = json_decoder(dict[str, str])
 
 
 class LocalityManager:
@@ -239,30 +239,21 @@ class LocalityManager:
 
     def __init__(self, store: MetadataStore, lineage: str) -> None:
         self._store, self._lineage = store, lineage
-        self._told = self._swept = False
+        self._warned = self._swept = False
 
     def task_locality(self) -> list[RanAt | None]:
         """Read the last place of each task; empty when unknown."""
         content = self._get(TASKS)
         try:
-            found = _tasks_decoder.decode(content) if content else []
+            last_places = _tasks_decoder.decode(content) if content else []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._trouble(error)
-            found = []
-        return [None if was is None else RanAt(*was) for was in found]
+            last_places = []
+        return [None if place is None else RanAt(*place) for place in last_places]
 
     def write_task_locality(self, tasks: Sequence[RanAt | None]) -> None:
         """Store the place of each task."""
         self._put(TASKS, _encoder.encode(list(tasks)))
-
-    def processor_locality(self) -> dict[str, str]:
-        """Read the location of each executor that reported one."""
-        content = self._get(PROCESSORS)
-        try:
-            return _processors_decoder.decode(content) if content else {}
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self._trouble(error)
-            return {}
 
     def write_processor_locality(self, locations: Mapping[str, str]) -> None:
         """Store the location of each executor."""
@@ -291,6 +282,6 @@ class LocalityManager:
         self._swept = True
 
     def _trouble(self, error: Exception) -> None:
-        if not self._told:
-            logger.warning("where tasks ran is not kept, they may be placed anew: %s", error)
-        self._told = True
+        if not self._warned:
+            logger.warning("the places of tasks are not stored, other executors may get them: %s", error)
+        self._warned = True

@@ -85,7 +85,7 @@ class Placement:
         self._executors: dict[str, str] = {}
         self._locations: dict[str, str] = {}
         self._ids = ""
-        self._told = False
+        self._warned = False
         self._lock = threading.Lock()
         self.current: Places | None = None
         """The preferred places of the last batch's tasks; None: they had none."""
@@ -99,10 +99,10 @@ class Placement:
                 self.current = self._places(context, lineage, tasks, key_groups)
             except (Py4JError, PySparkException) as error:  # parts of it are not public API of Spark
                 self.current = None
-                if not self._told:
+                if not self._warned:
                     why = str(error).partition("\n")[0]
-                    logger.warning("tasks run anywhere, this Spark does not tell its executors: %s", why)
-                self._told = True
+                    logger.warning("tasks run anywhere, this Spark does not report its executors: %s", why)
+                self._warned = True
             return self.current
 
     def _places(self, context: SparkContext, lineage: str, tasks: int, key_groups: int) -> Places | None:
@@ -124,10 +124,10 @@ class Placement:
             return
         self._executors = executors_now(context)
         self._ids = ids if set(ids.split(",")) == self._executors.keys() else ""  # '': read again next time
-        self._locations = {name: at for name, at in self._locations.items() if name in self._executors}
+        self._locations = {name: place for name, place in self._locations.items() if name in self._executors}
         new = {name: host for name, host in self._executors.items() if name not in self._locations}
-        told = locations_of(context, new, self.provider) if len(self._executors) > 1 and new else {}
-        self._locations |= {name: told.get(name, host) for name, host in new.items()}
+        reported = locations_of(context, new, self.provider) if len(self._executors) > 1 and new else {}
+        self._locations |= {name: reported.get(name, host) for name, host in new.items()}
 
     def ran(self, acks: Sequence[Ack]) -> None:
         """Store the places at which the tasks really ran, and have their caches."""
@@ -135,14 +135,14 @@ class Placement:
             places = self.current
             if places is None or self._manager is None or len(acks) != len(places.executors):
                 return
-            at: list[RanAt | None] = [None] * len(acks)
+            ran: list[RanAt | None] = [None] * len(acks)
             for ack in acks:
-                at[ack.task] = RanAt(ack.executor, ack.host) if ack.executor else None
-            asked = zip(at, places.executors, strict=True)
-            self.met = sum(was is not None and was.executor == name for was, name in asked), len(acks)
-            if at != self._ran:
-                self._ran = at
-                self._manager.write_task_locality(at)
+                ran[ack.task] = RanAt(ack.executor, ack.host) if ack.executor else None
+            pairs = zip(ran, places.executors, strict=True)
+            self.met = sum(was is not None and was.executor == name for was, name in pairs), len(acks)
+            if ran != self._ran:
+                self._ran = ran
+                self._manager.write_task_locality(ran)
                 self._manager.write_processor_locality(self._locations)
 
 
@@ -170,12 +170,12 @@ def executor_ids(context: SparkContext) -> str:
 def executors_now(context: SparkContext) -> dict[str, str]:
     """Map the present executors to their hosts."""
     listed = jvm_context(context).statusStore().executorList(True)  # noqa: FBT003 - only those that live
-    found = {}
-    for at in range(listed.size()):
-        executor = listed.apply(at)
+    hosts = {}
+    for index in range(listed.size()):
+        executor = listed.apply(index)
         if executor.id() != "driver":
-            found[str(executor.id())] = re.sub(r":\d+$", "", str(executor.hostPort()))
-    return found
+            hosts[str(executor.id())] = re.sub(r":\d+$", "", str(executor.hostPort()))
+    return hosts
 
 
 def locations_of(
@@ -190,8 +190,8 @@ def locations_of(
     def ask(_: Iterable[bytes]) -> Iterator[tuple[str, str]]:
         yield executor_here()[0], location_by(provider)
 
-    told = RDD(_located(context, elements), context, NoOpSerializer()).mapPartitions(ask).collect()
-    return {name: location for name, location in told if name}
+    reported = RDD(_located(context, elements), context, NoOpSerializer()).mapPartitions(ask).collect()
+    return {name: location for name, location in reported if name}
 
 
 # -- jobs ---------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def collect_at(rows: DataFrame, places: Places) -> list[bytes]:
     if shuffled.getNumPartitions() != tasks:  # Spark proved it empty: there is nothing to place
         return [bytes(row.get(0)) for row in shuffled.collect()]
     product, wanted = _product(context, shuffled, places)
-    found = product.collectPartitions(jvm_ints(context, wanted))
-    return [bytes(found[at].get(row).get(0)) for at in range(tasks) for row in range(found[at].size())]
+    parts = product.collectPartitions(jvm_ints(context, wanted))
+    return [bytes(parts[task].get(row).get(0)) for task in range(tasks) for row in range(parts[task].size())]
 
 
 def placed(rows: DataFrame, places: Places) -> DataFrame:
@@ -238,7 +238,7 @@ def placed(rows: DataFrame, places: Places) -> DataFrame:
 
 def _product(context: SparkContext, shuffled: Any, places: Places) -> tuple[Any, list[int]]:
     """Cross every task's rows with every executor; return also each task's preferred partition."""
-    tasks, order = len(places.executors), {name: at for at, name in enumerate(places.hosts)}
+    tasks, order = len(places.executors), {name: index for index, name in enumerate(places.hosts)}
     crossed = _located(context, [(b"?", preferred(name, places.hosts)) for name in order])
     wanted = [order[name] * tasks + task for task, name in enumerate(places.executors)]
     return crossed.cartesian(shuffled).values(), wanted
@@ -249,8 +249,8 @@ def _located(context: SparkContext, elements: Sequence[tuple[bytes, str]]) -> An
     jvm = jvm_view(context)
     pairs = jvm.java.util.ArrayList()
     for content, location in elements:
-        at = jvm.java.util.ArrayList()
-        at.add(location)
-        pairs.add(jvm.scala.Tuple2(content, jvm.PythonUtils.toSeq(at)))
+        locations = jvm.java.util.ArrayList()
+        locations.add(location)
+        pairs.add(jvm.scala.Tuple2(content, jvm.PythonUtils.toSeq(locations)))
     tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
     return jvm_context(context).makeRDD(jvm.PythonUtils.toSeq(pairs), tag).toJavaRDD()

@@ -51,22 +51,22 @@ def columns_of(batch: Any, values: Values, where: str) -> dict[str, Any]:
     """
     keys, contents = batch.column("key"), batch.column("value")
     try:
-        found = dict(key_columns(keys, values.schema.key))
-        beside = [column for column in values.schema.value if column.name not in found]
+        columns = dict(key_columns(keys, values.schema.key))
+        value_columns = [column for column in values.schema.value if column.name not in columns]
         if values.schema.value_format == "bytes":
-            found.update({column.name: contents for column in beside})
-        elif all(column.type in TYPES for column in beside):
-            flat = [ReducedColumn(column.name, column.type, "last") for column in beside]
-            found.update(zip([c.name for c in flat], parse(contents, flat) if flat else [], strict=True))
+            columns.update({column.name: contents for column in value_columns})
+        elif all(column.type in TYPES for column in value_columns):
+            flat = [ReducedColumn(column.name, column.type, "last") for column in value_columns]
+            columns.update(zip([c.name for c in flat], parse(contents, flat) if flat else [], strict=True))
         else:
             rows = values.decode_all(contents)
             kinds = {field.name: field.type for field in values.arrow_schema}
-            for column in beside:
+            for column in value_columns:
                 cells = [row[column.name] for row in rows]
-                found[column.name] = pa.array(cells, kinds[column.name])
+                columns[column.name] = pa.array(cells, kinds[column.name])
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError, pa.ArrowException) as error:
         raise _which(keys, contents, values, where, error) from error
-    return found
+    return columns
 
 
 def _which(keys: Any, contents: Any, values: Values, where: str, error: Exception) -> CorruptError:
@@ -86,7 +86,7 @@ def record_batch(columns: dict[str, Any], schema: Any) -> Any:
     rows = len(next(iter(columns.values())))
     arrays = []
     for field in schema:
-        found = columns.get(field.name)
-        found = pa.nulls(rows, field.type) if found is None else found
-        arrays.append(found if found.type == field.type else found.cast(field.type))
+        cells = columns.get(field.name)
+        cells = pa.nulls(rows, field.type) if cells is None else cells
+        arrays.append(cells if cells.type == field.type else cells.cast(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -28,10 +28,10 @@ from tidegate.sinks.records import Pointer
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.source.arrow_rows import columns_of, record_batch
+from tidegate.spark.source.leased_table import LeasedTable, lease_table
 from tidegate.spark.source.options import SourceOptions
-from tidegate.spark.source.pinned import LeasedTable, pin
 from tidegate.values.decode import values_of
-from tidegate.wal.fold import View, fact_of, fold_all
+from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import shared_log
@@ -49,13 +49,14 @@ _encode = msgspec.msgpack.Encoder().encode
 class FeedWork(msgspec.Struct, frozen=True):
     """Changes of one table in one range of key groups of one version.
 
-    ``emptied``: the version emptied the table first; ``tells``: this work emits the row for that.
+    ``emptied``: the version emptied the table first. ``emits_truncate``: this work emits the row for
+    that.
     """
 
-    work: ApplyWork
+    apply: ApplyWork
     schema: TableSchema
     emptied: bool
-    tells: bool
+    emits_truncate: bool
 
 
 def encode_works(works: Sequence[FeedWork]) -> bytes:
@@ -65,9 +66,9 @@ def encode_works(works: Sequence[FeedWork]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """The tasks' parameters. ``pinned`` has the store's location and the columns."""
+    """The tasks' parameters. ``leased`` has the store's location and the columns."""
 
-    pinned: LeasedTable
+    leased: LeasedTable
     wal: str = dataclasses.field(repr=False)
     wal_options: dict[str, Any] = dataclasses.field(repr=False)
     exact: bool
@@ -78,44 +79,46 @@ class Feed:
         Raises: WalGapError, the log was trimmed since they were planned; SnapshotExpiredError,
         ``exact``, and the store no longer has the version before.
         """
-        at = self.pinned
-        log = shared_log(self.wal, at.namespace, at.uuid, self.wal_options)
-        for one in msgpack_decoder(list[FeedWork]).decode(works):
-            version = one.work.stamp.version
-            if one.tells:
+        leased = self.leased
+        log = shared_log(self.wal, leased.namespace, leased.uuid, self.wal_options)
+        for work in msgpack_decoder(list[FeedWork]).decode(works):
+            version = work.apply.stamp.version
+            if work.emits_truncate:
                 yield self._batch(None, ["truncate"], version, schema)
-            for chunk in chunks_of(one.work, log):
+            for chunk in chunks_of(work.apply, log):
                 for run in chunk.runs:
-                    if run.table != at.table:
+                    if run.table != leased.table:
                         continue
-                    for batch in self._changes(run, one):
+                    for batch in self._changes(run, work):
                         yield self._batch(batch, batch.pop(CHANGE_TYPE), version, schema)
 
-    def _changes(self, run: Any, one: FeedWork) -> Iterator[dict[str, Any]]:
-        contents = payloads(run.values, one.work.stamp.decided_at_us)
+    def _changes(self, run: Any, work: FeedWork) -> Iterator[dict[str, Any]]:
+        contents = payloads(run.values, work.apply.stamp.decided_at_us)
         deletes = contents.is_null()
         batch = pa.record_batch({"key": run.keys, "value": contents})
         if self.exact:
-            before = self._before(run.keys.to_pylist(), one)
-            kept = pc.invert(pc.and_(deletes, before.is_null()))
+            before = self._before(run.keys.to_pylist(), work)
+            is_change = pc.invert(pc.and_(deletes, before.is_null()))
             kinds = pc.if_else(before.is_null(), "insert", "update")
-            kinds = pc.if_else(deletes, "delete", kinds).filter(kept)
-            batch = batch.filter(kept)
+            kinds = pc.if_else(deletes, "delete", kinds).filter(is_change)
+            batch = batch.filter(is_change)
         else:
             kinds = pc.if_else(deletes, "delete", "upsert")
         if batch.num_rows:
-            where = f"{redact(self.wal)}, table {self.pinned.table}, version {one.work.stamp.version}"
-            yield {**columns_of(batch, values_of(one.schema), where), CHANGE_TYPE: kinds}
+            where = f"{redact(self.wal)}, table {self.leased.table}, version {work.apply.stamp.version}"
+            yield {**columns_of(batch, values_of(work.schema), where), CHANGE_TYPE: kinds}
 
-    def _before(self, keys: list[bytes], one: FeedWork) -> Any:
+    def _before(self, keys: list[bytes], work: FeedWork) -> Any:
         """Return the keys' values at the version before."""
-        at, version = self.pinned, one.work.stamp.version - 1
-        store = shared_store(at.url, at.namespace, at.uuid, at.store_options)
+        leased, version = self.leased, work.apply.stamp.version - 1
+        store = shared_store(leased.url, leased.namespace, leased.uuid, leased.store_options)
         entry = next(iter(store.catalog(version, version)), None) if version else None
-        if (entry is not None and at.table not in entry.tables) or version == 0 or one.emptied:
+        if (entry is not None and leased.table not in entry.tables) or version == 0 or work.emptied:
             return pa.nulls(len(keys), pa.binary())
-        start, at_us = (0, 0) if entry is None else (entry.tables[at.table].start, entry.decided_at_us)
-        return store.get_many(at.table, keys, version, start, at_us)  # raises when that version was retired
+        start, at_us = (0, 0) if entry is None else (entry.tables[leased.table].start, entry.decided_at_us)
+        return store.get_many(
+            leased.table, keys, version, start, at_us
+        )  # raises when that version was retired
 
     def _batch(self, columns: dict[str, Any] | None, kinds: Any, version: int, schema: Any) -> Any:
         rows = len(kinds)
@@ -125,46 +128,49 @@ class Feed:
             return record_batch({**(columns or {}), CHANGE_TYPE: kinds, VERSION: versions}, schema)
         except pa.ArrowException as error:
             raise ConfigError(
-                f"table {self.pinned.table} has values at version {version} that do not fit the columns of"
+                f"table {self.leased.table} has values at version {version} that do not fit the columns of"
                 f" this query ({error}): the table was replaced, with columns of other types; restart the"
-                " query, or start a new checkpoint, with startingVersion behind that"
+                " query, or start a new checkpoint, with a later startingVersion"
             ) from error
 
-    def hold(self, options: SourceOptions, version: int) -> LeasedTable:
-        """Pin the whole table at this version, for ``snapshot``. Raises: as ``pin`` and ``check_columns``."""
-        held = pin(options, version)
-        check_columns(self.pinned, held.schema, version)
-        return held
+    def lease(self, options: SourceOptions, version: int) -> LeasedTable:
+        """Lease the whole table at this version, for ``snapshot``.
 
-    def snapshot(self, held: LeasedTable, groups: range, schema: Any) -> Iterator[Any]:
-        """Yield all rows at ``held``'s version, after a mark that all earlier rows are void. In tasks."""
+        Raises: as ``lease_table`` and ``check_columns``.
+        """
+        leased = lease_table(options, version)
+        check_columns(self.leased, leased.schema, version)
+        return leased
+
+    def snapshot(self, leased: LeasedTable, groups: range, schema: Any) -> Iterator[Any]:
+        """Yield all rows at the version of ``leased``, after a mark that voids all earlier rows. In tasks."""
         if groups.start == 0:
-            yield self._batch(None, ["truncate"], held.version, schema)
-        store = shared_store(held.url, held.namespace, held.uuid, held.store_options)
-        for batch in held.held(store, lambda: held.stored(store, groups)):
+            yield self._batch(None, ["truncate"], leased.version, schema)
+        store = shared_store(leased.url, leased.namespace, leased.uuid, leased.store_options)
+        for batch in leased.while_leased(store, leased.stored(store, groups)):
             kinds = pa.repeat(pa.scalar("snapshot", pa.string()), batch.num_rows)
-            yield self._batch(columns_of(batch, held.values, held.where), kinds, held.version, schema)
+            yield self._batch(columns_of(batch, leased.values, leased.where), kinds, leased.version, schema)
 
 
-def check_columns(pinned: LeasedTable, schema: TableSchema, version: int) -> None:
-    """Raise ConfigError if this version's rows have what the feed cannot return in ``pinned``'s columns.
+def check_columns(leased: LeasedTable, schema: TableSchema, version: int) -> None:
+    """Raise ConfigError if this version's rows have what the feed cannot return in ``leased``'s columns.
 
     Columns that the table had before, and that a replacement has dropped since, are left out.
     """
-    then, known = schema.value_format, pinned.schema.value_format
+    then, known = schema.value_format, leased.schema.value_format
     if then != known:
         way = "restart it, the source takes its columns at the start"
-        if version <= pinned.version:
-            way = "the table was replaced since; start a new checkpoint, with startingVersion behind that"
+        if version <= leased.version:
+            way = "the table was replaced since; start a new checkpoint, with a later startingVersion"
         raise ConfigError(
-            f"table {pinned.table} holds {then} values at version {version}, this query gives {known}"
+            f"table {leased.table} holds {then} values at version {version}, this query gives {known}"
             f" ones: {way}"
         )
-    there = {column.name for column in (*pinned.schema.key, *pinned.schema.value)}
-    new = [column.name for column in schema.value if column.name not in there]
-    if new and version > pinned.version:
+    known_columns = {column.name for column in (*leased.schema.key, *leased.schema.value)}
+    new = [column.name for column in schema.value if column.name not in known_columns]
+    if new and version > leased.version:
         raise ConfigError(
-            f"table {pinned.table} has the columns {', '.join(new)} from version {version} on,"
+            f"table {leased.table} has the columns {', '.join(new)} from version {version} on,"
             " which this query does not know: restart it, the source takes its columns at the start"
         )
 
@@ -174,7 +180,7 @@ class FeedPlanner:
 
     def __init__(self, feed: Feed, log: Log, store: Store, parallelism: int) -> None:
         self._feed, self._log, self._store = feed, log, store
-        self._parallelism = min(parallelism, feed.pinned.key_groups)
+        self._parallelism = min(parallelism, feed.leased.key_groups)
         self._view = View()
 
     def visible(self) -> int:
@@ -210,7 +216,7 @@ class FeedPlanner:
         return parts
 
     def _of_version(self, version: int, manifest: Manifest) -> Iterator[tuple[FeedWork, int]]:
-        table = self._feed.pinned.table
+        table = self._feed.leased.table
         if table not in manifest.table_schemas:
             return
         at = manifest.table_schemas[table]
@@ -219,7 +225,7 @@ class FeedPlanner:
             return
         schema = self._schema(table, at.schema_id, manifest, version)
         tasks = 1 if changes <= ROWS_PER_PART else self._parallelism
-        fact = fact_of(self._folded, version)
+        fact = recent_version(self._folded, version)
         assert fact is not None
         works = plan(manifest, fact, tasks)
         if emptied and not works:  # no row of any table was written instead
@@ -229,15 +235,18 @@ class FeedPlanner:
         for place, work in enumerate(works):
             frames = tuple((ordinal, ref) for ordinal, ref in work.frames if index in ref.tables)
             rows = sum(by_table.get(table, 0) for by_table in work.counts.values())
-            tells = emptied and place == 0
-            if rows or tells:
-                yield FeedWork(msgspec.structs.replace(work, frames=frames), schema, emptied, tells), rows
+            emits_truncate = emptied and place == 0
+            if rows or emits_truncate:
+                yield (
+                    FeedWork(msgspec.structs.replace(work, frames=frames), schema, emptied, emits_truncate),
+                    rows,
+                )
 
     def _schema(self, table: str, schema_id: str, manifest: Manifest, version: int) -> TableSchema:
         schema = manifest.schemas.get(schema_id) or self._store.schemas().get(schema_id)
         if schema is None:
             raise no_schema(self._store.where, version, table, schema_id)
-        check_columns(self._feed.pinned, schema, version)
+        check_columns(self._feed.leased, schema, version)
         return schema
 
     def _manifest(self, version: int, *, probe: bool) -> Manifest:
@@ -245,7 +254,7 @@ class FeedPlanner:
         trimmed first.
         """
         self._fold(version)
-        fact = fact_of(self._folded, version)
+        fact = recent_version(self._folded, version)
         if fact is None:
             raise self._retired(version, "it keeps what the last 1,000 versions were")
         try:
@@ -271,11 +280,11 @@ class FeedPlanner:
             self._view = fold_all(self._view, self._log.decisions(self._view.position))
         except (WalGapError, CorruptError):  # it was cut, at its start or, by a loss, at its end
             self._view = fold_all(View(), self._log.decisions())
-        state, at = self._view.state, self._feed.pinned
-        if state is None or state.namespace != at.uuid:
-            there = "nothing" if state is None else f"namespace {state.namespace}"
+        state, uuid = self._view.state, self._feed.leased.uuid
+        if state is None or state.namespace != uuid:
+            of_log = "nothing" if state is None else f"namespace {state.namespace}"
             raise ConfigError(
-                f"log {redact(self._feed.wal)} holds {there}, the store is of {at.uuid}: check the option wal"
+                f"log {redact(self._feed.wal)} holds {of_log}, the store is of {uuid}: check the option wal"
             )
 
     def _refuse_other_history(self, upto: int) -> None:
@@ -299,7 +308,7 @@ class FeedPlanner:
             )
 
     def _is_of(self, pointer: Pointer) -> bool:
-        fact = fact_of(self._folded, pointer.visible)
+        fact = recent_version(self._folded, pointer.visible)
         if fact is None:  # so old that it is not kept, or never decided
             return bool(self._folded.last_version >= pointer.visible)
         return fact.digest == pointer.digest
@@ -307,7 +316,7 @@ class FeedPlanner:
     def _retired(self, version: int, why: str) -> WalGapError:
         return WalGapError(
             f"the changes of version {version} are no longer in log {redact(self._feed.wal)} ({why}), so the"
-            " feed cannot go on without a hole: raise wal_retain_s at the writer; now, start a new checkpoint"
-            " with startingVersion=latest, or set onRetired=snapshot to get the whole table once, and the"
-            " changes from there on"
+            " feed cannot continue without a gap: raise wal_retain_s at the writer; now, start a new"
+            " checkpoint with startingVersion=latest, or set onRetired=snapshot to get the whole table once,"
+            " and the changes after it"
         )

@@ -27,8 +27,8 @@ from tidegate.errors import BadRecordError, ConfigError
 from tidegate.keys.groups import groups_of
 from tidegate.spark.calls.columns import arrow_schema_of
 from tidegate.spark.source.arrow_rows import ddl_of
+from tidegate.spark.source.leased_table import LeasedTable, lease_table
 from tidegate.spark.source.options import SourceOptions
-from tidegate.spark.source.pinned import LeasedTable, pin
 from tidegate.spark.source.stream import FeedReader, feed_ddl
 
 KEYS_MAX = 10_000
@@ -58,7 +58,7 @@ class TidegateSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._pinned: LeasedTable | None = None
+        self._leased: LeasedTable | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -70,7 +70,7 @@ class TidegateSource(DataSource):
         Spark does not report whether it is for a stream. Only a stream needs the log, so the option
         ``wal`` decides: with it the feed's columns are included.
         """
-        return feed_ddl(self.pinned) if self.checked.wal else ddl_of(self.pinned.values)
+        return feed_ddl(self.leased) if self.checked.wal else ddl_of(self.leased.values)
 
     @property
     def checked(self) -> SourceOptions:
@@ -78,11 +78,11 @@ class TidegateSource(DataSource):
         return SourceOptions.of(self.options)
 
     @property
-    def pinned(self) -> LeasedTable:
+    def leased(self) -> LeasedTable:
         """The table at its version; the same for all uses of one DataFrame."""
-        if self._pinned is None:
-            self._pinned = pin(self.checked)
-        return self._pinned
+        if self._leased is None:
+            self._leased = lease_table(self.checked)
+        return self._leased
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of all rows of the version."""
@@ -91,11 +91,11 @@ class TidegateSource(DataSource):
                 "the option wal is for spark.readStream, which reads changes; spark.read reads a version from"
                 " the store: leave it out"
             )
-        return TidegateReader(self.pinned, schema, self.checked.parallelism)
+        return TidegateReader(self.leased, schema, self.checked.parallelism)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of changes, version by version."""
-        return FeedReader(self.pinned, self.checked, schema)
+        return FeedReader(self.leased, self.checked, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001 - Spark's signature
         """Refuse: see docs/decisions/0038."""
@@ -108,9 +108,9 @@ class TidegateSource(DataSource):
         """Refuse: see docs/decisions/0038."""
         raise ConfigError(
             "df.writeStream.format('tidegate') cannot keep what a version promises: Spark runs its commit in"
-            " a process without memory, tells it neither the checkpoint nor the offsets, and aborts after a"
-            " commit that took effect. Use df.writeStream.foreachBatch(VersionedSink(namespace=..., wal=...,"
-            " store=..., table=..., key=...)), which makes each batch one version"
+            " a process without memory, passes it neither the checkpoint nor the offsets, and aborts after"
+            " a commit that took effect. Use df.writeStream.foreachBatch(VersionedSink(namespace=...,"
+            " wal=..., store=..., table=..., key=...)), which makes each batch one version"
         )
 
 
@@ -124,28 +124,28 @@ class Part(InputPartition):
 class TidegateReader(DataSourceReader):
     """A reader by ranges of key groups; filters that name whole keys become reads of these keys."""
 
-    def __init__(self, pinned: LeasedTable, schema: StructType, parallelism: int) -> None:
-        self._pinned, self._parallelism = pinned, min(parallelism, pinned.key_groups)
+    def __init__(self, leased: LeasedTable, schema: StructType, parallelism: int) -> None:
+        self._leased, self._parallelism = leased, min(parallelism, leased.key_groups)
         self._arrow = arrow_schema_of(schema)
         self._keys: list[bytes] | None = None
-        there = [field.name for field in pinned.values.arrow_schema]
-        wrong = [name for name in schema.names if name not in there]
+        names = [field.name for field in leased.values.arrow_schema]
+        wrong = [name for name in schema.names if name not in names]
         if wrong:
             raise ConfigError(
-                f"{pinned.where} has no column {wrong[0]!r}; it has {', '.join(there)}: leave .schema() out,"
+                f"{leased.where} has no column {wrong[0]!r}; it has {', '.join(names)}: leave .schema() out,"
                 " the source knows it"
             )
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Note which keys can match. Spark evaluates all filters again: that is cheap, and always right."""
         named: dict[str, list[Any]] = {}
-        for one in filters:
-            values = _values_of(one)
-            if values is not None and len(one.attribute) == 1:  # type: ignore[attr-defined]
-                name = one.attribute[0]  # type: ignore[attr-defined]
+        for each in filters:
+            values = _values_of(each)
+            if values is not None and len(each.attribute) == 1:  # type: ignore[attr-defined]
+                name = each.attribute[0]  # type: ignore[attr-defined]
                 before = named.get(name)
                 named[name] = [v for v in values if before is None or v in before]
-        columns = [column.name for column in self._pinned.schema.key]
+        columns = [column.name for column in self._leased.schema.key]
         if all(name in named for name in columns):
             self._keys = self._encoded([named[name] for name in columns])
         return filters
@@ -158,7 +158,7 @@ class TidegateReader(DataSourceReader):
         if count > KEYS_MAX:
             return None
         try:
-            return list(dict.fromkeys(map(self._pinned.encode, itertools.product(*choices))))
+            return list(dict.fromkeys(map(self._leased.encode, itertools.product(*choices))))
         except BadRecordError:
             return None
 
@@ -166,7 +166,7 @@ class TidegateReader(DataSourceReader):
         """Return contiguous ranges of key groups; one part with the keys where filters name them."""
         if self._keys is not None:
             return [Part(0, 0, self._keys)]
-        of = self._parallelism, self._pinned.key_groups
+        of = self._parallelism, self._leased.key_groups
         ranges = [groups_of(task, *of) for task in range(self._parallelism)]
         return [Part(groups.start, groups.stop) for groups in ranges]
 
@@ -174,7 +174,7 @@ class TidegateReader(DataSourceReader):
         """Read a part, in a task."""
         assert isinstance(partition, Part)
         groups = range(partition.first_group, partition.end_group)
-        return self._pinned.rows(groups, partition.keys, self._arrow)
+        return self._leased.rows(groups, partition.keys, self._arrow)
 
 
 def _values_of(one: Filter) -> list[Any] | None:

@@ -66,8 +66,8 @@ def check_files(spark: SparkSession, folder: str, manifest: Manifest) -> None:
     paths = [f"{folder.rstrip('/')}/{end}" for end in expected]
     try:
         files = session.read.format("binaryFile").load(paths).select("path", "content")
-        found = files.repartition(len(paths)).mapInArrow(_looked_at(expected), LOOKED_AT)
-        rows = found.collect()
+        checked = files.repartition(len(paths)).mapInArrow(_looked_at(expected), LOOKED_AT)
+        rows = checked.collect()
     except PySparkException as error:
         raise CorruptError(f"{folder}: files cannot be read: {first_line(error)}; export again") from None
     looked = {_end_of(row.path): row for row in rows}
@@ -110,8 +110,8 @@ def _looked_at(
 
 def _places(path: str, content: Any, file: File, of: RowsOf) -> list[dict[str, Any] | None]:
     """Return the places of the first and the last row. Raises: CorruptError, the file cannot be imported."""
-    found = File(0, len(content), xxhash.xxh3_64(content).hexdigest())
-    export_format.check_file(path, file, found)
+    actual = File(0, len(content), xxhash.xxh3_64(content).hexdigest())
+    export_format.check_file(path, file, actual)
     first = last = None
     for batch in rows_of(pa.BufferReader(content), path, of, file.rows, None):
         first, last = first or place_at(batch, 0), place_at(batch, -1)
@@ -124,9 +124,9 @@ def frame_of(spark: SparkSession, folder: str, name: str, table: Table) -> DataF
         return spark.createDataFrame([], ROWS_DDL)
     paths = [f"{folder.rstrip('/')}/{_end(name, number)}" for number in range(len(table.files))]
     rows = spark.read.parquet(*paths)
-    found = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in rows.schema.fields)
-    if found != ROWS_DDL:
-        raise CorruptError(f"{paths[0]} has columns {found}, not {ROWS_DDL}: export again")
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in rows.schema.fields)
+    if columns != ROWS_DDL:
+        raise CorruptError(f"{paths[0]} has columns {columns}, not {ROWS_DDL}: export again")
     return rows
 
 

@@ -45,13 +45,13 @@ class SourceOptions:
     exact: bool
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> SourceOptions:
+    def of(cls, texts: Mapping[str, str]) -> SourceOptions:
         """Parse Spark's options, whose names are case-insensitive. Raises: ConfigError, one is
         wrong, and why.
         """
         known = {name.lower(): name for name in (*SHARED, *BATCH, *STREAM)}
         options = {}
-        for name, value in given.items():
+        for name, value in texts.items():
             if name.lower() == "path":
                 raise ConfigError(
                     "format('tidegate') takes no path: name the options namespace, store and table"
@@ -59,8 +59,8 @@ class SourceOptions:
             if name.lower() not in known:
                 close = difflib.get_close_matches(name.lower(), known, n=1)
                 hint = f"; did you mean {known[close[0]]!r}?" if close else ""
-                there = ", ".join(known.values())
-                raise ConfigError(f"format('tidegate') has no option {name!r}; there are {there}{hint}")
+                names = ", ".join(known.values())
+                raise ConfigError(f"format('tidegate') has no option {name!r}; there are {names}{hint}")
             options[known[name.lower()]] = value
         missing = [name for name in ("namespace", "store", "table") if not options.get(name)]
         if missing:
@@ -70,22 +70,21 @@ class SourceOptions:
             )
         if "versionAsOf" in options and "timestampAsOf" in options:
             raise ConfigError("give versionAsOf or timestampAsOf, not both")
-        lease_s = _number(options, "leaseSeconds", LEASE_S, LEASE_MAX_S)
         return cls(
-            options["namespace"],
-            options["store"],
-            options["table"],
-            _object(options, "storeOptions"),
-            lease_s,
-            _whole(options, "parallelism") or PARALLELISM,
-            _whole(options, "versionAsOf"),
-            _moment(options),
-            options.get("wal", ""),
-            _object(options, "walOptions"),
-            _starting(options),
-            _whole(options, "maxVersionsPerTrigger"),
-            _one_of(options, "onRetired", ("fail", "snapshot")) == "snapshot",
-            _one_of(options, "changeTypes", ("upsert", "exact")) == "exact",
+            namespace=options["namespace"],
+            store=options["store"],
+            table=options["table"],
+            store_options=_object(options, "storeOptions"),
+            lease_s=_number(options, "leaseSeconds", LEASE_S, LEASE_MAX_S),
+            parallelism=_whole(options, "parallelism") or PARALLELISM,
+            version=_whole(options, "versionAsOf"),
+            as_of=_moment(options),
+            wal=options.get("wal", ""),
+            wal_options=_object(options, "walOptions"),
+            starting=_starting(options),
+            versions_max=_whole(options, "maxVersionsPerTrigger"),
+            snapshot_when_retired=_one_of(options, "onRetired", ("fail", "snapshot")) == "snapshot",
+            exact=_one_of(options, "changeTypes", ("upsert", "exact")) == "exact",
         )
 
 
@@ -118,12 +117,12 @@ def _number(options: Mapping[str, str], name: str, default: float, most: float) 
 
 def _object(options: Mapping[str, str], name: str) -> dict[str, Any]:
     try:
-        found = json.loads(options.get(name) or "{}")
+        value = json.loads(options.get(name) or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise ConfigError(f'option {name} must be a JSON object, as in {{"socket_timeout": 5}}')
-    return found
+    return value
 
 
 def _moment(options: Mapping[str, str]) -> datetime.datetime | None:

@@ -18,8 +18,8 @@ from tidegate.sinks.open_store import open_store
 from tidegate.spark.calls.columns import arrow_schema_of
 from tidegate.spark.source.arrow_rows import ddl_of
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
+from tidegate.spark.source.leased_table import LeasedTable
 from tidegate.spark.source.options import SourceOptions
-from tidegate.spark.source.pinned import LeasedTable
 from tidegate.wal.open_log import open_log
 
 try:  # Spark 4.2 and newer bound a batch; before, a batch takes all that is visible
@@ -35,35 +35,35 @@ except ImportError:  # pragma: no cover
 VERSIONS_MAX = 100
 
 
-def feed_ddl(pinned: LeasedTable) -> str:
+def feed_ddl(leased: LeasedTable) -> str:
     """Return the DDL of the table's columns, the kind of change, and its version."""
-    names = [field.name for field in pinned.values.arrow_schema]
+    names = [field.name for field in leased.values.arrow_schema]
     clash = [name for name in names if name in (CHANGE_TYPE, VERSION)]
     if clash:
-        raise ConfigError(f"{pinned.where} has a column {clash[0]!r}, which the change feed adds: rename it")
-    return f"{ddl_of(pinned.values)}, `{CHANGE_TYPE}` string, `{VERSION}` bigint"
+        raise ConfigError(f"{leased.where} has a column {clash[0]!r}, which the change feed adds: rename it")
+    return f"{ddl_of(leased.values)}, `{CHANGE_TYPE}` string, `{VERSION}` bigint"
 
 
 class FeedPart(InputPartition):
-    """Works of the log; or, with a ``held`` version, rows of these key groups."""
+    """Works of the log; or, with a ``leased`` table, rows of these key groups."""
 
     def __init__(
-        self, works: bytes, held: LeasedTable | None = None, groups: tuple[int, int] = (0, 0)
+        self, works: bytes, leased: LeasedTable | None = None, groups: tuple[int, int] = (0, 0)
     ) -> None:
-        self.works, self.held, self.groups = works, held, groups
+        self.works, self.leased, self.groups = works, leased, groups
 
 
 class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A reader of versions in order, at most ``maxVersionsPerTrigger`` at once."""
 
-    def __init__(self, pinned: LeasedTable, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, leased: LeasedTable, options: SourceOptions, schema: StructType) -> None:
         if not options.wal:
             raise ConfigError(
                 "readStream.format('tidegate') reads changes from the log: name it with the option wal, as"
                 " the writer has it"
             )
         self._options = options
-        self._feed = Feed(pinned, options.wal, options.wal_options, options.exact)
+        self._feed = Feed(leased, options.wal, options.wal_options, options.exact)
         self._arrow = arrow_schema_of(schema)
         self._limit = options.versions_max or VERSIONS_MAX
         self._target: int | None = None
@@ -93,7 +93,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starting, visible = self._options.starting, self._plans.visible()
         if starting is not None and starting > visible:
             raise ConfigError(
-                f"{self._feed.pinned.where}: option startingVersion is {starting + 1}, the visible version is"
+                f"{self._feed.leased.where}: option startingVersion is {starting + 1}, the visible version is"
                 f" {visible}: begin at {visible + 1} at most, or with startingVersion=latest"
             )
         return {"version": visible if starting is None else starting}
@@ -110,7 +110,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {"version": end}
         if visible < start["version"]:
             raise WalGapError(
-                f"{self._feed.pinned.where}: the checkpoint has given version {start['version']}, the store's"
+                f"{self._feed.leased.where}: the checkpoint has given version {start['version']}, the store's"
                 f" visible version is {visible}: it went back; repair the store, or start a new checkpoint"
             )
         if not isinstance(limit, ReadAllAvailable):
@@ -144,16 +144,16 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [FeedPart(encode_works(part)) for part in works]
 
     def _snapshot(self, version: int) -> Sequence[InputPartition]:
-        held = self._feed.hold(self._options, version)
-        tasks = min(self._options.parallelism, held.key_groups)
-        ranges = [groups_of(task, tasks, held.key_groups) for task in range(tasks)]
-        return [FeedPart(b"", held, (groups.start, groups.stop)) for groups in ranges]
+        leased = self._feed.lease(self._options, version)
+        tasks = min(self._options.parallelism, leased.key_groups)
+        ranges = [groups_of(task, tasks, leased.key_groups) for task in range(tasks)]
+        return [FeedPart(b"", leased, (groups.start, groups.stop)) for groups in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read a part, in a task."""
         assert isinstance(partition, FeedPart)
-        if partition.held is not None:
-            return self._feed.snapshot(partition.held, range(*partition.groups), self._arrow)
+        if partition.leased is not None:
+            return self._feed.snapshot(partition.leased, range(*partition.groups), self._arrow)
         return self._feed.rows(partition.works, self._arrow)
 
     def commit(self, end: dict[str, int]) -> None:
@@ -161,6 +161,6 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Close what is open."""
-        for one in self._opened:
-            one.close()
+        for resource in self._opened:
+            resource.close()
         self._opened, self._planner = [], None

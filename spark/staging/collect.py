@@ -17,16 +17,13 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.keys.groups import HASH_SEED, key_group
-from tidegate.spark.calls.column_cache import kept, schema_of
+from tidegate.spark.calls.column_cache import cached, schema_of
 from tidegate.spark.calls.columns import arrow_schema_of, column
+from tidegate.spark.calls.records import FUNCTION_CALLS, Call, KeyedCall
 from tidegate.spark.jvm import ArrowBatches, NoArrowBatchesError, column_seq, filtered
 from tidegate.spark.staging.small_batches import CELL_BYTES, SmallBatchPredictor
-from tidegate.spark.transaction import Call
-from tidegate.wal.staging.bad_rows import CHANGES
 from tidegate.wal.staging.last_per_key import sorted_by_all
-
-KINDS = frozenset({"upsert", "delete", "replace", "reduce", "patch", "apply_changes"})
-"""Calls without a user's function: such functions run where Spark runs Python."""
+from tidegate.wal.staging.spec import CHANGES
 
 _TEXTS = (types.StringType, types.BinaryType)
 _FLOATS = (types.FloatType, types.DoubleType)
@@ -49,34 +46,35 @@ def collect(calls: Sequence[Call], small: SmallBatchPredictor) -> Any | None:
 
     The plan runs once. If its result was cut, ``small`` is notified, and none of it is used.
     """
-    if any(call.kind not in KINDS for call in calls):
-        return None
-    rows, kind = _rows(calls, small.quota())
+    keyed = [call for call in calls if not isinstance(call, FUNCTION_CALLS)]
+    if len(keyed) < len(calls):
+        return None  # such functions run where Spark runs Python
+    rows, kind = _rows(keyed, small.quota())
     if not all(map(is_ordered, kind.fields)):
         return None
     try:
         batches = ArrowBatches(rows, BATCH_ROWS)
     except NoArrowBatchesError:
-        small.cut()  # so it is rarely tried again
+        small.overflowed()  # so it is rarely tried again
         return None
     if not small.fits(batches.partitions):
-        rows, kind = _rows(calls, small.quota())
+        rows, kind = _rows(keyed, small.quota())
         batches = ArrowBatches(rows, BATCH_ROWS)
         small.fits(batches.partitions)
     schema = arrow_schema_of(_as_collected(kind))
-    found = [pa.ipc.read_record_batch(pa.py_buffer(one), schema) for one in batches.collect()]
-    table = pa.Table.from_batches(found, schema)
+    collected = [pa.ipc.read_record_batch(pa.py_buffer(encoded), schema) for encoded in batches.collect()]
+    table = pa.Table.from_batches(collected, schema)
     if _is_cut(table, small.quota()):
-        small.cut()
+        small.overflowed()
         return None
     return table
 
 
-def _rows(calls: Sequence[Call], quota: int) -> tuple[DataFrame, types.StructType]:
+def _rows(calls: Sequence[KeyedCall], quota: int) -> tuple[DataFrame, types.StructType]:
     """Return the rows of all calls, and their schema."""
     columns = [_columns(number, call) for number, call in enumerate(calls)]
     parts = [
-        filtered(call.rows, kept(_within, quota), kept(column_seq, *of_call))
+        filtered(call.rows, cached(_within, quota), cached(column_seq, *of_call))
         for call, of_call in zip(calls, columns, strict=True)
     ]
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
@@ -85,14 +83,14 @@ def _rows(calls: Sequence[Call], quota: int) -> tuple[DataFrame, types.StructTyp
     return _texts_cut(rows, kind), kind
 
 
-def _columns(number: int, call: Call) -> list[Column]:
+def _columns(number: int, call: KeyedCall) -> list[Column]:
     """Return one call's columns: its number, each row's position, key, value and its order columns."""
     return [
-        kept(_number, number),
-        kept(_place),
-        kept(_cut, call.key, "k"),
-        kept(_cut, call.value, "v"),
-        *(kept(Column.alias, order, f"o{number}_{place}") for place, order in enumerate(call.order)),
+        cached(_number, number),
+        cached(_place),
+        cached(_cut, call.key, "k"),
+        cached(_cut, call.value, "v"),
+        *(cached(Column.alias, order, f"o{number}_{place}") for place, order in enumerate(call.order)),
     ]
 
 
@@ -123,7 +121,7 @@ def is_ordered(field: types.StructField) -> bool:
 
 def _texts_cut(rows: DataFrame, kind: types.StructType) -> DataFrame:
     """Cut long texts in order columns, too, as bytes, which have the same order."""
-    texts = {f.name: kept(_bytes_cut, f.name) for f in kind.fields if _is_text_order(f)}
+    texts = {f.name: cached(_bytes_cut, f.name) for f in kind.fields if _is_text_order(f)}
     return rows.withColumns(texts) if texts else rows
 
 

@@ -17,16 +17,16 @@ from pyspark.sql import DataFrame, functions
 from tidegate.keys.groups import task_of as group_owner
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
-from tidegate.spark.calls.columns import key_group, made_changes, task_of
+from tidegate.spark.calls.columns import key_group, output_changes, task_of
+from tidegate.spark.calls.records import Update
 from tidegate.spark.placement.preferred import Places, placed
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.output_rows import OUTPUT_DDL
 from tidegate.spark.state.update import StateFunction, UpdateWork, run_function
-from tidegate.spark.transaction import Call
 
 
 def first_stage(
-    call: Call,
+    call: Update,
     work: UpdateWork,
     endpoints: Endpoints,
     base_version: int,
@@ -37,7 +37,6 @@ def first_stage(
 
     With ``places`` each task prefers the location of the staging task of the same key groups.
     """
-    assert call.update is not None
     orders = {f"o{place}": column for place, column in enumerate(call.order)}
     keyed = call.rows.select(
         call.key.alias("k"), *(column.alias(name) for name, column in orders.items()), call.value.alias("v")
@@ -48,11 +47,11 @@ def first_stage(
         .sortWithinPartitions("g", "k", *orders, "v")
         .select("g", "k", "v")
     )
-    run = _functions(call.update.fn, work, endpoints, base_version, cached_at)
+    run = _functions(call.fn, work, endpoints, base_version, cached_at)
     if places is not None:
         sorted_rows = placed(sorted_rows, places)
-    made = sorted_rows.mapInArrow(run, OUTPUT_DDL)
-    return made_changes(made, work.call, work.spec.key_groups)
+    output = sorted_rows.mapInArrow(run, OUTPUT_DDL)
+    return output_changes(output, work.call, work.spec.key_groups)
 
 
 def _functions(
@@ -62,12 +61,12 @@ def _functions(
     base_version: int,
     cached_at: CachePlace | None,
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    def run(given: Iterator[Any]) -> Iterator[Any]:
+    def run(rows: Iterator[Any]) -> Iterator[Any]:
         context = TaskContext.get()
         if context is None:
             msg = "the function of an update runs inside a Spark task only"
             raise RuntimeError(msg)
-        owner, batches = _owner(given, work)
+        owner, batches = _owner(rows, work)
         task, cache = -1 - context.partitionId() if owner is None else owner, None
         if cached_at is not None and owner is not None:
             run = f"{work.call}-{context.attemptNumber()}-{secrets.token_hex(4)}"

@@ -1,6 +1,6 @@
 """The driver as the single task of a small batch: it collects the rows and stages them as a task would.
 
-The rows are processed by the task's own code (``job.StageWork``): only their source differs.
+The rows are processed by the task's own code (``StageWork``): only their source differs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import tenacity
 
 from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import StoreUnavailableError, WalUnavailableError
+from tidegate.spark.calls.records import Call
 from tidegate.spark.errors import typed
-from tidegate.spark.placement.locality import EnvironmentLocation
+from tidegate.spark.placement.locality import EnvironmentLocation, location_by
+from tidegate.spark.placement.preferred import Placement
 from tidegate.spark.staging.collect import changes_of, collect
-from tidegate.spark.staging.job import SparkBarrier, StageWork
 from tidegate.spark.staging.small_batches import SmallBatchPredictor
+from tidegate.spark.staging.work import StageWork
 from tidegate.wal.record import Ack
 
 TRIES = 4
@@ -28,40 +30,46 @@ class DriverStage:
     def __init__(self, coordinator: Coordinator, small: SmallBatchPredictor) -> None:
         self._coordinator, self._small = coordinator, small
 
-    def stage(self, barrier: SparkBarrier, work: StageWork) -> list[Ack] | None:
+    def stage(self, calls: Sequence[Call], work: StageWork, placement: Placement | None) -> list[Ack] | None:
         """Collect the rows once and stage them; None: there are too many, or the driver cannot stage them.
 
         Raises: as a task: the user's plan's own errors, the log's after ``TRIES`` tries of the same
         rows.
         """
-        if not self._small.expected:
+        if not self._small.predicts_small:
             return None
-        tables = [barrier.tables.index(call.table) for call in barrier.calls]
+        tables = [work.spec.tables.index(call.table) for call in calls]
         try:
             with typed():
-                rows = collect(barrier.calls, self._small)
-            changes = None if rows is None else changes_of(rows, tables, barrier.key_groups)
+                rows = collect(calls, self._small)
+            changes = None if rows is None else changes_of(rows, tables, work.spec.key_groups)
         except BaseException:
-            self._small.cut()  # it may have been too much for the driver: the next try uses the job
+            self._small.overflowed()  # it may have been too much for the driver: the next try uses the job
             raise
         if rows is None:
             return None
-        if barrier.placement is not None:
-            barrier.placement.met = (0, 0)  # no preferred locations are used
-        batches = [] if changes is None else [changes]
-        location = EnvironmentLocation() if barrier.placement is None else barrier.placement.provider
-        again = tenacity.Retrying(
+        if placement is not None:
+            placement.met = (0, 0)  # no preferred locations are used
+        provider = EnvironmentLocation() if placement is None else placement.provider
+        single_task = work.as_single_task()
+        retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type((WalUnavailableError, StoreUnavailableError)),
             wait=tenacity.wait_exponential(multiplier=0.05, max=1),
             stop=tenacity.stop_after_attempt(TRIES),
             sleep=self._coordinator.clock.sleep,
             reraise=True,
         )
-        for attempt in again:
+        for attempt in retrying:
             with attempt:
-                at = 0, attempt.retry_state.attempt_number - 1, location.location_id()
-                holding = Holding(self._coordinator)
-                return [work.alone().run(batches, holding, lambda: self._coordinator.store, *at)]
+                ack = single_task.run(
+                    [] if changes is None else [changes],
+                    KeptLog(self._coordinator),
+                    lambda: self._coordinator.store,
+                    task=0,
+                    tries=attempt.retry_state.attempt_number - 1,
+                    host=location_by(provider),
+                )
+                return [ack]
         return None
 
     def staged(self, acks: Sequence[Ack]) -> None:
@@ -69,7 +77,7 @@ class DriverStage:
         self._small.staged(sum(ack.given[0] for ack in acks), sum(ack.given[1] for ack in acks))
 
 
-class Holding:
+class KeptLog:
     """The driver's log with a copy of what is staged, so that the apply need not read it back."""
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -79,12 +87,12 @@ class Holding:
     def stage(self, segment: str, blobs: Iterable[bytes]) -> list[str]:
         """As ``Log.stage``."""
         kept: list[bytes] = []
-        addresses = self._coordinator.log.stage(segment, noted(blobs, kept))
+        addresses = self._coordinator.log.stage(segment, _keeping(blobs, kept))
         self._coordinator.held = dict(zip(addresses, kept, strict=True))
         return addresses
 
 
-def noted(blobs: Iterable[bytes], kept: list[bytes]) -> Iterator[bytes]:
+def _keeping(blobs: Iterable[bytes], kept: list[bytes]) -> Iterator[bytes]:
     """Yield the blobs unchanged, keeping a reference to each."""
     for blob in blobs:
         kept.append(blob)

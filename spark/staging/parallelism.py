@@ -35,6 +35,6 @@ def slots_now(context: SparkContext) -> int:
     try:
         slots = int(jvm.maxNumConcurrentTasks(jvm.resourceProfileManager().defaultResourceProfile()))
     except Py4JError as error:  # not a public API of Spark's
-        logger.warning("this Spark does not tell its executors' task slots: %s", error)
+        logger.warning("this Spark does not report its executors' task slots: %s", error)
         slots = 0
     return slots or context.defaultParallelism

@@ -31,7 +31,7 @@ class SmallBatchPredictor:
         self._partitions = SPREAD
 
     @property
-    def expected(self) -> bool:
+    def predicts_small(self) -> bool:
         """Whether the next batch should be collected."""
         return self._rows_max > 0 and self._last_was_small and not self._wait
 
@@ -52,7 +52,7 @@ class SmallBatchPredictor:
 
     def staged(self, rows: int, size: int) -> None:
         """Record a staged batch by the rows and bytes of its input."""
-        collected, was_cut, self._was_cut = self.expected, self._was_cut, False
+        collected, was_cut, self._was_cut = self.predicts_small, self._was_cut, False
         self._last_was_small = rows <= self._rows_max and size <= self._bytes_max
         if was_cut or not self._last_was_small:
             return
@@ -63,7 +63,7 @@ class SmallBatchPredictor:
             if self._went_well >= WAIT_MAX:
                 self._penalty, self._went_well = 1, 0
 
-    def cut(self) -> None:
+    def overflowed(self) -> None:
         """Record that a batch predicted small was not; the job stages it now."""
         self._wait, self._went_well, self._was_cut = self._penalty, 0, True
         self._penalty = min(2 * self._penalty, WAIT_MAX)

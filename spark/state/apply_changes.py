@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 from tidegate.base.names import DELETED
 from tidegate.errors import BadRecordError, ConfigError
 from tidegate.spark.state.read import ReadState
-from tidegate.spark.state.reduce import INTEGERS, TEXTS, ReducedColumn, parse_given, parse_held
+from tidegate.spark.state.reduce import INTEGERS, TEXTS, ReducedColumn, parse_batch, parse_state
 from tidegate.wal.record import Column
-from tidegate.wal.staging.bad_rows import CHANGES, shown_key
+from tidegate.wal.staging.spec import CHANGES
+from tidegate.wal.staging.validate import shown_key
 from tidegate.wal.value_flags import DELETE, UNUSABLE, VALUE, VALUE_END
 
 SEQUENCE_TYPES = (*INTEGERS, *TEXTS)
@@ -66,33 +67,42 @@ def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
     if unusable >= 0:
         key = shown_key(keys[unusable].as_py(), table.key_types)
         raise BadRecordError(
-            f"table {table.name}, key {key}: its change has a null in sequence_by or op_column, so nobody can"
-            " tell whether it is late; nothing was decided; filter such rows out"
+            f"table {table.name}, key {key}: its change has a null in sequence_by or op_column, so it cannot"
+            " be ordered; nothing was decided; filter such rows out"
         )
     deletes = pc.starts_with(values, DELETE)
     contents = pc.binary_slice(values, 1, VALUE_END)
-    held = read(table.name, table.start, rows)
-    gone = read(deleted_table(table.name), table.deleted_start, rows)
-    ours = parse_given(table, keys, contents, table.sequence)
-    theirs, dead = (parse_held(table, keys, found, table.sequence) for found in (held, gone))
+    row_state = read(table.name, table.start, rows)
+    deleted_state = read(deleted_table(table.name), table.deleted_start, rows)
+    ours = parse_batch(table, keys, contents, table.sequence)
+    theirs, of_deletes = (
+        parse_state(table, keys, state, table.sequence) for state in (row_state, deleted_state)
+    )
     later, equal = _compared(ours, theirs)
-    over_row = pc.or_(later, pc.and_(equal, pc.or_(deletes, pc.greater(contents, pc.fill_null(held, b"")))))
-    newer = pc.and_(pc.or_(pc.is_null(held), over_row), pc.or_(pc.is_null(gone), _compared(ours, dead)[0]))
-    kept, deletes = rows.filter(newer), deletes.filter(newer)
-    if not kept.num_rows:
-        return kept
+    over_row = pc.or_(
+        later, pc.and_(equal, pc.or_(deletes, pc.greater(contents, pc.fill_null(row_state, b""))))
+    )
+    newer = pc.and_(
+        pc.or_(pc.is_null(row_state), over_row),
+        pc.or_(pc.is_null(deleted_state), _compared(ours, of_deletes)[0]),
+    )
+    news, deletes = rows.filter(newer), deletes.filter(newer)
+    if not news.num_rows:
+        return news
     # A row is written as it came; a delete as a marker, and its sequence as a row of the separate table.
     marker = pa.scalar(DELETE, pa.binary())
-    live = [kept["g"], kept["t"], kept["k"], pc.if_else(deletes, marker, kept["v"])]
-    buried = kept.filter(deletes)
-    if not buried.num_rows:
+    live = [news["g"], news["t"], news["k"], pc.if_else(deletes, marker, news["v"])]
+    deleted = news.filter(deletes)
+    if not deleted.num_rows:
         return pa.record_batch(live, schema=CHANGES)
-    stones = pc.binary_join_element_wise(
-        pa.scalar(VALUE), pc.binary_slice(buried["v"], 1, VALUE_END), pa.scalar(b"")
+    sequences = pc.binary_join_element_wise(
+        pa.scalar(VALUE), pc.binary_slice(deleted["v"], 1, VALUE_END), pa.scalar(b"")
     )
-    table_index = pa.repeat(pa.scalar(table.deleted_index, pa.int32()), buried.num_rows)
-    beside = [buried["g"], table_index, buried["k"], stones]
-    return pa.concat_batches([pa.record_batch(live, schema=CHANGES), pa.record_batch(beside, schema=CHANGES)])
+    table_index = pa.repeat(pa.scalar(table.deleted_index, pa.int32()), deleted.num_rows)
+    remembered = [deleted["g"], table_index, deleted["k"], sequences]
+    return pa.concat_batches(
+        [pa.record_batch(live, schema=CHANGES), pa.record_batch(remembered, schema=CHANGES)]
+    )
 
 
 def _compared(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any]:

@@ -23,7 +23,7 @@ from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.state.read import ReadState, from_store
 from tidegate.wal.record import Ack, Folded, StateReads
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ class CachedState:
             rows = batch if len(tables) == 1 else batch.filter(pc.equal(batch["t"], table))
             self._cache.wrote(self._stage.tables[table], rows)
 
-    def kept(self, ack: Ack) -> Ack:
+    def keep(self, ack: Ack) -> Ack:
         """Keep what this run read and wrote, if its frames are durable; return the ack with its
         read counts.
         """
@@ -113,7 +113,7 @@ def state_reader(store: Store, spec: StageSpec, base_version: int, cache: Cached
     return from_store(store, base_version, spec.at_us) if cache is None else cache.from_store(store)
 
 
-def together(acks: list[StateReads]) -> StateReads:
+def total_reads(acks: list[StateReads]) -> StateReads:
     """Add up the reads of all tasks of a barrier: bytes on all hosts, and the longest time."""
     return StateReads(
         sum(one.hits for one in acks),

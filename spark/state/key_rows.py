@@ -43,7 +43,7 @@ class KeyRows:
 
     def __init__(self, batches: Iterable[Any], read: Callable[[Any], Any], waiting: Waiting) -> None:
         self._batches = iter(batches)
-        self._read, self._portions = read, ReadChunks()
+        self._read, self._chunks = read, ReadChunks()
         self._waiting = waiting
         self._values: list[bytes] = []
         self._runs: list[_Run] = []  # of the batch, the next one last
@@ -73,8 +73,8 @@ class KeyRows:
     def _state(self) -> bytes | None:
         """Return the state of the next key that begins in the batch."""
         if not self._states:
-            found = self._portions.noted(self._read(next(self._begin)))
-            self._states = found.to_pylist()[::-1]
+            states = self._chunks.counted(self._read(next(self._begin)))
+            self._states = states.to_pylist()[::-1]
         return self._states.pop()
 
     def _fill(self) -> bool:
@@ -96,8 +96,8 @@ class KeyRows:
         differs = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
         starts = np.concatenate(([0], np.flatnonzero(differs) + 1))
         firsts = batch.select(["g", "k"]).take(pa.array(starts))
-        found = firsts["k"].to_pylist()
-        self._begin = self._portions.of(firsts.slice(int(found[0] == self._key)))
+        first_keys = firsts["k"].to_pylist()
+        self._begin = self._chunks.of(firsts.slice(int(first_keys[0] == self._key)))
         ends = [*starts[1:].tolist(), batch.num_rows]
-        self._runs = list(map(_Run, found, starts.tolist(), ends))[::-1]
+        self._runs = list(map(_Run, first_keys, starts.tolist(), ends))[::-1]
         self._values = batch["v"].to_pylist()

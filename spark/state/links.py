@@ -10,8 +10,8 @@ from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import TidegateError
 from tidegate.sinks.cache.links import Link, links_at
-from tidegate.wal.fold import fact_of
-from tidegate.wal.record import BatchOrigin, LoadOrigin, VersionFact
+from tidegate.wal.fold import recent_version
+from tidegate.wal.record import BatchOrigin, DecidedVersion, LoadOrigin
 
 logger = logging.getLogger("tidegate")
 
@@ -46,7 +46,7 @@ class StateLinks:
     def _at(self, version: int, further: int) -> tuple[Link, ...]:
         if version == self._version:
             return self._links
-        fact = fact_of(self._coordinator.folded, version)
+        fact = recent_version(self._coordinator.folded, version)
         if fact is None or not further:
             return ()
         manifest = self._coordinator.last_manifest
@@ -56,6 +56,6 @@ class StateLinks:
         return links_at(manifest, before)
 
 
-def _is_staged(fact: VersionFact) -> bool:
+def _is_staged(fact: DecidedVersion) -> bool:
     """Return whether frames contain all changes of the version: a restored one may have none."""
     return isinstance(fact.origin, BatchOrigin | LoadOrigin)

@@ -32,11 +32,11 @@ from tidegate.spark.state.redistribution import (
     even_share,
     relatives,
 )
-from tidegate.spark.state.user_calls import ADVICE, Emit, Source, UdfRunner, check_size
+from tidegate.spark.state.udf_runner import ADVICE, Emit, Source, UdfRunner, check_size
 from tidegate.values.decode import values_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.record import TableSchema
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, VALUE
 
 ITEMS_MAX = 100_000
@@ -113,7 +113,7 @@ def table_of(name: str) -> str:
 # -- reading --------------------------------------------------------------------------------------
 
 
-class Held:
+class BaseState:
     """One local state at the base version: each part is read once, when it is needed."""
 
     def __init__(self, work: LocalWork, store: Store) -> None:
@@ -130,10 +130,10 @@ class Held:
         """Return the items per old instance; with the same parallelism only this instance's is read."""
         asked = [index] if self.before == self._work.parallelism else list(range(self.before))
         counts = [0] * self.before
-        for instance, found in zip(asked, self._instances(asked), strict=True):
-            if found is None or found["parallelism"] != self.before:
-                raise self._corrupt(f"the row of instance {instance} of {self.before} is {found}")
-            counts[instance] = int(found["items"])
+        for instance, row in zip(asked, self._instances(asked), strict=True):
+            if row is None or row["parallelism"] != self.before:
+                raise self._corrupt(f"the row of instance {instance} of {self.before} is {row}")
+            counts[instance] = int(row["items"])
         return counts
 
     def items(self, runs: Sequence[Run]) -> list[Any]:
@@ -152,8 +152,8 @@ class Held:
 
     def _instances(self, instances: Sequence[int]) -> list[dict[str, Any] | None]:
         keys = [instance_key(self._work.name, instance) for instance in instances]
-        found = self._get(LOCAL, keys, 0)
-        return [None if value is None else msgspec.json.decode(value) for value in found]
+        values = self._get(LOCAL, keys, 0)
+        return [None if value is None else msgspec.json.decode(value) for value in values]
 
     def _get(self, table: str, keys: list[bytes], which: int) -> list[bytes | None]:
         work, start = self._work, self._work.starts[which]
@@ -180,25 +180,25 @@ def run_local(work: LocalWork, fn: Step, store: Store, batches: Iterator[Any]) -
     """
     first = next(batches)
     index = first["i"][0].as_py()
-    made = OutputRows(index)
+    output = OutputRows(index)
     with Deadline(work.deadline_s) as deadline:
         rows = Source(_rows(work, first, batches), deadline.waiting)
-        calls = UdfRunner(work.spec, work.outputs, made, deadline, lambda: rows.fault)
+        calls = UdfRunner(work.spec, work.outputs, output, deadline, lambda: rows.fault)
         try:
             for change in run_instance(work, fn, store, index, rows, calls):
                 # Never quarantined: a list needs all of its rows.
                 check_size(
                     lambda: f"local state {work.name}", "key", "key", change.key, work.spec.key_bytes_max
                 )
-                made.add(work.spec.tables.index(change.table), change.key, change.value)
-                yield from made.ready()
+                output.add(work.spec.tables.index(change.table), change.key, change.value)
+                yield from output.ready()
         except (FunctionError, BadRecordError) as error:
-            yield made.refusal(work.spec.tables.index(work.table), b"", error)
+            yield output.refusal(work.spec.tables.index(work.table), b"", error)
             return
     for _ in batches:  # rows that the function did not read: otherwise Spark would end this process
         pass
-    yield from made.rest()
-    yield made.marks(f"local state {work.name}/{index}", work.parallelism, work.spec.key_groups)
+    yield from output.rest()
+    yield output.marks(f"local state {work.name}/{index}", work.parallelism, work.spec.key_groups)
 
 
 def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
@@ -216,7 +216,7 @@ def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[
         try:
             row = decode(content.removeprefix(NO_TIME))  # cannot be decoded: the error names the column
         except CorruptError as error:
-            msg = f"{shown()}: a row has a value that Python has not: {error}; nothing was decided"
+            msg = f"{shown()}: a row has a value that Python cannot represent: {error}; nothing was decided"
             raise BadRecordError(msg) from None
         yield row
 
@@ -229,32 +229,32 @@ def run_instance(
     The function is called once for each batch, with or without rows. Raises: FunctionError,
     BadRecordError, it or its result is refused; the message names state, instance and batch.
     """
-    held = Held(work, store)
-    instance = Instance(index, work.parallelism, held.before)
-    counts = held.counts(index)
-    state = _begin(work, held, instance, counts, calls)
+    base = BaseState(work, store)
+    instance = Instance(index, work.parallelism, base.before)
+    counts = base.counts(index)
+    state = _begin(work, base, instance, counts, calls)
     items = calls.call(lambda: work.shown(instance), fn, instance, rows, state, calls.emit)
-    yield from _changes(work, held, instance, counts, _listed(work, instance, "fn", items))
+    yield from _changes(work, base, instance, counts, _listed(work, instance, "fn", items))
 
 
 def _begin(
-    work: LocalWork, held: Held, instance: Instance, counts: Sequence[int], calls: UdfRunner
+    work: LocalWork, base: BaseState, instance: Instance, counts: Sequence[int], calls: UdfRunner
 ) -> list[Any]:
     """Return the list with which this instance begins the batch."""
     index, after, before = instance.index, instance.parallelism, instance.before
     if before == 0:
         return []
     if before == after:
-        return held.items([Run(index, 0, counts[index])])
+        return base.items([Run(index, 0, counts[index])])
     if work.redistribute == SPLIT:
-        return held.items(even_share(counts, index, after))
+        return base.items(even_share(counts, index, after))
     if work.redistribute == UNION:
-        return held.items(all_items(counts))
+        return base.items(all_items(counts))
     assert not isinstance(work.redistribute, str)
     split, merge = work.redistribute
     if after > before:
-        return _grown(work, held, instance, counts, split, calls)
-    states = [held.items([Run(one, 0, counts[one])]) for one in relatives(index, before, after)]
+        return _grown(work, base, instance, counts, split, calls)
+    states = [base.items([Run(one, 0, counts[one])]) for one in relatives(index, before, after)]
     if merge is None or len(states) == 1:
         return [item for items in states for item in items]
     return _listed(
@@ -264,7 +264,7 @@ def _begin(
 
 def _grown(
     work: LocalWork,
-    held: Held,
+    base: BaseState,
     instance: Instance,
     counts: Sequence[int],
     split: Split | None,
@@ -275,10 +275,10 @@ def _grown(
     own = [Run(origin, 0, counts[origin])]
     sharing = relatives(origin, instance.before, instance.parallelism)
     if split is None or len(sharing) == 1:
-        return held.items(own) if instance.index == origin else []
+        return base.items(own) if instance.index == origin else []
     # Each relative calls it: a split that is not repeatable would lose items, or double them.
     shares, again = (
-        calls.call(lambda: f"{where}, split", split, held.items(own), len(sharing)) for _ in "12"
+        calls.call(lambda: f"{where}, split", split, base.items(own), len(sharing)) for _ in "12"
     )
     if not isinstance(shares, list | tuple) or len(shares) != len(sharing):
         what = f"{len(shares)} of them" if isinstance(shares, list | tuple) else type(shares).__name__
@@ -288,14 +288,14 @@ def _grown(
         )
     if list(shares) != list(again):
         raise FunctionError(
-            f"{where}: split gave two answers for the same state; every instance that takes a share calls"
+            f"{where}: split returned two results for the same state; every instance that takes a share calls"
             f" it, so it must be repeatable (no chance, no clock); {ADVICE}"
         )
     return _listed(work, instance, "split", shares[sharing.index(instance.index)])
 
 
 def _changes(
-    work: LocalWork, held: Held, instance: Instance, counts: Sequence[int], items: list[Any]
+    work: LocalWork, base: BaseState, instance: Instance, counts: Sequence[int], items: list[Any]
 ) -> Iterator[Change]:
     index, after, before = instance.index, instance.parallelism, instance.before
     total = 0
@@ -307,25 +307,25 @@ def _changes(
                 f"{work.shown(instance)}: {place + 1} of its {len(items)} items take {total} bytes,"
                 f" {LIST_BYTES_MAX} are allowed for all; nothing was decided; keep less, or use a keyed table"
             )
-        if held.stored.get(key) != value:
+        if base.stored.get(key) != value:
             yield Change(work.table, key, VALUE + value)
     # The rest of old lists: the end of this instance's own, all of the removed instances that it replaces.
     for old in range(index, before, after):
-        kept = len(items) if old == index else 0
-        for place in range(kept, counts[old]):
+        remaining = len(items) if old == index else 0
+        for place in range(remaining, counts[old]):
             yield Change(work.table, item_key(old, place), DELETE)
         if old != index:
             yield Change(LOCAL, instance_key(work.name, old), DELETE)
     if before != after or counts[index] != len(items):
-        told = msgspec.json.encode({"items": len(items), "parallelism": after})
-        yield Change(LOCAL, instance_key(work.name, index), VALUE + told)
+        row = msgspec.json.encode({"items": len(items), "parallelism": after})
+        yield Change(LOCAL, instance_key(work.name, index), VALUE + row)
 
 
 def _listed(work: LocalWork, instance: Instance, what: str, items: Any) -> list[Any]:
     if not isinstance(items, list | tuple):
         raise FunctionError(
             f"{work.shown(instance)}: {what} returned {type(items).__name__}; it must return the list of"
-            f" items that the instance holds from now on ([] for none); {ADVICE}"
+            f" items that the instance has from now on ([] for none); {ADVICE}"
         )
     if len(items) > ITEMS_MAX:
         raise FunctionError(

@@ -17,8 +17,8 @@ from tidegate.errors import CorruptError
 from tidegate.spark.state.apply_changes import ChangedTable, changed
 from tidegate.spark.state.read import ReadChunks, ReadState
 from tidegate.spark.state.reduce import ReduceStep, reduced
-from tidegate.wal.staging.bad_rows import CHANGES
 from tidegate.wal.staging.changelog import Merge
+from tidegate.wal.staging.spec import CHANGES
 
 # -- patches: some columns of a row are set, the others keep their value at the base version ----------------
 
@@ -35,11 +35,11 @@ class PatchedTable(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
 
 
-def patched(held: Any, table: PatchedTable, rows: Any) -> Any:
-    """Return stored values: ``held`` (null: no state) overwritten by the columns of the rows' values."""
+def patched(stored: Any, table: PatchedTable, rows: Any) -> Any:
+    """Return stored values: ``stored`` (null: no state) overwritten by the columns of the rows' values."""
     names = [(name, msgspec.json.encode(name) + b":") for name in table.columns]
     values = []
-    for state, value in zip(held.to_pylist(), rows["v"].to_pylist(), strict=True):
+    for state, value in zip(stored.to_pylist(), rows["v"].to_pylist(), strict=True):
         try:
             fields = {} if state is None else _decoder.decode(state)
         except msgspec.MsgspecError as error:
@@ -57,26 +57,26 @@ MergedTable = ReduceStep | PatchedTable | ChangedTable
 
 
 def merge_with(
-    read: ReadState, tables: Sequence[MergedTable], base_version: int, beside: ReadState | None = None
+    read: ReadState, tables: Sequence[MergedTable], base_version: int, read_uncached: ReadState | None = None
 ) -> Merge:
     """Return a merge for ``stage_task``: values of these tables become state combined with batch.
 
-    ``beside`` reads for changes in any order, which need two tables for each key.
+    ``read_uncached`` reads for changes in any order, which need two tables for each key.
     """
-    portions = ReadChunks()
+    chunks = ReadChunks()
 
-    def noted(reading: ReadState) -> ReadState:
-        return lambda *asked: portions.noted(reading(*asked))
+    def counted(reading: ReadState) -> ReadState:
+        return lambda *asked: chunks.counted(reading(*asked))
 
     def merge(batch: Any) -> Iterator[Any]:
-        for part in portions.of(batch):
-            yield _merged(part, tables, base_version, noted(read), noted(beside or read))
+        for part in chunks.of(batch):
+            yield _merged(part, tables, base_version, counted(read), counted(read_uncached or read))
 
     return merge
 
 
 def _merged(
-    batch: Any, tables: Sequence[MergedTable], base_version: int, read: ReadState, beside: ReadState
+    batch: Any, tables: Sequence[MergedTable], base_version: int, read: ReadState, read_uncached: ReadState
 ) -> Any:
     for table in tables:
         mine = pc.equal(batch["t"], table.index)
@@ -86,13 +86,13 @@ def _merged(
         rows = batch if all_mine else batch.filter(mine)
         if isinstance(table, ChangedTable):
             others = [] if all_mine else [batch.filter(pc.invert(mine))]
-            batch = pa.concat_batches([*others, changed(beside, table, rows)])
+            batch = pa.concat_batches([*others, changed(read_uncached, table, rows)])
             continue
-        held = read(table.name, table.start, rows)
+        stored = read(table.name, table.start, rows)
         if isinstance(table, PatchedTable):
-            values = patched(held, table, rows)
+            values = patched(stored, table, rows)
         else:
-            values = reduced(held, table, base_version, rows)
+            values = reduced(stored, table, base_version, rows)
         merged = values if all_mine else pc.replace_with_mask(batch["v"], mine, values)
         batch = pa.record_batch([batch["g"], batch["t"], batch["k"], merged], schema=CHANGES)
     return batch

@@ -63,8 +63,8 @@ class OutputRows:
         self._values: list[bytes] = []
         self._bytes = 0
         self._count = 0
-        self._held: list[Any] = []
-        self._held_bytes = 0
+        self._full_batches: list[Any] = []
+        self._full_bytes = 0
         self._digest = xxhash.xxh3_128()
 
     def add(self, table: int, key: bytes | None, value: bytes) -> None:
@@ -75,14 +75,14 @@ class OutputRows:
         self._bytes += len(value) + len(key or b"")
         if len(self._keys) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
             self._pack()
-            if self._held_bytes > CALL_BYTES_MAX:
+            if self._full_bytes > CALL_BYTES_MAX:
                 mib = CALL_BYTES_MAX >> 20
                 raise FunctionError(f"one call emitted more than {mib} MiB: emit less, or upsert such rows")
 
     def ready(self) -> Iterator[Any]:
         """Yield the full batches; called between two calls."""
-        held, self._held, self._held_bytes = self._held, [], 0
-        yield from held
+        batches, self._full_batches, self._full_bytes = self._full_batches, [], 0
+        yield from batches
 
     def rest(self) -> Iterator[Any]:
         """Yield the remaining rows, at the end."""
@@ -97,14 +97,16 @@ class OutputRows:
 
     def refusal(self, table: int, key: bytes, error: TidegateError) -> Any:
         """Return a refusal, in place of all output: the reason why this barrier cannot be decided."""
-        told = REFUSED + msgspec.json.encode([type(error).__name__, str(error)])
-        return self._batch([None], [table], [key], [told])
+        reason = REFUSED + msgspec.json.encode([type(error).__name__, str(error)])
+        return self._batch([None], [table], [key], [reason])
 
     def _pack(self) -> None:
         if not self._keys:
             return
-        self._held.append(self._batch([None] * len(self._keys), self._tables, self._keys, self._values))
-        self._held_bytes += self._bytes
+        self._full_batches.append(
+            self._batch([None] * len(self._keys), self._tables, self._keys, self._values)
+        )
+        self._full_bytes += self._bytes
         # The division into batches follows from the rows alone, so this is a digest of the rows.
         sizes = [len(key or b"") for key in self._keys], [len(value) for value in self._values]
         for numbers in (self._tables, *sizes):
@@ -121,7 +123,7 @@ class OutputRows:
         return pa.record_batch(arrays, schema=OUTPUT_SCHEMA)
 
 
-def unmarked(
+def strip_marks(
     batches: Iterable[Any], runs: dict[str, str], reads: dict[str, StateReads] | None = None
 ) -> Iterator[Any]:
     """Yield batches of changes without marks; put these into ``runs``, and the tasks' state reads

@@ -29,14 +29,14 @@ def from_store(store: Store, base_version: int, at_us: int) -> ReadState:
     return read
 
 
-PORTION_BYTES = 16 * 1024 * 1024
+CHUNK_BYTES = 16 * 1024 * 1024
 """The approximate bytes of state in memory at once (I11); a single value may take as much by itself."""
 FIRST_ROWS = 200
 """The number of a task's keys that are read before the size of their states is known."""
 
 
 class ReadChunks:
-    """A division of a task's rows into parts whose state takes about ``PORTION_BYTES``.
+    """A division of a task's rows into parts whose state takes about ``CHUNK_BYTES``.
 
     The number of rows in a part follows from the state's size in the part before, the only known
     size. For one thread.
@@ -53,9 +53,9 @@ class ReadChunks:
             part, self._bytes = rows.slice(at, self._rows), 0
             yield part
             at += len(part)
-            self._rows = max(1, PORTION_BYTES * len(part) // max(1, self._bytes))
+            self._rows = max(1, CHUNK_BYTES * len(part) // max(1, self._bytes))
 
-    def noted(self, found: Any) -> Any:
+    def counted(self, values: Any) -> Any:
         """Return the values unchanged, and count their bytes for the current part."""
-        self._bytes += found.nbytes
-        return found
+        self._bytes += values.nbytes
+        return values

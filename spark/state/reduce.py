@@ -21,7 +21,7 @@ import pyarrow.json as pj
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.wal.record import UNREADABLE, Column
-from tidegate.wal.staging.bad_rows import shown_key
+from tidegate.wal.staging.validate import shown_key
 from tidegate.wal.value_flags import UNUSABLE, VALUE_END
 
 REDUCERS = ("sum", "count", "min", "max", "first", "last")
@@ -82,8 +82,8 @@ def reduced_column(table: str, column: Column, reducer: str) -> ReducedColumn:
     return ReducedColumn(column.name, column.type, reducer)
 
 
-def reduced(held: Any, table: ReduceStep, base_version: int, rows: Any) -> Any:
-    """Return stored values: ``held`` (null: no state) combined with the batch's own part in the
+def reduced(stored: Any, table: ReduceStep, base_version: int, rows: Any) -> Any:
+    """Return stored values: ``stored`` (null: no state) combined with the batch's own part in the
     rows' values.
     """
     keys, values = rows["k"], rows["v"]
@@ -95,8 +95,8 @@ def reduced(held: Any, table: ReduceStep, base_version: int, rows: Any) -> Any:
             " batch's own sum does not fit bigint; nothing was decided; use a wider type (double)"
         )
         raise BadRecordError(msg)
-    part = parse_given(table, keys, pc.binary_slice(values, 1, VALUE_END), table.columns)
-    state = parse_held(table, keys, held, table.columns)
+    part = parse_batch(table, keys, pc.binary_slice(values, 1, VALUE_END), table.columns)
+    state = parse_state(table, keys, stored, table.columns)
     combined = []
     for column, ours, theirs in zip(table.columns, state, part, strict=True):
         try:
@@ -154,9 +154,9 @@ def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     """Parse JSON objects (null: no state) into one Arrow array per column; missing fields are null."""
     if values.null_count == len(values):
         return [pa.nulls(len(values), TYPES[column.type]) for column in columns]
-    found = _parse_numbers(values, columns)
-    if found is not None:
-        return found
+    arrays = _parse_numbers(values, columns)
+    if arrays is not None:
+        return arrays
     lines = pc.fill_null(values, b"{}")
     if not _is_framed(lines):
         return _parse_slowly(lines, columns)
@@ -199,17 +199,17 @@ class Keyed(Protocol):
     def key_types(self) -> tuple[str, ...]: ...
 
 
-def parse_given(table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+def parse_batch(table: Keyed, keys: Any, values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     """As ``parse``, for a batch's input. Raises: BadRecordError, a value cannot be compared."""
     return _parse_or_name(table, keys, values, columns, "")
 
 
-def parse_held(table: Keyed, keys: Any, held: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
+def parse_state(table: Keyed, keys: Any, stored: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     """As ``parse``, for the store's values, which another call may have written (``upsert``, ``update``).
 
     Raises: BadRecordError, a value cannot be compared.
     """
-    return _parse_or_name(table, keys, held, columns, "its row is ")
+    return _parse_or_name(table, keys, stored, columns, "its row is ")
 
 
 def _parse_or_name(
@@ -224,7 +224,7 @@ def _parse_or_name(
             except pa.ArrowInvalid as error:
                 shown = shown_key(key, table.key_types)
                 value = values[place].as_py()[:200].decode(errors="replace")
-                mend = "; delete that row, or write it anew" * bool(what)
+                mend = "; delete that row, or write it again" * bool(what)
                 msg = (
                     f"table {table.name}, key {shown}: {what}{value}: {error}; nothing was decided; dates and"
                     f" timestamps have to be of the years 1 to 9999{mend}"

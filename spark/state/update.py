@@ -22,12 +22,13 @@ from tidegate.spark.state.call_deadline import Deadline
 from tidegate.spark.state.key_rows import ROWS, KeyRows
 from tidegate.spark.state.output_rows import OutputRows
 from tidegate.spark.state.read import ReadState
-from tidegate.spark.state.user_calls import ADVICE, Emit, UdfRunner, check_size, name_of
+from tidegate.spark.state.udf_runner import ADVICE, Emit, UdfRunner, check_size, name_of
 from tidegate.values.decode import values_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.record import StateReads, TableSchema
-from tidegate.wal.staging.bad_rows import MARKS, StageSpec, bad_rows
 from tidegate.wal.staging.quarantine import ROWS_MAX
+from tidegate.wal.staging.spec import StageSpec
+from tidegate.wal.staging.validate import MARKS, bad_rows
 from tidegate.wal.value_flags import DELETE, VALUE
 
 StateFunction = Callable[[Any, Iterator[dict[str, Any]], Any, Emit], Any]
@@ -71,23 +72,23 @@ def run_function(
     with marks for all tasks of the second stage; or, when the function or its output is refused,
     with the refusal. Raises: errors of the store.
     """
-    made = OutputRows(task)
+    output = OutputRows(task)
     with Deadline(work.deadline_s) as deadline:
-        good = _without_bad_rows(batches, work, made)
+        good = _without_bad_rows(batches, work, output)
         keyed = KeyRows(good, lambda rows: read(work.table, work.start, rows), deadline.waiting)
-        calls = _Calls(work, fn, made, keyed, deadline)
+        calls = _Calls(work, fn, output, keyed, deadline)
         for key, state, rows in keyed:
             try:
                 calls.call(key, state, rows)
             except (FunctionError, BadRecordError) as error:
-                yield made.refusal(work.index(work.table), key, error)
+                yield output.refusal(work.index(work.table), key, error)
                 return
-            yield from made.ready()
-    yield from made.rest()
-    yield made.marks(f"{work.call}/{task}", work.parallelism, work.spec.key_groups, reads())
+            yield from output.ready()
+    yield from output.rest()
+    yield output.marks(f"{work.call}/{task}", work.parallelism, work.spec.key_groups, reads())
 
 
-def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, made: OutputRows) -> Iterator[Any]:
+def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, output: OutputRows) -> Iterator[Any]:
     """Yield usable rows. The others bypass the function: staging refuses or quarantines them.
 
     Only up to the number that makes staging refuse the batch: they wait in memory, and all null
@@ -96,13 +97,13 @@ def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, made: OutputRows
     table = work.index(work.table)
     any_value = msgspec.structs.replace(work.spec, value_bytes_max=sys.maxsize)
     wanted = 1 if work.spec.quarantine is None else ROWS_MAX + 1
-    for given in batches:
-        batch = given.cast(ROWS)
+    for unchecked in batches:
+        batch = unchecked.cast(ROWS)
         checked = batch.append_column("t", pa.repeat(pa.scalar(table, pa.int32()), len(batch)))
         bad = bad_rows(checked, any_value)
         for one in bad[:wanted]:
             row = batch["v"][one.row].as_py()
-            made.add(table, batch["k"][one.row].as_py(), row if row.startswith(MARKS) else VALUE + row)
+            output.add(table, batch["k"][one.row].as_py(), row if row.startswith(MARKS) else VALUE + row)
         wanted = max(0, wanted - len(bad))
         if bad:
             keep = np.ones(len(batch), dtype=bool)
@@ -115,11 +116,11 @@ class _Calls:
     """The calls of the function for one key after the other, and the checks of its output."""
 
     def __init__(
-        self, work: UpdateWork, fn: StateFunction, made: OutputRows, rows: KeyRows, deadline: Deadline
+        self, work: UpdateWork, fn: StateFunction, output: OutputRows, rows: KeyRows, deadline: Deadline
     ) -> None:
-        self._work, self._fn, self._made = work, fn, made
+        self._work, self._fn, self._output = work, fn, output
         outputs = {name: of for name, of in work.schemas.items() if name != work.table}
-        self._calls = UdfRunner(work.spec, outputs, made, deadline, lambda: rows.fault)
+        self._calls = UdfRunner(work.spec, outputs, output, deadline, lambda: rows.fault)
         schema = work.schemas[work.table]
         self._table = work.index(work.table)
         self._values, self._encoder = values_of(schema), encoder_of(schema)
@@ -133,7 +134,8 @@ class _Calls:
         except CorruptError as error:
             where = f"table {self._work.table}, key {key[:120]!r}, {self._work.batch}"
             raise BadRecordError(
-                f"{where}: Python has no such key: {error}; nothing was decided; filter such rows out"
+                f"{where}: Python cannot represent this key: {error}; nothing was decided; filter such rows"
+                " out"
             ) from None
         state = None if content is None else self._values.decode(content)
         returned = self._calls.call(
@@ -141,7 +143,7 @@ class _Calls:
         )
         if returned is None:
             if content is not None:
-                self._made.add(self._table, key, DELETE)
+                self._output.add(self._table, key, DELETE)
             return
         try:
             new = self._encoder.encode(returned)
@@ -151,7 +153,7 @@ class _Calls:
         if content is not None and self._same(new, content):
             return
         check_size(self._where, "state", "value", new, self._work.spec.value_bytes_max)
-        self._made.add(self._table, key, VALUE + new)
+        self._output.add(self._table, key, VALUE + new)
 
     def _same(self, new: bytes, content: bytes) -> bool:
         """Compare with a fresh decode of the stored bytes, encoded again.
@@ -165,7 +167,8 @@ class _Calls:
             try:
                 row = self._decode_row(content)
             except CorruptError as error:
-                msg = f"{self._where()}: a row has a value that Python has not: {error}; nothing was decided"
+                what = f"a row has a value that Python cannot represent: {error}"
+                msg = f"{self._where()}: {what}; nothing was decided"
                 raise self._calls.refuse(BadRecordError(msg)) from None
             yield row
 

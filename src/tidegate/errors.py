@@ -69,7 +69,7 @@ class WalUnavailableError(TidegateError):
 
 
 class StoreUnavailableError(TidegateError):
-    """The store did not answer before the deadline. What was decided stays decided.
+    """The store did not answer before the deadline. A decided version stays decided.
 
     Applies and seals are safe to repeat, so a decided version is finished later by a restart
     or by the command line. Do: bring the store back, then restart the query or run

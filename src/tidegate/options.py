@@ -59,7 +59,7 @@ class Options:
     table: rows written from now on expire after it; tables without one keep their rows. Durations
     are in seconds, sizes in bytes.
 
-    Raises: ConfigError, a value is of the wrong type or out of range.
+    Raises: ConfigError: a value is of the wrong type or out of range.
     """
 
     key_groups: int | None = None
@@ -163,16 +163,16 @@ class Options:
         for table in self.ttl or {}:
             check_name("table", table)
             if table.partition(".")[0] == LOCAL:
-                msg = f"ttl of {table}: a local state does not expire; let its function drop what is old"
+                msg = f"ttl of {table}: a local state does not expire; let its function drop old items"
                 raise ConfigError(msg)
             self.ttl_us(table)
 
     def ttl_us(self, table: str) -> int:
         """Return how long rows of a table live after they were written, in microseconds; 0: permanently."""
-        given = None if self.ttl is None else self.ttl.get(table)
-        if given is None and table.partition(".")[0] == DELETED:
-            given = DELETED_TTL
-        return 0 if given is None else duration_us(f"ttl of table {table}", given)
+        ttl = None if self.ttl is None else self.ttl.get(table)
+        if ttl is None and table.partition(".")[0] == DELETED:
+            ttl = DELETED_TTL
+        return 0 if ttl is None else duration_us(f"ttl of table {table}", ttl)
 
     def _check_parallelism(self) -> None:
         if self.parallelism is None or self.parallelism == EXECUTORS:
@@ -192,17 +192,17 @@ class Options:
         return self.parallelism if isinstance(self.parallelism, int) else None
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Options:
+    def of(cls, options: dict[str, Any]) -> Options:
         """Build options from keyword arguments. Raises: ConfigError that names an unknown one and
         the known ones.
         """
         known = {field.name for field in dataclasses.fields(cls)}
-        unknown = sorted(set(given) - known)
+        unknown = sorted(set(options) - known)
         if unknown:
-            there = f"the options are {', '.join(sorted(known))}"
-            msg = f"unknown option {', '.join(unknown)}; {there}{did_you_mean(unknown[0], known)}"
+            listed = f"the options are {', '.join(sorted(known))}"
+            msg = f"unknown option {', '.join(unknown)}; {listed}{did_you_mean(unknown[0], known)}"
             raise ConfigError(msg)
-        return cls(**given)
+        return cls(**options)
 
 
 def address_of(metrics_port: int | str) -> tuple[str, int]:
@@ -225,7 +225,7 @@ def address_of(metrics_port: int | str) -> tuple[str, int]:
 class StoreRef:
     """One store: its name in the log, its URL, its client's options.
 
-    Raises: ConfigError, the name is not allowed.
+    Raises: ConfigError: the name is not allowed.
     """
 
     name: str
@@ -260,7 +260,7 @@ def parse_store(text: str, options: dict[str, Any] | None = None) -> StoreRef:
     named = _NAMED.fullmatch(text)
     if named and scheme_of(named[2]):
         if STORE_NAME.fullmatch(named[1]) is None:  # not shown: it may be a piece of a login
-            raise ConfigError(f"what precedes = cannot name a store: {_NO_NAME}")
+            raise ConfigError(f"the text before = cannot name a store: {_NO_NAME}")
         return StoreRef(named[1], named[2], options or {})
     kind = scheme_of(text).partition("+")[0].lower()
     derived = re.sub(r"[^a-z0-9_-]", "", "redis" if kind == "rediss" else kind)[:40].lstrip("_-")
@@ -273,16 +273,18 @@ def parse_stores(
     """Parse the stores that a user named, the primary first.
 
     A single one is a URL, and ``options`` are its client's. For a list, ``options`` are by the
-    store's name. Raises: ConfigError, none, two of one name or at one location, or options of a
+    store's name. Raises: ConfigError: none, two of one name or at one location, or options of a
     store that is not listed.
     """
     if isinstance(stores, str):
         return (parse_store(stores, dict(options or {})),)
     if not isinstance(stores, Sequence):
         raise ConfigError(f"store is {type(stores).__name__}; it must be a URL, or a list of URL or name=URL")
-    found = tuple(one if isinstance(one, StoreRef) else parse_store(one) for one in stores)
-    names = [one.name for one in found]
-    if not found:
+    references = tuple(
+        reference if isinstance(reference, StoreRef) else parse_store(reference) for reference in stores
+    )
+    names = [reference.name for reference in references]
+    if not references:
         raise ConfigError("store=[]: name at least one store")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -291,9 +293,11 @@ def parse_stores(
             " copy=URL; the log keeps these names"
         )
         raise ConfigError(msg)
-    _refuse_one_place(found)
-    given = dict(options or {})
-    unknown = sorted(name for name in given if name not in names or not isinstance(given[name], Mapping))
+    _refuse_one_place(references)
+    by_store = dict(options or {})
+    unknown = sorted(
+        name for name in by_store if name not in names or not isinstance(by_store[name], Mapping)
+    )
     if unknown:
         msg = (
             f"store_options {', '.join(unknown)}: of several stores they are by name,"
@@ -301,20 +305,21 @@ def parse_stores(
         )
         raise ConfigError(msg)
     return tuple(
-        dataclasses.replace(one, options={**one.options, **given.get(one.name, {})}) for one in found
+        dataclasses.replace(reference, options={**reference.options, **by_store.get(reference.name, {})})
+        for reference in references
     )
 
 
 def _refuse_one_place(stores: Sequence[StoreRef]) -> None:
     """Raise ConfigError if two of them are one, as far as their URLs show."""
     by_place: dict[str, StoreRef] = {}
-    for one in stores:
-        kind, _, where = one.url.partition("://")
-        other = by_place.setdefault(f"{kind}:{posixpath.normpath('/' + where.lstrip('/'))}", one)
-        if other is not one:
+    for store in stores:
+        kind, _, where = store.url.partition("://")
+        other = by_place.setdefault(f"{kind}:{posixpath.normpath('/' + where.lstrip('/'))}", store)
+        if other is not store:
             msg = (
-                f"stores {other.name} and {one.name} are one, {redact(one.url)}: what is dropped as one of"
-                " them is gone from the other; give each a place of its own. A store keeps the name that the"
+                f"stores {other.name} and {store.name} are one, {redact(store.url)}: rows dropped from one of"
+                " them are gone from the other; give each a place of its own. A store keeps the name that the"
                 " log has"
             )
             raise ConfigError(msg)

@@ -5,8 +5,8 @@ import uuid
 
 import pytest
 
+from support.faulty import Direct, FaultyLog, FaultyStore
 from tidegate.sinks.memory import store as memory_store
-from tidegate.testing.faulty import Direct, FaultyLog, FaultyStore
 from tidegate.testing.log.suite import LogSuite
 from tidegate.testing.store.suite import ManualClock, Row, StoreSuite
 from tidegate.wal import memory_log

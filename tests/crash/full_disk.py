@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from crash.sweep.place import KEY_GROUPS, ROWS, SEED, Place
-from tidegate.testing.process import driver
+from support import driver_process
+from tidegate.testing.process.forked import WithoutPandas
 
-sys.meta_path.insert(0, driver.WithoutPandas())
+sys.meta_path.insert(0, WithoutPandas())
 
 
 @contextlib.contextmanager
@@ -50,7 +51,7 @@ def drive(place: Place, batches: int, deadline_s: float) -> int:
     argv = ["--wal", place.wal, "--store", place.store, "--checkpoint", str(place.checkpoint)]
     argv += ["--batches", str(batches), "--seed", str(SEED), "--rows", str(ROWS)]
     argv += ["--key-groups", str(KEY_GROUPS), "--summary-every", "1", "--wal-retain", "0.001"]
-    return driver.main([*argv, "--deadline", str(deadline_s)])
+    return driver_process.main([*argv, "--deadline", str(deadline_s)])
 
 
 def main(folder: Path, how: str, rooms: list[int]) -> list[int]:

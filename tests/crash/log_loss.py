@@ -26,7 +26,7 @@ from tidegate.testing.arrow_barrier import ArrowBarrier, Rows, batch
 from tidegate.wal.fold import View, decided_for, fold_all
 from tidegate.wal.log import Log
 from tidegate.wal.record import Ack
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 
 LINEAGE = "8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11"
 KEY_GROUPS = 8
@@ -81,7 +81,7 @@ class LossWorld:
     ) -> Coordinator:
         """Open a driver; ``log``: an instance that another one used, with its producer."""
         driver = self.driver(clock)
-        driver.log = log or driver.log
+        driver.decisions.log = log or driver.log
         driver.discard_lost = discard_lost
         open_namespace(driver, LINEAGE)
         return driver
@@ -155,7 +155,9 @@ def trim(driver: Coordinator) -> None:
     """Retire and trim as far as one readable version allows, with the shortest retention."""
     options = dataclasses.replace(driver.options, keep_versions=1, apply_deadline_s=1e-7, wal_retain_s=1e-6)
     retire_up_to(driver.log, driver.store, driver.folded, options, lambda: False)
-    Trimmer(driver.log, driver.store, options, driver.clock).trim(driver.view, driver.clock.now_us())
+    Trimmer(driver.log, driver.store, options, driver.clock).trim(
+        driver.decisions.view, driver.clock.now_us()
+    )
 
 
 def goes_on(

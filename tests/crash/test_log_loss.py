@@ -1,6 +1,6 @@
 """Logs in memory and in files that lose their last records, at every step of a commit; copies put back.
 
-On servers: ``tests/services/test_log_loss.py``.
+On servers: ``tests/services/mixed/test_log_loss.py``.
 """
 
 import collections
@@ -129,11 +129,11 @@ def test_a_driver_that_lives_on_notices_at_its_next_append(places, producer, ste
     """Also where the log's own client does not know the one that wrote before."""
     place, world = world_of(*places, tmp_path)
     driver = dies_at(world, step)
-    driver.catch_up_log()
+    driver.decisions.catch_up()
     place.keep()
     place.cut(2)
     if producer == "new":
-        driver.log = place.log()
+        driver.decisions.log = place.log()
     with pytest.raises(WalGapError, match=r"lost records|ends at"):
         world.commit(driver, BEFORE + 1, rows_before(1))
     assert driver.store.pointer().visible == BEFORE

@@ -11,11 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from support import driver_process
+from support.driver_process import expected_at
 from tidegate.base import failpoints
 from tidegate.committers.apply.apply import chunks_of, plan, read_manifest
 from tidegate.errors import FencedError, WalGapError
 from tidegate.sinks.open_store import open_store
-from tidegate.testing.process.driver import expected_at
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Summary, decode_record
@@ -35,7 +36,7 @@ class Place:
         self.changelog = folder / "wal" / "crash" / "changelog"
 
     def start(self, *more, armed=""):
-        command = [sys.executable, "-m", "tidegate.testing.process.driver", "--wal", self.wal]
+        command = [sys.executable, driver_process.__file__, "--wal", self.wal]
         command += ["--store", self.store, "--checkpoint", str(self.checkpoint), "--batches", str(BATCHES)]
         command += ["--seed", str(SEED), "--rows", str(ROWS), "--key-groups", str(KEY_GROUPS), *TRIMS, *more]
         environment = {**os.environ, failpoints.ENVIRONMENT_VARIABLE: armed}

@@ -22,10 +22,10 @@ from tidegate.wal.record import (
     AnyRecord,
     BatchOrigin,
     Decided,
+    DecidedVersion,
     Folded,
     Genesis,
     Open,
-    VersionFact,
     encode_record,
 )
 
@@ -168,7 +168,7 @@ class Model:
         if not self.may_flip(world, version, epoch):
             return world
         assert version == world.visible + 1, f"I7: visible goes from {world.visible} to {version}"
-        fact = folding.fact_of(self.folded(world.log), version)
+        fact = folding.recent_version(self.folded(world.log), version)
         assert fact is not None, f"I5: v{version} becomes visible and is not decided"
         assert fact.digest == digest, f"I1: v{version} becomes visible with another digest"
         assert (version, fact.attempt) in world.applied, f"I3: v{version} becomes visible before it is whole"
@@ -392,7 +392,7 @@ class Model:
 
     def _apply(self, world: World, at: int, actor: Actor) -> Steps:
         fact = self._fact(world, actor)
-        decided = folding.fact_of(self.folded(world.log), fact.version)
+        decided = folding.recent_version(self.folded(world.log), fact.version)
         assert decided is not None, f"I5: v{fact.version} is applied and not decided"
         assert decided.attempt == fact.attempt, f"I5: {fact.attempt} is applied, {decided.attempt} is decided"
         applied = world._replace(applied=world.applied | {(fact.version, fact.attempt)})
@@ -428,8 +428,8 @@ class Model:
         ready = ready._replace(acked=False, landed=False, known=False)
         return _set(world, at, ready)._replace(conflicts=world.conflicts | {attempt})
 
-    def _fact(self, world: World, actor: Actor) -> VersionFact:
-        fact = folding.fact_of(self.seen(world, actor), actor.version)
+    def _fact(self, world: World, actor: Actor) -> DecidedVersion:
+        fact = folding.recent_version(self.seen(world, actor), actor.version)
         assert fact is not None, f"v{actor.version} is worked on by a driver that does not know it"
         return fact
 

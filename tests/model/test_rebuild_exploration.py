@@ -1,6 +1,7 @@
 """Every state of small scopes of repair on Redis, and each of its rules switched off in turn.
 
-The model follows the Lua. ``tests/services/test_redis_random_repairs.py`` compares the Lua with a dictionary.
+The model follows the Lua. ``tests/services/redis/repair/test_random_repairs.py`` compares the Lua with a
+dictionary.
 """
 
 import pytest

@@ -123,7 +123,7 @@ def exposed():
     store.hold.set()
     worker.join(60)
     report_gauges(teller.at, store, [Standing("copy", "there", 1, 2, 5.0)], 2)
-    events.level(events.Gauge.VOID, events.Labels("flights"), driver.view.void)
+    events.level(events.Gauge.VOID, events.Labels("flights"), driver.decisions.view.void)
     other = Coordinator(where, MemoryLog(name, "flights"), MemoryStore(name, "flights"), options)
     open_namespace(other, "query-1")
     with pytest.raises(FencedError) as fenced:

@@ -58,6 +58,7 @@ PURE = [
     "sinks/cache/lookup.py",
     "sinks/records.py",
     "sinks/rules/layout.py",
+    "sinks/rules/seals.py",
     "spark/placement/assignment.py",
     "spark/state/redistribution.py",
     "src/tidegate/base/durations.py",

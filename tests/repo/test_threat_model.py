@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hostile import SERVERS, rows
+from services.support.hostile import SERVERS, rows
 
 PAGE = (Path(__file__).parents[2] / "SECURITY.md").read_text()
 
@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "SECURITY.md").read_text()
 def test_the_page_and_the_table_agree(server):
     _, _, section = PAGE.partition(f"### Hostile tenants of {server.capitalize()}\n")
     shown = [line for line in section.partition("\n#")[0].splitlines() if line.startswith("|")]
-    assert shown == rows(server), "tools/run python tests/services/hostile.py prints the tables"
+    assert shown == rows(server), "tools/run python tests/services/support/hostile.py prints the tables"
 
 
 def test_there_are_many():

@@ -29,15 +29,15 @@ def test_a_pattern_finds_its_examples(word):
 
 @pytest.fixture
 def found_in(tmp_path):
-    def found(text, name="module.py"):
-        path = tmp_path / name
+    def found(text, section):
+        path = tmp_path / "file"
         path.write_text(text)
-        return [(line, name) for line, name, _ in words.findings(words.prose(path), PATTERNS)]
+        return [(line, name) for line, name, _ in words.findings(path, section, PATTERNS)]
 
     return found
 
 
-def test_docstrings_comments_and_messages_are_read(found_in):
+def test_docstrings_and_comments_are_read(found_in):
     source = '''"""A module.
 
 Read anew.
@@ -45,26 +45,48 @@ Read anew.
 
 # It would wait for
 # ever.
-raise ValueError(f"{n} rows are"
-    f" told of")
+limit = 3
+"""Told of: what it says is told."""
 '''
-    assert found_in(source) == [(3, "anew"), (6, "for-ever"), (8, "told")]
+    assert found_in(source, "code") == [(3, "anew"), (6, "for-ever"), (9, "told"), (9, "told")]
+    assert found_in(source, "messages") == []
+
+
+def test_messages_are_read(found_in):
+    source = """raise ValueError(f"{n} rows are"
+    f" told of")
+LOG.warning("version %s of %s went on", version, name)
+warnings.warn("it is read anew", stacklevel=2)
+Limit = Annotated[float, typer.Option(help="At most so long a part.")]
+event(Late("the store says why"))
+"""
+    expected = [(1, "told"), (3, "stands"), (4, "anew"), (5, "so-many"), (6, "says")]
+    assert found_in(source, "messages") == expected
+    assert found_in(source, "code") == []
+
+
+def test_keys_queries_and_short_texts_are_no_messages(found_in):
+    source = """limits = {"read it anew now": 1, f"read {n} rows anew": 2}
+rows("SELECT what FROM rows WHERE anew")
+name = "read anew"
+"""
+    assert found_in(source, "messages") == []
 
 
 def test_code_is_not_read(found_in):
-    assert found_in('anew = 1\n"""A ``so_many so long`` span.\n\n>>> f("anew")\n"""\n') == []
-    assert found_in("Text `anew`.\n\n```sh\nanew\n```\n\nAgain, anew.\n", "page.md") == [(7, "anew")]
+    assert found_in('anew = 1\n"""A ``so_many so long`` span.\n\n>>> f("anew")\n"""\n', "code") == []
+    assert found_in("Text `anew`.\n\n```sh\nanew\n```\n\nAgain, anew.\n", "docs") == [(7, "anew")]
 
 
 def test_the_allowance_only_shrinks(tmp_path, monkeypatch):
     monkeypatch.setattr(words, "ALLOWED", tmp_path / "allowed.toml")
-    now = {"docs": {"a.md": 2, "b.md": 1}, "code": {}}
+    now = {"docs": {"a.md": 2, "b.md": 1}, "code": {}, "messages": {}}
     monkeypatch.setattr(words, "count", lambda: now)
     assert words.update() == []
     assert words.allowed() == now
-    monkeypatch.setattr(words, "count", lambda: {"docs": {"a.md": 3, "c.md": 1}, "code": {}})
+    monkeypatch.setattr(words, "count", lambda: {"docs": {"a.md": 3, "c.md": 1}, "code": {}, "messages": {}})
     assert words.update() == ["a.md", "c.md"]
-    assert words.allowed() == {"docs": {"a.md": 2}, "code": {}}
+    assert words.allowed() == {"docs": {"a.md": 2}, "code": {}, "messages": {}}
 
 
 @pytest.mark.parametrize("section", words.SECTIONS)

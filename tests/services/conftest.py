@@ -20,19 +20,19 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from acting import failing_at, meanwhile  # noqa: F401 - fixtures of many
-from cassandra_cluster import CassandraCluster
-from cassandra_config import SMALL_JVM
-from cassandra_proxy import CassandraProxy
-from cassandra_server import CassandraServer
-from foreign_kafka import ForeignKafka, foreign_kafka
-from jdwp import OPTION
-from kafka_server import KafkaCluster
-from redis_cluster import RedisCluster
-from redis_config import newer_program
-from redis_sentinel import RedisSentinel
-from redis_server import RedisServer
-from servers import ROOT
+from services.support.cassandra.cluster import CassandraCluster
+from services.support.cassandra.config import SMALL_JVM
+from services.support.cassandra.jdwp import OPTION
+from services.support.cassandra.proxy import CassandraProxy
+from services.support.cassandra.server import CassandraServer
+from services.support.kafka.foreign import ForeignKafka, foreign_kafka
+from services.support.kafka.server import KafkaCluster
+from services.support.redis.cluster import RedisCluster
+from services.support.redis.config import newer_program
+from services.support.redis.sentinel import RedisSentinel
+from services.support.redis.server import RedisServer
+from services.support.servers import ROOT
+from support.concurrency import failing_at, meanwhile  # noqa: F401 - fixtures of many
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
 

@@ -30,52 +30,52 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+sys.path.insert(0, str(Path(__file__).parents[1]))  # tools/run keeps it off
 
 END_S = 20.0
 
 
 # A client's library is imported when its servers are asked for: no Kafka is needed to run Redis.
 def kafka(folder: Path, brokers: int = 1) -> Any:
-    from kafka_server import KafkaCluster
+    from services.support.kafka.server import KafkaCluster
 
     return KafkaCluster(folder, brokers)
 
 
 def redis(folder: Path) -> Any:
-    from redis_server import RedisServer
+    from services.support.redis.server import RedisServer
 
     return RedisServer(folder)
 
 
 def redis_memory(folder: Path) -> Any:
     """Without persistence: a server that rewrites its append-only file takes a core of the measured ones."""
-    from redis_server import RedisServer
+    from services.support.redis.server import RedisServer
 
     return RedisServer(folder, settings={"appendonly": "no"})
 
 
 def sentinel(folder: Path) -> Any:
-    from redis_sentinel import RedisSentinel
+    from services.support.redis.sentinel import RedisSentinel
 
     return RedisSentinel(folder)
 
 
 def cluster(folder: Path) -> Any:
-    from redis_cluster import RedisCluster
+    from services.support.redis.cluster import RedisCluster
 
     return RedisCluster(folder)
 
 
 def cassandra(folder: Path) -> Any:
-    from cassandra_config import LARGE_JVM
-    from cassandra_server import CassandraServer
+    from services.support.cassandra.config import LARGE_JVM
+    from services.support.cassandra.server import CassandraServer
 
     return CassandraServer(folder, jvm=LARGE_JVM)
 
 
 def cassandra_cluster(folder: Path) -> Any:
-    from cassandra_cluster import CassandraCluster
+    from services.support.cassandra.cluster import CassandraCluster
 
     return CassandraCluster(folder)
 

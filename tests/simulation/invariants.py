@@ -23,7 +23,7 @@ from tidegate.wal.fold import Entry, View, fold_all, same_barrier
 from tidegate.wal.frame import Chunk
 from tidegate.wal.log import Appended, Log
 from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import BatchOrigin, Folded, Origin, VersionFact
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, Origin
 
 Content = dict[str, dict[bytes, bytes]]
 """Live values by table and key."""
@@ -60,7 +60,7 @@ class History:
     def __init__(self) -> None:
         self.staged: dict[str, Staged] = {}
         self.view = View()
-        self.facts: list[VersionFact] = []
+        self.facts: list[DecidedVersion] = []
         self.rows: list[Content] = [{}]  # in stored form, expired ones among them
         self.contents: list[Content] = [{}]
         self.starts: list[dict[str, int]] = [{}]
@@ -93,7 +93,7 @@ class History:
         if state is not None and state.last_version > len(self.facts):
             self._decided(state, state.recent[-1])
 
-    def _decided(self, state: Folded, fact: VersionFact) -> None:
+    def _decided(self, state: Folded, fact: DecidedVersion) -> None:
         require("I7", fact.version == len(self.facts) + 1, f"version {fact.version} leaves a hole")
         for earlier in self.facts:
             twice = same_barrier(earlier.origin, fact.origin)
@@ -126,7 +126,7 @@ class History:
         self.contents.append(live(tables, fact.decided_at_us))
         self.starts.append({name: at.start for name, at in state.tables.items()})
 
-    def _check_durable(self, fact: VersionFact, staged: Staged) -> None:
+    def _check_durable(self, fact: DecidedVersion, staged: Staged) -> None:
         """Check I3: all that the decision names is in the log, and equals what the tasks were given."""
         manifest = apply.read_manifest(self.log, fact)
         found: dict[str, dict[bytes, bytes]] = {name: {} for name in manifest.tables}
@@ -140,7 +140,7 @@ class History:
 
     # -- reported by the store -------------------------------------------------------------------
 
-    def fact(self, version: int, invariant: str) -> VersionFact:
+    def fact(self, version: int, invariant: str) -> DecidedVersion:
         """Return the decided fact of a version; Violation when there is none."""
         require(invariant, 1 <= version <= len(self.facts), f"version {version} is not decided")
         return self.facts[version - 1]
@@ -201,7 +201,7 @@ class History:
             require("proof", not decided, f"{error} said {attempt} is undecided; it is version {decided}")
             self.undecided[attempt] = error
 
-    def returned(self, origin: BatchOrigin, fact: VersionFact, *, visible: bool = True) -> None:
+    def returned(self, origin: BatchOrigin, fact: DecidedVersion, *, visible: bool = True) -> None:
         """Check I2, I3 after a commit: the barrier is decided, once, and visible unless pipelined."""
         decided = self.fact(fact.version, "I2")
         require("I2", decided == fact, f"commit returned {fact}, the log has {decided}")

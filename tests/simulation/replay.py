@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import greenlet
 
 from simulation.plays.world import Actor, CallId, Fault, Status, World
-from tidegate.testing.faulty import Call
+from support.faulty import Call
 
 WORLD = "world"
 """The name under which values are drawn when no actor runs."""

@@ -21,11 +21,11 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "services"))
+sys.path.append(str(Path(__file__).parents[1]))
 
 from pyspark.sql import SparkSession
 
-from spark_cluster import SparkCluster
+from services.support.spark.cluster import SparkCluster
 from tidegate.spark import VersionedSink
 from tidegate.spark.placement.preferred import executors_now
 from tidegate.spark.staging import job

@@ -32,9 +32,9 @@ from log_places import FilePlace, KafkaPlace, LogPlace
 from sink_threads import sink_threads
 
 import tidegate
-from foreign_kafka import foreign_kafka
-from kafka_server import KafkaCluster
-from polling import wait_until
+from services.support.kafka.foreign import foreign_kafka
+from services.support.kafka.server import KafkaCluster
+from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.spark import VersionedSink
 from tidegate.spark.calls.columns import arrow_schema_of

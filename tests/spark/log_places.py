@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from polling import wait_until
+from support.wait import wait_until
 from tidegate.base.names import escape
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log

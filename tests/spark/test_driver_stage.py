@@ -13,6 +13,7 @@ import pytest
 from tidegate.base import failpoints
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.errors import WalUnavailableError
+from tidegate.spark import Locality
 from tidegate.spark.jvm import NoArrowBatchesError
 from tidegate.spark.staging import collect as collected
 from tidegate.spark.staging import on_driver, small_batches
@@ -250,3 +251,15 @@ def test_a_driver_that_fails_while_it_stages_is_tried_again_i2_i5(stream, place)
     flights.commit(sink, rows_of(3))
     assert set(flights.rows("t")) == {1, 2, 3}
     assert tasks(flights) == [1, 1, 1]
+
+
+@takes_batches
+def test_a_location_provider_that_fails_costs_no_batch(stream):
+    class Provider:
+        def location_id(self):
+            raise OSError("no metadata service")
+
+    flights = stream("id int, x string", staged_by="driver")
+    sink = flights.sink(table="t", key="id", locality=Locality(provider=Provider()))
+    flights.commit(sink, rows_of(1))
+    assert (tasks(flights), set(flights.rows("t"))) == ([1], {1})

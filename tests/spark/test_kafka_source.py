@@ -21,8 +21,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import tidegate
-from kafka_server import KafkaCluster
-from spark_jars import spark_source_jars
+from services.support.kafka.server import KafkaCluster
+from services.support.spark.jars import spark_source_jars
 from tidegate.errors import ConfigError, WaitTimeoutError
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]

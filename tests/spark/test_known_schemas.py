@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import types
 
 from tidegate.spark.calls import column_cache
-from tidegate.spark.calls.column_cache import know_schema
+from tidegate.spark.calls.column_cache import use_cached_schema
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +23,7 @@ def read(monkeypatch):
 
 
 def known(rows):
-    know_schema(rows)
+    use_cached_schema(rows)
     return rows.schema
 
 

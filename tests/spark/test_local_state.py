@@ -239,7 +239,7 @@ WRONG = {
     "one function": ({"redistribute": (collect,)}, "two functions"),
     "a column that is not there": ({"by": "m"}, "column 'm' is missing; there are k, n"),
     "a column without order": ({"order_by": ["n", "tags"]}, "column 'tags' is a map"),
-    "a schema that cannot be read": ({"schema": "n integer of sorts"}, "does not say the value's columns"),
+    "a schema that cannot be read": ({"schema": "n integer of sorts"}, "does not name the value's columns"),
     "a schema with a column of the key": ({"schema": "item int"}, "item is a key column, leave it out"),
     "a type that readers cannot read": ({"schema": "v variant"}, "variant is not a type"),
     "another schema than before": (

@@ -67,11 +67,11 @@ CALLS = {
         lambda t, r: t.upsert("x", r, "n", delete_when="d"),
         "delete_when.*double.*boolean",
     ),
-    "column stands twice": (
+    "column is repeated": (
         lambda t, r: t.upsert("x", r.select("n", "d", "d"), key="n"),
-        "column 'd' stands twice",
+        "column 'd' is repeated",
     ),
-    "column stands twice but for case": (
+    "column is repeated but for case": (
         lambda t, r: t.upsert("x", r.selectExpr("n", "d", "n AS D"), key="n"),
         "table x",
     ),
@@ -152,9 +152,7 @@ def test_every_call_that_does_not_fit_is_refused_and_nothing_is_decided_i5(strea
             sink.each(lambda t, r: (t.upsert("aircraft", r, key="tailnum"), 1 // 0))(rows, batch_id)
         assert flights.decided() == 1
         each(rows, batch_id)
-        with pytest.raises(
-            ConfigError, match="batch 1 has made its version already: one transaction per batch"
-        ):
+        with pytest.raises(ConfigError, match="batch 1 has its version already: one transaction per batch"):
             each(rows, batch_id)
         assert flights.decided() == flights.version() == 2
         return None

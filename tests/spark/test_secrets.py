@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 from pyspark.errors import PySparkException
 
-from redis_server import RedisServer
-from secret_urls import pieces, secret_in, shapes, told_of
+from services.support.redis.server import RedisServer
+from support.secret_urls import pieces, secret_in, shapes, told_of
 from tidegate.spark import register
 from tidegate.testing.example import write_flights
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from spark_cluster import SparkCluster, environment
+from services.support.spark.cluster import SparkCluster, environment
 from tidegate.wal.fold import View, fold_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -9,10 +9,10 @@ import pytest
 from pyspark import cloudpickle
 
 import tidegate
-from cassandra_proxy import CassandraProxy
-from cassandra_server import CassandraServer
-from redis_proxy import RedisProxy
-from redis_server import RedisServer
+from services.support.cassandra.proxy import CassandraProxy
+from services.support.cassandra.server import CassandraServer
+from services.support.redis.proxy import RedisProxy
+from services.support.redis.server import RedisServer
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.redis.client.functions import library_name
 

@@ -11,8 +11,8 @@ import os
 import pytest
 
 import tidegate
-from cassandra_server import CassandraServer
-from redis_server import RedisServer
+from services.support.cassandra.server import CassandraServer
+from services.support.redis.server import RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("file"), pytest.mark.timeout(400)]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tidegate
+from support.faulty import FaultyLog, FaultyStore
 from tidegate.base.clock import Clock
 from tidegate.committers.background.follower import Follower, follower_for
 from tidegate.committers.commit import commit
@@ -22,7 +23,6 @@ from tidegate.options import Endpoints, Options, StoreRef
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import LoadOrigin
 
@@ -79,8 +79,8 @@ def to_fill(driver: Coordinator) -> Follower:
     store = MemoryStore(new_place(), "n")
     follower = follower_for(driver, StoreRef("b", store.where), store, fill_first=True)
     commit(driver, ArrowBarrier(driver.log, {"t": {}}, LoadOrigin("listed"), KEY_GROUPS))
-    add_to_list(driver, "a")
-    add_to_list(driver, "b")
+    add_to_list(driver.decisions, "a")
+    add_to_list(driver.decisions, "b")
     return follower
 
 

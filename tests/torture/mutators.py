@@ -6,7 +6,7 @@ no place for it.
 
 import copy
 
-from made import NAMESPACE, fill, fold
+from generate_histories import NAMESPACE, fill, fold
 from tidegate.torture.history import events
 
 MUTATORS = {}

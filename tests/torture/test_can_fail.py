@@ -39,7 +39,7 @@ ANY_VERSION = ("sinks/sqlite/store.py", FLIP, FLIP.replace("visible = :version -
 NO_CLAIM = ("committers/opening/open.py", "    claim_epoch(driver)\n", "")
 NOT_COUNTED = (
     "sinks/sqlite/rows.py",
-    "                    if _without_zeros(found) == _without_zeros(counts[group]):\n",
+    "                    if is_whole(counted, counts[group]):\n",
     "                    if True:\n",
 )
 # Either of the two refuses by itself: the floor is for a pointer that is an older copy.

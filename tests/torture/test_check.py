@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from made import Made
+from generate_histories import Made
 from mutators import MUTATORS
 from tidegate.torture.judge.check import check
 from tidegate.torture.judge.verdict import RULES

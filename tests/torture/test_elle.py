@@ -5,16 +5,17 @@ import re
 
 import pytest
 
-import written
-from made import NAMESPACE, Made
+import elle
+import write_histories
+from elle import export
+from generate_histories import NAMESPACE, Made
 from tidegate.errors import ConfigError
-from tidegate.torture.history import elle, events
-from tidegate.torture.history.elle import export
-from written import write
+from tidegate.torture.history import events
+from write_histories import write
 
 
 def offered(call, batch, **lists):
-    return written.offered(call, batch, events.Change(table="lists", append=lists))
+    return write_histories.offered(call, batch, events.Change(table="lists", append=lists))
 
 
 def exported(folder):

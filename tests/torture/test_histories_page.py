@@ -2,7 +2,7 @@
 
 import re
 
-from servers import ROOT
+from services.support.servers import ROOT
 from tidegate.torture.history import events
 from tidegate.torture.judge.verdict import RULES
 

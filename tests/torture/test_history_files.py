@@ -108,7 +108,7 @@ def test_lines_that_were_mixed_or_are_of_another_format_are_refused(tmp_path):
 def test_a_line_has_a_greatest_length(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_LINE", 300)
     with Recorder(tmp_path, "p", "reader") as recorder:
-        with pytest.raises(ValueError, match="recipe or digest"):
+        with pytest.raises(ValueError, match="a recipe or a digest"):
             recorder.note(events.Fault(kind="x" * 300))
         recorder.note(looked(1))
     assert versions_of(read_file(recorder.path)) == [1]

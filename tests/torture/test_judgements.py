@@ -8,7 +8,7 @@ from tidegate.torture.history.files import RowDigest
 from tidegate.torture.judge import second_pass
 from tidegate.torture.judge.check import check
 from tidegate.torture.judge.verdict import MOST_LISTED
-from written import held, looked, offered, raised, read, returned, rows, write
+from write_histories import held, looked, offered, raised, read, returned, rows, write
 
 
 def broken(folder, *lines):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from made import NAMESPACE, Made
+import register
+from generate_histories import NAMESPACE, Made
 from mutators import MUTATORS
 from tidegate.torture.history import events
-from tidegate.torture.judge import register
 from tidegate.torture.judge.check import check
 
 FOLDER = Path(__file__).parent / "porcupine"

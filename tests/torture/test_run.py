@@ -20,7 +20,7 @@ from tidegate.torture import run
 from tidegate.torture.cell.stray_requests import STRAYS
 from tidegate.torture.driver.driver import AGED_BATCHES
 from tidegate.torture.driver.faults import FAULTS, OUTSIDE
-from tidegate.torture.driver.upkeep import REPAIRS
+from tidegate.torture.driver.side_work import REPAIRS
 from tidegate.torture.report.report import facts_of, page_of, verdict_of, write
 from tidegate.torture.run import torture
 from tidegate.torture.schedule import FINISHES, cell_of
@@ -119,7 +119,7 @@ def test_readers_of_all_kinds_were_there(report):
 
 
 def test_what_repairs_put_back_is_noted(report):
-    repairing = [outcome for outcome in report.totals.outcomes if outcome.cell.beside == REPAIRS]
+    repairing = [outcome for outcome in report.totals.outcomes if outcome.cell.side_work == REPAIRS]
     assert repairing
     for outcome in repairing:
         told = [path.read_text() for path in (report.folder / outcome.history).glob("*.jsonl")]
@@ -180,7 +180,7 @@ def test_a_run_is_not_resumed_elsewhere(urls, tmp_path):
     [
         (["--faults", "kil"], "unknown fault kil"),
         (["--workloads", "bnak"], "unknown workload bnak"),
-        (["--only", "publish.before"], "is no cell"),
+        (["--only", "publish.before"], "is not a cell"),
         (["--duration", "soon"], "--duration"),
         (["--cells", "0"], "cells is 0"),
         (["--jobs", "99"], "jobs is 99"),
@@ -305,7 +305,7 @@ def test_an_interrupted_run_cleans_up_and_says_what_it_has(tmp_path, number):
         finally:
             process.kill()
     assert process.returncode == 1
-    assert "broken off" in told
+    assert "was interrupted" in told
     assert (tmp_path / "r" / "report.html").exists()
     assert [
         path for name in ("wal", "store") for path in (tmp_path / name).rglob("*") if path.is_file()

@@ -9,11 +9,11 @@ from tidegate.errors import ConfigError
 from tidegate.torture.driver.faults import FAULTS, OUTSIDE, TABLE
 from tidegate.torture.schedule import (
     FINISHES,
-    Here,
+    Environment,
     Skipped,
     cell_of,
     cells,
-    check_faults,
+    check_names,
     round_size,
     shape_of,
     skipped,
@@ -23,7 +23,7 @@ SQLITE, REDIS, CLUSTER = "sqlite:///s", "redis://h:1", "redis+cluster://h:1"
 
 
 def first_round(seed, store=REDIS, faults=FAULTS, server_kill=""):
-    here = Here(store, server_kill)
+    here = Environment(store, server_kill)
     return list(itertools.islice(cells(seed, faults, here), round_size(faults, here)))
 
 
@@ -32,13 +32,13 @@ def first_round(seed, store=REDIS, faults=FAULTS, server_kill=""):
 def test_every_failpoint_fault_and_way_is_run_or_told_as_not_run(store, server_kill):
     run = first_round(3, store, server_kill=server_kill)
     assert len({str(cell) for cell in run}) == len(run)
-    left_out = sum(skip.cells for skip in skipped(FAULTS, Here(store, server_kill)))
+    left_out = sum(skip.cells for skip in skipped(FAULTS, Environment(store, server_kill)))
     assert len(run) + left_out == len(failpoints.NAMES) * len(FAULTS) * len(FINISHES)
     assert {cell.round for cell in run} == {1}
 
 
 def test_the_crash_table_comes_first():
-    size = round_size(TABLE, Here(REDIS))
+    size = round_size(TABLE, Environment(REDIS))
     run = first_round(3)
     assert {cell.fault for cell in run[:size]} == set(TABLE)
     assert not {cell.fault for cell in run[size:]} & set(TABLE)
@@ -49,8 +49,8 @@ def test_the_crash_table_has_every_failpoint():
 
 
 def test_the_second_round_has_the_same_cells_in_another_order():
-    faults, size = ("kill", "io"), round_size(("kill", "io"), Here(SQLITE))
-    both = list(itertools.islice(cells(5, faults, Here(SQLITE)), 2 * size))
+    faults, size = ("kill", "io"), round_size(("kill", "io"), Environment(SQLITE))
+    both = list(itertools.islice(cells(5, faults, Environment(SQLITE)), 2 * size))
     one, two = both[:size], both[size:]
     assert {cell[:3] for cell in one} == {cell[:3] for cell in two}
     assert [cell[:3] for cell in one] != [cell[:3] for cell in two]
@@ -66,15 +66,15 @@ def test_a_seed_gives_one_schedule():
 
 
 def test_nothing_that_is_possible_is_no_endless_search():
-    assert list(cells(1, ["server"], Here(SQLITE))) == []
+    assert list(cells(1, ["server"], Environment(SQLITE))) == []
 
 
 def test_a_proxy_needs_a_plain_server():
     for url in (SQLITE, CLUSTER, "rediss://h:1", "redis://:secret@h:1", "redis://h:1/3", "cassandra://h/k"):
-        (skip,) = skipped(["net-lost"], Here(url))
+        (skip,) = skipped(["net-lost"], Environment(url))
         assert "redis://host:port" in skip.reason
-    assert [skip for skip in skipped(["net-lost"], Here("redis://h:1/0")) if not skip.failpoint] == []
-    logs_in = Here("redis://h:1/0", logs_in=True)
+    assert [skip for skip in skipped(["net-lost"], Environment("redis://h:1/0")) if not skip.failpoint] == []
+    logs_in = Environment("redis://h:1/0", logs_in=True)
     (skip,) = skipped(["net-lost"], logs_in)
     assert "does not log in" in skip.reason
     assert round_size(["net-lost"], logs_in) == 0
@@ -82,23 +82,23 @@ def test_a_proxy_needs_a_plain_server():
 
 
 def test_a_disk_is_filled_where_it_is_ours():
-    assert [skip for skip in skipped(["full"], Here(SQLITE)) if not skip.failpoint] == []
+    assert [skip for skip in skipped(["full"], Environment(SQLITE)) if not skip.failpoint] == []
     for url in (CLUSTER, "redis://h:1", "cassandra://h/k"):
-        (skip,) = skipped(["full"], Here(url))
-        assert "only that of sqlite://" in skip.reason
+        (skip,) = skipped(["full"], Environment(url))
+        assert "only sqlite://" in skip.reason
 
 
 @pytest.mark.parametrize("fault", OUTSIDE)
 def test_what_is_done_to_redis_from_outside_needs_redis(fault):
     for url in (SQLITE, "cassandra://h/k"):
-        (skip,) = skipped([fault], Here(url))
+        (skip,) = skipped([fault], Environment(url))
         assert "only Redis" in skip.reason
     for url in (REDIS, CLUSTER, "rediss+sentinel://h:1/m"):
-        assert skipped([fault], Here(url)) == []
+        assert skipped([fault], Environment(url)) == []
 
 
 def test_what_the_topology_lacks_is_told_and_counted():
-    here = Here(CLUSTER, lacking={"reshard": "one primary"})
+    here = Environment(CLUSTER, lacking={"reshard": "one primary"})
     (skip,) = skipped(["reshard", "evict-base"], here)
     assert skip == Skipped("", "reshard", len(failpoints.NAMES) * len(FINISHES), "one primary")
 
@@ -129,8 +129,8 @@ def test_what_is_no_cell_is_refused(text):
 
 
 def test_faults_are_checked():
-    assert check_faults(["stop", "kill"]) == ("kill", "stop")
+    assert check_names("fault", ["stop", "kill"], FAULTS) == ("kill", "stop")
     with pytest.raises(ConfigError, match="kil"):
-        check_faults(["kil"])
+        check_names("fault", ["kil"], FAULTS)
     with pytest.raises(ConfigError, match="no fault"):
-        check_faults([])
+        check_names("fault", [], FAULTS)

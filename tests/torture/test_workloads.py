@@ -12,11 +12,11 @@ from tidegate.torture.driver.workloads import (
     BALANCE,
     WORKLOADS,
     changes_of,
-    check_workloads,
     decoded,
     keys_read,
     rows_after,
 )
+from tidegate.torture.schedule import check_names
 
 BATCHES = 40
 
@@ -39,12 +39,12 @@ def folded(name, salts=lambda _: 0):
 
 def test_money_is_neither_made_nor_lost():
     for state in folded("bank"):
-        assert sum(account["balance"] for account in state.values()) == ACCOUNTS * BALANCE
+        assert sum(timeline["balance"] for timeline in state.values()) == ACCOUNTS * BALANCE
 
 
 def test_a_replay_with_other_rows_keeps_the_sum_too():
     for state in folded("bank", salts=lambda batch: batch % 3):
-        assert sum(account["balance"] for account in state.values()) == ACCOUNTS * BALANCE
+        assert sum(timeline["balance"] for timeline in state.values()) == ACCOUNTS * BALANCE
 
 
 def test_all_markers_are_one_number_and_each_batch_has_its_own():
@@ -92,8 +92,8 @@ def test_changes_are_a_function_of_seed_batch_and_salt(name):
 
 
 def test_names_are_checked():
-    assert check_workloads(["lists", "bank"]) == ("bank", "lists")
+    assert check_names("workload", ["lists", "bank"], WORKLOADS) == ("bank", "lists")
     with pytest.raises(ConfigError, match="bnak"):
-        check_workloads(["bnak"])
+        check_names("workload", ["bnak"], WORKLOADS)
     with pytest.raises(ConfigError, match="no workload"):
-        check_workloads([])
+        check_names("workload", [], WORKLOADS)

@@ -26,7 +26,7 @@ from tidegate.sinks.rules.layout import payload, payloads
 from tidegate.sinks.rules.reads import decode
 from tidegate.wal import frame, record
 from tidegate.wal.file.format import parse_address, parse_decisions_header
-from tidegate.wal.fold import Entry, View, fact_of, fold, fold_all, last_batch_within, replay_of
+from tidegate.wal.fold import Entry, View, fold, fold_all, last_batch_within, recent_version, replay_of
 from tidegate.wal.frame import FrameHeader, decode_frame, encode_frame
 from tidegate.wal.kafka.address import parse_address as parse_kafka_address
 from tidegate.wal.record import FrameRef, decode_record
@@ -133,7 +133,7 @@ def test_a_log_with_any_value_somewhere_in_a_record_is_folded_or_refused(data):
         with contextlib.suppress(LineageError):
             replay_of(state, record.BatchOrigin("q", 0, 0, "f"))
         for version in (0, 1, state.last_version):
-            fact_of(state, version), last_batch_within(state, version)
+            recent_version(state, version), last_batch_within(state, version)
 
 
 def test_a_record_that_is_nested_without_end_is_no_crash():

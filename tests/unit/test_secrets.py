@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import tidegate
 import tidegate.aio
-from secret_urls import URLS, pieces, secret_in, shapes, told_of
+from support.secret_urls import URLS, pieces, secret_in, shapes, told_of
 from tidegate.cli import app
 from tidegate.cli.core.app import COMMANDS, command
 from tidegate.errors import ConfigError, TidegateError
@@ -36,7 +36,7 @@ SEED = os.environ.get("TIDEGATE_SECRETS", "")
 SHAPES = 80
 """URLs that each function is called with."""
 OPENING = ("redis", "rediss", "cassandra", "kafka")
-"""What connects: well-formed URLs of these are tried on real servers, in tests/services/test_secrets.py."""
+"""What connects: well-formed URLs of these are tried on real servers, in services/mixed/test_secrets.py."""
 
 
 @pytest.fixture(autouse=True)

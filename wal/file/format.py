@@ -18,8 +18,8 @@ blob. A frame::
 
 The length has its own checksum so that a damaged length is never mistaken for a record that was cut
 short. The line feed is there because it is not zero: a file that was extended but never written
-ends in zeros, and a frame never does. A **torn** tail (an append that did not finish) can therefore
-be told from **damage** (bytes that were whole once).
+ends in zeros, and a frame never does. So a **torn** tail (an append that did not finish) differs from
+**damage** (bytes that were whole once).
 
 Disks write sectors in any order, so a power cut may keep the end of an append and lose its front.
 The last frame of a file is therefore also torn when a whole sector of it is zeros (etcd's rule: its

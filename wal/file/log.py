@@ -319,7 +319,7 @@ class FileLog(Log):
         try:
             fd = create(path, os.O_WRONLY)
         except FileExistsError as error:
-            msg = f"{path} is there already; each segment name is staged once"
+            msg = f"{path} exists already; each segment name is staged once"
             raise ConfigError(msg) from error
         except OSError as error:
             self._unavailable(error)

@@ -29,7 +29,7 @@ def checks(names: Names, topics: Mapping[str, Topic], settings: TopicSettings, g
     for name in names:
         topic = topics.get(name)
         if topic is None:
-            lost = f"topic {name} is not there; `tidegate init` makes it again, what was in it is lost"
+            lost = f"topic {name} does not exist; `tidegate init` makes it again, its records are lost"
             found.append(Check(_short(names, name), "fail", lost, LOUD))
             continue
         of = settings[name]
@@ -67,12 +67,12 @@ def _copies(topic: Topic, of: Mapping[str, str]) -> Iterator[Check]:
             yield Check("acknowledgement", "fail", alone, DURABLE)
         elif needed >= topic.replicas:
             every = f"min.insync.replicas {needed} of {topic.replicas}: one broker down stops every write"
-            yield Check("acknowledgement", "warn", every, "the stream goes on when a broker is down")
+            yield Check("acknowledgement", "warn", every, "the stream continues when a broker is down")
         else:
             yield Check("acknowledgement", "pass", f"min.insync.replicas {needed}", DURABLE)
     if topic.in_sync < needed:
         few = f"{topic.in_sync} replicas in sync now, {needed} are needed: writes fail until more are back"
-        yield Check("in sync", "warn", few, "the stream goes on when a broker is down")
+        yield Check("in sync", "warn", few, "the stream continues when a broker is down")
     unclean = of["unclean.leader.election.enable"] == "true"
     how = "on: a replica that lags may lead, and acknowledged records vanish; set it to false"
     yield Check("unclean leader election", "fail" if unclean else "pass", how if unclean else "off", DURABLE)
@@ -126,7 +126,7 @@ def _rest(names: Names, topic: Topic, of: Mapping[str, str]) -> Iterator[Check]:
 def _rights(topic: Topic, grant: Grant) -> Check:
     missing = [name for name in NEEDED if name not in topic.may]
     if not missing or not topic.may:
-        known = "read, write, trim" if topic.may else "the brokers do not say"
+        known = "read, write, trim" if topic.may else "the brokers list none"
         return Check("rights", "pass", known, "the writer can write")
     fails = any(NEEDED[name] == "fail" for name in missing)
     rights = [name.capitalize() for name in missing]

@@ -1,4 +1,4 @@
-"""This process's Kafka clients of one log: created on first use, lent to one caller at a time, pooled.
+"""This process's Kafka clients: created on first use, lent to one caller at a time, shared by its logs.
 
 A client has threads, which a fork does not copy: a forked child creates its own clients and never
 touches those it inherited. A client whose call failed is discarded. Its messages in flight may
@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidegate.base.certificates import over_its_time
 from tidegate.errors import ConfigError, WalUnavailableError
-from tidegate.wal.kafka.settings import KafkaSettings
+from tidegate.wal.kafka.settings import CHANGELOG, KafkaSettings
 
 logger = logging.getLogger("tidegate.kafka")
 logger.addHandler(logging.NullHandler())  # else Python prints records without a handler on standard error
@@ -49,8 +49,8 @@ code is that of a refused handshake.
 """
 
 UNTRUSTED = (
-    "the brokers' certificate is over its time (`openssl s_client -connect HOST:PORT` tells: renew it there),"
-    " or ssl.ca.location is not who signed it; "
+    "the brokers' certificate has expired (`openssl s_client -connect HOST:PORT` shows it; renew it), or"
+    " ssl.ca.location is not who signed it; "
 )
 DENIED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 RIGHTS = {
@@ -101,8 +101,8 @@ END_S = 5.0
 LAST_ANSWER_S = 1.0
 """How long the answer to a consumer's last fetch is awaited. After a time-out no others are awaited."""
 
-_everyone: weakref.WeakSet[Clients] = weakref.WeakSet()
-"""Every instance of this process, for the fork handler."""
+IDLE_MAX = 4
+"""How many idle clients of one kind a process keeps for a cluster. Each has about five threads."""
 
 
 class _Notes(threading.local):
@@ -111,19 +111,30 @@ class _Notes(threading.local):
     last: KafkaError | None = None
 
 
-class Clients:
-    """Producers, consumers and an admin client for one log, created per process."""
+class ReadingConsumer(Consumer):
+    """A consumer that records which topics it has read: see ``consumer._assign``."""
 
-    def __init__(self, settings: KafkaSettings, where: str) -> None:
-        self.settings, self.where = settings, where
-        self._forget()
-        _everyone.add(self)
+    def __init__(self, configuration: dict[str, Any], *, logger: logging.Logger) -> None:
+        super().__init__(configuration, logger=logger)
+        self.topics: set[str] = set()
 
-    def _forget(self) -> None:
-        self._idle: dict[str, deque[Any]] = {}
-        self._alive: list[Any] = []
+
+class Pool:
+    """The idle clients of this process for one cluster with one set of settings, shared by all logs.
+
+    A topic is not part of a client's settings, so any number of namespaces use the same few clients.
+    """
+
+    def __init__(self) -> None:
+        self.users: weakref.WeakSet[Clients] = weakref.WeakSet()
+        """The logs that have used a client and were not closed since."""
+        self.forget()
+
+    def forget(self) -> None:
+        self.idle: dict[str, deque[Any]] = {}
+        self.alive: list[Any] = []
         """Every client that was not closed, lent or idle."""
-        self._notes = _Notes()
+        self.notes = _Notes()
 
     def after_fork(self) -> None:
         """Abandon the inherited clients, in the child.
@@ -131,50 +142,20 @@ class Clients:
         Freeing such a client, at the latest when the interpreter ends, would wait for threads that
         this process does not have. So each gets a reference that is never released.
         """
-        for client in self._alive:
+        for client in self.alive:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
-        self._forget()
-
-    # -- lending ------------------------------------------------------------------------------------
+        self.forget()
 
     @contextlib.contextmanager
-    def producer(self, topic: str) -> Generator[Any, None, None]:
-        """Lend an idempotent producer for exclusive use."""
-        with self._lent("producer", lambda: self._new_producer(topic), _end_producer) as lent:
-            yield lent
-
-    @contextlib.contextmanager
-    def consumer(self, topic: str) -> Generator[Any, None, None]:
-        """Lend a consumer without any assignment for exclusive use.
-
-        A consumer that served another topic before waits up to 1 s for the new topic's metadata.
-        """
-        with self._lent(
-            f"consumer of {topic}", lambda: self._new_consumer(topic), _end_consumer, _unassign
-        ) as lent:
-            yield lent
-
-    @contextlib.contextmanager
-    def admin(self) -> Generator[Any, None, None]:
-        """Lend an admin client for exclusive use."""
-        with self._lent("admin", self._new_admin, lambda _: None) as lent:
-            yield lent
-
-    @contextlib.contextmanager
-    def _lent(
-        self,
-        kind: str,
-        make: Callable[[], T],
-        end: Callable[[T], None],
-        rest: Callable[[T], None] = lambda _: None,
-    ) -> Generator[T, None, None]:
-        idle: deque[T] = self._idle.setdefault(kind, deque())
-        client = self._rested(idle, end)
+    def lent(self, kind: str, make: Callable[[], T]) -> Generator[T, None, None]:
+        """Lend a client of this kind for exclusive use; ``make`` creates one when none is idle."""
+        idle: deque[T] = self.idle.setdefault(kind, deque())
+        client = self._rested(idle, kind)
         if client is None:
             client = make()
-            self._alive.append(client)
-        self._notes.last = None
-        alive, failed = self._alive, True
+            self.alive.append(client)
+        self.notes.last = None
+        alive, failed = self.alive, True
         try:
             yield client
             failed = False
@@ -182,16 +163,16 @@ class Clients:
             failed = False
             raise
         finally:
-            if alive is not self._alive:
+            if alive is not self.alive:
                 pass  # lent before a fork, and this is the child: not its own
-            elif failed:
-                end(client)
-                alive.remove(client)
+            elif failed or len(idle) >= IDLE_MAX:
+                self._end(kind, client)
             else:
-                rest(client)
+                if kind.startswith("consumer"):
+                    client.unassign()  # type: ignore[attr-defined]
                 idle.append(client)
 
-    def _rested(self, idle: deque[T], end: Callable[[T], None]) -> T | None:
+    def _rested(self, idle: deque[T], kind: str) -> T | None:
         """Return an idle client, if there is one, that was not refused while it was idle.
 
         A client reports such a refusal only on its next use, when it may be over. A time-out of
@@ -202,27 +183,77 @@ class Clients:
                 client = idle.pop()
             except IndexError:
                 return None
-            self._notes.last = None
+            self.notes.last = None
             with contextlib.suppress(KafkaException):  # the client gave up
                 client.poll(0)  # type: ignore[attr-defined]
-                if not self._is_refused(self._notes.last):
+                if not is_refused(self.notes.last):
                     return client
-            end(client)
-            self._alive.remove(client)
+            self._end(kind, client)
 
-    def close(self) -> None:
-        """Close the idle clients. Repeatable: later calls create new ones."""
-        ends: dict[str, Callable[[Any], None]] = {
-            "producer": _end_producer,
-            "consumer": _end_consumer,
-            "admin": lambda _: None,
-        }
-        for kind, idle in list(self._idle.items()):
+    def _end(self, kind: str, client: Any) -> None:
+        ENDS[kind.partition(" ")[0]](client)
+        self.alive.remove(client)
+
+    def leave(self, log: Clients) -> None:
+        """Close the idle clients if this was the last log that uses them."""
+        self.users.discard(log)
+        if self.users:
+            return
+        for kind, idle in list(self.idle.items()):
             with contextlib.suppress(IndexError):
                 while True:
-                    client = idle.pop()
-                    ends[kind.partition(" ")[0]](client)
-                    self._alive.remove(client)
+                    self._end(kind, idle.pop())
+
+
+_pools: weakref.WeakValueDictionary[tuple[str, ...], Pool] = weakref.WeakValueDictionary()
+"""Every pool of this process, by the settings of its clients. A pool lives as long as a log that uses it."""
+_pools_lock = threading.Lock()
+
+
+def _pool_of(settings: KafkaSettings) -> Pool:
+    key = (settings.brokers, repr(settings.timeout_s), *map(repr, sorted(settings.client.items())))
+    with _pools_lock:
+        pool = _pools.get(key)
+        if pool is None:
+            pool = _pools[key] = Pool()
+        return pool
+
+
+class Clients:
+    """Producers, consumers and admin clients for one log, out of the process's pool."""
+
+    def __init__(self, settings: KafkaSettings, where: str) -> None:
+        self.settings, self.where = settings, where
+        self._pool = _pool_of(settings)
+
+    # -- lending ------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def producer(self, topic: str) -> Generator[Any, None, None]:
+        """Lend an idempotent producer for exclusive use."""
+        with self._lent("producer", lambda: self._new_producer(topic)) as producer:
+            yield producer
+
+    @contextlib.contextmanager
+    def consumer(self, topic: str) -> Generator[Any, None, None]:
+        """Lend a consumer without any assignment for exclusive use."""
+        kind = "changelog" if topic.endswith(CHANGELOG) else "decisions"
+        with self._lent(f"consumer of {kind}", lambda: self._new_consumer(topic)) as consumer:
+            yield consumer
+
+    @contextlib.contextmanager
+    def admin(self) -> Generator[Any, None, None]:
+        """Lend an admin client for exclusive use."""
+        with self._lent("admin", self._new_admin) as admin:
+            yield admin
+
+    def _lent(self, kind: str, make: Callable[[], T]) -> contextlib.AbstractContextManager[T]:
+        self._pool.users.add(self)
+        return self._pool.lent(kind, make)
+
+    def close(self) -> None:
+        """Close the idle clients, unless another log uses them. Repeatable: later calls create new ones."""
+        self._pool.leave(self)
 
     # -- creation -----------------------------------------------------------------------------------
 
@@ -237,7 +268,7 @@ class Clients:
         return producer
 
     def _new_consumer(self, topic: str) -> Any:
-        return self._made(Consumer, self.settings.for_consumer(topic))
+        return self._made(ReadingConsumer, self.settings.for_consumer(topic))
 
     def _new_admin(self) -> Any:
         return self._made(AdminClient, self.settings.for_admin())
@@ -254,13 +285,9 @@ class Clients:
 
     # -- errors ---------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _is_refused(error: KafkaError | None) -> bool:
-        return error is not None and error.code() in REFUSED and UNANSWERED not in error.str()
-
     def _note(self, error: KafkaError) -> None:
-        if not self._is_refused(self._notes.last):  # errors after a refusal are its consequences
-            self._notes.last = error
+        if not is_refused(self._pool.notes.last):  # errors after a refusal are its consequences
+            self._pool.notes.last = error
 
     def ask(
         self,
@@ -275,7 +302,7 @@ class Clients:
         discarded, since it may stay connected to a broker that is gone. A KafkaException becomes
         the error that it proves: see ``unavailable``.
         """
-        self._notes.last = None
+        self._pool.notes.last = None
 
         def once() -> T:
             with lend() as client:
@@ -288,7 +315,7 @@ class Clients:
 
         def again(error: BaseException) -> bool:
             passing = isinstance(error, KafkaException) and error.args[0].code() in TRANSIENT | also
-            return passing and not self._is_refused(self._notes.last)
+            return passing and not is_refused(self._pool.notes.last)
 
         try:
             return tenacity.Retrying(
@@ -307,18 +334,18 @@ class Clients:
         self, what: str, error: KafkaError | None = None, cause: BaseException | None = None
     ) -> NoReturn:
         """Raise ConfigError when the brokers refuse this user, else WalUnavailableError."""
-        noted, self._notes.last = self._notes.last, None
+        noted, self._pool.notes.last = self._pool.notes.last, None
         shown = [one for one in (error, noted) if one is not None]
         said = self.settings.hide("; ".join(dict.fromkeys(one.str() for one in shown)))
         if any(one.code() in DENIED for one in shown):
             raise ConfigError(f"{self.where}: {what}: {said}; {self._lacks(what)}") from cause
         if renew := over_its_time(said, self.settings.client.get("ssl.certificate.location")):
             raise ConfigError(f"{self.where}: {what}: {said}; {renew}") from cause
-        if any(map(self._is_refused, shown)):
+        if any(map(is_refused, shown)):
             untrusted = UNTRUSTED if "certificate verify failed" in said else ""
             msg = (
                 f"{self.where}: {what}: {said}; {untrusted}check security.protocol, sasl.* and ssl.* of the"
-                " log's options, and what this user may do there"
+                " log's options, and this user's rights there"
             )
             raise ConfigError(msg) from cause
         if any(one.code() == KafkaError.INVALID_RECORD for one in shown):
@@ -328,9 +355,7 @@ class Clients:
                 f"{self.where}: {what}: {said}: {hint}, see `tidegate doctor`"
             ) from cause
         if any(one.code() == KafkaError.MSG_SIZE_TOO_LARGE for one in shown):
-            hint = (
-                "the topic's max.message.bytes was made smaller than what is written, see `tidegate doctor`"
-            )
+            hint = "the topic's max.message.bytes is smaller than a record, see `tidegate doctor`"
             raise WalUnavailableError(f"{self.where}: {what}: {said}: {hint}") from cause
         silent = f"no answer within {self.settings.timeout_s:g} s"
         msg = f"{self.where}: {what}: {said or silent}; look whether the brokers run and can be reached"
@@ -348,9 +373,16 @@ class Clients:
         )
 
 
+def is_refused(error: KafkaError | None) -> bool:
+    """Return whether the brokers refuse this user, and not merely did not answer."""
+    return error is not None and error.code() in REFUSED and UNANSWERED not in error.str()
+
+
 def _after_fork() -> None:
-    for clients in list(_everyone):
-        clients.after_fork()
+    global _pools_lock  # noqa: PLW0603 - a thread of the parent may have held it
+    _pools_lock = threading.Lock()
+    for pool in list(_pools.values()):
+        pool.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -361,10 +393,6 @@ def _end_producer(producer: Any) -> None:
     with contextlib.suppress(KafkaException):
         producer.purge(in_queue=True, in_flight=True, blocking=False)
         producer.poll(0)
-
-
-def _unassign(consumer: Any) -> None:
-    consumer.unassign()
 
 
 def _end_consumer(consumer: Any) -> None:
@@ -400,3 +428,11 @@ def _end_fetching(consumer: Any) -> None:
     for partition in fetched:
         if consumer.get_watermark_offsets(partition, timeout=LAST_ANSWER_S, cached=False) is None:
             return
+
+
+ENDS: dict[str, Callable[[Any], None]] = {
+    "producer": _end_producer,
+    "consumer": _end_consumer,
+    "admin": lambda _: None,
+}
+"""How a client of each kind is ended."""

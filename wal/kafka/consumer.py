@@ -77,28 +77,28 @@ def read_offsets(clients: Clients, topic: str, wanted: Mapping[int, Sequence[int
                 _seek(clients, consumer, topic, partition, left)
 
 
-def read_range(clients: Clients, topic: str, partition: int, start: int, end: int) -> list[Message]:
-    """Return every message from ``start`` up to ``end`` that exists: offsets may have gaps (T19).
+def read_range(clients: Clients, topic: str, partition: int, start: int, end: int) -> Iterator[Message]:
+    """Yield every message from ``start`` up to ``end`` that exists: offsets may have gaps (T19).
 
     Raises: as ``read_offsets``; WalGapError also when messages were trimmed meanwhile.
     """
-    found: list[Message] = []
     if start >= end:
-        return found
+        return
+    following = start
     with clients.consumer(topic) as consumer:
         _assign(clients, consumer, topic, {partition: start})
         for message in _polled(
             clients,
             consumer,
             topic,
-            lambda: min(end - _following(found, start), RECORDS_AT_ONCE),
-            lambda _: _following(found, start),
+            lambda: min(end - following, RECORDS_AT_ONCE),  # noqa: B023 - the present value is meant
+            lambda _: following,  # noqa: B023
         ):
             if message.offset() >= end:  # also the event of the partition's end
                 break
             if message.error() is None:
-                found.append(Message(partition, message.offset(), message.value() or b""))
-    return found
+                following = message.offset() + 1
+                yield Message(partition, message.offset(), message.value() or b"")
 
 
 def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
@@ -119,15 +119,19 @@ def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
     return found
 
 
-def _following(found: Sequence[Message], start: int) -> int:
-    return found[-1].offset + 1 if found else start
-
-
 def _assign(clients: Clients, consumer: Any, topic: str, starts: Mapping[int, int]) -> None:
     try:
         consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
     except KafkaException as error:
         clients.unavailable(f"reading {topic}", error.args[0], error)
+    # The client looks for the leaders of a topic that is new to it once a second. A request for its
+    # metadata after the assignment starts the fetch at once. A new consumer sends one by itself.
+    if consumer.topics and topic not in consumer.topics:
+        try:
+            consumer.list_topics(topic, clients.settings.request_s)
+        except KafkaException:
+            return  # the fetch will show what is wrong
+    consumer.topics.add(topic)
 
 
 def _seek(
@@ -156,11 +160,13 @@ def _polled(
     while (at_once := count()) > 0:
         # The list is not kept: its memory is reused for the next messages.
         for message in _consumed(clients, consumer, topic, at_once):
+            if message.topic() not in (topic, None):
+                continue  # of an earlier read with this consumer
             told = message.error()
             if told is not None and told.code() in (*TRANSIENT, KafkaError.GROUP_AUTHORIZATION_FAILED):
                 continue  # the client retries by itself, and no group is used
             if told is not None and told.code() in GONE:
-                at = awaited(message.partition()) if message.topic() == topic else None
+                at = awaited(message.partition()) if message.topic() else None
                 if at is None or message.offset() > at:
                     continue
                 if message.offset() < at:

@@ -37,6 +37,7 @@ from tidegate.wal.kafka.clients import Clients
 from tidegate.wal.kafka.consumer import ends, read_offsets, read_range
 from tidegate.wal.kafka.producer import DeliveryReports
 from tidegate.wal.kafka.settings import MARGIN_S, PIECE_BYTES_MAX, RECORD_BYTES_MAX, KafkaSettings
+from tidegate.wal.kafka.spool import Spool
 from tidegate.wal.kafka.topics import Topic, Topics
 from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
 
@@ -116,7 +117,7 @@ class KafkaLog(Log):
                 (offset,) = receipts.all_in()
             except (WalUnavailableError, ConfigError) as error:
                 self._refuse_if_gone(self._decisions, error)
-                msg = f"{error}: the record may or may not be there, or may still come"
+                msg = f"{error}: the record may be in the log or not, or may still arrive"
                 raise OutcomeUnknownError(msg) from error
         try:
             self._same(self._decisions, topic_id)
@@ -144,18 +145,27 @@ class KafkaLog(Log):
         while True:
             first, end = self._ends(self._decisions, 0)
             if position and not first <= position <= end:
-                kept = f"{self._decisions} holds offsets {first} to {end}"
+                holds = f"{self._decisions} holds offsets {first} to {end}"
                 why = "those before were trimmed" if position < first else "an older copy was put back"
-                msg = f"{self.where}: {kept}, not {position}: {why}"
+                msg = f"{self.where}: {holds}, not {position}: {why}"
                 raise WalGapError(msg)
+            entries = Spool()
             try:
-                # All at once, so that a concurrent trim cannot tear what the caller iterates.
-                found = read_range(self._clients, self._decisions, 0, position or first, end)
+                # All before the first is yielded, so that a concurrent trim cannot tear the iteration.
+                for message in read_range(self._clients, self._decisions, 0, position or first, end):
+                    entries.add(Entry(message.offset, message.offset + 1, message.content))
             except WalGapError:
                 if position or self._ends(self._decisions, 0)[0] <= first:
                     raise
                 continue  # trimmed since the ends were read: the log starts later now
-            return (Entry(message.offset, message.offset + 1, message.content) for message in found)
+            return iter(entries)
+
+    def is_empty(self) -> bool:
+        topic = self._topics.look(self._decisions).get(self._decisions)
+        if topic is None:
+            return True
+        first, end = self._ends(self._decisions, 0)
+        return first == end
 
     def trim_decisions(self, position: int) -> None:
         self._there(self._decisions)
@@ -219,7 +229,7 @@ class KafkaLog(Log):
         for place in places:
             if topic is None or place.topic_id != topic.topic_id:
                 now = "is not there" if topic is None else "was deleted and made again"
-                msg = f"{self.where}: topic {self._changelog} {now}: what was staged at {place} is lost"
+                msg = f"{self.where}: topic {self._changelog} {now}: the blob at {place} is lost"
                 raise WalGapError(msg)
             wanted.setdefault(place.partition, set()).update(place.offsets)
             for offset in place.offsets:

@@ -19,10 +19,11 @@ from tidegate.base import failpoints
 from tidegate.errors import BadRecordError, FunctionError
 from tidegate.wal.frame import FrameHeader, encode_frame, frame_ref
 from tidegate.wal.record import Ack, FrameRef, Refusal
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec, refused
-from tidegate.wal.staging.expiry import expiring
+from tidegate.wal.staging.expiry import add_expiry
 from tidegate.wal.staging.last_per_key import last_per_key
 from tidegate.wal.staging.quarantine import accepted
+from tidegate.wal.staging.spec import CHANGES, StageSpec
+from tidegate.wal.staging.validate import refused
 
 ROW_BYTES = 8
 """The bytes that Arrow adds to a row's key and value: two 32-bit offsets."""
@@ -74,7 +75,7 @@ def stage_task(
             # decided. A merge may leave rows out, even all of a batch: they change nothing.
             merged = chain.from_iterable(map(merge, changes))
             changes = refused(filter(len, merged), spec)
-        changes = expiring(changes, spec)
+        changes = add_expiry(changes, spec)
         for header, keys, values in cut(watched(changes, watch) if watch else changes, spec):
             content = encode_frame(header, keys, values)
             refs.append(frame_ref("", content, header))
@@ -84,8 +85,10 @@ def stage_task(
     try:
         addresses = log.stage(f"{spec.attempt}-{task}-{task_attempt}", blobs())
     except (BadRecordError, FunctionError) as error:
-        told = str(error)  # a function's error names the batch itself
-        refusal = Refusal(type(error).__name__, told if spec.batch in told else f"{spec.batch}, {told}")
+        message = str(error)  # a function's error names the batch itself
+        refusal = Refusal(
+            type(error).__name__, message if spec.batch in message else f"{spec.batch}, {message}"
+        )
         return Ack(spec.attempt, task, task_attempt, host, (), 0, refusal)
     frames = tuple(
         msgspec.structs.replace(ref, address=address) for address, ref in zip(addresses, refs, strict=True)

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 from tidegate.wal.value_flags import EXPIRING, VALUE, VALUE_END
 
 
-def expiring(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
+def add_expiry(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
     """Add an expiry, the attempt's time plus the time to live, to rows of tables that have one.
 
     Vectorised. Batches without such rows pass unchanged. Deletes do not expire.

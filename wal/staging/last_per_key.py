@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.staging.spec import CHANGES
 
 PLACE = "place"
 TABLE_BITS, HASH_BITS = 16, 32
-HELD_ROWS_MAX = 20_000
-HELD_BYTES_MAX = 64 * 1024 * 1024
+WAITING_ROWS_MAX = 20_000
+WAITING_BYTES_MAX = 64 * 1024 * 1024
 """The most rows of one place, and their bytes, that wait for the rest of it. Above that the older
 changes of each key are dropped at once (I11).
 """
@@ -46,48 +46,48 @@ def last_per_key(batches: Iterable[Any]) -> Iterator[Any]:
     (the call, and its ordering) decide, before the value does, which change of a key is the last.
     In batches without it the changes of a key are already adjacent and in order.
     """
-    return winners(_settled(batches))
+    return last_of_each_key(_sorted_within_keys(batches))
 
 
-def winners(batches: Iterable[Any]) -> Iterator[Any]:
+def last_of_each_key(batches: Iterable[Any]) -> Iterator[Any]:
     """Yield the last of each key's rows, which are adjacent. A batch's last row waits for the next batch."""
-    held = None
+    waiting = None
     for batch in batches:
-        rows = batch if held is None else pa.concat_batches([held, batch])
+        rows = batch if waiting is None else pa.concat_batches([waiting, batch])
         end = rows.num_rows - 1
-        held = rows.slice(end)
+        waiting = rows.slice(end)
         here, following = rows.slice(0, end), rows.slice(1)
         differs = pc.or_(
             pc.or_(pc.not_equal(here["g"], following["g"]), pc.not_equal(here["t"], following["t"])),
             pc.not_equal(here["k"], following["k"]),
         )
-        kept = here.filter(differs)
-        if kept.num_rows:
-            yield kept
-    if held is not None:
-        yield held
+        last_rows = here.filter(differs)
+        if last_rows.num_rows:
+            yield last_rows
+    if waiting is not None:
+        yield waiting
 
 
-def _settled(batches: Iterable[Any]) -> Iterator[Any]:
+def _sorted_within_keys(batches: Iterable[Any]) -> Iterator[Any]:
     """Yield batches of ``CHANGES`` in which the rows of a key are adjacent and in order."""
-    held = None
+    waiting = None
     for batch in batches:
         if PLACE not in batch.schema.names:
-            if held is not None:
-                yield _in_order(held).select(CHANGES.names)
-                held = None
+            if waiting is not None:
+                yield _in_order(waiting).select(CHANGES.names)
+                waiting = None
             yield batch
             continue
-        rows = batch if held is None else pa.concat_batches([held, batch])
+        rows = batch if waiting is None else pa.concat_batches([waiting, batch])
         places = rows[PLACE].to_numpy()
         start = int(np.searchsorted(places, places[-1]))
         if start:
             yield _in_order(rows.slice(0, start)).select(CHANGES.names)
-        held = rows.slice(start)
-        if held.num_rows > HELD_ROWS_MAX or held.nbytes > HELD_BYTES_MAX:
-            held = pa.concat_batches(list(winners([_in_order(held)])))
-    if held is not None:
-        yield _in_order(held).select(CHANGES.names)
+        waiting = rows.slice(start)
+        if waiting.num_rows > WAITING_ROWS_MAX or waiting.nbytes > WAITING_BYTES_MAX:
+            waiting = pa.concat_batches(list(last_of_each_key([_in_order(waiting)])))
+    if waiting is not None:
+        yield _in_order(waiting).select(CHANGES.names)
 
 
 def _in_order(rows: Any) -> Any:

@@ -22,8 +22,9 @@ import xxhash
 from tidegate.errors import BadRecordError
 from tidegate.keys.groups import HASH_SEED
 from tidegate.wal.record import Column, TableSchema
-from tidegate.wal.staging.bad_rows import CHANGES, BadRow, StageSpec, bad_rows, refused
 from tidegate.wal.staging.last_per_key import PLACE, place_of
+from tidegate.wal.staging.spec import CHANGES, StageSpec
+from tidegate.wal.staging.validate import BadRow, bad_rows, refused
 from tidegate.wal.value_flags import VALUE
 
 TABLE = "_quarantine"
@@ -45,7 +46,7 @@ SCHEMA = TableSchema(
 """
 
 KEPT_BYTES, KEPT_BESIDES = 64 * 1024, 1024
-HELD_BYTES_MAX = 64 * 1024 * 1024
+WAITING_BYTES_MAX = 64 * 1024 * 1024
 """Refused rows wait in memory for the end of their key group, and null keys are all in one. Once
 they take this many bytes, less is kept of further ones (I11).
 """
@@ -61,40 +62,40 @@ def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
     if spec.quarantine is None:
         yield from refused(batches, spec)
         return
-    held: list[tuple[int, bytes, bytes]] = []
-    taken = 0
+    waiting: list[tuple[int, bytes, bytes]] = []
+    refused_count = 0
     for batch in batches:
         bad = bad_rows(batch, spec)
-        taken += len(bad)
-        if taken > ROWS_MAX:
+        refused_count += len(bad)
+        if refused_count > ROWS_MAX:
             msg = f"more than {ROWS_MAX} rows were refused by one task, the last because {bad[-1].why}"
             raise BadRecordError(msg)
         good = batch
         if bad:
             keep = np.ones(batch.num_rows, dtype=bool)
-            keep[[one.row for one in bad]] = False
-            waiting = sum(len(value) for *_, value in held)
-            for number, one in enumerate(bad, taken - len(bad)):
-                most = KEPT_BYTES if waiting < HELD_BYTES_MAX else KEPT_BESIDES
-                held.append(_entry(batch, one, spec, number, most))
-                waiting += len(held[-1][-1])
+            keep[[bad_row.row for bad_row in bad]] = False
+            waiting_bytes = sum(len(value) for *_, value in waiting)
+            for number, bad_row in enumerate(bad, refused_count - len(bad)):
+                most = KEPT_BYTES if waiting_bytes < WAITING_BYTES_MAX else KEPT_BESIDES
+                waiting.append(_entry(batch, bad_row, spec, number, most))
+                waiting_bytes += len(waiting[-1][-1])
             good = batch.filter(pa.array(keep))
-        if held:
+        if waiting:
             group = batch["g"][batch.num_rows - 1].as_py()
-            good = _with(good, [entry for entry in held if entry[0] < group], spec)
-            held = [entry for entry in held if entry[0] >= group]
+            good = _merged_with(good, [entry for entry in waiting if entry[0] < group], spec)
+            waiting = [entry for entry in waiting if entry[0] >= group]
         if good.num_rows:
             yield good
-    if held:
-        yield _beside(held, spec, CHANGES)
+    if waiting:
+        yield _refused_batch(waiting, spec, CHANGES)
 
 
-def _with(rows: Any, entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -> Any:
+def _merged_with(rows: Any, entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -> Any:
     """Merge the quarantined rows into the others, in sort order. The sort is stable, so the winners stay."""
     if not entries:
         return rows
     both = pa.concat_tables(
-        [pa.Table.from_batches([rows]), pa.Table.from_batches([_beside(entries, spec, rows.schema)])],
+        [pa.Table.from_batches([rows]), pa.Table.from_batches([_refused_batch(entries, spec, rows.schema)])],
         promote_options="default",  # other rows' ordering columns are null
     )
     in_order = pc.sort_indices(both, sort_keys=[("g", "ascending"), ("t", "ascending")])
@@ -102,7 +103,7 @@ def _with(rows: Any, entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -
     return batch
 
 
-def _beside(entries: list[tuple[int, bytes, bytes]], spec: StageSpec, like: Any) -> Any:
+def _refused_batch(entries: list[tuple[int, bytes, bytes]], spec: StageSpec, like: Any) -> Any:
     """Build a batch of refused rows. If the others have a place, theirs is after all of their key group."""
     groups, keys, values = zip(*sorted(entries), strict=True)
     table = [spec.quarantine] * len(entries)
@@ -120,18 +121,18 @@ def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: int, most: int) -> 
     group, key, value = (batch[name][bad.row].as_py() for name in ("g", "k", "v"))
     value = value[1:] if value is not None else None  # without its flags byte
     name = id_in(group, spec.key_groups, f"{spec.attempt}-{group}-{number}")
-    told = {
+    fields = {
         "table": spec.tables[batch["t"][bad.row].as_py()],
         "cause": bad.why,
-        "key": _kept(key, most),
-        "value": _kept(value, most),
+        "key": _shortened(key, most),
+        "value": _shortened(value, most),
         "key_bytes": None if key is None else len(key),
         "value_bytes": None if value is None else len(value),
     }
-    return group, name, VALUE + msgspec.json.encode(told)
+    return group, name, VALUE + msgspec.json.encode(fields)
 
 
-def _kept(content: bytes | None, most: int) -> str | None:
+def _shortened(content: bytes | None, most: int) -> str | None:
     return None if content is None else base64.b64encode(content[:most]).decode()
 
 
@@ -167,7 +168,7 @@ def _aligned(lead: bytes) -> bytes:
 
 def _hashes(lead: bytes, salts: int) -> Any:
     """Hash this text followed by each of the first salts."""
-    hashes = np.uint64(_state_behind(lead)) ^ _salts()[:salts]
+    hashes = np.uint64(_state_before_salt(lead)) ^ _salts()[:salts]
     hashes = _rotated(hashes, 27) * np.uint64(P1) + np.uint64(P4)
     for shift, prime in ((33, P2), (29, P3)):
         hashes ^= hashes >> np.uint64(shift)
@@ -175,7 +176,7 @@ def _hashes(lead: bytes, salts: int) -> Any:
     return hashes ^ hashes >> np.uint64(32)
 
 
-def _state_behind(lead: bytes) -> int:
+def _state_before_salt(lead: bytes) -> int:
     """Return XXH64's state before the salt: the finalisation after an all-zero salt, which changes
     nothing, undone.
     """

@@ -120,10 +120,10 @@ class SpaceAllocator:
         return [name for name, file in self._files.items() if not file.taken]
 
     def occupy(self, file: FileName, offset: int, size: int) -> None:
-        """Take space known to be in use. Raises: ValueError, it is not free, or after the file's end."""
+        """Take space known to be in use. Raises: ValueError: it is not free, or after the file's end."""
         known = self._files.get(file)
         if known is None or offset % ALIGNMENT:
-            raise ValueError(f"[{offset}, {offset + size}) does not lie in {file}")
+            raise ValueError(f"[{offset}, {offset + size}) is not in {file}")
         known.take(offset, aligned(size))
 
     def take(
@@ -154,7 +154,7 @@ class SpaceAllocator:
         return None
 
     def free(self, file: FileName, offset: int, size: int) -> None:
-        """Free taken space. Raises: ValueError, some of it is free."""
+        """Free taken space. Raises: ValueError: some of it is free."""
         self._files[file].give(offset, aligned(size))
 
     def undo(self, place: Place, size: int) -> None:

@@ -6,10 +6,9 @@ import dataclasses
 
 from tidegate.errors import CorruptError
 from tidegate.sinks.cache.buffer.buffer import Buffer
-from tidegate.sinks.cache.buffer.mapped_files import told
+from tidegate.sinks.cache.buffer.mapped_files import warn_once
 from tidegate.sinks.cache.buffer.note import Tier, UnitStats
-from tidegate.sinks.cache.buffer.policy import to_drop, to_load, to_spill
-from tidegate.sinks.cache.buffer.pressure import PressureMonitor, Sample, resident_bytes
+from tidegate.sinks.cache.buffer.policy import advise, to_drop, to_load, to_spill
 
 Accounts = dict[str, UnitStats]
 
@@ -22,26 +21,19 @@ class Balanced:
     loaded: int = 0
     dropped: int = 0
     """Units given up: damaged, or without room on any disk."""
-    why: str = ""
-    """The signal that made it spill."""
 
 
-def balance(
-    buffer: Buffer, *, batch: int, pause_s: float = 0.0, monitor: PressureMonitor | None = None
-) -> Balanced:
+def balance(buffer: Buffer, *, batch: int) -> Balanced:
     """Bring the buffer within its limits by moving whole units; in at most one process at a time.
 
     Called at a task's end, with no claim held. Units claimed elsewhere are left out. Never raises
-    for the state of a disk or a file. ``pause_s`` is the time that the batch spent waiting (garbage
-    collection, page faults).
+    for the state of a disk or a file.
     """
     done = Balanced()
-    with told(buffer.home.local), buffer.only_one_balances() as mine:
+    with warn_once(buffer.home.local), buffer.only_one_balances() as mine:
         if mine:
             used = buffer.recount()
-            sample = Sample(used.memory, buffer.limits.memory_bytes_max, resident_bytes(), pause_s)
-            advice = (monitor or PressureMonitor()).advise(sample)
-            done.why = advice.why
+            advice = advise(used.memory, buffer.limits.memory_bytes_max)
             if advice.spill_bytes:
                 _spill(buffer, advice.spill_bytes, batch, done)
             elif advice.load_bytes and used.disk:

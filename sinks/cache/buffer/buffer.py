@@ -53,7 +53,7 @@ import xxhash
 from tidegate.base.local_dir import MEMORY_PATH, LocalDir, LocalDirs, local_dirs
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.sinks.cache.buffer.limits import BufferLimits
-from tidegate.sinks.cache.buffer.mapped_files import HEADROOM_BYTES, BusyError, MappedFiles, told
+from tidegate.sinks.cache.buffer.mapped_files import HEADROOM_BYTES, BusyError, MappedFiles, warn_once
 from tidegate.sinks.cache.buffer.note import EMPTY, Segment, Tier, UnitManifest, decode_note
 from tidegate.sinks.cache.buffer.owner import Host, enter, host_at, owner_of_this_process
 from tidegate.sinks.cache.buffer.unit import ClaimedUnit
@@ -114,7 +114,7 @@ class Buffer:
         of_host = "" if host is None else host.id
         self._tiers: dict[Tier, list[MappedFiles]] = {
             "memory": [MappedFiles(memory, "memory", of_host)] if memory else [],
-            "disk": [MappedFiles(one, "disk") for one in disks],
+            "disk": [MappedFiles(local, "disk") for local in disks],
         }
         if not (self._tiers["memory"] or self._tiers["disk"]):
             raise ConfigError("a buffer needs a folder in memory or on a disk; give local_dir")
@@ -124,14 +124,14 @@ class Buffer:
         self._verified: dict[Segment, None] = {}  # segments whose checksums this process has compared
         self._enter()
         if self.home.usable():
-            with told(self.home.local):
+            with warn_once(self.home.local):
                 self._fit_memory(self.recount())
 
     def _enter(self) -> None:
         owner, units = owner_of_this_process(), set()
         for files in (*self._tiers["memory"], *self._tiers["disk"]):
             if files.usable():
-                with told(files.local):
+                with warn_once(files.local):
                     if enter(files.folder, owner, self._host if files is self.home else None):
                         units.update(files.units())
         for unit in units:
@@ -141,8 +141,8 @@ class Buffer:
     def _fit_memory(self, used: Used) -> None:
         """Lower the limit to a memory file system that is smaller (64 MB in a container)."""
         for files in self._tiers["memory"]:
-            found = os.statvfs(files.folder)
-            most = max(0, found.f_bavail * found.f_frsize + used.memory - 2 * HEADROOM_BYTES)
+            space = os.statvfs(files.folder)
+            most = max(0, space.f_bavail * space.f_frsize + used.memory - 2 * HEADROOM_BYTES)
             if most < self.limits.memory_bytes_max:
                 logger.warning(
                     "the buffer has %d MiB of memory, not %d: no more is left on %s; mount a larger one",
@@ -167,7 +167,7 @@ class Buffer:
             raise ValueError(f"{unit!r} is no name of a unit")
         with contextlib.ExitStack() as stack:
             held = None
-            with told(self.home.local):
+            with warn_once(self.home.local):
                 if stack.enter_context(self._only_one(self.home.unit_folder(unit) / "lock")):
                     held = ClaimedUnit(self, unit)
                     stack.callback(held.end)
@@ -206,7 +206,7 @@ class Buffer:
 
     def units(self) -> list[str]:
         """Return the names of existing or claimed units."""
-        with told(self.home.local):
+        with warn_once(self.home.local):
             return self.home.units()
         return []
 
@@ -273,7 +273,7 @@ class Buffer:
     def view(self, unit: str, segment: Segment) -> pa.Buffer:
         """Return a segment's bytes; for the holder of the unit. Others use ``look``: the space may be reused.
 
-        Raises: CorruptError, the bytes as written are not available (damaged, missing, unreadable).
+        Raises: CorruptError: the bytes as written are not available (damaged, missing, unreadable).
         """
         paths, verified = self.paths(segment.tier), self._verified
         where = f"segment {segment.file} of unit {unit}"
@@ -282,13 +282,13 @@ class Buffer:
         files, place = paths[segment.path], (unit, segment.file, segment.offset, segment.bytes)
         try:
             # On a disk it is read first: a read error there is an exception, and in a map a signal.
-            found = files.checksum(*place) if segment.tier == "disk" and segment not in verified else None
+            checksum = files.checksum(*place) if segment.tier == "disk" and segment not in verified else None
             view = files.view(*place)
         except (OSError, EOFError, ValueError) as error:
             raise CorruptError(f"{where} in {files.folder}: {error}") from error
         if segment not in verified:
-            found = xxhash.xxh3_64_intdigest(view) if found is None else found
-            if found != segment.checksum:
+            checksum = xxhash.xxh3_64_intdigest(view) if checksum is None else checksum
+            if checksum != segment.checksum:
                 raise CorruptError(f"{where} in {files.folder}: its bytes do not fit its checksum")
             if len(verified) >= VERIFIED_MAX:
                 verified.clear()
@@ -298,7 +298,7 @@ class Buffer:
     def note(self, unit: str) -> UnitManifest:
         """Return the unit's note; the empty note if there is none, or a damaged one (a warning)."""
         content = None
-        with told(self.home.local), contextlib.suppress(FileNotFoundError):
+        with warn_once(self.home.local), contextlib.suppress(FileNotFoundError):
             content = (self.home.unit_folder(unit) / "note").read_bytes()
         if content is None:
             return EMPTY
@@ -309,21 +309,21 @@ class Buffer:
 
     def notes(self) -> dict[str, UnitManifest]:
         """Return the note of every unit on this host, claimed or not; reads one file for each."""
-        found = {}
-        with told(self.home.local):
+        by_unit = {}
+        with warn_once(self.home.local):
             for unit in self.home.units():
                 if (note := self.note(unit)) != EMPTY:
-                    found[unit] = note
-        return found
+                    by_unit[unit] = note
+        return by_unit
 
     def used_bytes(self, tier: Tier) -> int:
         """Return the bytes of all files of the tier, of all processes, which the limits count."""
-        with told(self.home.local):
+        with warn_once(self.home.local):
             return self.usage.read().of(tier)
         return 0
 
     def recount(self) -> Used:
-        """Measure the files' size, and count on from it. Raises: OSError, the folder cannot be used."""
+        """Measure the files' size, and count on from it. Raises: OSError: the folder cannot be used."""
         return self.usage.recount(
             lambda: Used(
                 sum(files.used_bytes() for files in self._tiers["memory"]),

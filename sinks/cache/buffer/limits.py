@@ -9,7 +9,7 @@ from tidegate.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class BufferLimits:
-    """The limits of a buffer. All processes of a host use the same. Raises: ConfigError, out of range."""
+    """The limits of a buffer. All processes of a host use the same. Raises: ConfigError: out of range."""
 
     memory_bytes_max: int = 256 * 1024 * 1024
     """The most bytes of all processes of the host together in the memory tier."""

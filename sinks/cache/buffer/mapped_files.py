@@ -68,19 +68,19 @@ class MappedFiles:
 
     def has_room(self, size: int) -> bool:
         """Return whether the file system reports room; it may still refuse (quotas, other writers)."""
-        found = os.statvfs(self.folder)
-        return found.f_bavail * found.f_frsize >= size + HEADROOM_BYTES
+        space = os.statvfs(self.folder)
+        return space.f_bavail * space.f_frsize >= size + HEADROOM_BYTES
 
     def lengths(self, unit: str) -> dict[str, int]:
         """Return the unit's files and their lengths, oldest name first; empty when there is no folder."""
         try:
             with os.scandir(self.unit_folder(unit)) as entries:
-                found = {
+                sizes = {
                     entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(self.suffix)
                 }
         except FileNotFoundError:
             return {}
-        return dict(sorted(found.items()))
+        return dict(sorted(sizes.items()))
 
     def used_bytes(self) -> int:
         """Return the bytes of all files of all units."""
@@ -159,7 +159,7 @@ class MappedFiles:
         """Return these bytes of the file, without a copy.
 
         Each process has one map of a whole file, for as long as there is a view of it. Raises:
-        CorruptError, the file is too short; BusyError, another process writes into it.
+        CorruptError: the file is too short. BusyError: another process writes into it.
         """
         path = self.path(unit, name)
         mapped = self._maps.get(path)
@@ -204,7 +204,7 @@ def _write_vector(fd: int, chunks: list[memoryview], offset: int) -> int:
 
 
 @contextlib.contextmanager
-def told(local: LocalDir) -> Iterator[None]:
+def warn_once(local: LocalDir) -> Iterator[None]:
     """End the block at an OSError and warn once: the buffer is never needed."""
     try:
         yield

@@ -60,12 +60,12 @@ class Owner(NamedTuple):
 
     @classmethod
     def of_mark(cls, name: str) -> Owner | None:
-        found = MARK.fullmatch(name)
-        return found and cls(found[1], int(found[2]), int(found[3]), int(found[4]))
+        parts = MARK.fullmatch(name)
+        return parts and cls(parts[1], int(parts[2]), int(parts[3]), int(parts[4]))
 
 
 def _stat(pid: int, proc: Path) -> tuple[str, int, int]:
-    """Return a process's name, parent, and start time in ticks since boot. Raises: OSError, it is gone."""
+    """Return a process's name, parent, and start time in ticks since boot. Raises: OSError: it is gone."""
     text = (proc / str(pid) / "stat").read_text(errors="replace")
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
@@ -85,16 +85,16 @@ def owner_of_this_process(proc: Path = Path("/proc")) -> Owner:
     own = os.getpid()
     try:
         boot, namespace = _here(proc)
-        pid, found = own, own
+        pid, owner = own, own
         for _ in range(GENERATIONS_MAX):
             name, parent, _ = _stat(pid, proc)
             if name == "java":
-                found = pid
+                owner = pid
                 break
             if parent <= 0:
                 break
             pid = parent
-        return Owner(boot, namespace, found, _stat(found, proc)[2])
+        return Owner(boot, namespace, owner, _stat(owner, proc)[2])
     except (OSError, ValueError, IndexError):
         return Owner("0", 0, own, 0)  # no usable /proc
 
@@ -131,29 +131,29 @@ class Host:
     def is_there(self) -> bool:
         """Return whether the folder still exists at its path; True where that cannot be checked."""
         try:
-            found = self.folder.stat()
+            status = self.folder.stat()
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:
             return True
-        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+        return (status.st_dev, status.st_ino) == (self.device, self.inode)
 
 
 def host_at(folder: Path) -> Host | None:
     """Return the host of this folder, created when missing; None: it cannot be created now."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        status = folder.stat()
     except OSError:
         return None
-    return Host(folder, found.st_dev, found.st_ino)
+    return Host(folder, status.st_dev, status.st_ino)
 
 
 def enter(folder: Path, owner: Owner, host: Host | None = None) -> bool:
     """Leave the owner's mark in a buffer's folder; return whether all earlier owners are dead.
 
-    Removes the content of dead owners in the buffers of other namespaces beside it: for this
-    ``host``, and for another one only what no process can return to. Raises: OSError, the folder
+    Removes the content of dead owners in the buffers of other namespaces of this ``host``. Of another
+    host it removes only content to which no process can return. Raises: OSError: the folder
     cannot be used.
     """
     with locked(folder / "lock"):
@@ -163,8 +163,8 @@ def enter(folder: Path, owner: Owner, host: Host | None = None) -> bool:
         (folder / "owners" / owner.mark).touch(mode=0o600)
         if host is not None:
             (folder / HOST).write_bytes(msgspec.json.encode([str(host.folder), host.device, host.inode]))
-    what = folder.name.partition("-")[0]
-    for other in folder.parents[2].glob(f"*/{folder.parent.name}/{what}*"):
+    folder_name = folder.name.partition("-")[0]
+    for other in folder.parents[2].glob(f"*/{folder.parent.name}/{folder_name}*"):
         if other != folder and (other.name == folder.name or _is_deserted(other)):
             with contextlib.suppress(OSError), locked(other / "lock", wait_s=0):
                 _remove_if_dead(other)

@@ -1,5 +1,8 @@
 """The choice of units to spill, load or drop, after FLIP-50: large and cold out, hot and small in. Pure.
 
+The share of the memory budget in use starts a move. Between the thresholds nothing moves, and a load
+ends below the start of a spill, so that neither causes the other.
+
 The weight of a unit is the weighted average of its size and its request rate, each normalised by
 the largest among the candidates. A spill takes the heaviest when large and cold ones weigh most; a
 load takes the heaviest when hot and small ones do.
@@ -7,11 +10,18 @@ load takes the heaviest when hot and small ones do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from tidegate.sinks.cache.buffer.note import Segment, UnitManifest, UnitStats
+from tidegate.sinks.cache.buffer.note import Segment, UnitStats
+
+SPILL_ABOVE, SPILL_TO = 0.9, 0.8
+"""Shares of the memory budget: above the first, spill down to the second."""
+LOAD_BELOW, LOAD_TO = 0.6, 0.7
+"""Shares of the memory budget: below the first, load up to the second."""
 
 NEW_SHARE = 0.3
 """The share of the newest batch in a request rate; the one before it has 0.7 of that, and so on."""
@@ -19,6 +29,22 @@ SIZE_SHARE = 0.5
 """The share of the size in a weight; the request rate has the rest."""
 RATE_MIN = 1e-3
 """A unit with a lower rate is not loaded: it would only be spilled again."""
+
+
+class Advice(NamedTuple):
+    """The bytes to move; at most one of the two is not 0."""
+
+    spill_bytes: int = 0
+    load_bytes: int = 0
+
+
+def advise(used_bytes: int, budget_bytes: int) -> Advice:
+    """Return how much of the memory tier to spill, or how much to load into it."""
+    if used_bytes > SPILL_ABOVE * budget_bytes:
+        return Advice(spill_bytes=math.ceil(used_bytes - SPILL_TO * budget_bytes))
+    if used_bytes < LOAD_BELOW * budget_bytes:
+        return Advice(load_bytes=int(LOAD_TO * budget_bytes - used_bytes))
+    return Advice()
 
 
 def rate_at(account: UnitStats, batch: int) -> float:
@@ -39,30 +65,7 @@ def with_sizes(account: UnitStats, segments: tuple[Segment, ...]) -> UnitStats:
     return msgspec.structs.replace(account, memory_bytes=memory, disk_bytes=disk)
 
 
-def per_key_group(notes: Iterable[UnitManifest]) -> dict[int, UnitStats]:
-    """Return the statistics of each key group; a unit of several is spread evenly."""
-    found: dict[int, UnitStats] = {}
-    for note in notes:
-        first, end = note.groups
-        for at, group in enumerate(range(first, end)):
-            before, whole, count = found.get(group, UnitStats()), note.account, end - first
-            found[group] = UnitStats(
-                before.memory_bytes + _share(whole.memory_bytes, at, count),
-                before.disk_bytes + _share(whole.disk_bytes, at, count),
-                before.rate + whole.rate / count,
-                max(before.batch, whole.batch),
-            )
-    return found
-
-
-def _share(amount: int, at: int, count: int) -> int:
-    """Return the at-th of ``count`` parts that add up to the amount and differ by at most one."""
-    return amount * (at + 1) // count - amount * at // count
-
-
-def to_spill(
-    accounts: Mapping[str, UnitStats], target: int, batch: int, size_share: float = SIZE_SHARE
-) -> list[str]:
+def to_spill(accounts: Mapping[str, UnitStats], target: int, batch: int) -> list[str]:
     """Return units whose bytes in memory make up ``target``, the first to spill in front.
 
     No more than needed: without any one of them the rest falls short. If all units with bytes in
@@ -70,13 +73,11 @@ def to_spill(
     """
     sizes = {unit: account.memory_bytes for unit, account in accounts.items() if account.memory_bytes > 0}
     rates = _cooled(accounts, batch)
-    order = _ordered(sizes, lambda size, rate: size_share * size + (1 - size_share) * (1 - rate), rates)
+    order = _ordered(sizes, lambda size, rate: SIZE_SHARE * size + (1 - SIZE_SHARE) * (1 - rate), rates)
     return _just_enough(order, sizes, target)
 
 
-def to_load(
-    accounts: Mapping[str, UnitStats], room: int, batch: int, size_share: float = SIZE_SHARE
-) -> list[str]:
+def to_load(accounts: Mapping[str, UnitStats], room: int, batch: int) -> list[str]:
     """Return units whose bytes on disk fit into ``room`` together, the first to load in front."""
     rates = _cooled(accounts, batch)
     sizes = {
@@ -85,7 +86,7 @@ def to_load(
         if account.disk_bytes > 0 and rates[unit] >= RATE_MIN
     }
     chosen = []
-    for unit in _ordered(sizes, lambda size, rate: size_share * (1 - size) + (1 - size_share) * rate, rates):
+    for unit in _ordered(sizes, lambda size, rate: SIZE_SHARE * (1 - size) + (1 - SIZE_SHARE) * rate, rates):
         if sizes[unit] <= room:
             chosen.append(unit)
             room -= sizes[unit]

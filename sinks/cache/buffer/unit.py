@@ -16,7 +16,7 @@ import pyarrow as pa
 import xxhash
 
 from tidegate.sinks.cache.buffer.allocator import FileName, Place, SpaceAllocator, aligned
-from tidegate.sinks.cache.buffer.mapped_files import MappedFiles, told
+from tidegate.sinks.cache.buffer.mapped_files import MappedFiles, warn_once
 from tidegate.sinks.cache.buffer.note import EMPTY, Segment, Tier, UnitManifest, UnitStats, encode_note
 from tidegate.sinks.cache.buffer.policy import after_batch, with_sizes
 
@@ -46,7 +46,7 @@ class ClaimedUnit:
     """One unit, claimed. Not for use after the ``with`` block of its claim, nor by two threads."""
 
     def __init__(self, buffer: Home, unit: str) -> None:
-        """Raises: OSError, the note cannot be read, or the remains of a killed process cannot be removed."""
+        """Raises: OSError: the note cannot be read, or the remains of a killed process cannot be removed."""
         self.unit = unit
         self._buffer = buffer
         self._note = buffer.note(unit)
@@ -61,14 +61,14 @@ class ClaimedUnit:
         self._remove_empty_files()
 
     def _find_spaces(self) -> dict[Tier, SpaceAllocator]:
-        """Return the unit's space as the note uses it. Raises: ValueError, a file lacks some of it."""
+        """Return the unit's space as the note uses it. Raises: ValueError: a file lacks some of it."""
         spaces = {tier: SpaceAllocator(self._buffer.limits.file_bytes) for tier in TIERS}
         for tier in TIERS:
             for path, files in enumerate(self._buffer.paths(tier)):
                 for name, length in files.lengths(self.unit).items():
                     spaces[tier].add(FileName(path, name), length)
-        for one in self._note.segments:
-            spaces[one.tier].occupy(FileName(one.path, one.file), one.offset, one.bytes)
+        for segment in self._note.segments:
+            spaces[segment.tier].occupy(FileName(segment.path, segment.file), segment.offset, segment.bytes)
         return spaces
 
     @property
@@ -157,10 +157,10 @@ class ClaimedUnit:
 
         place = space.take(size, lambda file: file.path in usable, reusable)
         if place is None:
-            made = self._make_file(tier, usable)
-            place = made and space.take(size, lambda file: file == made, lambda _: False)
+            new_file = self._make_file(tier, usable)
+            place = new_file and space.take(size, lambda file: file == new_file, lambda _: False)
         if place is not None:
-            with told(self._buffer.home.local):
+            with warn_once(self._buffer.home.local):
                 grow = partial(self._grow, tier, place.file, place.offset + aligned(size))
                 if self._buffer.usage.reserve(tier, place.grows_by, self._buffer.limit(tier), grow):
                     return place
@@ -174,25 +174,25 @@ class ClaimedUnit:
         number = 1 + max((int(file.name.split("-")[0]) for file in files), default=0)
         first = (xxhash.xxh32_intdigest(self.unit.encode()) + number) % len(usable)
         for path in usable[first:] + usable[:first]:
-            made = FileName(path, f"{number:06}-{secrets.token_hex(4)}.{tier}")
+            new_file = FileName(path, f"{number:06}-{secrets.token_hex(4)}.{tier}")
             place = self._buffer.paths(tier)[path]
-            with told(place.local):
-                place.make(self.unit, made.name)
-                self._spaces[tier].add(made)
-                return made
+            with warn_once(place.local):
+                place.make(self.unit, new_file.name)
+                self._spaces[tier].add(new_file)
+                return new_file
         return None
 
     def _grow(self, tier: Tier, file: FileName, length: int) -> None:
         """Extend the file. If that fails, the write to it will."""
         files = self._buffer.paths(tier)[file.path]
-        with told(files.local):
+        with warn_once(files.local):
             files.grow(self.unit, file.name, length)
 
     def _undo(self, tier: Tier, place: Place, size: int) -> None:
         files, name = self._buffer.paths(tier)[place.file.path], place.file.name
         before = place.offset + aligned(size) - place.grows_by
         self._spaces[tier].undo(place, size)
-        with told(self._buffer.home.local):
+        with warn_once(self._buffer.home.local):
             if place.grows_by:
                 cut = partial(files.cut, self.unit, name, before)
                 self._buffer.usage.give_back(tier, place.grows_by, cut)
@@ -203,7 +203,7 @@ class ClaimedUnit:
     def view(self, segment: Segment) -> pa.Buffer:
         """Return the segment's bytes, without a copy, for as long as the result is referenced.
 
-        The checksum is verified on a process's first view of a segment. Raises: CorruptError, the
+        The checksum is verified on a process's first view of a segment. Raises: CorruptError: the
         bytes as written are not available (damaged, missing, unreadable); drop the unit.
         """
         return self._buffer.view(self.unit, segment)
@@ -235,7 +235,7 @@ class ClaimedUnit:
 
     def drop(self) -> None:
         """Drop the unit and free all its bytes. Repeatable."""
-        with told(self._buffer.home.local):
+        with warn_once(self._buffer.home.local):
             (self._buffer.home.unit_folder(self.unit) / "note").unlink(missing_ok=True)
         self._replace(EMPTY)
 
@@ -243,7 +243,7 @@ class ClaimedUnit:
         """Spill to "disk" or load to "memory": rewrite segments of the other tier; return the bytes moved.
 
         Contents, order and the caller's bytes are kept; each segment gets a new name. All or
-        nothing (0: nothing to move, or no room there). Reads the bytes. Raises: CorruptError, as
+        nothing (0: nothing to move, or no room there). Reads the bytes. Raises: CorruptError: as
         ``view``.
         """
         moved: list[Segment] = []
@@ -262,12 +262,12 @@ class ClaimedUnit:
         return total
 
     def _keep(self, note: UnitManifest) -> bool:
-        known, given = {*self.segments, *self._written}, note.segments
-        if len(set(given)) < len(given) or not known.issuperset(given):
+        known, wanted = {*self.segments, *self._written}, note.segments
+        if len(set(wanted)) < len(wanted) or not known.issuperset(wanted):
             raise ValueError(
                 "a kept segment was neither kept before nor written by this claim, or is given twice"
             )
-        note = msgspec.structs.replace(note, account=with_sizes(note.account, given))
+        note = msgspec.structs.replace(note, account=with_sizes(note.account, wanted))
         folder = self._buffer.home.unit_folder(self.unit)
         try:
             (folder / "note.new").write_bytes(encode_note(note))
@@ -300,7 +300,7 @@ class ClaimedUnit:
             space = self._spaces[tier]
             for file in space.empty():
                 files, length = self._buffer.paths(tier)[file.path], space.remove(file)
-                with told(files.local):
+                with warn_once(files.local):
                     remove = partial(files.remove, self.unit, file.name)
                     self._buffer.usage.give_back(tier, length, remove)
 
@@ -309,7 +309,7 @@ class ClaimedUnit:
         self._forget(self._written)
         if self._note == EMPTY:
             folder = self._buffer.home.unit_folder(self.unit)
-            with told(self._buffer.home.local):
+            with warn_once(self._buffer.home.local):
                 (folder / "note.new").unlink(missing_ok=True)
                 # The lock last: from here on another process may create and claim the unit again.
                 (folder / "lock").unlink(missing_ok=True)
@@ -322,7 +322,7 @@ def _has_room(files: MappedFiles, size: int) -> bool:
     """Return whether the path is usable and has ``size`` bytes left; warn when it is full."""
     if not files.usable():
         return False
-    with told(files.local):
+    with warn_once(files.local):
         if files.has_room(size):
             return True
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

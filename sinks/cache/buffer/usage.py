@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import struct
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.base.files import lock_within
 from tidegate.sinks.cache.buffer.note import Tier
 
 WAIT_S = 5.0
@@ -45,15 +44,8 @@ def locked(path: Path, wait_s: float = WAIT_S) -> Iterator[int]:
     """Lock the file, created when missing, exclusively. Raises: OSError(EBUSY), not acquired in time."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise OSError(errno.EBUSY, "another process holds the lock", str(path)) from None
-                time.sleep(POLL_S)
+        if not lock_within(fd, wait_s, POLL_S):
+            raise OSError(errno.EBUSY, "another process holds the lock", str(path))
         yield fd
     finally:
         os.close(fd)

@@ -109,15 +109,17 @@ def bigint(number: int) -> bytes:
     return struct.pack(">q", number)
 
 
-def one(head: bytes, *values: bytes) -> Packed:
+def single(head: bytes, *values: bytes) -> Packed:
     """Pack one statement."""
     return Packed(1, head + bound(*values))
 
 
 def joined(parts: Iterable[Packed]) -> Packed:
     """Join all statements, in order."""
-    some = list(parts)
-    return Packed(sum(packed.statements for packed in some), b"".join(packed.body for packed in some))
+    packed_parts = list(parts)
+    return Packed(
+        sum(packed.statements for packed in packed_parts), b"".join(packed.body for packed in packed_parts)
+    )
 
 
 def rows(head: bytes, keys: Any, tail: bytes, values: Any = None) -> Iterator[Packed]:

@@ -36,25 +36,25 @@ class Session(Protocol):
 
 
 def is_made(session: Session) -> bool:
-    """Return whether all tables exist. Raises: ConfigError, one has another shape."""
-    found = _found(session)
-    _check_shapes(session, found)
-    return set(tables()) <= set(found)
+    """Return whether all tables exist. Raises: ConfigError: one has another shape."""
+    existing = _found(session)
+    _check_shapes(session, existing)
+    return set(tables()) <= set(existing)
 
 
 def make(session: Session) -> list[str]:
     """Create the missing parts of keyspace and tables; return descriptions of them.
 
-    On return all nodes agree on them. Repeatable, and safe to race. Raises: ConfigError, the
+    On return all nodes agree on them. Repeatable, and safe to race. Raises: ConfigError: the
     cluster refuses, the number of copies is not known, or a table of tidegate's has another shape.
     """
-    settings, made = session.settings, []
+    settings, created = session.settings, []
     if not session.plain(KEYSPACES, settings.keyspace):
         copies = planned(session)
         if not copies:
             raise ConfigError(
-                f"{session.where}: how many copies should keyspace {settings.keyspace} keep? Say it with"
-                " replication: store_options={'replication': {'<data centre>': 3}}, or a line"
+                f"{session.where}: the number of copies of keyspace {settings.keyspace} is not known: set"
+                " replication, as in store_options={'replication': {'<data centre>': 3}}, or a line"
                 " replication=<data centre>:3 in the file of --store-config"
             )
         places = ", ".join(f"'{dc}': {number}" for dc, number in sorted(copies.items()))
@@ -63,14 +63,14 @@ def make(session: Session) -> list[str]:
             session, f"CREATE KEYSPACE IF NOT EXISTS {settings.keyspace} WITH replication = {replication}"
         )
         shown = ", ".join(f"{dc}: {number}" for dc, number in sorted(copies.items()))
-        made.append(f"keyspace {settings.keyspace} (copies: {shown})")
-    there = _found(session)
+        created.append(f"keyspace {settings.keyspace} (copies: {shown})")
+    existing = _found(session)
     for table, cql in tables().items():
-        if table not in there:
+        if table not in existing:
             _change(session, cql.replace(f" {table} ", f" {settings.keyspace}.{table} ", 1))
-            made.append(f"table {table}")
+            created.append(f"table {table}")
     _check_shapes(session, _found(session))
-    return made
+    return created
 
 
 def planned(session: Session) -> dict[str, int]:
@@ -95,23 +95,23 @@ def _change(session: Session, cql: str) -> None:
 
 def _found(session: Session) -> dict[str, dict[str, str]]:
     """Return tidegate's tables as they are."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    columns: dict[str, dict[str, str]] = defaultdict(dict)
     for column in session.plain(COLUMNS, session.settings.keyspace):
         if column["table_name"] in tables():
-            found[column["table_name"]][column["column_name"]] = shape(
+            columns[column["table_name"]][column["column_name"]] = shape(
                 column["kind"], column["type"], column["position"], column["clustering_order"]
             )
-    return found
+    return columns
 
 
-def _check_shapes(session: Session, found: dict[str, dict[str, str]]) -> None:
+def _check_shapes(session: Session, existing: dict[str, dict[str, str]]) -> None:
     """Raise ConfigError for a table that lacks a column or has it in another shape; more columns are fine."""
-    for table in sorted(found):
+    for table in sorted(existing):
         for column, wanted in shapes()[table].items():
-            is_there = found[table].get(column)
+            is_there = existing[table].get(column)
             if is_there != wanted:
                 named = f"table {table} of keyspace {session.settings.keyspace}"
                 raise ConfigError(
-                    f"{session.where}: {named} is not as tidegate makes it: its column {column} is"
+                    f"{session.where}: {named} differs from tidegate's schema: its column {column} is"
                     f" {is_there or 'missing'}, not {wanted}; use another keyspace, or move that table away"
                 )

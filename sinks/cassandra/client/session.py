@@ -118,7 +118,7 @@ class Session:
     def has_tables(self) -> bool:
         """Return whether the keyspace and its tables exist; checked until they do.
 
-        Raises: ConfigError, a table of tidegate's has another shape.
+        Raises: ConfigError: a table of tidegate's has another shape.
         """
         if not self._tables_seen and schema.is_made(self):
             self._tables_seen = self._ask(self._is_told_of_keyspace)
@@ -174,7 +174,7 @@ class Session:
         server's row.
 
         ``row[0]`` is whether they were applied. Sent once, or with ``again`` until there is a
-        reply, where it does not matter which copy took effect. Raises: StoreUnavailableError, the
+        reply, where it does not matter which copy took effect. Raises: StoreUnavailableError: the
         outcome is unknown.
         """
         if len(steps) == 1:
@@ -190,7 +190,7 @@ class Session:
     def each(self, requests: Iterable[tuple[Any, int]]) -> Iterator[list[Row]]:
         """Yield the rows of many requests (statement, bytes), in order, a bounded number of them at once.
 
-        They must be repeatable, and are repeated. Raises: StoreUnavailableError, one had no reply
+        They must be repeatable, and are repeated. Raises: StoreUnavailableError: one had no reply
         within ``timeout_s``.
         """
         waiting: collections.deque[tuple[Any, Any, int]] = collections.deque()
@@ -228,14 +228,14 @@ class Session:
         """
 
         def ask() -> list[Fields]:
-            found: list[Fields] = []
+            rows: list[Fields] = []
             following, timeout = None, timeout_s or self.settings.timeout_s
             while True:  # one request per page: see ``_page``
                 asked = {"timeout": timeout, "host": host, "paging_state": following}
                 result = self.driver.execute(cql, values or None, **asked)
-                found += [dict(zip(result.column_names, row, strict=True)) for row in result.current_rows]
+                rows += [dict(zip(result.column_names, row, strict=True)) for row in result.current_rows]
                 if (following := result.paging_state) is None:
-                    return found
+                    return rows
 
         return self._ask(ask)
 
@@ -258,15 +258,15 @@ class Session:
 
     def prepared(self, name: str) -> Any:
         """Return a statement, prepared once per session; the driver prepares it on nodes that lack it."""
-        found = self._prepared.get(name)
-        if found is None:
+        statement = self._prepared.get(name)
+        if statement is None:
             with self._lock:
-                found = self._prepared.get(name)
-                if found is None:
-                    found = self._ask(lambda: self.driver.prepare(self.cql(name)))
-                    found.is_idempotent = True
-                    self._prepared[name] = found
-        return found
+                statement = self._prepared.get(name)
+                if statement is None:
+                    statement = self._ask(lambda: self.driver.prepare(self.cql(name)))
+                    statement.is_idempotent = True
+                    self._prepared[name] = statement
+        return statement
 
     def cql(self, name: str) -> str:
         """Return a statement with its keyspace, so that it does not depend on a connection's keyspace."""
@@ -332,17 +332,17 @@ class Session:
         """
 
         def once() -> tuple[Any, Any]:
-            made = self._cluster()
+            connected = self._cluster()
             try:
-                return made, made.connect()
+                return connected, connected.connect()
             except BaseException:
-                made.shutdown()
+                connected.shutdown()
                 raise
 
-        made, driver = self._ask(once)
+        connected, driver = self._ask(once)
         driver.client_protocol_handler = Protocol
         driver.default_fetch_size = FETCH_ROWS
-        return made, driver
+        return connected, driver
 
     def _cluster(self) -> Any:
         settings = self.settings
@@ -358,7 +358,7 @@ class Session:
             row_factory=query.tuple_factory,
         )
         login = PlainTextAuthProvider(settings.username, settings.password) if settings.username else None
-        given = {"protocol_version": 4, "connect_timeout": min(5.0, settings.timeout_s), **settings.passed}
+        options = {"protocol_version": 4, "connect_timeout": min(5.0, settings.timeout_s), **settings.passed}
         return cluster.Cluster(
             list(settings.hosts),
             port=settings.port,
@@ -370,7 +370,7 @@ class Session:
             reconnection_policy=policies.ExponentialReconnectionPolicy(
                 BACK_FIRST_S, BACK_MOST_S, max_attempts=None
             ),
-            **given,
+            **options,
         )
 
     def close(self) -> None:
@@ -396,7 +396,7 @@ def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> 
     if isinstance(error, cassandra.AuthenticationFailed):
         return ConfigError(f"{where}: {error}")
     if isinstance(error, cassandra.InvalidRequest) and any(words in str(error) for words in NOT_LEFT_THERE):
-        return ConfigError(f"{where}: {error}; make the tables with `tidegate init`")
+        return ConfigError(f"{where}: {error}; create the tables with `tidegate init`")
     if isinstance(error, cassandra.InvalidRequest | ErrorMessage):
         return ConfigError(f"{where}: the cluster refuses: {error}")
     return error
@@ -404,7 +404,7 @@ def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> 
 
 def _in_short(error: Exception) -> str:
     if isinstance(error, cassandra.UnresolvableContactPoints):
-        return "none of the hosts' names is known here"
+        return "none of the hosts' names can be resolved here"
     if isinstance(error, cluster.NoHostAvailable) and getattr(error, "errors", None):
         return f"{error.args[0]}: " + "; ".join(f"{host}: {each}" for host, each in error.errors.items())
     return str(error)
@@ -413,13 +413,13 @@ def _in_short(error: Exception) -> str:
 def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
     if settings.tls is None:
         return None
-    given = settings.tls
+    options = settings.tls
     try:
-        context = ssl.create_default_context(cafile=given.get("ssl_ca_certs"))
-        context.check_hostname = bool(given.get("ssl_check_hostname", True))
-        if "ssl_certfile" in given:
+        context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
+        context.check_hostname = bool(options.get("ssl_check_hostname", True))
+        if "ssl_certfile" in options:
             context.load_cert_chain(
-                given["ssl_certfile"], given.get("ssl_keyfile"), given.get("ssl_password")
+                options["ssl_certfile"], options.get("ssl_keyfile"), options.get("ssl_password")
             )
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"store {settings.shown}: TLS cannot be set up: {error}") from error

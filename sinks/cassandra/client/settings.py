@@ -79,24 +79,24 @@ def settings_of(url: str, options: dict[str, Any]) -> CassandraSettings:
     keyspace = unquote(parts.path.strip("/")).lower()  # the form in which CQL takes a name
     if not KEYSPACE.fullmatch(keyspace):
         raise ConfigError(
-            f"{shown}: what follows its hosts is no keyspace: write cassandra://host1,host2/keyspace, a name"
-            " of at most 48 letters, digits and _"
+            f"{shown}: the text after its hosts is no keyspace: write cassandra://host1,host2/keyspace, a"
+            " name of at most 48 letters, digits and _"
         )
     username, password = user_and_password(parts.login)
     if username and password is None and "password" not in options:
         raise ConfigError(
-            f"{shown}: it has a user or a password, which of them cannot be told: write user:password@"
+            f"{shown}: it has either a user or a password, which is ambiguous: write user:password@"
         )
     settings = CassandraSettings(url, hosts, port, keyspace, username, password or "")
     return _with_options(settings, options, shown)
 
 
 def _hosts(parts: Url, shown: str) -> tuple[tuple[str, ...], int]:
-    found = addresses(parts, 0, shown)
-    ports = sorted({each.port for each in found if each.port})
+    nodes = addresses(parts, 0, shown)
+    ports = sorted({each.port for each in nodes if each.port})
     if len(ports) > 1:
         raise ConfigError(f"{shown}: the nodes of a cluster listen on one port, not on {ports}")
-    return tuple(each.host for each in found), ports[0] if ports else PORT
+    return tuple(each.host for each in nodes), ports[0] if ports else PORT
 
 
 def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: str) -> CassandraSettings:
@@ -140,33 +140,35 @@ def _read_level(options: dict[str, Any], shown: str) -> str:
     if level in ("ONE", "TWO", "THREE", "LOCAL_ONE", "ANY"):
         raise ConfigError(
             f"{shown}: read_consistency {level}: a replica that missed a write would answer with an older"
-            " value among newer ones, and nothing would say so; leave it out, and reads overlap with writes"
+            " value among newer ones, unnoticed; leave it out, and reads overlap with writes"
         )
     return _level("read_consistency", options, ("LOCAL_QUORUM", "QUORUM"), shown)
 
 
-def _replication(given: Any, hosts: tuple[str, ...], shown: str) -> dict[str, int]:
+def _replication(option: Any, hosts: tuple[str, ...], shown: str) -> dict[str, int]:
     """Return the copies per data centre. Empty: not given, and not on one machine, where only one
     is possible.
     """
-    if given is None:
+    if option is None:
         return {"": 1} if all(is_loopback(host) for host in hosts) else {}
-    copies = _copies(given) if isinstance(given, str) else {"": given} if isinstance(given, int) else given
-    fits = isinstance(copies, dict) and copies and not isinstance(given, bool)
+    copies = (
+        _copies(option) if isinstance(option, str) else {"": option} if isinstance(option, int) else option
+    )
+    fits = isinstance(copies, dict) and copies and not isinstance(option, bool)
     if not fits or not all(isinstance(n, int) and 1 <= n <= 99 for n in copies.values()):
         raise ConfigError(
-            f"{shown}: replication is {given!r}; give the copies per data centre, as {{'dc1': 3}}, or a"
+            f"{shown}: replication is {option!r}; give the copies per data centre, as {{'dc1': 3}}, or a"
             " number for the local one"
         )
     return dict(copies)
 
 
-def _copies(given: str) -> dict[str, int]:
+def _copies(option: str) -> dict[str, int]:
     """Parse ``3``, or ``dc1:3,dc2:2``, as a file has it; empty if it is neither."""
-    found = re.fullmatch(r"\d+", given.strip())
-    if found:
-        return {"": int(given)}
-    pairs = [re.fullmatch(r"\s*([^:,]+?)\s*:\s*(\d+)\s*", part) for part in given.split(",")]
+    number = re.fullmatch(r"\d+", option.strip())
+    if number:
+        return {"": int(option)}
+    pairs = [re.fullmatch(r"\s*([^:,]+?)\s*:\s*(\d+)\s*", part) for part in option.split(",")]
     return {pair[1]: int(pair[2]) for pair in pairs if pair} if all(pairs) else {}
 
 
@@ -179,7 +181,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_level(written_at: str, asked: str, shown: str) -> str:
-    """Return the read consistency. Raises: ConfigError, the requested one does not overlap with the
+    """Return the read consistency. Raises: ConfigError: the requested one does not overlap with the
     writes.
     """
     allowed = READ_AT[written_at]

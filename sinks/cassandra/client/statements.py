@@ -17,12 +17,12 @@ KEY = re.compile(r"PRIMARY KEY \(\(([^)]*)\)(?:, ([^)]*))?\)")
 @functools.cache
 def statements() -> dict[str, str]:
     """Return every statement by its name. Names are unique over all files."""
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for file in FILES:
         for name, cql in NAMED.findall(_text(file)):
-            assert name not in found, name
-            found[name] = " ".join(cql.split())
-    return found
+            assert name not in by_name, name
+            by_name[name] = " ".join(cql.split())
+    return by_name
 
 
 @functools.cache
@@ -44,9 +44,9 @@ def shape(kind: str, type_: str, position: int, order: str) -> str:
     return f"{type_}, {kind}{at}{f' {order}' if order == 'desc' else ''}"
 
 
-def _shape(made: str) -> dict[str, str]:
-    columns = [(name, type_, static, key) for name, type_, static, key in COLUMN.findall(made)]
-    found = KEY.search(made)
+def _shape(create: str) -> dict[str, str]:
+    columns = [(name, type_, static, key) for name, type_, static, key in COLUMN.findall(create)]
+    found = KEY.search(create)
     partition = found[1].split(", ") if found else [name for name, _, _, key in columns if key]
     clustering = found[2].split(", ") if found and found[2] else []
     shapes = {}
@@ -55,7 +55,7 @@ def _shape(made: str) -> dict[str, str]:
         for of, names in (("partition_key", partition), ("clustering", clustering)):
             if name in names:
                 kind, position = of, names.index(name)
-        shapes[name] = shape(kind, type_, position, "desc" if f"{name} DESC" in made else "asc")
+        shapes[name] = shape(kind, type_, position, "desc" if f"{name} DESC" in create else "asc")
     return shapes
 
 

@@ -42,6 +42,7 @@ from tidegate.sinks.redis.client.replies import (
     why_again,
 )
 from tidegate.sinks.redis.client.settings import RedisSettings
+from tidegate.sinks.redis.client.steps import run_async
 
 AHEAD = 2
 """The most flights (pipeline batches) of one request that are in flight to one server."""
@@ -102,9 +103,9 @@ class AsyncCalls:
     async def run(self, calls: Sequence[Call], listed: Listed) -> list[Any]:
         """Return the replies, in order; a function's refusal is a ``Refused``. All calls must be repeatable.
 
-        Raises: StoreUnavailableError, no answer within ``timeout_s`` of the start of the user's
-        call (``deadline.py``); StoreNotVerifiedError, a server answered that is not listed;
-        ConfigError, the servers refuse this user.
+        Raises: StoreUnavailableError: no answer within ``timeout_s`` of the start of the user's
+        call (``deadline.py``). StoreNotVerifiedError: a server answered that is not listed.
+        ConfigError: the servers refuse this user.
         """
         replies: list[Any] = [None] * len(calls)
         left = list(range(len(calls)))
@@ -139,7 +140,7 @@ class AsyncCalls:
     ) -> tuple[list[int], str]:
         """Send each server the rest of its calls; return those without an answer, and why."""
         if self.closed:
-            raise ConfigError(f"{self.where}: it was closed while it was asked")
+            raise ConfigError(f"{self.where}: it was closed during the call")
         view: View | None = None
         by_node: dict[AsyncNode, list[int]] = {}
         try:
@@ -152,17 +153,17 @@ class AsyncCalls:
             self.servers.forget(view)
             return left, str(error) or type(error).__name__
         # Wait for every exchange, whatever the others raised: no work of this round outlives it.
-        found = await asyncio.gather(
+        results = await asyncio.gather(
             *(self._exchange(view, node, calls, mine, replies, listed) for node, mine in by_node.items()),
             return_exceptions=True,
         )
         again, why = [], ""
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-            if one[0]:
-                again += one[0]
-                why = one[1]
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            if result[0]:
+                again += result[0]
+                why = result[1]
         return sorted(again), why
 
     # -- one server ------------------------------------------------------------------------------
@@ -188,9 +189,9 @@ class AsyncCalls:
                 if not flights:
                     break
                 size, flight = flights[0]
-                found = await flight
+                arrived = await flight
                 del flights[0]
-                for at, reply in zip(mine[read : read + size], found, strict=True):
+                for at, reply in zip(mine[read : read + size], arrived, strict=True):
                     replies[at] = reply
                 read += size
             why = ""
@@ -235,12 +236,12 @@ class AsyncCalls:
         node.ready = True
 
     async def _load(self, node: AsyncNode) -> bool:
-        steps, found = loading(self.where, node.address), None
+        async def ask(command: bytes) -> Any:
+            (reply,) = await node.ask((command,))
+            return reply
+
         try:
-            while True:
-                (found,) = await node.ask((steps.send(found),))
-        except StopIteration as end:
-            return bool(end.value)
+            return await run_async(loading(self.where, node.address), ask)
         except (*DENIED, *LOST, *NOT_NOW):
             raise
         except redis.ResponseError as error:
@@ -300,13 +301,13 @@ class AsyncCalls:
         """Return the reply of every primary to one command; None where one does not answer now."""
         nodes = list(dict.fromkeys(node for _, _, node in view.ranges))
         asked = await asyncio.gather(*(node.ask([content]) for node in nodes), return_exceptions=True)
-        found: list[Any] = []
-        for one in asked:
-            if isinstance(one, BaseException) and not isinstance(one, (redis.RedisError, OSError)):
-                raise one
-            reply = one if isinstance(one, BaseException) else one[0]
-            found.append(None if isinstance(reply, BaseException) else reply)
-        return found
+        replies: list[Any] = []
+        for answer in asked:
+            if isinstance(answer, BaseException) and not isinstance(answer, (redis.RedisError, OSError)):
+                raise answer
+            reply = answer if isinstance(answer, BaseException) else answer[0]
+            replies.append(None if isinstance(reply, BaseException) else reply)
+        return replies
 
     async def _meet(
         self, view: View, node: AsyncNode, server_id: bytes, met: set[bytes], listed: Listed

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from tidegate.base.urls import Address
 from tidegate.sinks.redis.client.channel import AsyncNode, closed, in_time
-from tidegate.sinks.redis.client.replies import pack
 from tidegate.sinks.redis.client.servers import (
-    no_cluster,
-    no_primary,
+    CLUSTER_ANSWERS,
+    CLUSTER_SLOTS,
+    SENTINEL_ANSWERS,
     place_of,
-    primary_among,
-    refused_by_sentinel,
-    slot_ranges,
-    without_words,
+    primary_by,
+    ranges_by,
 )
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.single_flight import SingleFlight
+from tidegate.sinks.redis.client.steps import run_async
 from tidegate.sinks.redis.keys import SLOTS, slot_of
 
 
@@ -32,7 +30,7 @@ class View(NamedTuple):
     ranges: tuple[tuple[int, int, AsyncNode], ...]
 
     def node_of(self, key: bytes) -> AsyncNode:
-        """Return the primary that holds the key. Raises: redis.ClusterDownError, no server does."""
+        """Return the primary that holds the key. Raises: redis.ClusterDownError: no server does."""
         if len(self.ranges) == 1:
             return self.ranges[0][2]
         return self.ranges[place_of(slot_of(key), self.ranges)][2]
@@ -48,13 +46,13 @@ class AsyncServers:
         self._looking = SingleFlight(self._look, closed)
 
     async def view(self) -> View:
-        """Return the primaries, looked up if needed. Raises: redis.RedisError, OSError, it fails now."""
+        """Return the primaries, looked up if needed. Raises: redis.RedisError, OSError: it fails now."""
         if self.known is not None:
             return self.known
         return await in_time(self._looking.result(), self.settings, "the servers were not found in time")
 
     async def view_from(self, node: AsyncNode) -> View:
-        """Return the primaries as this server sees them now. Raises: redis.RedisError, OSError, it fails."""
+        """Return the primaries as this server sees them now. Raises: redis.RedisError, OSError: it fails."""
         if self.settings.kind != "cluster":
             return await self.view()
         view = await self._ask_cluster(node.address)
@@ -99,40 +97,20 @@ class AsyncServers:
         # One attempt per Sentinel: the next one may answer. Its client would retry the same one.
         once = {"retry": Retry(NoBackoff(), 0)}
         sentinel = make(seeds, sentinel_kwargs={**self.settings.sentinel, **once})
-        failed = []
         try:
-            for seed, client in zip(self.settings.seeds, sentinel.sentinels, strict=True):
-                try:
-                    found: Address | Exception | None = primary_among(
-                        await client.sentinel_masters(), sentinel, self.settings
-                    )
-                except (redis.ConnectionError, redis.TimeoutError) as error:
-                    failed.append(f"{seed}: {without_words(error, self.settings)}")
-                    continue
-                except redis.ResponseError as error:
-                    found = refused_by_sentinel(self.settings, error)
-                if isinstance(found, Exception):  # raised here, so that it has no context
-                    raise found
-                if found is not None:
-                    return found
+            steps = primary_by(sentinel, self.settings)
+            return await run_async(steps, lambda client: client.sentinel_masters(), SENTINEL_ANSWERS)
         finally:
             for client in sentinel.sentinels:
                 await client.aclose()
-        raise no_primary(self.settings, failed)
 
     async def _ask_cluster(self, *first: Address) -> View:
         """Ask any server that answers; known servers before those of the URL."""
-        error: Exception | None = None
-        for address in dict.fromkeys([*first, *self._nodes, *self.settings.seeds]):
-            try:
-                (slots,) = await self._node(address).ask([pack((b"CLUSTER", b"SLOTS"))])
-            except (redis.RedisError, OSError) as failed:
-                error = failed
-                continue
-            if not isinstance(slots, Exception):
-                ranges = slot_ranges(slots, address)
-                return View(tuple((last, first, self._node(at)) for last, first, at in ranges))
-            if "cluster support disabled" in str(slots):
-                raise no_cluster(address)
-            error = slots
-        raise redis.ConnectionError(f"no server of the Cluster answered: {error}")
+
+        async def ask(address: Address) -> Any:
+            (slots,) = await self._node(address).ask((CLUSTER_SLOTS,))
+            return slots
+
+        known = [*first, *self._nodes, *self.settings.seeds]
+        ranges = await run_async(ranges_by(known), ask, CLUSTER_ANSWERS)
+        return View(tuple((last, start, self._node(primary)) for last, start, primary in ranges))

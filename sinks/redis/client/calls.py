@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import redis
 import tenacity
@@ -45,6 +46,9 @@ from tidegate.sinks.redis.client.replies import (
     why_again,
 )
 from tidegate.sinks.redis.client.servers import Node, Servers
+from tidegate.sinks.redis.client.steps import run
+
+Result = TypeVar("Result")
 
 AHEAD = 2
 """Flights sent before the first one's replies are read, so that the server never waits for the client."""
@@ -138,8 +142,8 @@ class Calls:
         of calls sent to a server together; at most ``AHEAD`` times as many are queued there. A
         server executes its queue before it serves another client.
 
-        Raises: StoreUnavailableError, no answer within ``timeout_s``, and any of the calls may have
-        taken effect; StoreNotVerifiedError, a server answered that is not listed; ConfigError, the
+        Raises: StoreUnavailableError: no answer within ``timeout_s``, and any of the calls may have
+        taken effect. StoreNotVerifiedError: a server answered that is not listed. ConfigError: the
         servers refuse this user.
         """
         replies: list[Any] = [None] * len(calls)
@@ -154,7 +158,7 @@ class Calls:
     def retrying(self) -> Iterator[tenacity.AttemptManager]:
         """Yield attempts until one does not raise RetryLater.
 
-        Raises: StoreUnavailableError, none succeeded within ``timeout_s`` of the start of the call
+        Raises: StoreUnavailableError: none succeeded within ``timeout_s`` of the start of the call
         (``deadline.py``).
         """
         timeout_s = self.servers.settings.timeout_s
@@ -170,7 +174,7 @@ class Calls:
             raise no_answer(self.where, timeout_s, later, own) from later
 
     def node_of(self, key: bytes) -> Node:
-        """Return the server that holds the key. Raises: StoreUnavailableError, not found within
+        """Return the server that holds the key. Raises: StoreUnavailableError: not found within
         ``timeout_s``.
         """
         for attempt in self.retrying():
@@ -180,22 +184,29 @@ class Calls:
                 except DENIED as error:
                     raise denied(self.where, error) from error
                 except (redis.RedisError, OSError) as error:
-                    self.servers.refresh()
-                    raise RetryLater(str(error) or type(error).__name__) from error
+                    raise self._later(error) from error
+        raise AssertionError
+
+    def _later(self, error: Exception) -> RetryLater:
+        """Return the reason to try again, after the servers are looked up again."""
+        self.servers.refresh()
+        return RetryLater(str(error) or type(error).__name__)
+
+    def on_each_primary(self, work: Callable[[Node], Result]) -> dict[str, Result]:
+        """Return the result of ``work``, which must be repeatable, for every primary, by address."""
+        for attempt in self.retrying():
+            with attempt:
+                try:
+                    return {str(node.address): work(node) for node in self.servers.primaries()}
+                except DENIED as error:
+                    raise denied(self.where, error) from error
+                except (*LOST, *NOT_NOW) as error:
+                    raise self._later(error) from error
         raise AssertionError
 
     def each_primary(self, parts: tuple[bytes, ...]) -> list[Any]:
         """Return the reply of every primary to one repeatable command."""
-        for attempt in self.retrying():
-            with attempt:
-                try:
-                    replies = [self.at(node, parts) for node in self.servers.primaries()]
-                except DENIED as error:
-                    raise denied(self.where, error) from error
-                except (*LOST, *NOT_NOW) as error:
-                    self.servers.refresh()
-                    raise RetryLater(str(error) or type(error).__name__) from error
-        return replies
+        return list(self.on_each_primary(lambda node: self.at(node, parts)).values())
 
     def each_primary_once(self, parts: tuple[bytes, ...]) -> list[Any]:
         """Return the reply of every primary to one repeatable command; None where one does not answer now."""
@@ -210,30 +221,23 @@ class Calls:
 
     def each_primary_scan(self, pattern: str) -> list[Any]:
         """Return the keys that match the pattern, of all primaries."""
-        found: list[Any] = []
-        for attempt in self.retrying():
-            with attempt:
-                found = []
-                try:
-                    for node in self.servers.primaries():
-                        cursor = b""
-                        while cursor != b"0":
-                            scan = (b"SCAN", cursor or b"0", b"MATCH", pattern.encode(), b"COUNT", b"1000")
-                            cursor, keys = self.at(node, scan)
-                            found += keys
-                except DENIED as error:
-                    raise denied(self.where, error) from error
-                except (*LOST, *NOT_NOW) as error:
-                    self.servers.refresh()
-                    raise RetryLater(str(error) or type(error).__name__) from error
-        return found
+
+        def scanned(node: Node) -> list[Any]:
+            keys, cursor = [], b""
+            while cursor != b"0":
+                scan = (b"SCAN", cursor or b"0", b"MATCH", pattern.encode(), b"COUNT", b"1000")
+                cursor, page = self.at(node, scan)
+                keys += page
+            return keys
+
+        return list(itertools.chain.from_iterable(self.on_each_primary(scanned).values()))
 
     def wait_behind(self, call: Call, replicas: int, *, aof: bool) -> tuple[bool, int]:
         """Send a writing call, ignore its reply, then wait for the write on the same connection (T32).
 
         Return whether it is on its own server (fsynced, with ``aof``), and on how many replicas.
 
-        Raises: StoreUnavailableError, no answer; ConfigError, the server has no WAITAOF, or no
+        Raises: StoreUnavailableError: no answer. ConfigError: the server has no WAITAOF, or no
         append-only file.
         """
         limit_s = self.servers.settings.connection["socket_timeout"]
@@ -246,7 +250,7 @@ class Calls:
             connection, _ = node.take()
             connection.send_packed_command([self._encoded(call, node), pack(wait)])
             connection.read_response(disable_decoding=True)
-            found = connection.read_response(disable_decoding=True)
+            confirmed = connection.read_response(disable_decoding=True)
         except redis.ResponseError as error:
             connection.disconnect()  # a reply may be in flight
             if "unknown command" in str(error):
@@ -262,22 +266,16 @@ class Calls:
             raise StoreUnavailableError(f"{self.where}: {node.address}: {error}") from error
         node.give(connection)
         if not aof:
-            return True, int(found)
-        local, on_replicas = found
+            return True, int(confirmed)
+        local, on_replicas = confirmed
         return bool(int(local)), int(on_replicas)
 
     @staticmethod
     def at(node: Node, parts: tuple[bytes, ...]) -> Any:
-        """Return the reply of one server to one command, tried once."""
-        connection, _ = node.take()
-        try:
-            connection.send_packed_command([pack(parts)])
-            reply = connection.read_response(disable_decoding=True)
-        except BaseException:
-            connection.disconnect()
-            node.close()
-            raise
-        node.give(connection)
+        """Return the reply of one server to one command, tried once. Raises: redis.RedisError, OSError."""
+        (reply,) = node.ask((pack(parts),))
+        if isinstance(reply, Exception):
+            raise reply
         return reply
 
     def _round(
@@ -312,7 +310,7 @@ class Calls:
                 why = f"{each.node.address}: {each.failed}"
                 unread = each.calls[each.read :]
                 if once and each.sent > each.read:
-                    raise StoreUnavailableError(f"{self.where}: the answer was lost: {why}")
+                    raise StoreUnavailableError(f"{self.where}: the reply was lost: {why}")
                 later += unread
         unanswered = set(later)
         answered = {at: node for at, node in asked.items() if at not in unanswered}
@@ -396,17 +394,12 @@ class Calls:
 
     def _load(self, node: Node, connection: Any) -> bool:
         """Load the functions on this server; return False where they are barred and EVAL is used."""
-        steps, found = loading(self.where, node.address), None
-        while True:
-            try:
-                command = steps.send(found)
-            except StopIteration as end:
-                return bool(end.value)
-            try:
-                connection.send_packed_command([command])
-                found = connection.read_response()
-            except redis.ResponseError as error:
-                found = error
+
+        def ask(command: bytes) -> Any:
+            connection.send_packed_command([command])
+            return connection.read_response()
+
+        return run(loading(self.where, node.address), ask, (redis.ResponseError,))
 
     # -- replies -----------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class Channel:
                 reply = await self._reply()
                 self._heard_at = self._loop.time()
                 if not self.out:
-                    raise redis.ConnectionError("the server sent what nobody asked for")
+                    raise redis.ConnectionError("the server sent a reply without a request")
                 flight = self.out[0]
                 flight.replies.append(reply)
                 if len(flight.replies) == flight.calls:
@@ -219,7 +219,7 @@ class _Tls(_Ended, SSLConnection):
 
 
 async def connected(address: Address, settings: RedisSettings) -> Any:
-    """Open a connection and log in. Raises: redis.RedisError or OSError, not in time, or refused."""
+    """Open a connection and log in. Raises: redis.RedisError or OSError: not in time, or refused."""
     limits, refused = settings.connection, None
     kind: Any = _Tls if settings.tls else _Plain
     connection = kind(host=address.host, port=address.port, protocol=2, **limits)
@@ -268,11 +268,11 @@ class AsyncNode:
     async def ask(self, contents: Sequence[bytes]) -> list[Any]:
         """Return the replies to one flight; error replies are among them.
 
-        Raises: redis.RedisError or OSError, the connection was lost, or the call's deadline passed
+        Raises: redis.RedisError or OSError: the connection was lost, or the call's deadline passed
         (``deadline.py``). The calls may or may not have taken effect.
         """
         if left_of(self._settings.timeout_s) <= 0:
-            raise redis.TimeoutError("no time was left to ask")
+            raise redis.TimeoutError("no time was left for a request")
         if self._slots.locked():
             await self._wait_for_slot()
         else:
@@ -287,12 +287,12 @@ class AsyncNode:
         return await channel.send(contents, left_of(self._settings.timeout_s))
 
     async def _wait_for_slot(self) -> None:
-        what = f"{FLIGHTS_MAX} requests were out all the time"
+        reason = f"{FLIGHTS_MAX} requests were pending all the time"
         limit_s = min(self._settings.timeout_s, left_of(self._settings.timeout_s))
         try:
             await asyncio.wait_for(self._slots.acquire(), limit_s)
         except asyncio.TimeoutError:
-            raise redis.TimeoutError(what) from None
+            raise redis.TimeoutError(reason) from None
 
     def _free(self) -> Channel | None:
         """Return the connection with the fewest pending flights; None: open another one."""

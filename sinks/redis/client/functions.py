@@ -87,11 +87,11 @@ def _named(library: str) -> bytes:
     """Return the text under a name. Functions are listed one by one: no loop runs while it loads."""
     calls = []
     for table, name in _names():
-        told = f"'{flags(name)}'" if flags(name) else ""
+        shown = f"'{flags(name)}'" if flags(name) else ""
         callback = f"on_stable_slot(writes.{name})" if table == "writes" else f"reads.{name}"
         calls.append(
             f"redis.register_function{{ function_name = '{library}_{name}', callback = {callback},"
-            f" flags = {{ {told} }} }}"
+            f" flags = {{ {shown} }} }}"
         )
     return "\n".join((f"#!lua name={library}", source(), *calls, "")).encode()
 
@@ -108,9 +108,9 @@ def script_of(name: str) -> Script:
 
 
 @functools.cache
-def _script(told: str) -> Script:
+def _script(listed: str) -> Script:
     text = (
-        f"#!lua{' flags=' * bool(told)}{told}\n{source()}\nlocal name = table.remove(ARGV, 1)\n"
+        f"#!lua{' flags=' * bool(listed)}{listed}\n{source()}\nlocal name = table.remove(ARGV, 1)\n"
         "return (reads[name] or on_stable_slot(writes[name]))(KEYS, ARGV)\n"
     )
     return Script(text.encode(), hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode())

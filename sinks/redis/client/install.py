@@ -12,12 +12,12 @@ from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.calls import Calls
 from tidegate.sinks.redis.client.functions import LIBRARY, library, library_name
-from tidegate.sinks.redis.client.replies import DENIED, LOST, NOT_NOW, RetryLater, denied, takes_no_functions
-from tidegate.sinks.redis.client.servers import servers_of
+from tidegate.sinks.redis.client.replies import DENIED, LOST, NOT_NOW, takes_no_functions
+from tidegate.sinks.redis.client.servers import Node, servers_of
 from tidegate.sinks.redis.client.settings import settings_of
 
 Ask = Callable[[tuple[bytes, ...]], Any]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class Installed(NamedTuple):
@@ -38,8 +38,8 @@ def install(url: str, options: dict[str, Any], *, remove_others: bool, dry_run: 
     where = f"store {redact(url)}"
     calls = Calls(servers_of(settings_of(url, options)), where, lambda _: True, frozenset)
     try:
-        found = _on_each(calls, _libraries)
-        for address, texts in found.items():
+        texts_at = _on_each(calls, _libraries)
+        for address, texts in texts_at.items():
             if texts.get(library_name(), library()) != library():
                 raise ConfigError(
                     f"{where}: {address} has a library {library_name()} with another text, which every"
@@ -50,28 +50,24 @@ def install(url: str, options: dict[str, Any], *, remove_others: bool, dry_run: 
             _on_each(calls, lambda ask: _change(ask, remove_others=remove_others))
         return [
             Installed(address, library_name() in texts, tuple(sorted({*texts} - {library_name()})))
-            for address, texts in found.items()
+            for address, texts in texts_at.items()
         ]
     finally:
         calls.servers.close()
 
 
-def _on_each(calls: Calls, work: Callable[[Ask], Found]) -> dict[str, Found]:
+def _on_each(calls: Calls, work: Callable[[Ask], Result]) -> dict[str, Result]:
     """Return the result of ``work``, which must be repeatable, for each primary, by address."""
-    for attempt in calls.retrying():
-        with attempt:
-            found: dict[str, Found] = {}
-            try:
-                for node in calls.servers.primaries():
-                    found[str(node.address)] = work(functools.partial(calls.at, node))
-            except DENIED as error:
-                raise denied(calls.where, error) from error
-            except (*LOST, *NOT_NOW) as error:
-                calls.servers.refresh()
-                raise RetryLater(str(error) or type(error).__name__) from error
-            except redis.ResponseError as error:
-                raise takes_no_functions(calls.where, node.address, error) from error
-    return found
+
+    def at(node: Node) -> Result:
+        try:
+            return work(functools.partial(calls.at, node))
+        except (*DENIED, *LOST, *NOT_NOW):
+            raise
+        except redis.ResponseError as error:
+            raise takes_no_functions(calls.where, node.address, error) from error
+
+    return calls.on_each_primary(at)
 
 
 def _change(ask: Ask, *, remove_others: bool) -> None:
@@ -85,10 +81,6 @@ def _change(ask: Ask, *, remove_others: bool) -> None:
 
 def _libraries(ask: Ask) -> dict[str, bytes]:
     """Return the text of each library of this format, by name."""
-    return _texts(ask((b"FUNCTION", b"LIST", b"LIBRARYNAME", f"{LIBRARY}_*".encode(), b"WITHCODE")))
-
-
-def _texts(reply: list[list[Any]]) -> dict[str, bytes]:
-    """Return the text of each library, by name."""
-    libraries = [dict(zip(one[::2], one[1::2], strict=True)) for one in reply]
-    return {one[b"library_name"].decode(): one[b"library_code"] for one in libraries}
+    reply = ask((b"FUNCTION", b"LIST", b"LIBRARYNAME", f"{LIBRARY}_*".encode(), b"WITHCODE"))
+    libraries = [dict(zip(pairs[::2], pairs[1::2], strict=True)) for pairs in reply]
+    return {fields[b"library_name"].decode(): fields[b"library_code"] for fields in libraries}

@@ -34,23 +34,23 @@ def loading(where: str, address: object) -> Generator[bytes, Any, bool]:
     """Make the functions usable on one server; return whether functions, not EVAL, are used there.
 
     The generator yields the commands to send and is sent their replies, an error as the exception.
-    It runs once for each server. Raises: ConfigError, this user may use neither; the server's other
+    It runs once for each server. Raises: ConfigError: this user may use neither; the server's other
     errors unchanged.
     """
-    found = yield present()
-    if not isinstance(found, Exception):
+    reply = yield present()
+    if not isinstance(reply, Exception):
         return True
-    if barred(found):
+    if barred(reply):
         return False
-    if "not found" not in str(found):
-        raise found
-    found = yield load_library()
-    if not isinstance(found, Exception) or "already exists" in str(found):
+    if "not found" not in str(reply):
+        raise reply
+    reply = yield load_library()
+    if not isinstance(reply, Exception) or "already exists" in str(reply):
         return True
-    if not barred(found):
-        raise found
-    found = yield _present_by_eval()
-    if isinstance(found, DENIED):
+    if not barred(reply):
+        raise reply
+    reply = yield _present_by_eval()
+    if isinstance(reply, DENIED):
         raise not_installed(where, address)
     return False
 

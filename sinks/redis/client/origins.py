@@ -29,15 +29,15 @@ def process_in(info: bytes) -> tuple[bytes, bytes]:
     >>> process_in(b"run_id:abc\r\ntotal_net_repl_input_bytes:0\r\nmaster_replid:123\r\n")
     (b'123', b'abc:0')
     """
-    server, run, received = (found.search(info) for found in (_ID, _RUN, _RECEIVED))
+    server, run, received = (match.search(info) for match in (_ID, _RUN, _RECEIVED))
     process = b":".join((run.group(1), received.group(1))) if run and received else b""
     return server.group(1) if server and b"role:slave" not in info else b"", process
 
 
-def listing(found: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
+def listing(servers: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
     """Return the pointer's fields ``servers`` and ``processes`` for servers that were compared."""
-    processes = (b":".join((server, process)) for server, process in sorted(found.items()) if process)
-    return b",".join(sorted(found)), b",".join(processes)
+    processes = (b":".join((server, process)) for server, process in sorted(servers.items()) if process)
+    return b",".join(sorted(servers)), b",".join(processes)
 
 
 class Origins:
@@ -51,10 +51,10 @@ class Origins:
         self.moved: dict[bytes, bytes] = {}
         self._until: dict[tuple[bytes, bytes], tuple[float, object]] = {}
 
-    def learn(self, processes: bytes | None, found: Mapping[bytes, bytes]) -> None:
+    def learn(self, processes: bytes | None, servers: Mapping[bytes, bytes]) -> None:
         """Note which of the servers found are processes that were listed under another id."""
         listed = {process: server for server, _, process in map(_parted, (processes or b"").split(b","))}
-        for server, process in found.items():
+        for server, process in servers.items():
             before = listed.get(process, server) if process else server
             if before != server:
                 self._same[server] = before
@@ -65,7 +65,9 @@ class Origins:
             return listed
         return listed.union(new for new, old in list(self._same.items()) if old in listed)
 
-    def proves(self, origin: bytes, server: bytes, listed: frozenset[bytes], found: Iterable[bytes]) -> bool:
+    def proves(
+        self, origin: bytes, server: bytes, listed: frozenset[bytes], servers: Iterable[bytes]
+    ) -> bool:
         """Return whether a key group that moved from ``origin`` to ``server`` is whole.
 
         ``found`` are the current primaries, ``listed`` those that the pointer lists. Both must be
@@ -73,7 +75,7 @@ class Origins:
         """
         if self.first(origin) == self.first(server):
             return True
-        primaries = {self.first(each) for each in found}
+        primaries = {self.first(each) for each in servers}
         return primaries <= {self.first(each) for each in listed} and self.first(origin) in primaries
 
     def remember(self, key: bytes, server: bytes, origin: bytes, view: object) -> None:

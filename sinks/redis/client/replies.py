@@ -46,12 +46,12 @@ BUSY = ("BUSY", "LOADING", "NOREPLICAS", "UNBLOCKED")
 DENIED = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 OUT_OF_MEMORY = (
-    "its memory is full: raise maxmemory, or free some (`tidegate vacuum`, smaller keep_versions); what is"
-    " visible stays as it is"
+    "its memory is full: raise maxmemory, or free some (`tidegate vacuum`, smaller keep_versions); the"
+    " visible version is unchanged"
 )
 NOT_SAVED = (
-    "it cannot save what it is given (MISCONF): look at its disk, which is full or failing; what is visible"
-    " stays as it is"
+    "it cannot save its data (MISCONF): check its disk, which is full or failing; the visible version"
+    " is unchanged"
 )
 
 
@@ -134,8 +134,8 @@ def answer_of(
 ) -> Refused | ServerState | NextAction:
     """Classify an error among the replies.
 
-    Raises: StoreUnavailableError, the server's memory or disk is full; ConfigError, it refuses this
-    user, or its error is not known here; CorruptError, a key has a type or a number that no release
+    Raises: StoreUnavailableError: the server's memory or disk is full. ConfigError: it refuses this
+    user, or its error is not known here. CorruptError: a key has a type or a number that no release
     writes.
     """
     message = str(error)
@@ -160,7 +160,7 @@ def answer_of(
         return NextAction.LOOK_AGAIN
     if message.startswith(OTHER_TYPE) or IN_LUA in message:
         raise CorruptError(
-            f"{where}: {address} cannot use what is at {call.key.decode(errors='replace')}: {message};"
+            f"{where}: {address} cannot use the value at {call.key.decode(errors='replace')}: {message};"
             " if somebody changed it, restore the store from a copy"
         )
     raise ConfigError(f"{where}: {address} answered: {message}")
@@ -214,8 +214,8 @@ def not_compared(where: str, address: object) -> StoreNotVerifiedError:
     """Return the error for a server that the pointer does not list."""
     return StoreNotVerifiedError(
         f"{where}: {address} restarted or was promoted, and was not compared with the log"
-        " yet: its last writes may be lost. A running query does so within seconds, `tidegate repair`"
-        " now; then read again"
+        " yet: its last writes may be lost. A running query compares it within seconds, `tidegate"
+        " repair` at once; then read again"
     )
 
 
@@ -225,7 +225,7 @@ def takes_no_functions(where: str, address: object, error: Exception) -> ConfigE
         return full
     if "DB index" in str(error):
         return ConfigError(
-            f"{where}: {address} has no such database: {error}; mend the number behind the '/'"
+            f"{where}: {address} has no such database: {error}; correct the number after the '/'"
         )
     return ConfigError(f"{where}: {address} does not take our functions: {error}")
 

@@ -10,7 +10,7 @@ import abc
 import bisect
 import collections
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -24,7 +24,9 @@ from tidegate.base import forks
 from tidegate.base.deadline import left_of
 from tidegate.base.urls import Address, hide_forms
 from tidegate.errors import ConfigError
+from tidegate.sinks.redis.client.replies import pack
 from tidegate.sinks.redis.client.settings import RedisSettings
+from tidegate.sinks.redis.client.steps import run
 from tidegate.sinks.redis.keys import slot_of
 
 IDLE_MAX = 64
@@ -47,16 +49,11 @@ def slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Addres
 
 
 def place_of(slot: int, ranges: Sequence[tuple[int, int, Any]]) -> int:
-    """Return the index of the range with the slot. Raises: redis.ClusterDownError, none has it."""
+    """Return the index of the range with the slot. Raises: redis.ClusterDownError: none has it."""
     at = bisect.bisect_left(ranges, slot, key=lambda each: each[0])
     if at == len(ranges) or ranges[at][1] > slot:
         raise exceptions.ClusterDownError(f"slot {slot} has no server")
     return at
-
-
-def no_cluster(address: Address) -> ConfigError:
-    """Return the error for a server that is not in a Cluster."""
-    return ConfigError(f"{address} is no Cluster: write redis://{address}")
 
 
 def within(left_s: float, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +98,7 @@ class Node:
     def take(self) -> tuple[Any, bool]:
         """Return a connection for exclusive use, and whether it was used before.
 
-        Raises: redis.TimeoutError, the call's deadline has passed.
+        Raises: redis.TimeoutError: the call's deadline has passed.
         """
         left_s = self._left()
         while self._idle:
@@ -128,10 +125,31 @@ class Node:
             raise refused
         return connection, False
 
+    def ask(self, contents: Sequence[bytes]) -> list[Any]:
+        """Return the replies to some commands in one round trip, tried once; error replies are among them.
+
+        Raises: redis.RedisError or OSError: the connection was lost.
+        """
+        connection, _ = self.take()
+        replies: list[Any] = []
+        try:
+            connection.send_packed_command(contents)
+            for _ in contents:
+                try:
+                    replies.append(connection.read_response(disable_decoding=True))
+                except redis.ResponseError as refusal:
+                    replies.append(refusal)
+        except BaseException:
+            connection.disconnect()
+            self.close()
+            raise
+        self.give(connection)
+        return replies
+
     def limit(self, connection: Any) -> None:
         """Limit the next send and read to the rest of the call's time.
 
-        Raises: redis.TimeoutError, the deadline has passed.
+        Raises: redis.TimeoutError: the deadline has passed.
         """
         _limit(connection, min(self._settings.connection["socket_timeout"], self._left()))
 
@@ -142,7 +160,7 @@ class Node:
     def _left(self) -> float:
         left_s = left_of(self._settings.timeout_s)
         if left_s <= 0:
-            raise redis.TimeoutError(f"no time was left to ask {self.address}")
+            raise redis.TimeoutError(f"no time was left for a request to {self.address}")
         return left_s
 
     def give(self, connection: Any) -> None:
@@ -171,7 +189,7 @@ class Servers(abc.ABC):
 
     @abc.abstractmethod
     def node_of(self, key: bytes) -> Node:
-        """Return the primary that holds the key. Raises: redis.RedisError, it cannot be found now."""
+        """Return the primary that holds the key. Raises: redis.RedisError: it cannot be found now."""
 
     @abc.abstractmethod
     def primaries(self) -> list[Node]:
@@ -182,7 +200,7 @@ class Servers(abc.ABC):
         """Discard the last look-up: the next use looks up again."""
 
     def look_from(self, node: Node) -> None:
-        """Look up the primaries now, as this one sees them. Raises: redis.RedisError, OSError, it fails."""
+        """Look up the primaries now, as this one sees them. Raises: redis.RedisError, OSError: it fails."""
         self.refresh()
 
     def node_at(self, address: Address) -> Node:
@@ -212,31 +230,55 @@ class OneServer(Servers):
         pass
 
 
-def refused_by_sentinel(settings: RedisSettings, error: redis.ResponseError) -> Exception:
-    """Return the error for a Sentinel that answered with an error."""
-    if "unknown command" not in str(error).lower():
-        return without_words(error, settings)
-    hosts = ",".join(str(seed) for seed in settings.seeds)
-    return ConfigError(f"{hosts}: this is no Sentinel; write redis://{settings.seeds[0]} for a single server")
+SENTINEL_ANSWERS = (redis.ConnectionError, redis.TimeoutError, redis.ResponseError)
 
 
-def primary_among(masters: Mapping[str, Any], sentinel: Any, settings: RedisSettings) -> Address | None:
-    """Return the URL's primary among those that a Sentinel knows; None: none is up."""
-    state = masters.get(settings.master)
-    if state is None or not sentinel.check_master_state(state, settings.master):
-        return None
-    return Address(state["ip"], int(state["port"]))
+def primary_by(sentinel: Any, settings: RedisSettings) -> Generator[Any, Any, Address]:
+    """Find the URL's primary: yields the client of each Sentinel, and is sent the primaries that it knows.
 
-
-def no_primary(settings: RedisSettings, failed: Sequence[str]) -> redis.ConnectionError:
-    """Return the error for Sentinels that do not answer or know no primary.
-
-    Not redis-py's own error: most of its releases put every argument of the client into it, its
-    password too.
+    Raises: redis.ConnectionError: no Sentinel answers and knows one that is up. It is not redis-py's own
+    error: most of its releases put every argument of the client into it, its password too. ConfigError: a
+    server is no Sentinel. redis.ResponseError: a Sentinel refuses this user.
     """
-    return redis.ConnectionError(
+    failed = []
+    for seed, client in zip(settings.seeds, sentinel.sentinels, strict=True):
+        masters = yield client
+        if isinstance(masters, redis.ResponseError):
+            if "unknown command" not in str(masters).lower():
+                raise without_words(masters, settings)
+            hosts = ",".join(str(each) for each in settings.seeds)
+            raise ConfigError(
+                f"{hosts}: this is no Sentinel; write redis://{settings.seeds[0]} for a single server"
+            )
+        if isinstance(masters, redis.RedisError):
+            failed.append(f"{seed}: {without_words(masters, settings)}")
+            continue
+        state = masters.get(settings.master)
+        if state is not None and sentinel.check_master_state(state, settings.master):
+            return Address(state["ip"], int(state["port"]))
+    raise redis.ConnectionError(
         f"no Sentinel knows a primary {settings.master!r} that is up{': ' * bool(failed)}{'; '.join(failed)}"
     )
+
+
+CLUSTER_SLOTS = pack((b"CLUSTER", b"SLOTS"))
+CLUSTER_ANSWERS = (redis.RedisError, OSError)
+
+
+def ranges_by(known: Iterable[Address]) -> Generator[Address, Any, list[tuple[int, int, Address]]]:
+    """Find the ranges of slots: yields servers until one is sent back the reply to ``CLUSTER_SLOTS``.
+
+    Raises: redis.ConnectionError: no server answers. ConfigError: one is not in a Cluster.
+    """
+    error: Exception | None = None
+    for address in dict.fromkeys(known):
+        slots = yield address
+        if not isinstance(slots, Exception):
+            return slot_ranges(slots, address)
+        if "cluster support disabled" in str(slots):
+            raise ConfigError(f"{address} is no Cluster: write redis://{address}")
+        error = slots
+    raise redis.ConnectionError(f"no server of the Cluster answered: {error}")
 
 
 class SentinelServers(Servers):
@@ -256,30 +298,13 @@ class SentinelServers(Servers):
             once = {"retry": Retry(NoBackoff(), 0)}
             sentinel = make(seeds, sentinel_kwargs={**within(left_s, self.settings.sentinel), **once})
             try:
-                primary = self._primary = self.node_at(self._ask(sentinel))
+                steps = primary_by(sentinel, self.settings)
+                address = run(steps, lambda client: client.sentinel_masters(), SENTINEL_ANSWERS)
+                primary = self._primary = self.node_at(address)
             finally:
                 for client in sentinel.sentinels:
                     client.close()
         return primary
-
-    def _ask(self, sentinel: Any) -> Address:
-        """Return the primary according to the first Sentinel that knows one."""
-        failed = []
-        for seed, client in zip(self.settings.seeds, sentinel.sentinels, strict=True):
-            try:
-                found: Address | Exception | None = primary_among(
-                    client.sentinel_masters(), sentinel, self.settings
-                )
-            except (redis.ConnectionError, redis.TimeoutError) as error:
-                failed.append(f"{seed}: {without_words(error, self.settings)}")
-                continue
-            except redis.ResponseError as error:
-                found = refused_by_sentinel(self.settings, error)
-            if isinstance(found, Exception):  # raised here, so that it has no context
-                raise found
-            if found is not None:
-                return found
-        raise no_primary(self.settings, failed)
 
     def primaries(self) -> list[Node]:
         return [self.node_of(b"")]
@@ -312,31 +337,15 @@ class ClusterServers(Servers):
 
     def _look(self, *first: Address) -> list[tuple[int, int, Node]]:
         """Ask any server that answers; known servers before those of the URL."""
-        error: Exception | None = None
         with self._lock:
             known = [*first, *self._nodes, *self.settings.seeds]
-        for address in dict.fromkeys(known):
-            node = self.node_at(address)
-            try:
-                connection, _ = node.take()
-                connection.send_command("CLUSTER", "SLOTS")
-                slots = connection.read_response()
-            except redis.ResponseError as refused:
-                if "cluster support disabled" in str(refused):
-                    raise no_cluster(address) from None
-                error = refused
-            except (redis.RedisError, OSError) as failed:
-                error = failed
-            else:
-                node.give(connection)
-                found = [
-                    (last, first, self.node_at(primary))
-                    for last, first, primary in slot_ranges(slots, address)
-                ]
-                self.looks += found != self._last_seen
-                self._ranges = self._last_seen = found
-                return found
-        raise redis.ConnectionError(f"no server of the Cluster answered: {error}")
+        asked = run(
+            ranges_by(known), lambda address: self.node_at(address).ask((CLUSTER_SLOTS,))[0], CLUSTER_ANSWERS
+        )
+        ranges = [(last, start, self.node_at(primary)) for last, start, primary in asked]
+        self.looks += ranges != self._last_seen
+        self._ranges = self._last_seen = ranges
+        return ranges
 
 
 def servers_of(settings: RedisSettings) -> Servers:

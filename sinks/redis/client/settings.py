@@ -67,8 +67,8 @@ class RedisSettings:
     @property
     def secrets(self) -> list[str]:
         """The passwords that are sent to servers."""
-        told = (*self.connection.items(), *self.sentinel.items())
-        return [str(value) for name, value in told if name.endswith("password")]
+        arguments = (*self.connection.items(), *self.sentinel.items())
+        return [str(value) for name, value in arguments if name.endswith("password")]
 
     @property
     def trusts_any_server(self) -> bool:
@@ -94,8 +94,8 @@ def settings_of(url: str, options: dict[str, Any]) -> RedisSettings:
         raise ConfigError(f"store {shown}: write redis+sentinel://host:port,host:port/<name of the primary>")
     if path and (kind == "cluster" or len(path) > 1 or re.fullmatch(r"[0-9]{1,9}", path[0]) is None):
         raise ConfigError(
-            f"store {shown}: what follows its servers is not the number of a database, as in redis://host:6379/0"
-            + "; a Cluster has no others than 0, and none is written" * (kind == "cluster")
+            f"store {shown}: the text after its servers is not the number of a database, as in redis://host:6379/0"
+            + "; a Cluster has only database 0, and its URL has no number" * (kind == "cluster")
         )
     if path:
         connection["db"] = int(path[0])
@@ -114,7 +114,7 @@ def _login(login: str | None, options: dict[str, Any], shown: str) -> dict[str, 
     username, password = user_and_password(login)
     if login and password is None and not options.keys() & {"password", "credential_provider"}:
         raise ConfigError(
-            f"store {shown}: it has a user or a password, which of them cannot be told: write user:password@"
+            f"store {shown}: it has either a user or a password, which is ambiguous: write user:password@"
             " or :password@; user:@ for a user without a password"
         )
     return {name: value for name, value in (("username", username), ("password", password)) if value}
@@ -161,7 +161,7 @@ def _is_verified(options: dict[str, Any]) -> bool:
 
 def _seconds(options: dict[str, Any], name: str, usual: float, shown: str) -> float:
     """Return an option that is a time. None, redis-py's "no limit", is refused: every request has a limit."""
-    given = options.get(name, usual)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 3_600:
-        raise ConfigError(f"store {shown}: {name} is {given!r}; it must be 0 to 3,600 seconds")
-    return float(given)
+    seconds = options.get(name, usual)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 3_600:
+        raise ConfigError(f"store {shown}: {name} is {seconds!r}; it must be 0 to 3,600 seconds")
+    return float(seconds)

@@ -18,9 +18,9 @@ from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import AnotherServerError, number, number_in, readable
 from tidegate.sinks.redis.seals import Header, headers
 
-ANEW = (
-    "nothing was put back; it has to be filled anew: `tidegate store remove`, `tidegate drop --only-stores`,"
-    " `tidegate store add`"
+FILL_AGAIN = (
+    "nothing was put back; it has to be filled from scratch: `tidegate store remove`, `tidegate drop"
+    " --only-stores`, `tidegate store add`"
 )
 
 
@@ -34,35 +34,35 @@ class Fill:
     def begin(self, version: int, epoch: int) -> int:
         """Mark the pointer, then empty every key group below the version in force; return it, or 0: refused.
 
-        Raises: StoreNotVerifiedError, a server was not compared with the log; WalGapError, key
+        Raises: StoreNotVerifiedError: a server was not compared with the log. WalGapError: key
         groups have versions that the pointer does not know.
         """
         space = self._space
         if changed := space.changed_servers():
             raise space.unlisted(changed)
-        found = headers(space)
+        by_group = headers(space)
         pointer = space.pointer()  # after the headers: without a mark by now, no fill had written to them
         if not pointer.visible and not pointer.horizon:
-            _refuse_used(space, found)
-        stands = int(space.ask("mark", number(epoch), number(version)))
-        if not stands:
+            _refuse_used(space, by_group)
+        marked = int(space.ask("mark", number(epoch), number(version)))
+        if not marked:
             return 0
         groups = range(space.made.key_groups)
         began = {group: space.calls.node_of(header_key(space.namespace, group)).server_id for group in groups}
-        self._ask_each("begin_fill", stands, began)
-        self._began = stands, began
-        return stands
+        self._ask_each("begin_fill", marked, began)
+        self._began = marked, began
+        return marked
 
     def end(self, version: int) -> None:
         """Turn the filled layer at this version into the base of every key group.
 
-        Raises: StoreNotVerifiedError, a key group is not at the server where its fill began, so it
+        Raises: StoreNotVerifiedError: a key group is not at the server where its fill began, so it
         may lack a part.
         """
         if changed := self._space.changed_servers():  # before any key group is marked as whole
             raise self._space.unlisted(changed)
-        stands, began = self._began
-        if stands != version or 0 in self._ask_each("end_fill", version, began):
+        marked, began = self._began
+        if marked != version or 0 in self._ask_each("end_fill", version, began):
             raise self._elsewhere(version)
 
     def _ask_each(self, name: str, version: int, began: Mapping[int, bytes]) -> list[int]:
@@ -87,70 +87,72 @@ class Fill:
 def refuse_half_filled(space: RedisNamespace) -> None:
     """Check, before version 1 is published, that no fill has begun.
 
-    Raises: WalGapError, a fill began, and the pointer went back to before its mark.
+    Raises: WalGapError: a fill began, and the pointer went back to before its mark.
     """
     half = [group for group, header in headers(space).items() if header.filling]
     if half and not space.pointer().horizon:
         raise WalGapError(
             f"{space.where}: {len(half)} key groups were being filled from another store, and the pointer's"
-            f" server lost the mark: they have no versions to go on from; {ANEW}"
+            f" server lost the mark: they have no versions to continue from; {FILL_AGAIN}"
         )
 
 
 def lost_while_filled(space: RedisNamespace) -> WalGapError:
     """Return the error for a pointer that was lost while the store was being filled."""
     return WalGapError(
-        f"{space.where}: it was being filled from another store when its pointer was lost; {ANEW}"
+        f"{space.where}: it was being filled from another store when its pointer was lost; {FILL_AGAIN}"
     )
 
 
-def oldest_after_fill(space: RedisNamespace, pointer: Pointer, found: Mapping[int, Header]) -> int:
+def oldest_after_fill(space: RedisNamespace, pointer: Pointer, by_group: Mapping[int, Header]) -> int:
     """Return the oldest version that, after a fill, is compared with the log; for repair.
 
     A key group that lost its header does not affect it: repair searches the log for all of its
-    rows. ``pointer`` was read before the headers. Raises: WalGapError, filled rows, or the progress
-    of a fill, are lost; StoreNotVerifiedError, a fill begins or ends at this moment, repeat.
+    rows. ``pointer`` was read before the headers. Raises: WalGapError: filled rows, or the progress
+    of a fill, are lost. StoreNotVerifiedError: a fill begins or ends at this moment, repeat.
     """
     if pointer.visible:
         (stored,) = space.calls.run([plain(space.meta, b"HGET", space.meta, b"filled")])
         with readable(space.where, "the version that the store was filled at", stored):
             filled = number_in(stored or b"0")
-        lost = [group for group, header in found.items() if header.floor < filled and header.since != 0]
+        lost = [group for group, header in by_group.items() if header.floor < filled and header.since != 0]
         if lost:
             raise WalGapError(
-                f"{space.where}: servers lost a part of what was filled from another store at version"
-                f" {filled}, in {len(lost)} key groups, and the log does not hold it; {ANEW}"
+                f"{space.where}: servers lost rows that were filled from another store at version"
+                f" {filled}, in {len(lost)} key groups, and the log does not have them; {FILL_AGAIN}"
             )
         return filled + 1 if filled else 0
     after = space.pointer()
     if (after.visible, after.horizon) != (0, pointer.horizon):
-        raise StoreNotVerifiedError(f"{space.where}: a fill went on during the repair; repeat it")
+        raise StoreNotVerifiedError(f"{space.where}: a fill ran during the repair; repeat it")
     # On one server, pointer and key groups are of the same moment.
     if space.servers.settings.kind == "cluster":
-        _refuse_ahead(space, pointer.horizon, found)
+        _refuse_ahead(space, pointer.horizon, by_group)
     return ABOVE_ALL if pointer.filling_at else 0
 
 
-def _refuse_ahead(space: RedisNamespace, mark: int, found: Mapping[int, Header]) -> None:
+def _refuse_ahead(space: RedisNamespace, mark: int, by_group: Mapping[int, Header]) -> None:
     """Refuse key groups filled beyond the pointer's version: something may have been visible before."""
     ahead = [
-        group for group, header in found.items() if header.filling > mark or (mark and header.floor >= mark)
+        group
+        for group, header in by_group.items()
+        if header.filling > mark or (mark and header.floor >= mark)
     ]
     if ahead:
         raise WalGapError(
             f"{space.where}: the pointer's server went back to a fill at version {mark}, {len(ahead)} key"
-            f" groups on other servers are beyond it; {ANEW}"
+            f" groups on other servers are beyond it; {FILL_AGAIN}"
         )
 
 
-def _refuse_used(space: RedisNamespace, found: Mapping[int, Header]) -> None:
+def _refuse_used(space: RedisNamespace, by_group: Mapping[int, Header]) -> None:
     used = [
         group
-        for group, header in found.items()
+        for group, header in by_group.items()
         if header.filling or header.newest > 1 or header.floor or header.bases
     ]
     if used:
         raise WalGapError(
             f"{space.where}: nothing is visible, and {len(used)} key groups hold versions: the pointer's"
-            f" server lost it; {ANEW}"
+            f" server lost it; {FILL_AGAIN}"
         )

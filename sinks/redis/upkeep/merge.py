@@ -114,24 +114,24 @@ def merge_all(
 
     ``at_us`` is the time of its decision. Return the number of rows dropped, or that would be.
     """
-    found: dict[tuple[int, str], int] = {}
+    tables: dict[tuple[int, str], int] = {}
     for group, header in headers(space).items():
         for table in {*header.layers, *header.bases}:
-            found[group, table] = starts.get(table, 0)
+            tables[group, table] = starts.get(table, 0)
     if dry_run:
         calls = [
             space.of_group(group, "mergeable", table.encode(), number(upto), number(start), _time(at_us))
-            for (group, table), start in found.items()
+            for (group, table), start in tables.items()
         ]
         steps = [calls[at : at + MERGE_FLIGHTS] for at in range(0, len(calls), MERGE_FLIGHTS)]
         gone = sum(int(rows) for step in steps for rows in space.asked(step, flight=1))
     else:
-        gone, _ = merge(space, found, upto)
-    for group, table in found:
-        following: bytes | None = b"0"
-        while following is not None:
-            looked = expire(space, table, group, following, MERGE_ROWS, upto, at_us, dry_run=dry_run)
-            gone, following = gone + looked.gone, looked.following
+        gone, _ = merge(space, tables, upto)
+    for group, table in tables:
+        cursor: bytes | None = b"0"
+        while cursor is not None:
+            page = expire(space, table, group, cursor, MERGE_ROWS, upto, at_us, dry_run=dry_run)
+            gone, cursor = gone + page.gone, page.cursor
     return gone
 
 
@@ -171,14 +171,14 @@ def sweep(space: RedisNamespace, *, dry_run: bool) -> int:
     _, pattern = patterns(space.namespace)
     calls, drop = [], b"0" if dry_run else b"1"
     for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:d:*")):
-        found = SWEPT.search(key)
-        if found is not None:
-            group, table, version, uuid = found.groups()
+        match = SWEPT.search(key)
+        if match is not None:
+            group, table, version, uuid = match.groups()
             calls.append(space.of_group(int(group), "sweep", table, version, uuid, drop))
     for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:r:*")):
-        found = REBUILT.search(key)
-        if found is not None:
-            group, table, token = found.groups()
+        match = REBUILT.search(key)
+        if match is not None:
+            group, table, token = match.groups()
             calls.append(space.of_group(int(group), "sweep_rebuild", table, token, drop))
     return sum(int(rows) for rows in space.asked(calls))
 
@@ -224,14 +224,14 @@ def _looked_at(space: RedisNamespace) -> tuple[list[int], bool]:
     header.
     """
     keys = [header_key(space.namespace, group) for group in range(space.made.key_groups)]
-    found = space.calls.run([plain(key, b"HMGET", key, b"u", b"s") for key in keys])
+    fields = space.calls.run([plain(key, b"HMGET", key, b"u", b"s") for key in keys])
     nodes, moves = _nodes(space), space.servers.settings.kind == "cluster"
     moved = [
         group
-        for group, (stands, server) in enumerate(found)
-        if moves and stands == space.uuid and server != nodes[group].server_id
+        for group, (owner, server) in enumerate(fields)
+        if moves and owner == space.uuid and server != nodes[group].server_id
     ]
-    return moved, any(stands != space.uuid for stands, _ in found)
+    return moved, any(owner != space.uuid for owner, _ in fields)
 
 
 def missing(space: RedisNamespace, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
@@ -251,7 +251,7 @@ def confirm(space: RedisNamespace, version: int, replicas: int, *, aof: bool) ->
         here, confirmed = space.calls.wait_behind(call, replicas, aof=aof)
         if not here:
             raise StoreUnavailableError(
-                f"{space.where}: a server has not fsynced version {version} in time: look at its disk, and at"
+                f"{space.where}: a server has not fsynced version {version} in time: check its disk, and"
                 " appendfsync, which has to be always or everysec"
             )
         if confirmed < replicas:
@@ -268,8 +268,8 @@ def verify(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[Find
     """Yield what is missing or miscounted of a sealed version; merged key groups cannot be checked
     any more.
     """
-    for group, expected, found in _unfit(space, stamp, counts):
-        yield Finding(f"{space.where}, version {stamp.version}, key group {group}", expected, found)
+    for group, expected, actual in _unfit(space, stamp, counts):
+        yield Finding(f"{space.where}, version {stamp.version}, key group {group}", expected, actual)
 
 
 def _unfit(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[tuple[int, str, str]]:
@@ -279,14 +279,14 @@ def _unfit(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[tupl
         space.of_group(group, "look", number(stamp.version), *(name.encode() for name in names))
         for group, names in tables.items()
     ]
-    for (group, names), (floor, *found) in zip(tables.items(), space.asked(calls), strict=True):
+    for (group, names), (floor, *counted) in zip(tables.items(), space.asked(calls), strict=True):
         if int(floor) >= stamp.version:
             continue
-        for name, sealed, rows in zip(names, found[::2], found[1::2], strict=True):
+        for name, sealed, rows in zip(names, counted[::2], counted[1::2], strict=True):
             wanted = counts[group][name]
             if int(rows) != wanted or (wanted and not int(sealed)):
-                there = f"{int(rows)} rows of table {name}{'' if int(sealed) else ', not sealed'}"
-                yield group, f"{wanted} rows of table {name}, sealed", there
+                actual = f"{int(rows)} rows of table {name}{'' if int(sealed) else ', not sealed'}"
+                yield group, f"{wanted} rows of table {name}, sealed", actual
                 break
 
 
@@ -301,7 +301,7 @@ def size(space: RedisNamespace) -> int:
             keys.update(dict.fromkeys(of))
         keys.update((base_key(space.namespace, group, table), None) for table in header.bases)
     replies = space.calls.run([plain(key, b"MEMORY", b"USAGE", key) for key in keys])
-    return sum(int(found or 0) for found in replies)
+    return sum(int(size_bytes or 0) for size_bytes in replies)
 
 
 def self_check(space: RedisNamespace) -> Iterator[Finding]:
@@ -309,21 +309,21 @@ def self_check(space: RedisNamespace) -> Iterator[Finding]:
     uuid = space.uuid
     groups = range(space.made.key_groups)
     calls = [plain(header_key(space.namespace, group), b"HGET", header_key(space.namespace, group), b"u") for group in groups]  # fmt: skip  # noqa: E501
-    lost = [group for group, found in zip(groups, space.calls.run(calls), strict=True) if found != uuid]
+    lost = [group for group, owner in zip(groups, space.calls.run(calls), strict=True) if owner != uuid]
     for group in lost:
         place = f"{space.where}, key group {group}"
-        yield Finding(place, "its header", "none: its server lost it; `tidegate repair` writes it anew")
+        yield Finding(place, "its header", "none: its server lost it; `tidegate repair` writes it again")
     if lost:
         return
-    there: dict[tuple[int, str], set[int]] = defaultdict(set)
+    existing: dict[tuple[int, str], set[int]] = defaultdict(set)
     _, pattern = patterns(space.namespace)
     for key in space.calls.each_primary_scan(pattern):
-        found = CHANGES.search(key)
-        if found is not None and found.group(4) == uuid:
-            there[int(found.group(1)), found.group(2).decode(errors="replace")].add(int(found.group(3)))
+        owner = CHANGES.search(key)
+        if owner is not None and owner.group(4) == uuid:
+            existing[int(owner.group(1)), owner.group(2).decode(errors="replace")].add(int(owner.group(3)))
     for group, header in headers(space).items():
         for table, versions in sorted(header.layers.items()):
-            missing = sorted(set(versions) - there[group, table])
+            missing = sorted(set(versions) - existing[group, table])
             if missing and missing != [min(versions)]:  # the oldest may just have been merged
                 place = f"{space.where}, key group {group}, table {table}"
                 yield Finding(place, f"changes of versions {missing}, as listed", "none")

@@ -66,9 +66,9 @@ class Rebuild:
         if not horizon or self._pointer.filling_at:
             return {}
         entries = catalog_in(self._space.where, self._space.ask("catalog", *catalog_range(horizon, horizon)))
-        return {table: at.start for entry in entries for table, at in entry.tables.items()}
+        return entries[0].starts if entries else {}
 
-    def discard_again(self, found: Mapping[int, Header]) -> bool:
+    def discard_again(self, by_group: Mapping[int, Header]) -> bool:
         """Discard attempts again where a server went back to before their discard; return whether
         there were any.
 
@@ -79,10 +79,10 @@ class Rebuild:
         discarded, *_ = self._space.ask("begun")
         notes = [note.split(b" ", 2) for note in discarded.split(b",") if note]
         versions, attempts = {int(version) for version, *_ in notes}, [note[-1] for note in notes]
-        groups = [group for group, header in found.items() if header.sealed[1] in attempts]
+        groups = [group for group, header in by_group.items() if header.sealed[1] in attempts]
         for group in groups:
-            lowest = found[group].sealed[0]
-            while lowest - 1 in versions and lowest - 1 > found[group].floor:
+            lowest = by_group[group].sealed[0]
+            while lowest - 1 in versions and lowest - 1 > by_group[group].floor:
                 lowest -= 1
             self._at_its_server(group, "keep_lost", self.token, number(lowest))
             self._at_its_server(
@@ -90,10 +90,10 @@ class Rebuild:
             )
         return bool(groups)
 
-    def find(self, found: Mapping[int, Header], whole: frozenset[bytes]) -> None:
+    def find(self, by_group: Mapping[int, Header], whole: frozenset[bytes]) -> None:
         """Find the losses by the headers. ``whole``: servers that are listed, and unchanged."""
-        changed = self._changed(found, whole)
-        for group, header in found.items():
+        changed = self._changed(by_group, whole)
+        for group, header in by_group.items():
             versions = [since for since in (header.since, changed.get(group)) if since is not None]
             since = min(versions, default=None)
             if self._pointer.filling_at:
@@ -104,7 +104,7 @@ class Rebuild:
                 layers = {table: tuple(versions) for table, versions in header.lost_layers.items()}
                 self.lost.append(Lost(group, self._pointer.horizon, since, layers, dict(header.lost_bases)))
 
-    def _changed(self, found: Mapping[int, Header], whole: frozenset[bytes]) -> dict[int, int]:
+    def _changed(self, by_group: Mapping[int, Header], whole: frozenset[bytes]) -> dict[int, int]:
         """Return, by key group, the oldest version of which its server may have lost a part.
 
         It contains the key groups of servers that changed. Those that moved are included, too,
@@ -117,14 +117,14 @@ class Rebuild:
         """
         unchanged, first = all(server in whole for server in self._began.values()), self._space.origins.first
         newest = {}
-        for group, header in found.items():
+        for group, header in by_group.items():
             server = self._began[group]
             origins = {first(each) for each in ({server, *whole} if unchanged else {server})}
             if server not in whole or first(header.server) not in origins:
                 newest[group] = header.newest
         if self._space.servers.settings.kind != "cluster":
             newest = dict.fromkeys(newest, max(newest.values(), default=0))
-        return {group: max(version, found[group].floor + 1) for group, version in newest.items()}
+        return {group: max(version, by_group[group].floor + 1) for group, version in newest.items()}
 
     def keep_lost(self, group: int, since: int | None) -> None:
         """As ``SupportsRebuild.keep_lost``."""
@@ -166,9 +166,9 @@ class Rebuild:
             gone, key = run.keys.filter(deletes).to_pylist(), self._built(run.group, run.table)
             cuts = range(0, len(gone), FIELDS_MAX)
             calls += [plain(key, b"HDEL", key, *gone[at : at + FIELDS_MAX]) for at in cuts]
-        for some in rows_of(rows):
-            key = self._built(some.run.group, some.run.table)
-            calls.append(Call(key, "", (hset(key, some),)))
+        for piece in rows_of(rows):
+            key = self._built(piece.run.group, piece.run.table)
+            calls.append(Call(key, "", (hset(key, piece),)))
         self._run(calls)
 
     def put_bases(self, group: int, tables: Mapping[str, int], floor: int = 0) -> bool:
@@ -215,8 +215,10 @@ def put_entries(space: RedisNamespace, entries: Iterable[CatalogEntry]) -> int:
     No record shows when a version was published: the time of its decision is used.
     """
     return sum(
-        int(space.ask("put_entries", number(one.version), number(one.decided_at_us), entry_content(one)))
-        for one in entries
+        int(
+            space.ask("put_entries", number(entry.version), number(entry.decided_at_us), entry_content(entry))
+        )
+        for entry in entries
     )
 
 
@@ -225,17 +227,19 @@ def resume(space: RedisNamespace, entry: CatalogEntry, horizon: int, epoch: int,
 
     The log was trimmed after every header had a note, so a header without any was created with the
     pointer. The marks are set first: they remain if this is interrupted, and the pointer shows
-    nothing until then. Raises: WalGapError, the store was being filled.
+    nothing until then. Raises: WalGapError: the store was being filled.
     """
     token = uuid.uuid4().hex[:16].encode()
     with space.relying_on(space.server_ids()):
-        found = headers(space)
-        if any(header.filling for header in found.values()):
+        by_group = headers(space)
+        if any(header.filling for header in by_group.values()):
             raise lost_while_filled(space)
-        if visible and max(max(header.floor, header.whole) for header in found.values()) < horizon - 1:
+        if visible and max(max(header.floor, header.whole) for header in by_group.values()) < horizon - 1:
             return False  # readers of the visible version would lose it, and gain nothing
         new = [
-            group for group, header in found.items() if not (header.newest or header.bases or header.marked)
+            group
+            for group, header in by_group.items()
+            if not (header.newest or header.bases or header.marked)
         ]
         space.asked([space.of_group(group, "keep_lost", token, b"0") for group in new])
     args = (
@@ -265,12 +269,12 @@ def comparing(space: RedisNamespace, epoch: int) -> Iterator[tuple[int, Rebuild]
     with space.relying_on(ids):
         rebuild = Rebuild(space, pointer)
         rebuild.begin()
-        found = headers(space)
-        if rebuild.discard_again(found):
-            found = headers(space)
-        rebuild.find(found, space.trusted_of(ids))
+        by_group = headers(space)
+        if rebuild.discard_again(by_group):
+            by_group = headers(space)
+        rebuild.find(by_group, space.trusted_of(ids))
         try:
-            yield max(pointer.horizon, 1, oldest_after_fill(space, pointer, found)), rebuild
+            yield max(pointer.horizon, 1, oldest_after_fill(space, pointer, by_group)), rebuild
         finally:
             rebuild.drop_what_is_left()
         if space.server_ids() != ids:
@@ -279,7 +283,7 @@ def comparing(space: RedisNamespace, epoch: int) -> Iterator[tuple[int, Rebuild]
         if space.server_ids() != ids:
             raise changed_again(space)
         space.ask("list_servers", number(epoch), *listing(servers))
-        floor = max(header.floor for header in found.values())
+        floor = max(header.floor for header in by_group.values())
         space.lost, space.look_again_at = False, 0.0  # other repairs' marks may be left
         if floor > pointer.horizon:  # the pointer's server lost it: no lease holds what is merged already
             space.ask("announce", number(floor), b"0", b"0", b"0", b"", b"0")

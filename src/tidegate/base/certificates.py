@@ -18,18 +18,18 @@ def over_its_time(said: str, own: str | None) -> str:
     ``said`` is the failed connection's error, ``own`` the file of the client's certificate.
 
     >>> over_its_time("certificate verify failed: certificate has expired", None)
-    "the server's certificate, or who signed it, is over its time: renew it there"
+    "the server's certificate, or its authority's, has expired: renew it there"
     """
     words = said.lower()
     if "certificate is not valid for" in words or "hostname mismatch" in words:
-        return "the server's certificate is of other names: connect by one of them, or give it this one"
+        return "the server's certificate is for other names: connect by one of them, or add this one to it"
     if "certificate has expired" in words:
-        return "the server's certificate, or who signed it, is over its time: renew it there"
+        return "the server's certificate, or its authority's, has expired: renew it there"
     end = end_of(own) if own else None
     ended = end is not None and end < datetime.datetime.now(datetime.timezone.utc)
     if "certificate expired" in words.replace("_", " ") or (ended and any(lost in words for lost in LOST)):
-        since = f" since {end:%Y-%m-%d %H:%M} UTC" if ended else ""
-        return f"this client's certificate {own or ''} is over its time{since}: renew it"
+        since = f" on {end:%Y-%m-%d %H:%M} UTC" if ended else ""
+        return f"this client's certificate {own or ''} has expired{since}: renew it"
     return ""
 
 

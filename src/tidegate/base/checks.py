@@ -4,6 +4,9 @@ preflight.
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 Outcome: TypeAlias = Literal["pass", "warn", "fail"]
@@ -24,3 +27,18 @@ class Check(NamedTuple):
     promise: str
     at: str = ""
     may_be_allowed: bool = True
+
+
+def by_server(checks: Iterable[tuple[str, Check]]) -> Iterator[Check]:
+    """Yield the checks of several servers, given by address: once if all are alike, else with addresses."""
+    alike: dict[Check, list[str]] = defaultdict(list)
+    for address, check in checks:
+        alike[check].append(address)
+    for check, addresses in alike.items():
+        yield check if len(alike) == 1 else check._replace(found=f"{', '.join(addresses)}: {check.found}")
+
+
+def number_of(fields: Mapping[str, str], name: str) -> int | None:
+    """Return a whole number among the fields that a server reported; None: it is not among them."""
+    text = fields.get(name, "")
+    return int(text) if re.fullmatch(r"-?\d+", text) else None

@@ -28,11 +28,11 @@ def json_decoder(kind: type[Kind]) -> msgspec.json.Decoder[Kind]: ...
 def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]: ...
 def json_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """Return the decoder from JSON to this type, the same each time. Threads may share it."""
-    found = _json.get(kind)
-    if found is None:
+    decoder = _json.get(kind)
+    if decoder is None:
         with _one_at_a_time:
-            found = _json[kind] = _json.get(kind) or msgspec.json.Decoder(kind)
-    return found
+            decoder = _json[kind] = _json.get(kind) or msgspec.json.Decoder(kind)
+    return decoder
 
 
 @overload
@@ -41,8 +41,8 @@ def msgpack_decoder(kind: type[Kind]) -> msgspec.msgpack.Decoder[Kind]: ...
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]: ...
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     """Return the decoder from MessagePack to this type, the same each time. Threads may share it."""
-    found = _msgpack.get(kind)
-    if found is None:
+    decoder = _msgpack.get(kind)
+    if decoder is None:
         with _one_at_a_time:
-            found = _msgpack[kind] = _msgpack.get(kind) or msgspec.msgpack.Decoder(kind)
-    return found
+            decoder = _msgpack[kind] = _msgpack.get(kind) or msgspec.msgpack.Decoder(kind)
+    return decoder

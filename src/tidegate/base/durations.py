@@ -18,7 +18,7 @@ Duration = datetime.timedelta | float | str
 """A time to live as the user gave it; a number is seconds."""
 
 
-def duration_us(what: str, given: object) -> int:
+def duration_us(name: str, value: object) -> int:
     """Convert to microseconds.
 
     >>> duration_us("ttl", "7 days") == duration_us("ttl", 604800)
@@ -28,17 +28,17 @@ def duration_us(what: str, given: object) -> int:
     years.
     """
     seconds: float | None = None
-    if isinstance(given, datetime.timedelta):
-        seconds = given.total_seconds()
-    elif isinstance(given, int | float) and not isinstance(given, bool):
-        seconds = given
-    elif isinstance(given, str) and (words := WORDS.fullmatch(given)) and words[2] in UNITS:
+    if isinstance(value, datetime.timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = value
+    elif isinstance(value, str) and (words := WORDS.fullmatch(value)) and words[2] in UNITS:
         seconds = float(words[1]) * UNITS[words[2]]
     if seconds is None:
         raise ConfigError(
-            f"{what} is {given!r}; it must be a duration: seconds, a timedelta, or a number and a unit, as in"
+            f"{name} is {value!r}; it must be a duration: seconds, a timedelta, or a number and a unit, as in"
             " '7 days', '12 hours', '90 min', '30 s'"
         )
     if not LEAST_S <= seconds <= MOST_S:
-        raise ConfigError(f"{what} is {given!r}; it must be 1 second to 36,525 days")
+        raise ConfigError(f"{name} is {value!r}; it must be 1 second to 36,525 days")
     return round(seconds * US)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
+import time
 from pathlib import Path
 
 WINDOW_BYTES = 1024 * 1024
@@ -71,7 +73,7 @@ def create(path: Path, flags: int) -> int:
     """Create a file and open it. In a folder of mode 0700 it has mode 0600, whatever the umask.
 
     In a folder that is open to a group alone, the group has the same rights in the file, too. In
-    any other folder the umask applies. Raises: FileExistsError, it exists.
+    any other folder the umask applies. Raises: FileExistsError: it exists.
     """
     mode = stat.S_IMODE(path.parent.stat().st_mode) & 0o666
     fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
@@ -81,7 +83,7 @@ def create(path: Path, flags: int) -> int:
 
 
 def open_lock(path: Path, *, make: bool) -> int:
-    """Open a lock's file, created if needed. Raises: FileNotFoundError, it does not exist.
+    """Open a lock's file, created if needed. Raises: FileNotFoundError: it does not exist.
 
     Each call has its own descriptor: flock then excludes threads too, not only processes.
     """
@@ -95,6 +97,20 @@ def open_lock(path: Path, *, make: bool) -> int:
     return os.open(path, os.O_RDONLY)
 
 
+def lock_within(fd: int, timeout_s: float, pause_s: float = 0.01) -> bool:
+    """Lock the file exclusively, by flock; return False if another has the lock for all of the time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(pause_s)
+        else:
+            return True
+
+
 def others_may_read(folder: Path) -> bool:
     """Return whether every user of this machine may read it, as far as the folder's own mode determines."""
     return bool(stat.S_IMODE(folder.stat().st_mode) & 0o007)
@@ -103,7 +119,7 @@ def others_may_read(folder: Path) -> bool:
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents, each durable in its parent and for this user alone.
 
-    Raises: FileExistsError, it is no folder.
+    Raises: FileExistsError: it is no folder.
     """
     if folder.is_dir():
         return

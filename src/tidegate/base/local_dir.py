@@ -3,21 +3,18 @@
 ::
 
     <local_dir>/tidegate-<user id>/<namespace uuid>/      mode 0700, this user's alone
-        in-use            the namespace's name; locked (shared) by every process that uses the folder
-        shared/<what>/    for all processes of this user on this host
-        own/<id>.lock     locked by the process that created it, as long as it lives
-        own/<id>/<what>/  for that process alone
+        in-use          the namespace's name; locked (shared) by every process that uses the folder
+        shared/<name>/  for all processes of this user on this host
 
 Correctness never rests on it: missing data is read from the store or the log. So a full or
 read-only disk, or a folder that somebody deleted, causes one warning, and work continues without
-it; the folder is tried again later. A process that opens the folder removes what is stale: private
-data of dead processes, a folder of another uuid with the same namespace's name (that namespace was
-dropped and created again), and any folder unused for ``STALE_S``.
+it; the folder is tried again later. A process that opens the folder removes stale ones: a folder of
+another uuid with the same namespace's name (that namespace was dropped and created again), and any
+folder unused for ``STALE_S``.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import fcntl
@@ -28,11 +25,11 @@ import secrets
 import shutil
 import stat
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from tidegate.base import forks
 from tidegate.errors import ConfigError, CorruptError
 
 logger = logging.getLogger("tidegate")
@@ -47,36 +44,38 @@ TRIES = 5
 """How often a folder is opened again when another process removes it at the same moment."""
 
 _UUID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,63}")
-_WHAT = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _CAUSES = {
     errno.ENOSPC: "the disk is full: free some space there",
     errno.EDQUOT: "the disk quota is used up: raise it",
     errno.EROFS: "it is read-only: mount it writable",
     errno.EACCES: "this user may not write there: give it the right",
     errno.EPERM: "this user may not write there: give it the right",
-    errno.ENOENT: "it was deleted: leave it alone while queries run",
+    errno.ENOENT: "it was deleted: do not delete it while queries run",
 }
 
 LocalDirs = str | Sequence[str] | None
 """The option ``local_dir``: a folder, several (on separate disks), or None for the system's."""
 
 
-def check_local_dir(given: object) -> tuple[str, ...]:
+def check_local_dir(option: object) -> tuple[str, ...]:
     """Return the option's folders, in order, without any access to them.
 
-    Raises: ConfigError, not an absolute path, or not a list of different ones.
+    Raises: ConfigError: not an absolute path, or not a list of different ones.
     """
-    if given is None:
+    if option is None:
         return (_temporary_folder(),)
-    folders = (given,) if isinstance(given, str) else given
+    folders = (option,) if isinstance(option, str) else option
     if isinstance(folders, Sequence) and not isinstance(folders, bytes) and folders:
         texts = tuple(
-            one for one in folders if isinstance(one, str) and Path(one).is_absolute() and "\0" not in one
+            folder
+            for folder in folders
+            if isinstance(folder, str) and Path(folder).is_absolute() and "\0" not in folder
         )
         if len(texts) == len(folders) == len(set(map(Path, texts))):
             return texts
     msg = (
-        f"local_dir is {given!r}; it must be the absolute path of a folder on the hosts' own disk, or a list"
+        f"local_dir is {option!r}; it must be the absolute path of a folder on the hosts' own disk, or a list"
         " of different ones"
     )
     raise ConfigError(msg)
@@ -97,10 +96,10 @@ def _temporary_folder() -> str:
 class LocalDir:
     """One namespace's folder under one ``local_dir`` of this host. Opened on first use.
 
-    ``shared`` and ``own`` return a folder to work in, or None while there is none; call ``failed``
-    when a write or read there went wrong. Safe to use from several threads, and after a fork.
+    ``shared`` returns a folder to work in, or None while there is none; call ``failed`` when a write
+    or read there failed. Safe to use from several threads, and after a fork.
 
-    Raises: CorruptError, the uuid cannot be a folder's name.
+    Raises: CorruptError: the uuid cannot be a folder's name.
     """
 
     def __init__(
@@ -111,27 +110,35 @@ class LocalDir:
         self.root, self.namespace, self.uuid = Path(root), namespace, uuid
         self.path = self.root / f"tidegate-{os.getuid()}" / uuid
         self._now = now
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
         self._pid = os.getpid()
         self._in_use: int | None = None
-        self._own: tuple[Path, int] | None = None
         self._retry_at = 0.0
-        self._told: int | None = None
+        self._failed_with: int | None = None
 
     def __repr__(self) -> str:
         return f"LocalDir({str(self.path)!r})"
 
-    def shared(self, what: str) -> Path | None:
-        """Return the folder ``what`` that all processes on this host share, created when missing.
+    def shared(self, name: str) -> Path | None:
+        """Return the folder of this name that all processes on this host share, created when missing.
 
         None: there is none now, and a warning was logged; continue without it. Repeatable: it is
         cheap, and a deleted folder is created again.
         """
-        return self._folder(lambda: self.path / "shared" / _checked(what))
-
-    def own(self, what: str) -> Path | None:
-        """Return this process's own folder ``what``, removed after the process has ended. As ``shared``."""
-        return self._folder(lambda: self._own_folder() / _checked(what))
+        if _NAME.fullmatch(name) is None:
+            raise ValueError(f"{name!r} is no name of a folder")
+        path = self.path / "shared" / name
+        with self._lock:
+            if self._now() < self._retry_at:
+                return None
+            try:
+                self._open()
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                self._fail(error)
+                return None
+            self._failed_with = None
+            return path
 
     def failed(self, error: OSError) -> None:
         """Report a failed write or read in the folder: one warning, and no use of it for ``RETRY_S``."""
@@ -139,43 +146,24 @@ class LocalDir:
             self._fail(error)
 
     def close(self) -> None:
-        """Remove this process's own data and release the folder. It may be used again."""
+        """Release the folder. It may be used again."""
         with self._lock:
             self._forget_the_parents()
-            own, self._own = self._own, None
-            if own is not None:
-                _remove(own[0])
-                own[0].with_suffix(".lock").unlink(missing_ok=True)
-                os.close(own[1])
             if self._in_use is not None:
                 os.close(self._in_use)
                 self._in_use = None
 
     # -- opening --------------------------------------------------------------------------------
 
-    def _folder(self, place: Callable[[], Path]) -> Path | None:
-        with self._lock:
-            if self._now() < self._retry_at:
-                return None
-            try:
-                self._open()
-                path = place()
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                self._fail(error)
-                return None
-            self._told = None
-            return path
-
     def _fail(self, error: OSError) -> None:
         self._retry_at = self._now() + RETRY_S
         number = error.errno or 0
-        if self._told == number:
+        if self._failed_with == number:
             return
-        self._told = number
+        self._failed_with = number
         cause = _CAUSES.get(number, str(error))
         logger.warning(
-            "local_dir %s: %s (%s). The work goes on without it, from the store and in memory; %s, or it is"
+            "local_dir %s: %s (%s). Work continues without it, from the store and in memory; %s. It is"
             " tried again in %.0f s",
             self.path, cause, error, _way_out(self.root), RETRY_S,
         )  # fmt: skip
@@ -200,46 +188,21 @@ class LocalDir:
             raise OSError(errno.EBUSY, "another process keeps removing it", str(self.path))
         os.pwrite(self._in_use, self.namespace.encode(), 0)
         os.utime(self._in_use)
-        for folder in ("shared", "own"):
-            (self.path / folder).mkdir(mode=0o700, exist_ok=True)
         self._sweep()
 
-    def _own_folder(self) -> Path:
-        if self._own is not None:
-            path, lock = self._own
-            if _still_names(path.with_suffix(".lock"), lock):
-                path.mkdir(mode=0o700, exist_ok=True)
-                return path
-            os.close(lock)
-            self._own = None
-        for _ in range(TRIES):
-            path = self.path / "own" / f"{os.getpid()}-{secrets.token_hex(4)}"
-            taken = _locked(path.with_suffix(".lock"), fcntl.LOCK_EX, create=True)
-            if taken is not None:
-                path.mkdir(mode=0o700)
-                self._own = path, taken
-                return path
-        raise OSError(errno.EBUSY, "another process keeps removing it", str(self.path))
-
     def _forget_the_parents(self) -> None:
-        """Close the inherited descriptors after a fork: the locks stay with the parent."""
+        """Close the inherited descriptor after a fork: the lock stays with the parent."""
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
-        for fd in (self._in_use, self._own[1] if self._own else None):
-            if fd is not None:
-                os.close(fd)
-        self._in_use, self._own = None, None
+        if self._in_use is not None:
+            os.close(self._in_use)
+            self._in_use = None
 
     # -- cleaning -------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         """Remove stale data. The next process that opens the folder removes the rest."""
-        for lock in sorted((self.path / "own").glob("*.lock")):
-            with _unused(lock) as unused:
-                if unused:
-                    _remove(lock.with_suffix(""))
-                    lock.unlink(missing_ok=True)
         for other in sorted(self.path.parent.iterdir()):
             if ".swept-" in other.name:
                 _remove(other)
@@ -265,17 +228,11 @@ def _way_out(root: Path) -> str:
     return "set local_dir to another folder of this host's disk"
 
 
-def _checked(what: str) -> str:
-    if _WHAT.fullmatch(what) is None:
-        raise ValueError(f"{what!r} is no name of a folder")
-    return what
-
-
 def _sandbox(path: Path) -> None:
     """Create the folder for this user alone; refuse one that another user created or may enter."""
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         why = "it is not a folder of this user alone (mode 0700): remove it"
         raise OSError(0, why, str(path))
 
@@ -327,26 +284,19 @@ def _remove(path: Path) -> None:
 # -- one per process ------------------------------------------------------------------------------
 
 _open_dirs: dict[tuple[str, str], LocalDir] = {}
-_open_dirs_lock = threading.Lock()
+_open_dirs_lock = forks.Lock()
 
 
-def local_dirs(given: LocalDirs, namespace: str, uuid: str) -> list[LocalDir]:
+def local_dirs(option: LocalDirs, namespace: str, uuid: str) -> list[LocalDir]:
     """Return this process's handles on a namespace's folders, one for each that the option names.
 
     The same objects each time. No folder is created before it is requested. Raises: as
     ``check_local_dir`` and ``LocalDir``.
     """
-    found = []
+    handles = []
     with _open_dirs_lock:
-        for root in check_local_dir(given):
+        for root in check_local_dir(option):
             if (root, uuid) not in _open_dirs:
                 _open_dirs[root, uuid] = LocalDir(root, namespace, uuid)
-            found.append(_open_dirs[root, uuid])
-    return found
-
-
-@atexit.register
-def _close_all() -> None:
-    for local in _open_dirs.values():
-        with contextlib.suppress(OSError):  # the next process that opens the folder sweeps the rest
-            local.close()
+            handles.append(_open_dirs[root, uuid])
+    return handles

@@ -30,12 +30,12 @@ ESCAPED_MAX = 40
 CUT = 14
 
 
-def check_name(what: str, name: object) -> str:
+def check_name(kind: str, name: object) -> str:
     """Return the name itself. Raises: ConfigError when it is not ``[A-Za-z0-9_.-]{1,64}``."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         misplaced = isinstance(name, str) and re.search("://|@", name)  # a URL in the wrong place
         shown = redact(str(name)) if misplaced else repr(name)
-        msg = f"{what} name {shown} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
+        msg = f"{kind} name {shown} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
         raise ConfigError(msg)
     return name
 
@@ -46,10 +46,10 @@ def check_token(token: object) -> str:
     It stays in the log's state for the namespace's whole life, so it is short.
     """
     if not isinstance(token, str) or not 0 < len(token) <= TOKEN_MAX or not token.isprintable():
-        given = repr(token)
-        given = given if len(given) <= TOKEN_MAX else f"{given[:TOKEN_MAX]}... ({len(given)} characters)"
+        shown = repr(token)
+        shown = shown if len(shown) <= TOKEN_MAX else f"{shown[:TOKEN_MAX]}... ({len(shown)} characters)"
         msg = (
-            f"token={given}: give the load a name of its own, such as '2026-11-21': a text of 1 to"
+            f"token={shown}: give the load a name of its own, such as '2026-11-21': a text of 1 to"
             f" {TOKEN_MAX} printable characters; it is loaded once per token"
         )
         raise ConfigError(msg)

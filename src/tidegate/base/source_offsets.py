@@ -32,23 +32,23 @@ def offsets_in(text: str) -> Iterator[Any]:
         rest = rest[end:].lstrip(", ")
 
 
-def checked_offsets(given: object) -> dict[tuple[str, int], int]:
-    """Return the records' offsets by topic and partition. Raises: ConfigError, they have another form.
+def checked_offsets(value: object) -> dict[tuple[str, int], int]:
+    """Return the records' offsets by topic and partition. Raises: ConfigError: they have another form.
 
     >>> checked_offsets({"orders": {0: 41}})
     {('orders', 0): 41}
     """
-    found = {}
-    if isinstance(given, Mapping):
-        for topic, partitions in given.items():
+    offsets = {}
+    if isinstance(value, Mapping):
+        for topic, partitions in value.items():
             for partition, offset in partitions.items() if isinstance(partitions, Mapping) else ():
                 number = int(partition) if str(partition).isdecimal() else -1
                 if isinstance(topic, str) and number >= 0 and type(offset) is int and offset >= 0:
-                    found[topic, number] = offset
-        if found and len(found) == sum(map(len, given.values())):
-            return found
+                    offsets[topic, number] = offset
+        if offsets and len(offsets) == sum(map(len, value.values())):
+            return offsets
     raise ConfigError(
-        f"offsets is {given!r}; it must be the records' offsets by topic and partition, as in"
+        f"offsets is {value!r}; it must be the records' offsets by topic and partition, as in"
         ' {"orders": {0: 41}}'
     )
 

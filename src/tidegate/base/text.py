@@ -26,7 +26,7 @@ def _plain(value: Any) -> Any:
         case dict():
             return {k if isinstance(k, str) else cell(k): _plain(v) for k, v in value.items()}
         case list() | tuple():
-            return [_plain(one) for one in value]
+            return [_plain(item) for item in value]
         case _:
             return value
 

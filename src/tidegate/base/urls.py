@@ -104,7 +104,7 @@ def parts_of(url: str) -> Url | None:
 
 
 def servers_at(url: str) -> Url:
-    """Split the URL of a store on servers. Raises: ConfigError, it cannot be parsed."""
+    """Split the URL of a store on servers. Raises: ConfigError: it cannot be parsed."""
     parts, shown = parts_of(url), f"store {redact(url)}"
     if "://" not in url:
         raise ConfigError(f"{shown}: write {url.partition(':')[0]}:// and then its servers")
@@ -119,25 +119,25 @@ def servers_at(url: str) -> Url:
 
 
 def addresses(parts: Url, port: int, shown: str) -> tuple[Address, ...]:
-    """Return the servers of a URL; ``port`` is the default port. Raises: ConfigError, one is no address."""
+    """Return the servers of a URL; ``port`` is the default port. Raises: ConfigError: one is no address."""
     for number, host in enumerate(parts.hosts, 1):
         if not _is_address(host):
             of = f" ({number} of {len(parts.hosts)})" * (len(parts.hosts) > 1)
             raise ConfigError(
-                f"{shown}: what follows {'the login' if parts.login else '://'} is not host:port{of}: write"
+                f"{shown}: the text after {'the login' if parts.login else '://'} is not host:port{of}: write"
                 f" {parts.scheme}://user:password@host:port, host:port alone without a login"
             )
-    found = [HOST.fullmatch(host) for host in parts.hosts]
+    matches = [HOST.fullmatch(host) for host in parts.hosts]
     return tuple(
         Address(each[1].strip("[]").lower() or "localhost", int(each[2] or 0) or port)
-        for each in found
+        for each in matches
         if each
     )
 
 
 def _is_address(text: str) -> bool:
-    found = HOST.fullmatch(text)
-    return found is not None and int(found[2] or 0) <= PORT_MAX
+    match = HOST.fullmatch(text)
+    return match is not None and int(match[2] or 0) <= PORT_MAX
 
 
 def user_and_password(login: str | None) -> tuple[str, str | None]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,23 +22,19 @@ VALUE = "concat('{\"n\":', id, ',\"text\":\"', substr(sha1(cast(id as string)), 
 
 
 @contextlib.contextmanager
-def spark_for(plan: Plan) -> Iterator[SparkSession]:
-    """Yield the active session, or one on the plan's master, which is stopped afterwards."""
+def session(master: str, settings: Mapping[str, Any]) -> Iterator[SparkSession]:
+    """Yield the active session, or one with these settings, which is stopped afterwards."""
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master(plan.master)
-        .appName("tidegate bench")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "2g")
-        .getOrCreate()
-    )
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    builder = SparkSession.builder.master(master).appName("tidegate bench")
+    spark = builder.config(map={**quiet, **settings}).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
+    if "spark.sql.shuffle.partitions" not in settings:
+        spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
     try:
         yield spark
     finally:
@@ -88,36 +83,64 @@ def stream(
 
     TidegateError: the query failed, with its error as the cause, or took longer than ``deadline_s``.
     """
-    done, finished = 0, threading.Event()
+    done = 0
 
     def each(batch: DataFrame, batch_id: int) -> None:
         nonlocal done
-        if done < batches:
-            run(batch, batch_id)
-            done += 1
-        if done == batches:
-            finished.set()
+        run(batch, batch_id)
+        done += 1
 
-    folder = tempfile.mkdtemp(prefix="tidegate-bench-")
-    numbers = (
-        spark.readStream.format("rate-micro-batch")
-        .option("rowsPerBatch", rows)
-        .option("numPartitions", spark.sparkContext.defaultParallelism)
-        .load()
-        .selectExpr("value AS id")
-    )
-    query = rows_of(numbers, keys).writeStream.foreachBatch(each).option("checkpointLocation", folder).start()
-    end = time.monotonic() + plan.deadline_s
+    tasks = spark.sparkContext.defaultParallelism
+    source = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=rows, numPartitions=tasks)
     try:
-        while query.isActive and not finished.wait(0.2) and time.monotonic() < end:
-            pass
-        failed = query.exception()
-    finally:
-        query.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-    if failed is not None:
-        raise TidegateError(f"the query failed: {str(failed).strip().splitlines()[0]}") from failed
-    if done < batches:
+        numbers = source.load().selectExpr("value AS id")
+        run_query(rows_of(numbers, keys), each, lambda: done == batches, plan.deadline_s)
+    except QueryTimeoutError as error:
         within = f"{done} of {batches} batches were written within {plan.deadline_s:g} s"
         msg = f"{within}: take fewer rows, or more time"
-        raise TidegateError(msg)
+        raise TidegateError(msg) from error
+
+
+class QueryTimeoutError(TidegateError):
+    """The query did not finish in time."""
+
+
+def run_query(
+    rows: DataFrame,
+    write: Callable[[DataFrame, int], object],
+    finished: Callable[[], bool],
+    deadline_s: float,
+) -> None:
+    """Call ``write`` for each batch of the stream inside foreachBatch, until ``finished`` after one.
+
+    TidegateError: the query failed, with its error as the cause. QueryTimeoutError: it took longer
+    than ``deadline_s``.
+    """
+    ended = threading.Event()
+
+    def each(batch: DataFrame, batch_id: int) -> None:
+        if not ended.is_set():
+            write(batch, batch_id)
+            if finished():
+                ended.set()
+
+    end = time.monotonic() + deadline_s
+    with running(rows.writeStream.foreachBatch(each)) as query:
+        while query.isActive and not ended.wait(0.1) and time.monotonic() < end:
+            pass
+        failed = query.exception()
+    if failed is not None:
+        raise TidegateError(f"the query failed: {str(failed).strip().splitlines()[0]}") from failed
+    if not ended.is_set():
+        raise QueryTimeoutError(f"the query did not finish within {deadline_s:g} s")
+
+
+@contextlib.contextmanager
+def running(writer: Any) -> Iterator[Any]:
+    """Start the query of a DataStreamWriter, with a checkpoint of its own; stop it afterwards."""
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-", ignore_cleanup_errors=True) as folder:
+        query = writer.option("checkpointLocation", folder).start()
+        try:
+            yield query
+        finally:
+            query.stop()

@@ -24,7 +24,7 @@ td.bar { width: 36%; } td:first-child { width: 26%; }
 """
 
 PROMISE = (
-    "Medians and percentiles of one run, all in turns on the same servers. The others promise nothing:"
+    "Medians and percentiles of one run, all alternating on the same servers. The others promise nothing:"
     " no version, no log, nothing atomic."
 )
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.base import failpoints
-from tidegate.bench.baselines.interface import KEY, Rivals
+from tidegate.bench.baselines.interface import KEY, Baselines
 from tidegate.bench.batches import sink_for, spark_rows, stream
 from tidegate.bench.plan import TABLE, Plan
 from tidegate.bench.report import Figure, compared
@@ -30,13 +30,13 @@ Key = TypeVar("Key")
 Samples = dict[str, list[float]]
 
 
-def throughput(spark: SparkSession, plan: Plan, rivals: Rivals) -> list[Figure]:
+def throughput(spark: SparkSession, plan: Plan, baselines: Baselines) -> list[Figure]:
     """Measure rows per second of each writer.
 
     All write each batch, alternately first; the first batch warms up.
     """
     sink = sink_for(plan, "large")
-    names = [*rivals.writers, OURS]
+    names = [*baselines.writers, OURS]
     per_s: Samples = {name: [] for name in names}
     phases: Samples = defaultdict(list)
 
@@ -47,7 +47,7 @@ def throughput(spark: SparkSession, plan: Plan, rivals: Rivals) -> list[Figure]:
             if name == OURS:
                 sink(batch, batch_id)
             else:
-                rivals.writers[name](batch)
+                baselines.writers[name](batch)
             per_s[name].append(plan.rows / (time.perf_counter() - started))
         for name, took in sink.last_phases.items():
             phases[name].append(took)
@@ -82,7 +82,7 @@ def _whole_stream(spark: SparkSession, plan: Plan, mode: str) -> float:
     return plan.rows * plan.rounds / (began[-1] - began[1])
 
 
-def latency(spark: SparkSession, plan: Plan, _: Rivals) -> list[Figure]:
+def latency(spark: SparkSession, plan: Plan, _: Baselines) -> list[Figure]:
     """Measure milliseconds of foreachBatch for small batches: in ours, and in one that only collects."""
     took: Samples = {}
     sink = sink_for(plan, "small")
@@ -113,10 +113,10 @@ def latency(spark: SparkSession, plan: Plan, _: Rivals) -> list[Figure]:
     return figures
 
 
-def reads(spark: SparkSession, plan: Plan, rivals: Rivals) -> list[Figure]:
+def reads(spark: SparkSession, plan: Plan, baselines: Baselines) -> list[Figure]:
     """Measure reads of one key and of a thousand, at one version, against the bare client on its own rows."""
     static = spark_rows(spark, plan)
-    list(rivals.writers.values())[-1](static)
+    list(baselines.writers.values())[-1](static)
     with contextlib.closing(sink_for(plan, "reads")) as sink:
         sink.load({TABLE: static}, token=plan.mark)
     chance, ours = random.Random(1), f"{OURS}, a snapshot"
@@ -132,20 +132,20 @@ def reads(spark: SparkSession, plan: Plan, rivals: Rivals) -> list[Figure]:
         def get_many(asked: Sequence[str]) -> int:
             return len(table.get_many(asked))
 
-        one: Samples = {rivals.reader: [], ours: []}
-        several: Samples = {rivals.reader: [], ours: []}
+        one: Samples = {baselines.reader: [], ours: []}
+        several: Samples = {baselines.reader: [], ours: []}
         for at, key in enumerate(keys):
-            one[rivals.reader].append(_us(rivals.get, key, 1))
+            one[baselines.reader].append(_us(baselines.get, key, 1))
             one[ours].append(_us(get, key, 1))
             if at % EACH == 0:
-                several[rivals.reader].append(_us(rivals.get_many, many, len(many)))
+                several[baselines.reader].append(_us(baselines.get_many, many, len(many)))
                 several[ours].append(_us(get_many, many, len(many)))
     figures = compared("reads", "one key, p50", "us", one, ours=[ours])
     figures += compared("reads", "one key, p99", "us", one, ours=[ours], at=0.99)
     return figures + compared("reads", f"{len(many):,} keys at once, p50", "us", several, ours=[ours])
 
 
-def recovery(spark: SparkSession, plan: Plan, _: Rivals) -> list[Figure]:
+def recovery(spark: SparkSession, plan: Plan, _: Baselines) -> list[Figure]:
     """Measure seconds from decided to visible: by the query itself, and by a recovery from the log alone."""
     rows, took = spark_rows(spark, plan), defaultdict[str, list[float]](list)
     for number in range(plan.rounds + 1):

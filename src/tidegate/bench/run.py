@@ -17,8 +17,8 @@ import pyspark
 import tidegate
 from tidegate.base.urls import redact
 from tidegate.bench import parts
-from tidegate.bench.baselines.interface import Rivals, rivals_for
-from tidegate.bench.batches import spark_for
+from tidegate.bench.baselines.interface import Baselines, baselines_for
+from tidegate.bench.batches import session
 from tidegate.bench.plan import PARTS, Plan
 from tidegate.bench.report import Report
 from tidegate.committers.local_coordinator import coordinator_for
@@ -46,19 +46,19 @@ def run(plan: Plan, progress: Progress | None = None) -> Report:
     with coordinator_for(
         plan.endpoints("large")
     ) as coordinator:  # raises here, in plain words, if a server does not answer
-        coordinator.catch_up_log()
+        coordinator.decisions.catch_up()
         coordinator.store.prepare()
         coordinator.store.identity()
     with contextlib.ExitStack() as ending:
-        rivals = rivals_for(plan)
-        ending.callback(_remove, rivals, report)
-        report.left_out += rivals.left_out
-        with spark_for(plan) as spark:
+        baselines = baselines_for(plan)
+        ending.callback(_remove, baselines, report)
+        report.left_out += baselines.left_out
+        with session(plan.master, {"spark.driver.memory": "2g"}) as spark:
             report.settings["cores"] = str(spark.sparkContext.defaultParallelism)
             for part in (each for each in PARTS if each in plan.parts):
                 tell(f"{part}: measuring")
                 try:
-                    report.figures += getattr(parts, part)(spark, plan, rivals)
+                    report.figures += getattr(parts, part)(spark, plan, baselines)
                 finally:
                     tell(f"{part}: removing what it wrote")
                     for named in NAMESPACES[part]:
@@ -67,11 +67,11 @@ def run(plan: Plan, progress: Progress | None = None) -> Report:
     return report
 
 
-def _remove(rivals: Rivals, report: Report) -> None:
+def _remove(baselines: Baselines, report: Report) -> None:
     try:
-        rivals.remove()
+        baselines.remove()
     except Exception as error:  # noqa: BLE001 - a client's own; what was measured is not lost for it
-        report.left_out.append(f"the rivals' rows may still be there: {error}")
+        report.left_out.append(f"the baselines' rows may still be there: {error}")
 
 
 def _removed(plan: Plan, named: str) -> list[str]:

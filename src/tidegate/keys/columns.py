@@ -42,10 +42,12 @@ def key_columns(keys: Any, columns: Sequence[KeyColumn]) -> list[tuple[str, Any]
     makes of values of these types.
     """
     parts = parts_of(keys, len(columns))
-    found = [(column.name, _values(part, column.type)) for column, part in zip(columns, parts, strict=True)]
+    named_values = [
+        (column.name, _values(part, column.type)) for column, part in zip(columns, parts, strict=True)
+    ]
     if len(columns) > 1 and not pc.all(pc.equal(_joined(parts), keys), min_count=0).as_py():
         raise ValueError("the length of a part is not written as a number is")
-    return found
+    return named_values
 
 
 def _values(part: Any, kind: str) -> Any:
@@ -55,14 +57,14 @@ def _values(part: Any, kind: str) -> Any:
     text = part.cast(pa.string())
     if kind == "string":
         return text
-    found = text if kind not in CASTS else text.cast(CASTS[kind])
+    values = text if kind not in CASTS else text.cast(CASTS[kind])
     if kind in CASTS:
-        same = pc.equal(found.cast(pa.string()), text)
+        same = pc.equal(values.cast(pa.string()), text)
         if kind == "date":  # Arrow has a year 0, Python has not
             same = pc.and_(same, pc.greater_equal(text, "0001"))
         if not pc.all(same, min_count=0).as_py():
             raise ValueError(f"it is not written as a key of type {kind} is")
-        return found
+        return values
     looks_like = decimal_pattern(kind).fullmatch
     if not all(map(looks_like, text.to_pylist())):  # Arrow ends the process at some other texts
         raise ValueError(f"it is not written as a key of type {kind} is")
@@ -73,12 +75,12 @@ def _values(part: Any, kind: str) -> Any:
 
 
 def parts_of(keys: Any, count: int) -> list[Any]:
-    """Return the text of each key column. Raises: ValueError, some key does not have ``count`` parts."""
+    """Return the text of each key column. Raises: ValueError: some key does not have ``count`` parts."""
     return [keys] if count == 1 else _netstrings(keys, count)
 
 
 def _netstrings(keys: Any, count: int) -> list[Any]:
-    """Split composite keys column by column. Raises: ValueError, some key is not ``count`` netstrings."""
+    """Split composite keys column by column. Raises: ValueError: some key is not ``count`` netstrings."""
     rows = len(keys)
     offsets = np.frombuffer(keys.buffers()[1], np.int32, rows + 1, keys.offset * 4).astype(np.int64)
     data = keys.buffers()[2]

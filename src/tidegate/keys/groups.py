@@ -4,8 +4,7 @@
 function (signed there), so the JVM computes it for rows, and any language can for readers.
 
 The task of a key group follows Flink's split (FLINK-3755): ``group * parallelism // key_groups``,
-contiguous, sizes within one of each other. Heron's split, the other published one, is next to it;
-docs/decisions explains why the first is used.
+contiguous, sizes within one of each other. docs/decisions/0002 compares it with Heron's.
 """
 
 from __future__ import annotations
@@ -74,22 +73,6 @@ def groups_of(task: int, parallelism: int, key_groups: int) -> range:
     return range(first, end)
 
 
-def heron_task_of(group: int, parallelism: int, key_groups: int) -> int:
-    """Return the task in Heron's split: the floor share for each task, the overflow to the first ones."""
-    share, overflow = divmod(key_groups, parallelism)
-    in_fat_tasks = overflow * (share + 1)
-    if group < in_fat_tasks:
-        return group // (share + 1)
-    return overflow + (group - in_fat_tasks) // share
-
-
-def heron_groups_of(task: int, parallelism: int, key_groups: int) -> range:
-    """Return the key groups of a task in Heron's split, inverting ``heron_task_of``."""
-    share, overflow = divmod(key_groups, parallelism)
-    first = task * share + min(task, overflow)
-    return range(first, first + share + (1 if task < overflow else 0))
-
-
 class Shares(NamedTuple):
     """The number of key groups of each of ``parallelism`` tasks; ``with_one_more`` of them have one more."""
 
@@ -104,26 +87,26 @@ class Shares(NamedTuple):
 
 
 def shares(parallelism: int, key_groups: int) -> Shares:
-    """Return how evenly key groups are distributed to tasks, the same in both splits.
+    """Return how evenly key groups are distributed to tasks, the same in Flink's and in Heron's split.
 
     Heron's own example, 10,000 key groups and 900 tasks, is 12 against 11:
 
     >>> shares(900, 10_000), round(shares(900, 10_000).imbalance, 3)
     (Shares(parallelism=900, smallest=11, with_one_more=100), 0.091)
 
-    Raises: ConfigError, more tasks than key groups.
+    Raises: ConfigError: more tasks than key groups.
     """
     smallest, with_one_more = divmod(key_groups, check_parallelism(parallelism, key_groups))
     return Shares(parallelism, smallest, with_one_more)
 
 
 def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int:
-    """Return the parallelism itself. Raises: ConfigError, there are more tasks than key groups."""
+    """Return the parallelism itself. Raises: ConfigError: there are more tasks than key groups."""
     if parallelism > key_groups:
         msg = (
             f"parallelism is {parallelism:,}, there are {key_groups:,} key groups{where}: a task without one"
             f" would have nothing to do. Set parallelism to at most {key_groups:,}; the number of key groups"
-            " is fixed when a namespace is made"
+            " is fixed when a namespace is created"
         )
         raise ConfigError(msg)
     return parallelism
@@ -143,7 +126,7 @@ def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
     >>> encode_key(["N14228"], ["string"]), encode_key(["EWR", 7], ["string", "int"])
     (b'N14228', b'3:EWR,1:7,')
 
-    Raises: BadRecordError, a value is null, or not of its column's type.
+    Raises: BadRecordError: a value is null, or not of its column's type.
     """
     if len(values) != len(types):
         msg = f"the key has {len(types)} columns ({', '.join(types)}), {len(values)} values were given"
@@ -157,7 +140,7 @@ def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
 def decode_key(key: bytes, types: Sequence[str]) -> object:
     """Decode a key, inverting ``encode_key``: one value for one column, a tuple for several.
 
-    Raises: CorruptError, these bytes are no key of these columns, or not as ``encode_key`` writes
+    Raises: CorruptError: these bytes are no key of these columns, or not as ``encode_key`` writes
     it.
     """
     try:
@@ -177,19 +160,12 @@ def decode_key(key: bytes, types: Sequence[str]) -> object:
 
 
 def _netstring(content: bytes) -> tuple[bytes, bytes]:
-    """Return the first netstring's content, and the rest. Raises: ValueError, there is none."""
+    """Return the first netstring's content, and the rest. Raises: ValueError: there is none."""
     length, _, rest = content.partition(b":")
     end = int(length)
     if length != b"%d" % end or end < 0 or rest[end : end + 1] != b",":
         raise ValueError
     return rest[:end], rest[end + 1 :]
-
-
-def decimal_scale(kind: str) -> int | None:
-    """Return the scale of a ``decimal(p,s)`` type name, None for any other type."""
-    if not kind.startswith("decimal("):
-        return None
-    return int(kind.removesuffix(")").rpartition(",")[2])
 
 
 def _encode_one(value: object, kind: str) -> bytes:
@@ -208,30 +184,25 @@ def _encode_one(value: object, kind: str) -> bytes:
                 return b"%d" % value
         case "date", datetime.date() if not isinstance(value, datetime.datetime):
             return value.isoformat().encode()
-        case _, int() | decimal.Decimal() if (scale := decimal_scale(kind)) is not None:
-            if not isinstance(value, bool):
-                return _encode_decimal(decimal.Decimal(value), kind, scale)
+        case _, int() | decimal.Decimal() if kind.startswith("decimal(") and not isinstance(value, bool):
+            return _encode_decimal(decimal.Decimal(value), kind)
         case _:
             pass
     msg = f"{value!r} ({type(value).__name__}) is not a value of the key column's type, {kind}"
     raise BadRecordError(msg)
 
 
-def _encode_decimal(value: decimal.Decimal, kind: str, scale: int) -> bytes:
-    precision = int(kind[len("decimal(") :].partition(",")[0])
-    exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+def _encode_decimal(value: decimal.Decimal, kind: str) -> bytes:
     try:
-        if value.is_nan():
-            raise decimal.InvalidOperation  # quantize accepts a quiet NaN
-        exact = value.quantize(decimal.Decimal(1).scaleb(-scale), context=exactly)
+        exact = exact_decimal(value, *decimal_parts(kind))
     except decimal.DecimalException:
         msg = f"{value} does not fit the key column's type, {kind}"
         raise BadRecordError(msg) from None
-    return f"{abs(exact) if exact.is_zero() else exact:f}".encode()
+    return f"{exact.copy_abs() if exact.is_zero() else exact:f}".encode()
 
 
 def _decode_one(part: bytes, kind: str) -> object:
-    """Decode a value. Raises: ValueError, ArithmeticError, ``_encode_one`` writes this for no value."""
+    """Decode a value. Raises: ValueError, ArithmeticError: ``_encode_one`` writes this for no value."""
     match kind:
         case "string":
             return part.decode()
@@ -256,14 +227,29 @@ def _decode_one(part: bytes, kind: str) -> object:
 
 @functools.lru_cache(maxsize=256)
 def decimal_pattern(kind: str) -> re.Pattern[str]:
-    """Match the text of a ``decimal(p,s)`` in a key: zero has no sign. Raises: ValueError, no such type."""
+    """Match the text of a ``decimal(p,s)`` in a key: zero has no sign. Raises: ValueError: no such type."""
     precision, scale = decimal_parts(kind)
     whole = f"(?:0|[1-9][0-9]{{0,{precision - scale - 1}}})" if precision > scale else "0"
     return re.compile(rf"(?!-[0.]*\Z)-?{whole}" + f"[.][0-9]{{{scale}}}" * (scale > 0))
 
 
+def exact_decimal(value: decimal.Decimal, precision: int, scale: int) -> decimal.Decimal:
+    """Return a number with all digits of its scale.
+
+    Raises: decimal.DecimalException: it is not exactly one of ``decimal(precision,scale)``.
+    """
+    if not value.is_finite():
+        raise decimal.InvalidOperation  # quantize accepts a quiet NaN
+    return value.quantize(decimal.Decimal((0, (1,), -scale)), context=_exact_context(precision))
+
+
+@functools.cache
+def _exact_context(precision: int) -> decimal.Context:
+    return decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
+
+
 def decimal_parts(kind: str) -> tuple[int, int]:
-    """Return precision and scale of ``decimal(p,s)``. Raises: ValueError, it is no such type."""
+    """Return precision and scale of ``decimal(p,s)``. Raises: ValueError: it is no such type."""
     if not kind.startswith("decimal("):
         raise ValueError
     precision, scale = kind.removeprefix("decimal(").removesuffix(")").split(",")

@@ -27,7 +27,7 @@ class Count(enum.Enum):
     RETRIES = "tries of a phase that were made again"
     ALARMS = "alarms"
     CACHE_HITS = "keys of state that a host's cache answered"
-    CACHE_MISSES = "keys of state that the store was asked for"
+    CACHE_MISSES = "keys of state that were read from the store"
 
 
 class Gauge(enum.Enum):
@@ -133,7 +133,7 @@ def remove(observer: Observer) -> None:
     """Remove an observer. Repeatable."""
     global observers  # noqa: PLW0603 - see add
     with _lock:
-        observers = tuple(one for one in observers if one is not observer)
+        observers = tuple(each for each in observers if each is not observer)
 
 
 def observed() -> bool:
@@ -147,7 +147,7 @@ def tell(call: Callable[[Observer], None]) -> None:
         try:
             call(observer)
         except Exception:
-            logger.exception("%s failed; what it observes goes on", type(observer).__name__)
+            logger.exception("%s failed; the observed work continues", type(observer).__name__)
 
 
 def count(what: Count, at: Labels, amount: int = 1, kind: str = "") -> None:

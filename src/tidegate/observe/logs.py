@@ -37,8 +37,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        found = {name: getattr(record, name, None) for name in (*FIELDS, *MORE)}
-        shown |= {name: value for name, value in found.items() if value is not None}
+        fields = {name: getattr(record, name, None) for name in (*FIELDS, *MORE)}
+        shown |= {name: value for name, value in fields.items() if value is not None}
         if record.exc_info:
             shown["exception"] = self.formatException(record.exc_info)
         return json.dumps(shown, default=str)

@@ -161,7 +161,7 @@ _lock = threading.Lock()
 def register(registry: Any = None) -> None:
     """Count in this registry from now on; None: the library's own, ``prometheus_client.REGISTRY``.
 
-    For a driver whose metrics you serve yourself, and for readers. Repeatable. Raises: ConfigError,
+    For a driver whose metrics you serve yourself, and for readers. Repeatable. Raises: ConfigError:
     ``prometheus_client`` is not installed.
     """
     _metrics_in(_client().REGISTRY if registry is None else registry)
@@ -179,7 +179,7 @@ def serve(metrics_port: int | str) -> str:
     """Serve the library's own registry until the process ends; return the URL.
 
     Sinks of a process share a port. ``/metrics`` is for Prometheus; ``/commits`` has the last
-    versions with their phases, as JSON, for ``tidegate ui``. Raises: ConfigError, the port is
+    versions with their phases, as JSON, for ``tidegate ui``. Raises: ConfigError: the port is
     taken, or ``prometheus_client`` is not installed.
     """
     client = _client()
@@ -201,8 +201,8 @@ def serve(metrics_port: int | str) -> str:
 
 def _answer(metrics_app: Any, metrics: Metrics, environ: Any, start: Callable[..., Any]) -> Iterable[bytes]:
     if environ["PATH_INFO"] != "/commits":
-        found: Iterable[bytes] = metrics_app(environ, start)
-        return found
+        content: Iterable[bytes] = metrics_app(environ, start)
+        return content
     start("200 OK", [("Content-Type", "application/json")])
     return [json.dumps([_shown(commit) for commit in metrics.commits.copy()]).encode()]
 

@@ -9,7 +9,7 @@ from typing import Any
 from tidegate.base.text import shown_bytes, time_of
 from tidegate.errors import TidegateError
 from tidegate.values.decode import EPOCH
-from tidegate.wal.fold import fact_of
+from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Log, LogSize
 from tidegate.wal.record import Folded
 
@@ -86,7 +86,7 @@ def deadline_of(facts: LogFacts, state: Folded | None, visible: int, now_us: int
         return None
     if state is None or state.last_version <= visible:
         return None
-    oldest = fact_of(state, visible + 1) or state.recent[0]
+    oldest = recent_version(state, visible + 1) or state.recent[0]
     end_us = oldest.decided_at_us + round(facts.retention_s * 1e6)
     left_s = (end_us - now_us) / 1e6
     at = EPOCH + datetime.timedelta(microseconds=end_us)

@@ -18,7 +18,7 @@ from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.sqlite.discovery import has_instead
 from tidegate.sinks.store import Store
 from tidegate.status.fit import misfit
-from tidegate.wal.fold import fact_of
+from tidegate.wal.fold import recent_version
 from tidegate.wal.record import Folded
 
 
@@ -141,7 +141,7 @@ def _with_log(row: StoreRow, state: Folded, only: str) -> StoreRow:
     if row.pointer is None:
         return row
     lag = max(0, state.last_version - row.pointer.visible)
-    first = fact_of(state, row.pointer.visible + 1) if lag else None
+    first = recent_version(state, row.pointer.visible + 1) if lag else None
     problem = misfit(state, row.identity, row.pointer) if row.identity else None
     return msgspec.structs.replace(
         row, lag=lag, behind_since_us=first and first.decided_at_us, problem=problem or ""

@@ -16,8 +16,8 @@ from tidegate.base.clock import Clock
 from tidegate.keys.groups import groups_of, key_group
 from tidegate.wal.log import Log
 from tidegate.wal.record import Ack, BatchOrigin, Column, Origin, TableSchema
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
 from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 from tidegate.wal.value_flags import DELETE, VALUE
 
 BYTES_SCHEMA = TableSchema((Column("key", "binary"),), (Column("value", "binary"),), "bytes")

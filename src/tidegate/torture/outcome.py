@@ -13,7 +13,7 @@ PROVEN, VIOLATED, UNPROVEN, MISSED = "proven", "violated", "unproven", "missed"
 RESULTS = {
     PROVEN: "the fault happened, everything was finished, and every promise held",
     VIOLATED: "a promise was broken",
-    UNPROVEN: "it could not be finished or judged",
+    UNPROVEN: "the cell could not be finished or judged",
     MISSED: "the fault did not happen",
 }
 """Results of a cell, by name."""

@@ -28,18 +28,16 @@ import msgspec
 from tidegate.base.decoders import json_decoder
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
-from tidegate.sinks.open_store import open_store
 from tidegate.testing.process import forked
 from tidegate.torture import schedule
-from tidegate.torture.cell import jobs as works
+from tidegate.torture.cell import jobs as cell_jobs
 from tidegate.torture.cell.cell import drop_namespace, is_left_behind, run_cell
 from tidegate.torture.cell.setting import Setting, Stopped, Unanswered, namespace_of
 from tidegate.torture.driver.driver import Where
 from tidegate.torture.driver.faults import FAULTS, TOPOLOGY
-from tidegate.torture.driver.workloads import WORKLOADS, check_workloads
+from tidegate.torture.driver.workloads import WORKLOADS
 from tidegate.torture.outcome import PROVEN, Outcome, Totals
-from tidegate.torture.schedule import Cell, Here, Skipped
-from tidegate.wal.open_log import open_log
+from tidegate.torture.schedule import Cell, Environment, Skipped
 
 CELL_S, DURATION_S = 60.0, 60.0
 JOBS_MAX = 16
@@ -122,18 +120,19 @@ def torture(  # noqa: PLR0913 - its options
 
     ConfigError: an argument does not fit, or log and store cannot be opened; nothing was run.
     """
-    before = _asked_before(resume, wal, store) if resume is not None else None
     workloads = tuple(workloads)
-    if before is not None:
-        anew = seed is not None or bool(only) or faults is not None or workloads != tuple(WORKLOADS)
-        _refuse_anew(anew=anew, folder=folder)
-    asked = before or _asked_anew(wal, store, seed, workloads, FAULTS if faults is None else faults, only)
+    if resume is None:
+        asked = _new_run(wal, store, seed, workloads, FAULTS if faults is None else faults, only)
+    else:
+        changed = seed is not None or bool(only) or faults is not None or workloads != tuple(WORKLOADS)
+        _refuse_changes(changed=changed, folder=folder)
+        asked = _earlier_run(resume, wal, store)
     _check_limits(duration_s, cells, jobs, cell_s)
     where = Where(wal, store, "", dict(wal_options or {}), dict(store_options or {}), allow_unsafe)
-    here = _here(where, asked, server_kill, topology=topology)
-    _check_possible(asked.only, here)
+    environment = _environment(where, asked, server_kill, topology=topology)
+    _check_possible(asked.only, environment)
     _check_reachable(where, asked)
-    place = resume or _folder(folder)
+    report_folder = resume or _report_folder(folder)
     setting = Setting(
         wal=wal,
         store=store,
@@ -141,24 +140,31 @@ def torture(  # noqa: PLR0913 - its options
         store_options=where.store_options,
         allow_unsafe=allow_unsafe,
         prefix=f"torture-{asked.id}",
-        folder=str(place),
+        folder=str(report_folder),
         seed=asked.seed,
         workloads=asked.workloads,
         deadline_s=cell_s,
         server_kill=server_kill,
         keep=keep,
     )
-    if before is None:
-        (place / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asked)))
-    with _the_only_one(place):
-        done = _outcomes(place)
-        begun(asked, place)
+    if resume is None:
+        (report_folder / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asked)))
+    with _locked(report_folder):
+        outcomes = _outcomes(report_folder)
+        begun(asked, report_folder)
         limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
-        run = _Run(setting, asked, limits, jobs, progress, done, here, topology=topology)
-        return run.run()
+        return _Run(setting, asked, limits, jobs, progress, outcomes, environment, topology=topology).run()
 
 
-def _asked_anew(
+def _refuse_changes(*, changed: bool, folder: Path | None) -> None:
+    """Refuse other parameters, or another folder, for a resumed run. ConfigError: there are some."""
+    if changed:
+        raise ConfigError("a run that is resumed keeps its seed, cells, faults and workloads: leave them out")
+    if folder is not None:
+        raise ConfigError("a run that is resumed is reported in its own folder: leave --report out")
+
+
+def _new_run(
     wal: str,
     store: str,
     seed: int | None,
@@ -171,19 +177,11 @@ def _asked_anew(
         wal=redact(wal),
         store=redact(store),
         seed=secrets.randbelow(2**31) if seed is None else seed,
-        workloads=check_workloads(workloads),
-        faults=schedule.check_faults(faults),
+        workloads=schedule.check_names("workload", workloads, WORKLOADS),
+        faults=schedule.check_names("fault", faults, FAULTS),
         only=tuple(str(schedule.cell_of(text)) for text in only),
         started_us=time.time_ns() // 1_000,
     )
-
-
-def _refuse_anew(*, anew: bool, folder: Path | None) -> None:
-    """Refuse other parameters, or another folder, for a resumed run. ConfigError: there are some."""
-    if anew:
-        raise ConfigError("a run that is resumed keeps its seed, cells, faults and workloads: leave them out")
-    if folder is not None:
-        raise ConfigError("a run that is resumed is reported in its own folder: leave --report out")
 
 
 def _check_limits(duration_s: float | None, cells: int | None, jobs: int, cell_s: float) -> None:
@@ -197,29 +195,23 @@ def _check_limits(duration_s: float | None, cells: int | None, jobs: int, cell_s
         raise ConfigError(f"a cell's deadline is {cell_s} s; it must be 5 to 3,600 seconds")
 
 
-def _logs_in(store_options: Mapping[str, object]) -> bool:
-    return any(name in store_options for name in schedule.LOGINS)
-
-
-def _here(where: Where, asked: Asked, server_kill: str, *, topology: bool) -> Here:
-    """Collect the facts that decide which faults are possible.
-
-    Only requested faults of the topology are tried.
-    """
+def _environment(where: Where, asked: Asked, server_kill: str, *, topology: bool) -> Environment:
+    """Collect what decides which faults are possible. Only requested faults of the topology are tried."""
     lacking: Mapping[str, str] = {}
     faults = {*asked.faults, *(schedule.cell_of(text).fault for text in asked.only)}
     if faults & {*TOPOLOGY} and "redis" in where.store.partition("+")[0].partition(":")[0]:
-        from tidegate.torture.driver.redis_faults import lacking as found
+        from tidegate.torture.driver import redis_faults  # the Redis client may not be installed
 
-        lacking = found(where, allowed=topology)
-    return Here(where.store, server_kill, _logs_in(where.store_options), lacking)
+        lacking = redis_faults.lacking(where, allowed=topology)
+    logs_in = any(name in where.store_options for name in schedule.LOGINS)
+    return Environment(where.store, server_kill, logs_in, lacking)
 
 
-def _check_possible(only: Iterable[str], here: Here) -> None:
+def _check_possible(only: Iterable[str], environment: Environment) -> None:
     """Check that each cell requested by name is possible. ConfigError: one is not."""
     for text in only:
         cell = schedule.cell_of(text)
-        why = schedule.unreached(cell.failpoint, cell.fault) or schedule.impossible(cell.fault, here)
+        why = schedule.unreached(cell.failpoint, cell.fault) or schedule.impossible(cell.fault, environment)
         if why:
             raise ConfigError(f"{text} cannot be run: {why}")
 
@@ -233,27 +225,22 @@ def _check_reachable(where: Where, asked: Asked) -> None:
         if url.startswith("memory:"):
             raise ConfigError(f"{url}: drivers and readers are processes of their own; memory is not shared")
     name = f"torture-{asked.id}"
-    with contextlib.ExitStack() as closing:
-        log = open_log(where.wal, name, where.wal_options)
-        closing.callback(log.close)
-        store = open_store(where.store, name, where.store_options)
-        closing.callback(store.close)
-        for _ in log.decisions():
-            break
+    with msgspec.structs.replace(where, namespace=name).opened() as (log, store):
+        next(log.decisions(), None)
         store.identity()
 
 
-def _folder(given: Path | None) -> Path:
-    if given is None:
+def _report_folder(folder: Path | None) -> Path:
+    if folder is None:
         return Path(tempfile.mkdtemp(prefix="tidegate-torture-"))
-    folder = given.absolute()
+    folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: name a new folder for the report, or use --resume")
     return folder
 
 
-def _asked_before(folder: Path, wal: str, store: str) -> Asked:
+def _earlier_run(folder: Path, wal: str, store: str) -> Asked:
     """Read the parameters of the run in this folder. ConfigError: there is no run, or it was elsewhere."""
     try:
         asked = json_decoder(Asked).decode((folder / RUN_FILE).read_bytes())
@@ -261,13 +248,13 @@ def _asked_before(folder: Path, wal: str, store: str) -> Asked:
         raise ConfigError(f"{folder} is not the folder of a run: {error}") from None
     if (asked.wal, asked.store) != (redact(wal), redact(store)):
         raise ConfigError(
-            f"the run in {folder} was on {asked.wal} and {asked.store}: resume it there, or begin another"
+            f"the run in {folder} was on {asked.wal} and {asked.store}: resume it there, or start another one"
         )
     return asked
 
 
 @contextlib.contextmanager
-def _the_only_one(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Lock the folder, because a second run in it would drop the namespaces of this one's cells.
 
     ConfigError: another process runs in this folder.
@@ -276,7 +263,9 @@ def _the_only_one(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"the run in {folder} is going on: wait for its end, or end it first") from None
+            raise ConfigError(
+                f"another process runs in {folder}: wait for its end, or end it first"
+            ) from None
         except OSError:
             pass  # a file system without locks
         yield
@@ -284,14 +273,14 @@ def _the_only_one(folder: Path) -> Iterator[None]:
 
 def _outcomes(folder: Path) -> list[Outcome]:
     """Read the outcomes of the cells that are done. ConfigError: a line is not an outcome."""
-    path, found = folder / OUTCOMES_FILE, []
+    path, outcomes = folder / OUTCOMES_FILE, []
     for number, line in enumerate(_whole_lines(path), 1):
         try:
-            found.append(json_decoder(Outcome).decode(line))
+            outcomes.append(json_decoder(Outcome).decode(line))
         except msgspec.MsgspecError as error:
-            msg = f"{path}, line {number}: {error}; remove the line: what it tells of is run again"
+            msg = f"{path}, line {number}: {error}; remove the line: its cell is run again"
             raise ConfigError(msg) from None
-    return found
+    return outcomes
 
 
 def _whole_lines(path: Path) -> list[bytes]:
@@ -316,7 +305,7 @@ class _Limits:
 
     @property
     def seconds(self) -> float | None:
-        """For how long new cells are started; None: as long as there are any."""
+        """The time in which new cells are started; None: no limit."""
         if self.duration_s is None and self.cells is None and not self.whole:
             return DURATION_S
         return self.duration_s
@@ -333,7 +322,7 @@ class _Run:
         jobs: int,
         progress: Progress,
         done: list[Outcome],
-        here: Here,
+        environment: Environment,
         *,
         topology: bool,
     ) -> None:
@@ -345,17 +334,17 @@ class _Run:
         self._bytes = sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
         self._ending = threading.Event()
         self._lock = threading.Lock()
-        self._here, self._topology = here, topology
-        self._size = schedule.round_size(asked.faults, here)
-        self._skipped = schedule.skipped(asked.faults, here)
+        self._environment, self._topology = environment, topology
+        self._size = schedule.round_size(asked.faults, environment)
+        self._skipped = schedule.skipped(asked.faults, environment)
 
     def run(self) -> Report:
         """Run the cells. Ctrl-C ends the running ones, and their namespaces are dropped."""
         setting = self._setting
         began, stopped = time.monotonic(), False
-        forked.preload(*works.preloaded(setting.wal, setting.store))
+        forked.preload(*cell_jobs.preloaded(setting.wal, setting.store))
         forked.begin()
-        self._drop_what_was_left()
+        self._drop_leftovers()
         pool = concurrent.futures.ThreadPoolExecutor(self._jobs, thread_name_prefix="cell")
         try:
             self._all(pool, began)
@@ -399,7 +388,7 @@ class _Run:
         if asked.only:
             every: Iterator[Cell] = map(schedule.cell_of, asked.only)
         else:
-            every = schedule.cells(asked.seed, asked.faults, self._here)
+            every = schedule.cells(asked.seed, asked.faults, self._environment)
         if self._limits.whole and not asked.only:
             every = itertools.islice(every, self._size)
         left = (cell for cell in every if str(cell) not in self._done)
@@ -434,14 +423,14 @@ class _Run:
         with self._lock, (self._folder / NAMESPACES_FILE).open("a") as file:
             file.write(f"{namespace_of(self._setting, cell)}\n")
 
-    def _drop_what_was_left(self) -> None:
+    def _drop_leftovers(self) -> None:
         """Drop the namespaces of cells that an earlier run began and did not drop."""
         path = self._folder / NAMESPACES_FILE
         if self._setting.keep or not path.exists():
             return
-        gone = {each.namespace for each in self._totals.outcomes if not is_left_behind(each)}
+        dropped = {each.namespace for each in self._totals.outcomes if not is_left_behind(each)}
         begun = {line.decode().strip() for line in _whole_lines(path)}
-        for namespace in sorted(begun - gone):
+        for namespace in sorted(begun - dropped):
             try:
                 problem = drop_namespace(self._setting, namespace, self._folder / "drop.txt")
             except Unanswered as why:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -17,11 +17,11 @@ from tidegate.base import failpoints
 from tidegate.errors import ConfigError
 from tidegate.torture.driver.faults import CLOCK_STEPS_S, FAULTS, OUTSIDE, TABLE, TOPOLOGY
 from tidegate.torture.driver.full_disk import folder_of
+from tidegate.torture.driver.side_work import TIDIES, side_work_at
 from tidegate.torture.driver.tcp_proxy import server_of
-from tidegate.torture.driver.upkeep import TIDIES, beside_at
 
 FINISHES = {
-    "same": "the same driver goes on; where it is dead, the same query starts again",
+    "same": "the same driver continues; if it is dead, the same query starts again",
     "second": "a second driver takes over, whose Spark forgot which batches are committed",
     "recover": "`tidegate recover` makes visible what was decided; then the query starts again",
     "claimed": "a second driver claims the namespace and dies at once; then the query starts again",
@@ -52,9 +52,9 @@ class Cell(NamedTuple):
         return self.fault in TOPOLOGY
 
     @property
-    def beside(self) -> str:
+    def side_work(self) -> str:
         """The driver's background work, by its name in ``upkeep``."""
-        return beside_at(self.failpoint)
+        return side_work_at(self.failpoint)
 
 
 class Skipped(NamedTuple):
@@ -92,31 +92,31 @@ def cell_of(text: str) -> Cell:
     number = parts[3] if len(parts) > 3 else "1"
     if failpoint not in failpoints.NAMES or fault not in FAULTS or finish not in FINISHES:
         raise ConfigError(
-            f"{text!r} is no cell: write FAILPOINT:FAULT:FINISH, as in publish.before:kill:second"
+            f"{text!r} is not a cell: write FAILPOINT:FAULT:FINISH, as in publish.before:kill:second"
         )
     if len(parts) > 4 or not number.isdecimal() or int(number) < 1:
         raise ConfigError(f"{text!r}: a cell's round is a whole number, 1 or more")
     return Cell(failpoint, fault, finish, int(number))
 
 
-def check_faults(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names without duplicates, in the order of ``FAULTS``.
+def check_names(kind: str, names: Iterable[str], known: Collection[str]) -> tuple[str, ...]:
+    """Return the names without duplicates, in the order of the known ones. ``kind``: "fault" or "workload".
 
     ConfigError: a name is unknown, or there is none.
     """
-    given = set(names)
-    unknown = sorted(given - FAULTS.keys())
-    if unknown or not given:
-        what = f"unknown fault {', '.join(unknown)}" if unknown else "no fault is named"
-        raise ConfigError(f"{what}; the faults are {', '.join(FAULTS)}")
-    return tuple(name for name in FAULTS if name in given)
+    requested = set(names)
+    unknown = sorted(requested.difference(known))
+    if unknown or not requested:
+        problem = f"unknown {kind} {', '.join(unknown)}" if unknown else f"no {kind} is named"
+        raise ConfigError(f"{problem}; the {kind}s are {', '.join(known)}")
+    return tuple(name for name in known if name in requested)
 
 
-class Here(NamedTuple):
-    """The facts that decide which faults are possible.
+class Environment(NamedTuple):
+    """The environment of a run, which decides which faults are possible.
 
-    They are the store's URL, the command that kills a server, whether the store's options log in, and the
-    faults of the store's topology that are not possible, each with its reason.
+    ``server_kill``: the command that kills a server. ``logs_in``: the store's options contain a login.
+    ``lacking``: the faults of the store's topology that are not possible, each with its reason.
     """
 
     store: str
@@ -125,19 +125,17 @@ class Here(NamedTuple):
     lacking: Mapping[str, str] = MappingProxyType({})
 
 
-def impossible(fault: str, here: Here) -> str:
+def impossible(fault: str, environment: Environment) -> str:
     """Return the reason why a fault is not possible here; '' when it is possible."""
-    store, server_kill, logs_in, lacking = here
+    store, server_kill, logs_in, lacking = environment
+    kind = store.partition(":")[0]
     if fault.startswith("net-") and logs_in:
-        return "the connection that brings a disturbed request does not log in, and the store asks for it"
+        return "the store asks for a login, and the connection of a disturbed request does not log in"
     if fault.startswith("net-") and server_of(store) is None:
-        kind = store.partition(":")[0]
         return f"a store at {kind}:// is not reached through a plain TCP proxy (only redis://host:port is)"
     if fault == "full" and folder_of(store) is None:
-        kind = store.partition(":")[0]
-        return f"the disk of a store at {kind}:// is its server's (only that of sqlite:// can be had here)"
-    if fault in OUTSIDE and store.partition("+")[0].partition(":")[0] not in ("redis", "rediss"):
-        kind = store.partition(":")[0]
+        return f"the disk of a store at {kind}:// is its server's (only sqlite:// writes on this machine)"
+    if fault in OUTSIDE and kind.partition("+")[0] not in ("redis", "rediss"):
         return f"a store at {kind}:// has neither slots nor replicas nor hashes (only Redis has)"
     if fault in lacking:
         return lacking[fault]
@@ -149,61 +147,59 @@ def impossible(fault: str, here: Here) -> str:
 def unreached(failpoint: str, fault: str) -> str:
     """Return the reason why no driver reaches a failpoint in cells of this fault; '' when one does."""
     if failpoint.startswith("trim.") and fault in CLOCK_STEPS_S:
-        return (
-            "where clocks step the log is kept for longer than they may be off, so nothing is cut in a cell"
-        )
+        return "the log is kept for longer than a clock may be off: a cell whose clocks step cuts nothing"
     return ""
 
 
-def skipped(faults: Iterable[str], here: Here) -> list[Skipped]:
+def skipped(faults: Iterable[str], environment: Environment) -> list[Skipped]:
     """List the cells of the whole table that are not run, with the reasons. No cell is left out silently."""
-    found = []
+    cells_left_out = []
     for fault in faults:
-        reason = impossible(fault, here)
+        reason = impossible(fault, environment)
         if reason:
-            found.append(Skipped("", fault, len(failpoints.NAMES) * len(FINISHES), reason))
+            cells_left_out.append(Skipped("", fault, len(failpoints.NAMES) * len(FINISHES), reason))
             continue
         for name in failpoints.NAMES:
             reason = unreached(name, fault)
             if reason:
-                found.append(Skipped(name, fault, len(FINISHES), reason))
-    return found
+                cells_left_out.append(Skipped(name, fault, len(FINISHES), reason))
+    return cells_left_out
 
 
-def _pairs(faults: Iterable[str], here: Here) -> list[tuple[str, str]]:
+def _pairs(faults: Iterable[str], environment: Environment) -> list[tuple[str, str]]:
     """Pair every failpoint with every fault that is possible at it."""
-    possible = [fault for fault in faults if not impossible(fault, here)]
+    possible = [fault for fault in faults if not impossible(fault, environment)]
     every = itertools.product(failpoints.NAMES, possible)
     return [(name, fault) for name, fault in every if not unreached(name, fault)]
 
 
-def cells(seed: int, faults: Iterable[str], here: Here) -> Iterator[Cell]:
+def cells(seed: int, faults: Iterable[str], environment: Environment) -> Iterator[Cell]:
     """Yield the cells of round after round, without end.
 
     A round has every cell once, in an order set by the seed.
     """
-    pairs = _pairs(faults, here)
+    pairs = _pairs(faults, environment)
     table = [pair for pair in pairs if pair[1] in TABLE]
-    beside = [pair for pair in pairs if pair[1] not in TABLE]
+    others = [pair for pair in pairs if pair[1] not in TABLE]
     for number in itertools.count(1):
         chance = random.Random(f"{seed}-order-{number}")
-        for some in (table, beside) if number == 1 else (pairs,):
-            this = [Cell(*pair, finish, number) for pair in some for finish in FINISHES]
+        for group in (table, others) if number == 1 else (pairs,):
+            this = [Cell(*pair, finish, number) for pair in group for finish in FINISHES]
             chance.shuffle(this)
             yield from this
         if not pairs:
             return
 
 
-def round_size(faults: Iterable[str], here: Here) -> int:
+def round_size(faults: Iterable[str], environment: Environment) -> int:
     """Return the number of cells of a round."""
-    return len(_pairs(faults, here)) * len(FINISHES)
+    return len(_pairs(faults, environment)) * len(FINISHES)
 
 
 def shape_of(cell: Cell, seed: int) -> Shape:
     """Choose the details of a cell from the seed alone."""
     chance = random.Random(f"{seed}-shape-{cell}")
-    opens, tidies = cell.failpoint.startswith("open."), cell.beside == TIDIES
+    opens, tidies = cell.failpoint.startswith("open."), cell.side_work == TIDIES
     # The second open is by a driver that opens again, after two batches. A store is added once.
     most = 1 if cell.failpoint in ONCE else 2 if opens or tidies else 3
     nth = chance.randrange(1, most + 1)

@@ -35,7 +35,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
-from tidegate.keys.groups import decode_key
+from tidegate.keys.groups import decode_key, exact_decimal
 from tidegate.wal.record import Column, TableSchema
 
 Value: TypeAlias = dict[str, Any] | Any
@@ -82,15 +82,15 @@ class Values:
         return SIMPLE["binary"] if self._is_bytes else kind_of(column.type)
 
     def decode(self, content: bytes) -> Value:
-        """Decode a value. Raises: CorruptError, the bytes are no value of this schema."""
+        """Decode a value. Raises: CorruptError: the bytes are no value of this schema."""
         if self._is_bytes:
             return content
         try:
             row = self._decoder.decode(content)
             for name, mend in self._mends:
-                found = row.get(name)
-                if found is not None:
-                    row[name] = mend(found)
+                value = row.get(name)
+                if value is not None:
+                    row[name] = mend(value)
         except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError) as error:
             raise CorruptError(
                 f"the stored value {_start_of(content)} does not fit the table's columns"
@@ -105,15 +105,15 @@ class Values:
 
         If they were parsed together, three unreadable values might give three rows: a part left
         open in one could end in the next. Raises: msgspec.MsgspecError, ValueError,
-        ArithmeticError, some value is not of this schema; ``decode`` finds out which.
+        ArithmeticError: some value is not of this schema; ``decode`` finds out which.
         """
         decode = self._decoder.decode
         rows = [{} if content is None else decode(content) for content in contents.to_pylist()]
         for name, mend in self._mends:
             for row in rows:
-                found = row.get(name)
-                if found is not None:
-                    row[name] = mend(found)
+                value = row.get(name)
+                if value is not None:
+                    row[name] = mend(value)
         return [{name: row.get(name) for name in self._names} for row in rows]
 
     def decode_key(self, key: bytes) -> Any:
@@ -126,7 +126,7 @@ class Values:
             ) from error
 
     def to_arrow(self, pairs: Iterable[tuple[Any, Value]]) -> Any:
-        """Build one Arrow table of decoded pairs of key and value. Raises: CorruptError, a value is
+        """Build one Arrow table of decoded pairs of key and value. Raises: CorruptError: a value is
         out of range.
         """
         one_key, names, rows = len(self.schema.key) == 1, self._names_beside_key, []
@@ -168,8 +168,8 @@ def _start_of(content: bytes) -> str:
 # -- types ------------------------------------------------------------------------------------
 
 
-def _float_of(found: float | str) -> float:
-    return float(found)
+def _float_of(value: float | str) -> float:
+    return float(value)
 
 
 def _decimal_of(precision: int, scale: int) -> Mend:
@@ -177,14 +177,10 @@ def _decimal_of(precision: int, scale: int) -> Mend:
 
     Arrow ends the process at 1E-999999999.
     """
-    exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
-    unit = decimal.Decimal((0, (1,), -scale))
 
-    def checked(found: decimal.Decimal) -> decimal.Decimal:
+    def checked(number: decimal.Decimal) -> decimal.Decimal:
         try:
-            if not found.is_finite():
-                raise decimal.InvalidOperation
-            return found.quantize(unit, context=exactly)
+            return exact_decimal(number, precision, scale)
         except decimal.DecimalException:
             raise ValueError(f"a number that is not exactly one of decimal({precision},{scale})") from None
 
@@ -252,7 +248,7 @@ NESTED_MAX = 100
 
 
 def kind_of(name: str) -> Kind:
-    """Parse a Spark type name, nested or not. Raises: ConfigError, it is unknown, or nested too deeply."""
+    """Parse a Spark type name, nested or not. Raises: ConfigError: it is unknown, or nested too deeply."""
     depths = itertools.accumulate((c == "<") - (c == ">") for c in name)
     if max(depths, default=0) > NESTED_MAX:
         raise ConfigError(
@@ -335,8 +331,8 @@ def _read_map(rest: str, whole: str) -> tuple[Kind, str]:
 def _read_struct(rest: str, whole: str) -> tuple[Kind, str]:
     rest, fields = _after(rest, "<", whole), {}
     while not rest.startswith(">"):
-        name, found, rest = rest.partition(":")
-        if not found:
+        name, colon, rest = rest.partition(":")
+        if not colon:
             raise _unknown(whole)
         fields[name], rest = _read_type(rest, whole)
         if rest.startswith(","):
@@ -349,17 +345,17 @@ def _read_struct(rest: str, whole: str) -> tuple[Kind, str]:
 def _array(element: Kind) -> Kind:
     mend = element.mend
 
-    def mend_all(found: list[Any]) -> list[Any]:
-        return found if mend is None else [None if one is None else mend(one) for one in found]
+    def mend_all(values: list[Any]) -> list[Any]:
+        return values if mend is None else [None if value is None else mend(value) for value in values]
 
     return Kind(list[element.reads | None], pa.list_(element.arrow), mend and mend_all)  # type: ignore[name-defined]
 
 
 def _map(key: Kind, mend_key: Mend, value: Kind) -> Kind:
-    mend = value.mend or (lambda found: found)
+    mend = value.mend or (lambda entries: entries)
 
-    def mend_all(found: dict[str, Any]) -> dict[Any, Any]:
-        return {mend_key(k): None if v is None else mend(v) for k, v in found.items()}
+    def mend_all(entries: dict[str, Any]) -> dict[Any, Any]:
+        return {mend_key(k): None if v is None else mend(v) for k, v in entries.items()}
 
     return Kind(dict[str, value.reads | None], pa.map_(key.arrow, value.arrow), mend_all)  # type: ignore[name-defined]
 
@@ -367,10 +363,10 @@ def _map(key: Kind, mend_key: Mend, value: Kind) -> Kind:
 def object_of(fields: dict[str, Any]) -> Any:
     """Return msgspec's type for a JSON object with these fields, which may be null or missing.
 
-    Raises: ConfigError, it cannot read a field of such a name.
+    Raises: ConfigError: it cannot read a field of such a name.
     """
     typed_dict: Any = TypedDict
-    reads = typed_dict("Row", {name: one | None for name, one in fields.items()}, total=False)
+    reads = typed_dict("Row", {name: reader | None for name, reader in fields.items()}, total=False)
     _check_found(fields, reads)
     return reads
 
@@ -379,8 +375,8 @@ def _struct(fields: dict[str, Kind]) -> Kind:
     reads = object_of({name: kind.reads for name, kind in fields.items()})
     mends = [(name, kind.mend) for name, kind in fields.items()]
 
-    def mend_all(found: dict[str, Any]) -> dict[str, Any]:
-        return {name: _mended(found.get(name), mend) for name, mend in mends}
+    def mend_all(row: dict[str, Any]) -> dict[str, Any]:
+        return {name: _mended(row.get(name), mend) for name, mend in mends}
 
     return Kind(reads, pa.struct([(name, kind.arrow) for name, kind in fields.items()]), mend_all)
 
@@ -397,5 +393,5 @@ def _check_found(names: Iterable[str], reads: Any) -> None:
         raise ConfigError(msg)
 
 
-def _mended(found: Any, mend: Mend | None) -> Any:
-    return found if found is None or mend is None else mend(found)
+def _mended(value: Any, mend: Mend | None) -> Any:
+    return value if value is None or mend is None else mend(value)

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import BadRecordError
+from tidegate.keys.groups import exact_decimal
 from tidegate.values.decode import EPOCH, Value, kind_of
 from tidegate.wal.record import Column, TableSchema
 
@@ -31,6 +32,8 @@ Write = Callable[[Any], str]
 
 SHOWN_MAX = 80
 _TRUTHS = (bool, np.bool_)
+_DECIMALS = decimal.Context()
+"""The form of decimals, whatever the caller's context is."""
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
@@ -71,23 +74,23 @@ class Encoder:
             raise BadRecordError(f"{shown(value)} is not a dict by column name")
         pieces, unknown_names = [], len(value)
         for name, lead, write in self._fields:
-            found = value.get(name)
-            if found is not None or name in value:
+            field = value.get(name)
+            if field is not None or name in value:
                 unknown_names -= 1
             try:
-                pieces.append(f"{lead}null" if found is None else lead + write(found))
+                pieces.append(f"{lead}null" if field is None else lead + write(field))
             except _Unfit as unfit:
                 raise BadRecordError(_described(self._columns[name], unfit)) from None
         if unknown_names:
             unknown = next(name for name in value if name not in self._columns)
-            there = ", ".join(self._columns) or "none"
-            raise BadRecordError(f"column {unknown!r} is not one of the table's columns, {there}")
+            known = ", ".join(self._columns) or "none"
+            raise BadRecordError(f"column {unknown!r} is not one of the table's columns, {known}")
         return ("{" + ",".join(pieces) + "}").encode()
 
 
 @functools.lru_cache(maxsize=256)
 def encoder_of(schema: TableSchema) -> Encoder:
-    """Return the encoder of a schema. Raises: ConfigError, a column's type is not known."""
+    """Return the encoder of a schema. Raises: ConfigError: a column's type is not known."""
     return Encoder(schema)
 
 
@@ -114,7 +117,7 @@ def _writer(kind: Any) -> Write:
         return _array(_writer(kind.value_type))
     text = _as_text(kind)
     if pa.types.is_floating(kind):
-        return lambda value: found if (found := text(value))[-1].isdigit() else f'"{found}"'
+        return lambda value: digits if (digits := text(value))[-1].isdigit() else f'"{digits}"'
     if pa.types.is_date(kind):
         return lambda value: f'"{_date(value).isoformat()}"'
     if pa.types.is_timestamp(kind):
@@ -165,7 +168,7 @@ def _map(write_key: Write, write: Write) -> Write:
     def write_map(value: Any) -> str:
         if not isinstance(value, Mapping):
             raise _Unfit(value, "a dict")
-        entries = [f"{write_key(key)}:{_nested(write, one, f'[{key!r}]')}" for key, one in value.items()]
+        entries = [f"{write_key(key)}:{_nested(write, item, f'[{key!r}]')}" for key, item in value.items()]
         return "{" + ",".join(entries) + "}"
 
     return write_map
@@ -175,7 +178,7 @@ def _array(write: Write) -> Write:
     def write_array(value: Any) -> str:
         if not isinstance(value, list | tuple):
             raise _Unfit(value, "a list")
-        return "[" + ",".join(_nested(write, one, f"[{place}]") for place, one in enumerate(value)) + "]"
+        return "[" + ",".join(_nested(write, item, f"[{place}]") for place, item in enumerate(value)) + "]"
 
     return write_array
 
@@ -197,10 +200,10 @@ _LOWER_HEX = re.compile(r"\\\\|\\u00[0-9a-f]{2}")
 
 def quoted(text: str) -> str:
     """Write a JSON string as Jackson does: control characters in capital hex, the rest unchanged."""
-    found = json.encoder.encode_basestring(text)
-    if "\\u00" in found:  # an escaped backslash is skipped, so that the text after it is unchanged
-        found = _LOWER_HEX.sub(lambda m: m[0] if m[0] == "\\\\" else "\\u" + m[0][2:].upper(), found)
-    return found
+    escaped = json.encoder.encode_basestring(text)
+    if "\\u00" in escaped:  # an escaped backslash is skipped, so that the text after it is unchanged
+        escaped = _LOWER_HEX.sub(lambda m: m[0] if m[0] == "\\\\" else "\\u" + m[0][2:].upper(), escaped)
+    return escaped
 
 
 def _string(value: Any) -> str:
@@ -209,7 +212,7 @@ def _string(value: Any) -> str:
     try:
         value.isascii() or value.encode()
     except UnicodeEncodeError:
-        raise _Unfit(value, "text that UTF-8 has") from None
+        raise _Unfit(value, "text that UTF-8 can encode") from None
     return quoted(value)
 
 
@@ -289,14 +292,11 @@ def _scientific(text: str) -> tuple[str, int]:
 def _decimal(precision: int, scale: int, value: Any) -> str:
     if not isinstance(value, int | decimal.Decimal) or isinstance(value, bool):
         raise _Unfit(value, "a Decimal")
-    exactly = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
     try:
-        if not (number := decimal.Decimal(value)).is_finite():
-            raise decimal.InvalidOperation
-        exact = number.quantize(decimal.Decimal((0, (1,), -scale)), context=exactly)
+        exact = exact_decimal(decimal.Decimal(value), precision, scale)
     except decimal.DecimalException:
         raise _Unfit(value, f"exactly one of decimal({precision},{scale})") from None
-    return exactly.to_sci_string(exact.copy_abs() if exact.is_zero() else exact)  # Java has no -0
+    return _DECIMALS.to_sci_string(exact.copy_abs() if exact.is_zero() else exact)  # Java has no -0
 
 
 def _date(value: Any) -> datetime.date:

@@ -17,7 +17,7 @@ from tidegate.wal.record import Column
 def parse_key(table: str, texts: Sequence[str], columns: Sequence[Column]) -> Any:
     """Parse a key by the columns' types: a value, or a tuple of them.
 
-    Raises: ConfigError, the number of texts differs, or one is no value of its column.
+    Raises: ConfigError: the number of texts differs, or one is no value of its column.
     """
     if len(texts) != len(columns):
         raise ConfigError(

@@ -116,7 +116,7 @@ def _contents(values: Any, *, expires: bool) -> Any:
     whole = pc.greater_equal(pc.binary_length(values), EXPIRY_END)
     if expires and pc.all(pc.and_(pc.equal(flags, EXPIRING), whole), min_count=0).as_py():
         return pc.binary_slice(values, EXPIRY_END, VALUE_END)
-    found = []
+    faults = []
     for value in values.to_pylist():
         try:
             stored = unpack(value)
@@ -126,8 +126,8 @@ def _contents(values: Any, *, expires: bool) -> Any:
             raise Unfit("it is a delete marker")
         if stored.expiry_us is not None and not expires:
             raise Unfit("it expires, and the table is not one whose rows do")
-        found.append(stored.value)
-    return pa.array(found, pa.binary())
+        faults.append(stored.value)
+    return pa.array(faults, pa.binary())
 
 
 class _JsonChecks:
@@ -194,10 +194,10 @@ def _row_of(reads: dict[str, Any]) -> _Row:
         return _Row(object_of(reads), lambda name: operator.methodcaller("get", name))
     fields = {name: f"f{at}" for at, name in enumerate(reads)}
     names = {field: name for name, field in fields.items()}
-    made = msgspec.defstruct(
-        "Row", [(fields[name], one | None, None) for name, one in reads.items()], rename=names, gc=False
+    row_type = msgspec.defstruct(
+        "Row", [(fields[name], reader | None, None) for name, reader in reads.items()], rename=names, gc=False
     )
-    return _Row(made, lambda name: operator.attrgetter(fields[name]))
+    return _Row(row_type, lambda name: operator.attrgetter(fields[name]))
 
 
 def _is_open(kind: Any) -> bool:

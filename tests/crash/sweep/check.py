@@ -1,6 +1,6 @@
 """The checks of a log and a store after a crash, by a reader that wrote neither.
 
-They are for the workload of ``process.driver``. Rows are read with plain SQL as well as through the store.
+They are for the workload of ``support.driver_process``. Rows are read with plain SQL, and through the store.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from support.driver_process import MARKER, expected_at
 from tidegate.committers.apply.apply import chunks_of, plan, read_manifest
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import SnapshotExpiredError
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.store import Store
-from tidegate.testing.process.driver import MARKER, expected_at
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log

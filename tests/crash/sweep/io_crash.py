@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from tidegate.testing.process import driver
+from support import driver_process
+from tidegate.testing.process.forked import WithoutPandas
 
 ENVIRONMENT_VARIABLE = "TIDEGATE_IO_CRASH"
 MODES = ("before", "after", "torn")
@@ -286,16 +287,16 @@ def patch_sqlite(meter: Meter) -> None:
 def run(specification: str, argv: Sequence[str] | None = None) -> int:
     """Run a driver in this process with its I/O counted; return its exit code. The process is spoilt then."""
     meter = Meter(specification)
-    log = Path(urlsplit(driver.arguments(argv).wal).path)
+    log = Path(urlsplit(driver_process.arguments(argv).wal).path)
     meter.above = frozenset(map(str, log.parent.parents))
     patch_files(meter)
     patch_sqlite(meter)
-    code = driver.main(argv)
+    code = driver_process.main(argv)
     meter._inside = True
-    driver.say("io", points=meter.points)
+    driver_process.say("io", points=meter.points)
     return code
 
 
 if __name__ == "__main__":
-    sys.meta_path.insert(0, driver.WithoutPandas())
+    sys.meta_path.insert(0, WithoutPandas())
     sys.exit(run(os.environ.get(ENVIRONMENT_VARIABLE, "count")))

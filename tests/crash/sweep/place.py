@@ -1,8 +1,8 @@
 """A place to crash drivers at: a log, a store, a checkpoint, and the processes that work on them.
 
-Drivers are ``process.driver``: real processes, which failpoints kill or stop. A reader that wrote nothing of
-it checks what they leave: every readable version is exactly the batches up to it (I1), each batch is in one
-version (I2), nothing that was decided is lost (I4).
+Drivers are ``support.driver_process``: real processes, which failpoints kill or stop. A reader that wrote
+nothing of it checks what they leave: every readable version is exactly the batches up to it (I1), each batch
+is in one version (I2), nothing that was decided is lost (I4).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from support import driver_process
+from support.driver_process import MARKER, expected_at
 from tidegate.base import failpoints
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import FencedError
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.store import Store
-from tidegate.testing.process.driver import MARKER, expected_at
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
@@ -61,7 +62,7 @@ class Place:
 
     def start(self, *more: str, armed: str = "", wal: str = "") -> subprocess.Popen[str]:
         """Start a driver; ``armed``: its failpoints; ``wal``: another URL of the same log."""
-        command = [sys.executable, "-m", "tidegate.testing.process.driver", "--wal", wal or self.wal]
+        command = [sys.executable, driver_process.__file__, "--wal", wal or self.wal]
         command += ["--wal-options", json.dumps(self._options), *self._more]
         command += ["--store", self.store, "--checkpoint", str(self.checkpoint), "--batches", str(BATCHES)]
         command += ["--seed", str(SEED), "--rows", str(ROWS), "--key-groups", str(KEY_GROUPS)]

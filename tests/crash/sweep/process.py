@@ -7,7 +7,8 @@ from pathlib import Path
 
 from crash.sweep import io_crash
 from crash.sweep.check import SweepError
-from tidegate.testing.process import driver, forked
+from support import driver_process
+from tidegate.testing.process import forked
 from tidegate.testing.process.forked import Forked
 
 DEADLINE_S = 60.0
@@ -35,7 +36,7 @@ preload()
 def _work(specification: str, argv: Sequence[str]) -> int | None:
     """Run a driver, with its I/O counted or not, or the command line."""
     if specification == PLAIN:
-        return driver.main(argv)
+        return driver_process.main(argv)
     if specification != COMMAND:
         return io_crash.run(specification, argv)
     from tidegate.cli import app

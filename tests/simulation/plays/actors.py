@@ -19,6 +19,7 @@ from simulation.plays.pipelines import Pipelines
 from simulation.plays.second_store import AT, FIRST, SECOND, SecondStore, follow_on
 from simulation.plays.state_hosts import StateHosts
 from simulation.plays.world import Actor, TaskLostError, VirtualClock, World
+from support.faulty import FaultyLog, FaultyStore
 from tidegate.committers.apply import apply
 from tidegate.committers.background.follower import Follower
 from tidegate.committers.commit import commit
@@ -42,12 +43,11 @@ from tidegate.sinks.cache.cache import CacheSpec
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import ArrowBarrier
-from tidegate.testing.faulty import FaultyLog, FaultyStore
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View, replay_of, same_barrier
-from tidegate.wal.record import Ack, BatchOrigin, VersionFact
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.record import Ack, BatchOrigin, DecidedVersion
 from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import StageSpec
 
 KEY_GROUPS = 4
 LINEAGE = "query-1"
@@ -56,7 +56,7 @@ TRIMS_AFTER_S = 0.001
 KEYS = tuple(b"k%d" % number for number in range(5))
 FOLLOWS_TO_THE_END = 20
 """The steps of a follower where nothing fails: more than versions can be decided."""
-Commit = Callable[[ArrowBarrier], VersionFact]
+Commit = Callable[[ArrowBarrier], DecidedVersion]
 LEASE_S = 600.0
 """The lease of a simulated reader: as long as the options let a lease hold."""
 
@@ -242,10 +242,11 @@ def _follow(query: Query, driver: Coordinator, actor: Actor) -> None:
     store = query.second
     if store is not None:
         steps = query.world.chance.randint(0, 6) if actor.faulty else FOLLOWS_TO_THE_END
-        own = dataclasses.replace(driver, log=driver.log, others=())
+        own = driver.copy()
+        own.others = ()
 
         def body(thread: Actor) -> Follower:
-            own.log = FaultyLog(query.history.log, thread)
+            own.decisions.log = FaultyLog(query.history.log, thread)
             own.store = FaultyStore(query.history.store, thread)
             return follow_on(own, store, thread, steps)
 
@@ -257,7 +258,7 @@ def _open(query: Query, driver: Coordinator, lineage: str | None) -> None:
         open_namespace(driver, lineage)
     except TidegateError as error:
         query.errors[f"open {type(error).__name__}"] += 1
-        _check_error(query, driver, error, driver.tried_epoch)
+        _check_error(query, driver, error, driver.decisions.tried_epoch)
         raise
     query.history.opened(driver.folded.last_version, driver.epoch)
 
@@ -297,7 +298,7 @@ def _run_batches(query: Query, driver: Coordinator, actor: Actor, commit_one: Co
 
 def _commit(
     query: Query, driver: Coordinator, actor: Actor, origin: BatchOrigin, commit_one: Commit
-) -> VersionFact:
+) -> DecidedVersion:
     chance, epoch = query.world.chance, driver.epoch
     rows = query.rows(origin.batch_id)
     told = None if query.hosts is None else query.hosts.told(driver)

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from simulation.invariants import History, live, require
 from simulation.plays.world import Actor, Crashed, Status, TaskLostError, World
+from support.faulty import Call, FaultyLog, FaultyStore
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.pipeline import Changes, Pipeline
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, TidegateError
 from tidegate.sinks.store import Store
-from tidegate.testing.faulty import Call, FaultyLog, FaultyStore
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class Pipelines:
         After an error it is drained too, as by a sink that releases; errors of that drain are not raised.
         """
         process = Process(self._world)
-        driver.log = FaultyLog(self._history.log, process)
+        driver.decisions.log = FaultyLog(self._history.log, process)
         driver.store = FaultyStore(self._history.store, process)
         driver.options = dataclasses.replace(driver.options, commit_in_flight=self._most)
         pipeline = self._of[driver.writer] = Pipeline(driver, changes=process)

@@ -6,6 +6,7 @@ import itertools
 
 from simulation.invariants import History, Violation, require, rows_in, value_at
 from simulation.plays.world import Actor
+from support.faulty import FaultyStore
 from tidegate.base.clock import Clock
 from tidegate.committers.background.follower import Follower, follower_for
 from tidegate.committers.coordinator import Coordinator
@@ -20,7 +21,6 @@ from tidegate.errors import (
 from tidegate.options import StoreRef
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.records import CatalogEntry, Stamp
-from tidegate.testing.faulty import FaultyStore
 from tidegate.wal.frame import Chunk
 
 FIRST, SECOND = "first", "second"

@@ -31,7 +31,7 @@ from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.state.links import StateLinks
 from tidegate.wal.record import Ack
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 
 HOSTS = 2
 BYTES_MAX = 100_000

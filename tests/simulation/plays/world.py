@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 import greenlet
 
 from simulation.invariants import Violation
+from support.faulty import Call
 from tidegate.base.clock import Clock
 from tidegate.errors import TidegateError
-from tidegate.testing.faulty import Call
 
 T = TypeVar("T")
 STEPS_MAX = 60_000

@@ -2,7 +2,7 @@
 //
 //	porcupine HISTORY...
 //
-// Each file has one JSON object per operation, as tidegate.torture.judge.register writes them. For each file one line is
+// Each file has one JSON object per operation, as register.py writes them. For each file one line is
 // printed: "linearizable", "not linearizable" or "unknown" (the search took too long).
 package main
 

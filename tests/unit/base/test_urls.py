@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from secret_urls import URLS, pieces, secret_in, shapes
+from support.secret_urls import URLS, pieces, secret_in, shapes
 from tidegate.base.urls import (
     Address,
     addresses,

@@ -397,7 +397,7 @@ def test_adopt_refuses_what_cannot_be(stuck, tmp_path):
 
 def test_a_command_fences_the_writer_that_ran(stuck):
     done("recover", *stuck.options)
-    stuck.driver.catch_up_log()
+    stuck.driver.decisions.catch_up()
     assert stuck.driver.folded.epoch == 2
     assert open_namespace(stuck.driver, LINEAGE) == []
 
@@ -457,7 +457,7 @@ def test_doctor_fails_when_log_and_store_are_of_two_namespaces(flights, tmp_path
     assert "failed: log and store: one namespace" in result.stderr
 
 
-@pytest.mark.parametrize("gone, found", [("log", "restore the log"), ("store", "writes it anew")])
+@pytest.mark.parametrize("gone, found", [("log", "restore the log"), ("store", "writes it again")])
 def test_doctor_fails_when_one_of_log_and_store_is_gone_i10(flights, tmp_path, monkeypatch, gone, found):
     monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.Check("Java", "pass", "", ""))
     options = list(flights)
@@ -706,7 +706,7 @@ def test_a_password_is_never_shown(tmp_path):
     for command in (["history"], ["status"], ["init", f"--wal=file://{tmp_path}/wal"]):
         result = run(*command, f"--store={url}", "--namespace=x")
         assert result.exit_code == 2
-        assert "store redis://***: what follows its servers" in result.stderr
+        assert "store redis://***: the text after its servers" in result.stderr
         assert "s3cret" not in result.output
 
 

@@ -22,10 +22,10 @@ from tidegate.status.log_size import LogFacts, deadline_of
 from tidegate.testing.example import BATCHES, LINEAGE, Example
 from tidegate.wal.log import LogSize
 from tidegate.wal.memory_log import MemoryLog, forget
-from tidegate.wal.record import BatchOrigin, Folded, VersionFact
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded
 
 PASSED = Check("cleanup", "pass", "delete", "nothing decided is lost (I10)")
-WARNED = Check("in sync", "warn", "2 replicas of 3", "the stream goes on when a broker is down")
+WARNED = Check("in sync", "warn", "2 replicas of 3", "the stream continues when a broker is down")
 FAILED = Check("replication", "fail", "1 replica; give it 3", "durable before acknowledged (I3)")
 DAY_S = 86_400.0
 
@@ -301,7 +301,7 @@ def test_status_goes_on_when_size_or_retention_cannot_be_read(stuck, options, lo
 
 def _folded(first, last):
     facts = tuple(
-        VersionFact(v, f"a{v}", BatchOrigin(LINEAGE, 0, v, "f"), v - 1, "m", "d", v * 1_000_000, "g")
+        DecidedVersion(v, f"a{v}", BatchOrigin(LINEAGE, 0, v, "f"), v - 1, "m", "d", v * 1_000_000, "g")
         for v in range(first, last + 1)
     )
     return Folded("u", "n", 8, "d", last_version=last, recent=facts)

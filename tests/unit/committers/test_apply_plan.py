@@ -8,10 +8,10 @@ from tidegate.committers.apply.apply import gathered, plan
 from tidegate.keys.groups import groups_of
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.manifest import Component, Manifest
-from tidegate.wal.record import BatchOrigin, FrameRef, TableAt, VersionFact
+from tidegate.wal.record import BatchOrigin, DecidedVersion, FrameRef, TableAt
 
 KEY_GROUPS = 12
-FACT = VersionFact(3, "a", BatchOrigin("q", 0, 2, "f"), 2, "at", "digest", 1_000, "d")
+FACT = DecidedVersion(3, "a", BatchOrigin("q", 0, 2, "f"), 2, "at", "digest", 1_000, "d")
 RUNS = st.lists(st.tuples(st.integers(0, KEY_GROUPS - 1), st.integers(0, 1), st.integers(1, 9)), max_size=6)
 
 

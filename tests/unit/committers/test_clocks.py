@@ -51,7 +51,7 @@ def test_a_clock_ahead_of_the_logs_is_refused_before_deciding(driver):
     driver.log.behind_us = HOUR_US + 60_000_000
     with pytest.raises(ConfigError, match=r"1\.0 h ahead of the log's clock"):
         write(driver, 0)
-    assert driver.catch_up_log().last_version == 0
+    assert driver.decisions.catch_up().last_version == 0
 
 
 def test_a_clock_that_went_back_is_refused_before_deciding(driver):
@@ -61,4 +61,4 @@ def test_a_clock_that_went_back_is_refused_before_deciding(driver):
     driver.clock.ahead_us = HOUR_US
     with pytest.raises(ConfigError, match=r"2\.0 h ahead of this machine's clock"):
         write(driver, 1)
-    assert driver.catch_up_log().last_version == 1
+    assert driver.decisions.catch_up().last_version == 1

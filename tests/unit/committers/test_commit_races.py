@@ -69,7 +69,7 @@ def test_a_namespace_is_tried_once_although_its_deadline_passed_meanwhile(place)
             return self._now
 
     driver = driver_at(place)
-    driver.clock = Leaping()
+    driver.decisions.clock = Leaping()
     assert ensure_made(driver).name == driver.endpoints.namespace
 
 
@@ -191,7 +191,7 @@ def test_a_log_that_is_silent_behind_that_does_not_say_that_nothing_was_decided(
     """More was decided than the fold keeps, so the log is asked for it."""
     driver = about_to_fence_another(place, [1, 2])
     silent = WalUnavailableError("silent")
-    monkeypatch.setattr(committing, "facts_from", lambda *_: (_ for _ in ()).throw(silent))
+    monkeypatch.setattr(committing, "decided_versions_from", lambda *_: (_ for _ in ()).throw(silent))
     with pytest.raises(OutcomeUnknownError, match="version 1 is decided"):
         commit(driver, barrier_of(driver, 1))
 

@@ -16,7 +16,7 @@ import msgspec
 import psutil
 import pytest
 
-from polling import wait_until
+from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply, processes
 from tidegate.committers.apply import worker as local_worker
@@ -68,7 +68,7 @@ def place(tmp_path):
                 commit(driver, ArrowBarrier(driver.log, {TABLE: rows}, batch("query", 0), KEY_GROUPS))
         finally:
             failpoints.arm(None)
-        (fact,) = driver.catch_up_log().recent
+        (fact,) = driver.decisions.catch_up().recent
         works = apply.plan(apply.read_manifest(driver.log, fact), fact, 2)
     return types.SimpleNamespace(where=where, works=works, folder=tmp_path)
 

@@ -93,7 +93,7 @@ def test_two_drivers_that_claim_one_epoch_do_not_both_write(place):
             open_namespace(older, "q")
     finally:
         failpoints.listen(None)
-    assert older.tried_epoch == newer.epoch
+    assert older.decisions.tried_epoch == newer.epoch
     write(newer, 0)
     open_namespace(older, "q")
     assert older.epoch > newer.epoch

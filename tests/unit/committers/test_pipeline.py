@@ -8,8 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from polling import wait_until
 from support.places import driver_at, fails
+from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.committers.commit import until_decided
 from tidegate.committers.opening.open import open_namespace
@@ -211,7 +211,7 @@ def test_phases_are_those_of_each_version_by_itself(gates, make, place):
         driver.watch = Phases()
         pipeline.commit(barrier_of(driver, batch_id))
     assert pipeline.close() is None
-    assert [in_flight_version.fact.version for in_flight_version in told] == [1, 2]
+    assert [in_flight_version.decided.version for in_flight_version in told] == [1, 2]
     for in_flight_version in told:
         named = ["staging", "staged", "deciding", "folding", "decided", "sealed"]
         assert list(in_flight_version.machine.watch.seconds) == named
@@ -222,9 +222,9 @@ def test_summaries_are_made_of_the_decided_state_and_found_valid(place, gates, m
     gates.close("seal")
     pipeline.commit(barrier_of(driver, 0))
     pipeline.commit(barrier_of(driver, 1))
-    driver.catch_up_log()
-    assert [at.version for at in driver.view.summaries] == [1, 2]
-    assert driver.view.void == 0
+    driver.decisions.catch_up()
+    assert [at.version for at in driver.decisions.view.summaries] == [1, 2]
+    assert driver.decisions.view.void == 0
     assert keep_from_us(driver.folded, driver.clock.now_us(), 0.0) == driver.folded.decided_at_us
 
 
@@ -404,8 +404,8 @@ def test_a_repair_beside_may_publish_ahead_of_the_line(place, gates, make):
     pipeline.commit(barrier_of(driver, 1))
     wait_until(lambda: "publish" in gates.waiting, "the first is about to be published")
     beside = driver_at(place, port=Gates())
-    beside.view, beside.writer = driver.view, driver.writer
-    beside.epoch = beside.tried_epoch = driver.epoch
+    beside.decisions.view, beside.decisions.writer = driver.decisions.view, driver.writer
+    beside.decisions.epoch = beside.decisions.tried_epoch = driver.epoch
     assert recover(beside) == [1, 2]
     gates.open("publish")
     pipeline.drain(DEADLINE_S)

@@ -18,7 +18,7 @@ from tidegate.committers.states import (
     after_read_back,
 )
 from tidegate.sinks.records import Pointer
-from tidegate.wal.record import Folded, LoadOrigin, VersionFact
+from tidegate.wal.record import DecidedVersion, Folded, LoadOrigin
 
 ROOT = Path(__file__).parents[3]
 
@@ -73,7 +73,7 @@ def test_the_diagram_in_the_protocol_page_is_drawn_from_the_table() -> None:
 
 def _folded(*digests: str) -> Folded:
     facts = tuple(
-        VersionFact(number, f"a{number}", LoadOrigin(str(number)), number - 1, "", "", number, digest)
+        DecidedVersion(number, f"a{number}", LoadOrigin(str(number)), number - 1, "", "", number, digest)
         for number, digest in enumerate(digests, 1)
     )
     return Folded("uuid", "n", 4, digests[-1], recent=facts, last_version=len(facts))

@@ -13,16 +13,31 @@ from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import (
     KEY_GROUPS_MAX,
     check_key_groups,
-    decimal_scale,
+    decimal_parts,
     decode_key,
     encode_key,
     groups_of,
-    heron_groups_of,
-    heron_task_of,
     key_group,
     shares,
     task_of,
 )
+
+
+def heron_task_of(group, parallelism, key_groups):
+    """The task in Heron's split: the floor share for each task, the overflow to the first ones."""
+    share, overflow = divmod(key_groups, parallelism)
+    in_fat_tasks = overflow * (share + 1)
+    if group < in_fat_tasks:
+        return group // (share + 1)
+    return overflow + (group - in_fat_tasks) // share
+
+
+def heron_groups_of(task, parallelism, key_groups):
+    """The key groups of a task in Heron's split, inverting ``heron_task_of``."""
+    share, overflow = divmod(key_groups, parallelism)
+    first = task * share + min(task, overflow)
+    return range(first, first + share + (1 if task < overflow else 0))
+
 
 D = decimal.Decimal
 SPLITS = [(task_of, groups_of), (heron_task_of, heron_groups_of)]
@@ -360,8 +375,12 @@ def test_hostile_bytes_end_in_an_error_that_says_so(key):
             assert encode_key(values, types) == key
 
 
-@pytest.mark.parametrize(
-    "kind,scale", [("decimal(10,2)", 2), ("decimal(38,0)", 0), ("int", None), ("string", None)]
-)
-def test_the_scale_of_a_decimal(kind, scale):
-    assert decimal_scale(kind) == scale
+@pytest.mark.parametrize("kind,parts", [("decimal(10,2)", (10, 2)), ("decimal(38,0)", (38, 0))])
+def test_precision_and_scale_of_a_decimal(kind, parts):
+    assert decimal_parts(kind) == parts
+
+
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_another_type_has_no_scale(kind):
+    with pytest.raises(ValueError, match=r"^$"):
+        decimal_parts(kind)

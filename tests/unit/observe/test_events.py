@@ -18,7 +18,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import tidegate
-from polling import wait_until
+from support.faulty import Call, FaultyLog, FaultyStore
+from support.wait import wait_until
 from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -35,7 +36,6 @@ from tidegate.sinks.rules.leases import Lease
 from tidegate.spark.reporting import SinkReporter
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import write_flights
-from tidegate.testing.faulty import Call, FaultyLog, FaultyStore
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import StateReads
 
@@ -197,7 +197,7 @@ def test_a_pipelined_commit_is_told_when_it_is_visible(place, told):
     done = []
 
     def published(on):
-        done.append(teller.published(on.fact, on.manifest, on.machine.watch))
+        done.append(teller.published(on.decided, on.manifest, on.machine.watch))
 
     pipeline = PipelineThread(driver, published)
     for batch_id in range(2):
@@ -242,7 +242,7 @@ def test_a_stuck_commit_is_an_alarm_with_its_reason(place, told, caplog, monkeyp
         port.held.pop(call).set()
         worker.join(DEADLINE_S)
     wait_until(lambda: told.levels[stuck] == 0, "the alarm ends")
-    assert "goes on" in caplog.text
+    assert "version 1 continues: " in caplog.text
     assert driver.store.pointer().visible == 1
 
 

@@ -10,8 +10,8 @@ import time
 import pytest
 
 import tidegate
-from polling import wait_until
 from support.clocks import HandClock
+from support.wait import wait_until
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options

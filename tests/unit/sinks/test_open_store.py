@@ -104,10 +104,10 @@ def test_what_was_opened_for_a_dropped_namespace_is_not_used_for_one_of_the_same
     old = shared_store(url, "n", "first")
     with contextlib.closing(open_store(url, "n")) as store:
         store.drop()
-    with pytest.raises(ConfigError, match="this task is for namespace second, and there is nothing"):
+    with pytest.raises(ConfigError, match="this task is for namespace second, and the store has nothing"):
         shared_store(url, "n", "second")
     made_in(url, "n", "second")
-    with pytest.raises(ConfigError, match="for namespace third, and there is namespace second"):
+    with pytest.raises(ConfigError, match="for namespace third, and the store has namespace second"):
         shared_store(url, "n", "third")
     new = shared_store(url, "n", "second")
     assert new is not old

@@ -11,12 +11,12 @@ import uuid
 import pytest
 
 import tidegate
+from tidegate.base import files
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
 from tidegate.sinks.redis import namespace
-from tidegate.sinks.sqlite import files
 from tidegate.sinks.sqlite.files import META_FILE
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import Example, write_flights
@@ -94,7 +94,7 @@ def test_who_waited_for_a_folder_that_was_dropped_leaves_the_new_one_to_its_make
         results.append(store.drop())
 
     def create():
-        with pytest.raises(StoreUnavailableError, match="dropped while it was made"):
+        with pytest.raises(StoreUnavailableError, match="dropped while it was created"):
             store.create(Identity("uuid-1", "n", 4))
         results.append("refused")
 

@@ -18,7 +18,7 @@ from tidegate.options import Options, parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import BATCHES, Example
 from tidegate.ui.facts import Facts
-from tidegate.wal.fold import fact_of
+from tidegate.wal.fold import recent_version
 from tidegate.wal.open_log import open_log
 
 CASES = int(os.environ.get("TIDEGATE_TAMPER", "150"))
@@ -184,9 +184,9 @@ def test_verify_looks_for_no_version_above_the_logs_last_one(store, tmp_path, co
     def counted(state, version):
         asked.append(version)
         assert len(asked) < 1_000, "it looks for all of them"
-        return fact_of(state, version)
+        return recent_version(state, version)
 
-    monkeypatch.setattr("tidegate.committers.operations.verify.fact_of", counted)
+    monkeypatch.setattr("tidegate.committers.operations.verify.recent_version", counted)
     url = store("meta.sqlite", f"UPDATE pointer SET {column} = ?", 2**53)
     with contextlib.closing(open_store(url, "flights")) as opened:
         found = verify(open_log(f"file://{tmp_path}/wal", "flights"), opened).findings

@@ -19,8 +19,8 @@ def test_who_asks_again_is_refused_at_once():
 
 def test_a_thread_that_the_one_before_waits_for_is_told_of_and_refused(monkeypatch, caplog):
     """As in a function of sink.each that asks a pool of threads for a load, and waits for it."""
-    monkeypatch.setattr(lock, "TOLD_S", 0.01)
-    monkeypatch.setattr(lock, "TURN_S", 0.03)
+    monkeypatch.setattr(lock, "WARN_AFTER_S", 0.01)
+    monkeypatch.setattr(lock, "WAIT_MAX_S", 0.03)
     held, refused = SinkLock(), []
 
     def load():
@@ -37,7 +37,7 @@ def test_a_thread_that_the_one_before_waits_for_is_told_of_and_refused(monkeypat
 
 
 def test_who_waits_a_while_comes_in(monkeypatch):
-    monkeypatch.setattr(lock, "TOLD_S", 0.01)
+    monkeypatch.setattr(lock, "WARN_AFTER_S", 0.01)
     held, came = SinkLock(), threading.Event()
 
     def load():

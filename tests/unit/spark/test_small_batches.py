@@ -11,12 +11,12 @@ def collects(small: SmallBatchPredictor, sizes: list[int], limit: int) -> list[s
     """What becomes of batches of so many rows: collected, cut and then the job's, or the job's."""
     ways = []
     for rows in sizes:
-        if not small.expected:
+        if not small.predicts_small:
             ways.append("job")
         elif rows <= limit:
             ways.append("driver")
         else:
-            small.cut()
+            small.overflowed()
             ways.append("cut")
         small.staged(rows, 10 * rows)
     return ways
@@ -49,11 +49,11 @@ def test_a_batch_that_was_cut_for_a_long_cell_does_not_count_towards_its_own_wai
     small = SmallBatchPredictor(10, 1_000)
     small.staged(1, 1)
     for waited in (1, 2, 4):
-        assert small.expected
-        small.cut()
+        assert small.predicts_small
+        small.overflowed()
         small.staged(1, 1)
         for _ in range(waited):
-            assert not small.expected
+            assert not small.predicts_small
             small.staged(1, 1)
 
 

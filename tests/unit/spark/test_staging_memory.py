@@ -14,8 +14,8 @@ from tidegate.spark.state import read as state_read
 from tidegate.spark.state.key_rows import ROWS, KeyRows
 from tidegate.spark.state.merge import PatchedTable, merge_with
 from tidegate.wal.file.log import FileLog
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
 from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 
 BATCH_ROWS, VALUE_BYTES, FRAME_BYTES = 1_000, 200, 100_000
 
@@ -74,7 +74,7 @@ class States:
     """A store whose states are large, and made as they are asked for; how much of them is held at once."""
 
     def __init__(self, monkeypatch):
-        monkeypatch.setattr(state_read, "PORTION_BYTES", PORTION)
+        monkeypatch.setattr(state_read, "CHUNK_BYTES", PORTION)
         monkeypatch.setattr(state_read, "FIRST_ROWS", 50)
         self.pool = pa.default_memory_pool()
         self.before, self.peak, self.given = self.pool.bytes_allocated(), 0, 0

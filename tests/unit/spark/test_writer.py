@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from tidegate.committers.apply.priority import ApplyPriority
 from tidegate.committers.background.follower import FollowerThread
 from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import ApplyPriority, Coordinator
+from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import CorruptError
 from tidegate.options import Endpoints, Options, StoreRef
@@ -30,7 +31,7 @@ def writer_on(sink, driver, alive=lambda: True, followers=()):
     connections = SimpleNamespace(
         coordinator=driver,
         followers=list(followers),
-        setting=sink._setting(),
+        settings=sink._settings(),
         placement=None,
         close=lambda: None,
     )

@@ -23,7 +23,7 @@ STRUCT = types.StructType
 @pytest.mark.parametrize(
     "struct, told",
     [
-        (STRUCT().add("id", INT).add("id", types.StringType()), "field 'id' stands twice"),
+        (STRUCT().add("id", INT).add("id", types.StringType()), "field 'id' is repeated"),
         (STRUCT().add("x:int,y", INT), "field 'x:int,y' has a colon in its name"),
     ],
 )

@@ -13,10 +13,10 @@ from tidegate.wal.fold import (
     SummaryPlace,
     View,
     decided_for,
-    fact_of,
     fold,
     fold_all,
     once_key,
+    recent_version,
     replay_of,
     same_barrier,
     why_void,
@@ -254,7 +254,7 @@ def test_a_decided_makes_the_next_version():
     assert state.last_batch == (0, 2)
     assert state.tables == {"t": r.TableAt("s2", start=3)}
     assert state.decided_at_us == 99
-    assert state.recent[-1] == r.VersionFact(
+    assert state.recent[-1] == r.DecidedVersion(
         3, record.attempt, record.origin, 2, "m:3", "md", 99, digest=state.digest
     )
     assert state.recent[:-1] == book.state.recent
@@ -559,10 +559,10 @@ def test_facts_are_kept_of_the_last_thousand_versions():
     book = opened(RECENT_MAX + 5)
     assert book.state.last_version == RECENT_MAX + 5
     assert [fact.version for fact in book.state.recent] == list(range(6, RECENT_MAX + 6))
-    assert fact_of(book.state, 5) is None
-    assert fact_of(book.state, RECENT_MAX + 6) is None
+    assert recent_version(book.state, 5) is None
+    assert recent_version(book.state, RECENT_MAX + 6) is None
     for version in (6, 7, 500, RECENT_MAX + 5):
-        assert fact_of(book.state, version).version == version
+        assert recent_version(book.state, version).version == version
     replayed = replay_of(book.state, book.batch(batch_id=5))
     assert replayed.version == 6
     with pytest.raises(LineageError, match=r"batch 4 .* no longer kept"):
@@ -572,8 +572,8 @@ def test_facts_are_kept_of_the_last_thousand_versions():
 
 def test_facts_of_no_version():
     state = opened().state
-    assert [fact_of(state, version) for version in (-1, 0, 1)] == [None] * 3
-    assert [fact_of(opened(2).state, version) for version in (-1, 0, 3)] == [None] * 3
+    assert [recent_version(state, version) for version in (-1, 0, 1)] == [None] * 3
+    assert [recent_version(opened(2).state, version) for version in (-1, 0, 3)] == [None] * 3
 
 
 def test_the_question_is_which_attempt_the_fold_gives():

@@ -24,7 +24,7 @@ ORIGINS = st.one_of(
     st.builds(r.ImportOrigin, TEXT),
     st.builds(r.RestoreOrigin, COUNT),
 )
-FACTS = st.builds(r.VersionFact, COUNT, TEXT, ORIGINS, COUNT, TEXT, TEXT, COUNT, TEXT)
+FACTS = st.builds(r.DecidedVersion, COUNT, TEXT, ORIGINS, COUNT, TEXT, TEXT, COUNT, TEXT)
 FOLDED = st.builds(
     r.Folded,
     namespace=TEXT,

@@ -11,7 +11,7 @@ from typing import Any
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import BatchStatement, BatchType
 
-from tidegate.bench.baselines.interface import Rivals
+from tidegate.bench.baselines.interface import Baselines
 from tidegate.bench.plan import Plan
 from tidegate.sinks.cassandra.client import session as cassandra_session
 from tidegate.sinks.cassandra.client.settings import settings_of
@@ -23,12 +23,12 @@ TABLE_CQL = (
 )
 
 
-def rivals(plan: Plan) -> Rivals:
+def baselines(plan: Plan) -> Baselines:
     """Make the baselines; their table is in the store's keyspace."""
     table = plan.mark.replace("-", "_")
     own = {name: value for name, value in plan.store_options.items() if name not in {"create", "replication"}}
     at = (plan.store, own, f"{settings_of(plan.store, own).keyspace}.{table}")
-    session = cassandra_session.take(settings_of(plan.store, own), "the rivals' table")
+    session = cassandra_session.take(settings_of(plan.store, own), "the baselines' table")
     session.driver.execute(TABLE_CQL.format(at[2]))
     one = session.driver.prepare(f"SELECT value FROM {at[2]} WHERE part = ? AND key = ?")
 
@@ -47,7 +47,7 @@ def rivals(plan: Plan) -> Rivals:
         "an INSERT per row": functools.partial(_write_rows, *at),
         "unlogged batches": functools.partial(_write_batches, *at),
     }
-    return Rivals(writers, "cassandra-driver, prepared", get, get_many, remove)
+    return Baselines(writers, "cassandra-driver, prepared", get, get_many, remove)
 
 
 def _part(key: str) -> int:
@@ -56,7 +56,7 @@ def _part(key: str) -> int:
 
 @contextlib.contextmanager
 def _session(url: str, options: dict[str, Any]) -> Iterator[Any]:
-    session = cassandra_session.take(settings_of(url, options), "the rivals' table")
+    session = cassandra_session.take(settings_of(url, options), "the baselines' table")
     try:
         yield session.driver
     finally:

@@ -21,7 +21,7 @@ KEY = "key-{:09d}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Rivals:
+class Baselines:
     """Writers by name, the plainest first; readers of the last one's rows; a function that removes all.
 
     ``get`` reads one key, ``get_many`` several at once. Both return the number of keys found.
@@ -35,7 +35,7 @@ class Rivals:
     left_out: tuple[str, ...] = ()
 
 
-def rivals_for(plan: Plan) -> Rivals:
+def baselines_for(plan: Plan) -> Baselines:
     """Make the baselines for the plan's store. ConfigError: there are none for such a store."""
     kind = plan.store.partition(":")[0].partition("+")[0].removesuffix("s")
     kinds = ("redis", "sqlite", "cassandra")
@@ -44,5 +44,5 @@ def rivals_for(plan: Plan) -> Rivals:
         msg = f"there is nothing to compare a store {kind}:// with: use {', '.join(kinds)}"
         raise ConfigError(msg)
     module = importlib.import_module(f"tidegate.bench.baselines.{name}")
-    made: Rivals = module.rivals(plan)
+    made: Baselines = module.baselines(plan)
     return made

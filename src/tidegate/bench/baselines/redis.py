@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from tidegate.bench.baselines.interface import KEY, Rivals
+from tidegate.bench.baselines.interface import KEY, Baselines
 from tidegate.bench.plan import Plan
 from tidegate.sinks.redis.client.servers import servers_of
 from tidegate.sinks.redis.client.settings import settings_of
@@ -18,14 +18,14 @@ PIPELINE = 5_000
 Client = Callable[[], Any]
 
 
-def rivals(plan: Plan) -> Rivals:
+def baselines(plan: Plan) -> Baselines:
     """Make the baselines. A Cluster has only the pipelines: it refuses an MSET over several slots."""
     client = functools.partial(_client, plan.store, plan.store_options)
     clustered = "+cluster" in plan.store.partition(":")[0]
     prefix = f"{plan.mark}:"
-    writers = {"row pipelines": functools.partial(_write_rows, client, prefix)}
+    writers = {"row pipelines": functools.partial(write_rows, client, prefix)}
     if not clustered:
-        writers["Arrow + MSET"] = functools.partial(_write_arrow, client, prefix)
+        writers["Arrow + MSET"] = functools.partial(write_arrow, client, prefix)
 
     def get(key: str) -> int:
         return reader.get(prefix + key) is not None
@@ -49,7 +49,7 @@ def rivals(plan: Plan) -> Rivals:
     reader = client()
     named = "GET, MGET" if not clustered else "GET, pipelines"
     left_out = ("Arrow + MSET: a Cluster takes no MSET over several slots",) if clustered else ()
-    return Rivals(writers, f"redis-py ({named})", get, get_many, remove, left_out)
+    return Baselines(writers, f"redis-py ({named})", get, get_many, remove, left_out)
 
 
 def _client(url: str, options: dict[str, Any]) -> Any:
@@ -64,12 +64,14 @@ def _client(url: str, options: dict[str, Any]) -> Any:
     return redis.Redis(host=primary.host, port=primary.port, **given)
 
 
-def _write_rows(client: Client, prefix: str, batch: Any) -> None:
+def write_rows(client: Client, prefix: str, batch: Any) -> None:
+    """Write a DataFrame of keys and values by pipelines of SETs, from each of its tasks."""
+
     def write(rows: Iterable[Any]) -> None:
         with contextlib.closing(client()) as server:
             pipe, waiting = server.pipeline(transaction=False), 0
-            for row in rows:
-                pipe.set(prefix + row.key, row.value)
+            for key, value in rows:
+                pipe.set(prefix + key, value)
                 waiting += 1
                 if waiting == PIPELINE:
                     pipe.execute()
@@ -79,12 +81,15 @@ def _write_rows(client: Client, prefix: str, batch: Any) -> None:
     batch.foreachPartition(write)
 
 
-def _write_arrow(client: Client, prefix: str, batch: Any) -> None:
+def write_arrow(client: Client, prefix: str, batch: Any) -> None:
+    """Write a DataFrame of keys and values by an MSET for each Arrow batch."""
+
     def write(batches: Iterable[Any]) -> Iterator[Any]:
         with contextlib.closing(client()) as server:
             for rows in batches:
                 keys, values = (column.to_pylist() for column in rows.columns)
-                server.mset({prefix + key: value for key, value in zip(keys, values, strict=True)})
+                if keys:
+                    server.mset({prefix + key: value for key, value in zip(keys, values, strict=True)})
         yield from ()
 
     batch.mapInArrow(write, "key string").write.format("noop").mode("append").save()

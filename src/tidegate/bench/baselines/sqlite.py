@@ -6,25 +6,25 @@ import contextlib
 import functools
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tidegate.bench.baselines.interface import Rivals
+from tidegate.bench.baselines.interface import Baselines
 from tidegate.bench.plan import Plan
 
 INSERT = "INSERT OR REPLACE INTO t VALUES (?, ?)"
 
 
-def rivals(plan: Plan) -> Rivals:
+def baselines(plan: Plan) -> Baselines:
     """Make the baselines; their files are in a folder of their own, next to the store's."""
     store = Path(unquote(urlsplit(plan.store).path))
     folder = store.parent / f".{plan.mark}"
     folder.mkdir(parents=True, exist_ok=True)
     writers = {
-        "row by row": functools.partial(_write_rows, str(folder / "rows")),
-        "Arrow batches": functools.partial(_write_arrow, str(folder / "arrow")),
+        "row by row": functools.partial(write_rows, str(folder / "rows")),
+        "Arrow batches": functools.partial(write_arrow, str(folder / "arrow")),
     }
 
     def get_many(keys: Sequence[str]) -> int:
@@ -44,7 +44,7 @@ def rivals(plan: Plan) -> Rivals:
         shutil.rmtree(folder, ignore_errors=True)
 
     opened: dict[Path, sqlite3.Connection] = {}
-    return Rivals(writers, "sqlite3", get, get_many, remove)
+    return Baselines(writers, "sqlite3", get, get_many, remove)
 
 
 def _files(folder: Path, opened: dict[Path, sqlite3.Connection]) -> Iterable[sqlite3.Connection]:
@@ -70,19 +70,19 @@ def _file(folder: str) -> Iterator[sqlite3.Connection]:
         file.execute("COMMIT")
 
 
-def _write_rows(folder: str, batch: Any) -> None:
-    batch.foreachPartition(_into(folder))
+def write_rows(folder: str, batch: Any) -> None:
+    """Write a DataFrame's rows by INSERT OR REPLACE, from each of its tasks in one transaction."""
 
-
-def _into(folder: str) -> Callable[[Iterable[Any]], None]:
     def write(rows: Iterable[Any]) -> None:
         with _file(folder) as file:
             file.executemany(INSERT, ((row.key, row.value) for row in rows))
 
-    return write
+    batch.foreachPartition(write)
 
 
-def _write_arrow(folder: str, batch: Any) -> None:
+def write_arrow(folder: str, batch: Any) -> None:
+    """Write a DataFrame's rows by Arrow batches, from each of its tasks in one transaction."""
+
     def write(batches: Iterable[Any]) -> Iterator[Any]:
         with _file(folder) as file:
             for rows in batches:

@@ -13,14 +13,10 @@ import typer
 from tidegate.base.durations import duration_us
 from tidegate.cli.core import completion
 from tidegate.committers.apply.processes import JOBS_MAX
-from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.open import log_is_empty
 from tidegate.errors import ConfigError
 from tidegate.options import parse_store
 from tidegate.reader.gate import Gate
 from tidegate.reader.open_gate import connect
-from tidegate.sinks.aliases import refuse_writing
-from tidegate.sinks.sqlite.discovery import has_instead
 
 _STORE_HELP = (
     "The store: sqlite:///path, redis://host:port, redis+sentinel://..., redis+cluster://... or"
@@ -91,6 +87,7 @@ Force = Annotated[
 For = Annotated[
     str | None, typer.Option("--for", metavar="TIME", help="End after this time, as in 90s or 10min.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 AllowUnsafe = Annotated[
     bool,
     typer.Option(
@@ -119,24 +116,6 @@ def gate_to(store: str, namespace: str, options: dict[str, Any]) -> Gate:
         return connect(store, gate.namespace, options)
 
 
-def made_here(coordinator: Coordinator) -> None:
-    """Fold the log.
-
-    Raises: ConfigError, there is no namespace here to work on; WalGapError, the store has the
-    namespace, the log has nothing.
-    """
-    if coordinator.catch_up_log() is None:
-        name = coordinator.endpoints.namespace
-        if (identity := coordinator.store.identity()) is not None:
-            raise log_is_empty(coordinator, identity)
-        refuse_writing(coordinator.store.where, name, coordinator.store.aliases().get(name))
-        raise ConfigError(
-            f"there is no namespace {name} at {coordinator.log.where}: check --wal and --namespace; a query's"
-            " first batch makes it, and so does `tidegate"
-            f" init`{has_instead(coordinator.endpoints.store, name)}"
-        )
-
-
 def end_of(for_: str | None) -> float | None:
     """Return the end of ``--for``, by the monotonic clock. Raises: ConfigError, it is no duration."""
     if for_ is None:
@@ -144,11 +123,11 @@ def end_of(for_: str | None) -> float | None:
     return time.monotonic() + duration_us("--for", float(for_) if for_.isdecimal() else for_) / 1e6
 
 
-def confirm(what: str) -> None:
+def confirm(effect: str) -> None:
     """Ask whether to continue. Raises: ConfigError, the answer is no, or there is no terminal."""
     if not sys.stdin.isatty():
-        raise ConfigError(f"{what}: add --yes to do that without being asked")
-    if not typer.confirm(f"{what[0].upper()}{what[1:]}. Go on?", err=True):
+        raise ConfigError(f"{effect}: add --yes to do that without being asked")
+    if not typer.confirm(f"{effect[0].upper()}{effect[1:]}. Go on?", err=True):
         raise ConfigError("nothing was written")
 
 

@@ -6,7 +6,7 @@ Error messages quote the bad value.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -34,14 +34,14 @@ class ValidatedCommand(TyperCommand):
     """A command that validates its arguments before it does anything."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = list(args)  # parsing consumes them
+        words = list(args)  # parsing consumes them
         try:
             rest = super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            _tell_value(error, self._parsed(ctx, given)[0])
+            _quote_value(error, self._parsed(ctx, words)[0])
             raise
         if not ctx.resilient_parsing:
-            _refuse_several(ctx, self._parsed(ctx, given)[2])
+            _refuse_several(ctx, self._parsed(ctx, words)[2])
             _refuse_memory(ctx.params)
         return rest
 
@@ -51,12 +51,12 @@ class ValidatedCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """List arguments by their name alone; newer releases of typer add Python's type."""
-        told: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
                 kind = param.param_type_name
-                told[kind].append((str(param.metavar), record[1]) if kind == "argument" else record)
-        for title, records in zip(("Arguments", "Options"), told.values(), strict=True):
+                rows[kind].append((str(param.metavar), record[1]) if kind == "argument" else record)
+        for title, records in zip(("Arguments", "Options"), rows.values(), strict=True):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
@@ -66,7 +66,17 @@ class ValidatedCommand(TyperCommand):
         return self.make_parser(ctx).parse_args(list(args))
 
 
-def _tell_value(error: typer.BadParameter, texts: dict[str, Any]) -> None:
+def group(name: str, summary: str, *commands: tuple[Callable[..., None], str, str, str]) -> typer.Typer:
+    """Return a group of commands: the function, the name, the line in the list, and the examples of each."""
+    app = typer.Typer(
+        name=name, help=summary, no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    )
+    for function, command, line, epilog in commands:
+        app.command(name=command, cls=ValidatedCommand, short_help=line, epilog=epilog)(function)
+    return app
+
+
+def _quote_value(error: typer.BadParameter, texts: dict[str, Any]) -> None:
     """Add the value to the message of a number parser, in plain words."""
     text = texts.get(str(getattr(error.param, "name", "")))
     if not isinstance(text, str) or repr(text) in error.message:

@@ -7,11 +7,10 @@ import sys
 
 import typer
 
-from tidegate.cli.core.app import say
-from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
-from tidegate.cli.core.options import Json, Namespace, Stores, Wal, examples, made_here
+from tidegate.cli.core.app import print_message
+from tidegate.cli.core.operation import Operation, operation, require_namespace
+from tidegate.cli.core.options import examples
 from tidegate.cli.core.output import print_json, print_table
-from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.operations.verify import Progress, Report
 from tidegate.committers.operations.verify import verify as verify_namespace
 from tidegate.errors import CorruptError
@@ -22,15 +21,8 @@ EXAMPLES = examples(
 )
 
 
-def verify(
-    store: Stores,
-    wal: Wal,
-    namespace: Namespace,
-    store_config: StoreConfigs,
-    wal_config: WalConfig = None,
-    *,
-    json: Json = False,
-) -> None:
+@operation("tidegate verify", without=("force", "allow_unsafe"))
+def verify(work: Operation) -> None:
     """Check the store against the log, and all checksums.
 
     Reads everything, for every version that can be read: the decision log, every manifest and
@@ -39,24 +31,19 @@ def verify(
 
     Exit code 14 when something is wrong, each finding on a line. Nothing is written.
     """
-    with coordinator_for(endpoints(store, wal, namespace, wal_config, store_config)) as coordinator:
+    with work.coordinator() as coordinator:
         with contextlib.suppress(CorruptError):  # the check reports problems of the log
-            made_here(coordinator)
+            require_namespace(coordinator)
         progress = _show if sys.stderr.isatty() else _hide
         reports = [verify_namespace(coordinator.log, store, progress) for store in coordinator.stores]
-        names = [at.name for at in coordinator.endpoints.stores]
+        names = [each.name for each in coordinator.endpoints.stores]
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     findings = [finding for report in reports for finding in report.findings]
-    if json:
-        of_each = [
-            {"store": name, **_as_json(namespace, each)} for name, each in zip(names, reports, strict=True)
-        ]
-        print_json(
-            _as_json(namespace, reports[0])
-            if len(reports) == 1
-            else {"namespace": namespace, "stores": of_each}
-        )
+    if work.json:
+        of_each = [_as_json(work.namespace, report) for report in reports]
+        stores = [{"store": name, **each} for name, each in zip(names, of_each, strict=True)]
+        print_json(of_each[0] if len(reports) == 1 else {"namespace": work.namespace, "stores": stores})
     elif findings:
         rows = [(finding.where, finding.expected, finding.found) for finding in findings]
         print_table(["where", "expected", "found"], rows)
@@ -64,7 +51,7 @@ def verify(
         for name, report in zip(names, reports, strict=True):
             _print_nothing_wrong(f"store {name}: " * (len(reports) > 1), report)
     for note in dict.fromkeys(note for report in reports for note in report.notes):
-        say(f"note: {note}")
+        print_message(f"note: {note}")
     if findings:
         raise typer.Exit(CorruptError.exit_code)
 
@@ -82,7 +69,8 @@ def _as_json(namespace: str, report: Report) -> dict[str, object]:
     return {
         "namespace": namespace,
         "findings": [
-            {"where": one.where, "expected": one.expected, "found": one.found} for one in report.findings
+            {"where": finding.where, "expected": finding.expected, "found": finding.found}
+            for finding in report.findings
         ],
         "notes": report.notes,
         "oldest": report.oldest,

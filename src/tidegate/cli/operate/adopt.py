@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_module
+import json
 import re
 import uuid
 from pathlib import Path
@@ -11,15 +11,10 @@ from typing import Annotated
 import typer
 
 from tidegate.base.urls import path_of, redact, scheme_of
-from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
-from tidegate.cli.core.options import AllowUnsafe, Force, Json, Namespace, Stores, Wal, examples, made_here
-from tidegate.cli.core.output import print_json
-from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_json
-from tidegate.committers.local_coordinator import coordinator_for, followers_in
-from tidegate.committers.opening.open import refuse_if_writer_alive
+from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
+from tidegate.cli.core.options import examples
 from tidegate.committers.operations.adopt import adopt as adopt_lineage
 from tidegate.errors import ConfigError
-from tidegate.options import Options
 
 EXAMPLES = examples(
     "tidegate adopt --lineage 8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11",
@@ -27,11 +22,9 @@ EXAMPLES = examples(
 )
 
 
-def adopt(  # noqa: PLR0913 - its options
-    store: Stores,
-    wal: Wal,
-    namespace: Namespace,
-    store_config: StoreConfigs,
+@operation("tidegate adopt")
+def adopt(
+    work: Operation,
     lineage: Annotated[
         str | None,
         typer.Option(metavar="ID", help="The query id, as the refused query's message names it."),
@@ -40,11 +33,6 @@ def adopt(  # noqa: PLR0913 - its options
         str | None,
         typer.Option(metavar="FOLDER", help="The new checkpoint's folder; the query id is read there."),
     ] = None,
-    wal_config: WalConfig = None,
-    *,
-    force: Force = False,
-    allow_unsafe: AllowUnsafe = False,
-    json: Json = False,
 ) -> None:
     """Let another Spark checkpoint take the namespace over.
 
@@ -55,25 +43,21 @@ def adopt(  # noqa: PLR0913 - its options
     if (lineage is None) == (checkpoint is None):
         raise ConfigError("give either --lineage ID or --checkpoint FOLDER")
     new = _query_id(str(lineage)) if checkpoint is None else lineage_of(checkpoint)
-    where = endpoints(store, wal, namespace, wal_config, store_config)
-    with coordinator_for(where, Options(allow_unsafe=allow_unsafe)) as coordinator:
-        made_here(coordinator)
+    with work.writer() as coordinator:
         before = coordinator.folded.lineage
-        refuse_if_writer_alive(coordinator, "tidegate adopt", force=force)
         recovered = adopt_lineage(coordinator, new)
-        standings = [each.catch_up() for each in followers_in(coordinator) if coordinator.epoch]
-    if json:
-        facts = {"namespace": namespace, "lineage": new, "before": before, "recovered": recovered}
-        print_json(facts | ({"stores": stores_as_json(standings)} if standings else {}))
-    elif before == new:
-        print(f"namespace {namespace} follows query {new} already; nothing was written")
-    else:
-        print(f"namespace {namespace} follows query {new} from now on (before: {before or 'none'})")
-        if recovered:
-            print(f"made visible first: version {', '.join(map(str, recovered))}")
-        print_standings(standings)
-        print("next: start that query; its first batch makes the next version")
-    fail_if_behind(standings)
+        standings = catch_up_others(coordinator) if coordinator.epoch else []
+    namespace_follows = f"namespace {work.namespace} follows query {new}"
+    facts = {"lineage": new, "before": before, "recovered": recovered}
+    if before == new:
+        work.report(facts, [f"{namespace_follows} already; nothing was written"])
+        return
+    work.report(
+        facts,
+        [f"{namespace_follows} from now on (before: {before or 'none'})", *made_first(recovered)],
+        standings,
+        "next: start that query; its first batch makes the next version",
+    )
 
 
 def _query_id(text: str) -> str:
@@ -98,7 +82,7 @@ def lineage_of(checkpoint: str) -> str:
         )
     metadata = Path(folder) / "metadata"
     try:
-        found = json_module.loads(metadata.read_bytes())["id"]
+        lineage = json.loads(metadata.read_bytes())["id"]
     except FileNotFoundError:
         raise ConfigError(
             f"{metadata} is not there: {checkpoint} is no checkpoint folder of a query that has started;"
@@ -106,6 +90,6 @@ def lineage_of(checkpoint: str) -> str:
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{metadata} holds no query id: {error}; give --lineage ID instead") from None
-    if not isinstance(found, str):
-        raise ConfigError(f"{metadata} holds no query id but {found!r}; give --lineage ID instead")
-    return found
+    if not isinstance(lineage, str):
+        raise ConfigError(f"{metadata} holds no query id but {lineage!r}; give --lineage ID instead")
+    return lineage

@@ -11,9 +11,9 @@ import typer
 from tidegate.base.urls import redact
 from tidegate.cli.core import completion
 from tidegate.cli.core.config_files import StoreConfigs, stores_given
-from tidegate.cli.core.options import Json, Namespace, Stores, confirm, examples
+from tidegate.cli.core.options import Json, Namespace, Stores, Yes, confirm, examples
 from tidegate.cli.core.output import print_json, print_table
-from tidegate.cli.core.parameters import ValidatedCommand
+from tidegate.cli.core.parameters import group
 from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import StoreRef
@@ -30,14 +30,6 @@ LIST_EXAMPLES = examples("tidegate alias list --store redis://cache:6379")
 DROP_EXAMPLES = examples("tidegate alias drop live --store redis://cache:6379")
 
 Alias = Annotated[str, typer.Argument(metavar="ALIAS", help="The alias.", autocompletion=completion.aliases)]
-
-app = typer.Typer(
-    name="alias",
-    help="Names under which readers find a namespace: set one, list them, drop one.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
 
 
 def set_(
@@ -78,18 +70,20 @@ def set_(
 def list_(store: Stores, store_config: StoreConfigs, *, json: Json = False) -> None:
     """List the aliases in a store, and the namespaces that they name. Writes nothing."""
     ats = stores_given(store, store_config)
-    found = [(at, alias, target, *_looked_at(at, target)) for at in ats for alias, target in _all(at).items()]
+    entries = [
+        (at, alias, target, *_looked_at(at, target)) for at in ats for alias, target in _all(at).items()
+    ]
     if json:
         rows = [
             {"store": at.name, "alias": alias, "namespace": target.namespace, "uuid": target.uuid}
             | {"visible": visible}
-            for at, alias, target, visible, _ in found
+            for at, alias, target, visible, _ in entries
         ]
         print_json({"aliases": rows})
         return
     print_table(
         ["alias", "namespace", "visible", "store"],
-        [(alias, target.namespace, shown, at.name) for at, alias, target, _, shown in found],
+        [(alias, target.namespace, shown, at.name) for at, alias, target, _, shown in entries],
     )
 
 
@@ -98,7 +92,7 @@ def drop(
     store: Stores,
     store_config: StoreConfigs,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Remove an alias: readers who go by it are refused from then on. The namespace stays as it is."""
@@ -136,8 +130,8 @@ def _looked_at(at: StoreRef, target: Target) -> tuple[int | None, str]:
     try:
         with contextlib.closing(open_store(at.url, target.namespace, at.options)) as store:
             identity = store.identity()
-            there = identity is not None and identity.uuid == target.uuid
-            visible = store.pointer().visible if there else None
+            same = identity is not None and identity.uuid == target.uuid
+            visible = store.pointer().visible if same else None
     except (CorruptError, ConfigError) as error:
         logger.warning("%s", error)
         return None, "cannot be read"
@@ -148,9 +142,10 @@ def _name(target: Target | None) -> str | None:
     return None if target is None else target.namespace
 
 
-for command, name_of, line, epilog in (
+app = group(
+    "alias",
+    "Names under which readers find a namespace: set one, list them, drop one.",
     (set_, "set", "Let readers of ALIAS find a namespace.", SET_EXAMPLES),
     (list_, "list", "List the aliases in a store.", LIST_EXAMPLES),
     (drop, "drop", "Remove an alias; the namespace stays.", DROP_EXAMPLES),
-):
-    app.command(name=name_of, cls=ValidatedCommand, short_help=line, epilog=epilog)(command)
+)

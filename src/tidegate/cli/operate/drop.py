@@ -9,12 +9,10 @@ from typing import Annotated
 import typer
 
 from tidegate.base.urls import redact
-from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
-from tidegate.cli.core.options import Force, Json, Namespace, Stores, Wal, examples
-from tidegate.cli.core.output import print_json
+from tidegate.cli.core.operation import Operation, operation
+from tidegate.cli.core.options import examples
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import coordinator_for
-from tidegate.committers.opening.open import WRITER_ALIVE_S, refuse_if_writer_alive
+from tidegate.committers.opening.open import WRITER_ALIVE_S
 from tidegate.committers.operations.alias import refuse_aliased
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.errors import ConfigError, CorruptError
@@ -27,19 +25,14 @@ EXAMPLES = examples(
 )
 
 
-def drop(  # noqa: PLR0913 - its options
-    store: Stores,
-    wal: Wal,
-    namespace: Namespace,
-    store_config: StoreConfigs,
-    wal_config: WalConfig = None,
+@operation("tidegate drop", without=("allow_unsafe",))
+def drop(
+    work: Operation,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for the namespace's name.")] = False,
     only_stores: Annotated[
         bool, typer.Option("--only-stores", help="Keep the log: only these stores, which it does not list.")
     ] = False,
-    force: Force = False,
-    json: Json = False,
 ) -> None:
     """Remove a namespace from all its stores and the log, permanently.
 
@@ -50,44 +43,42 @@ def drop(  # noqa: PLR0913 - its options
 
     With --only-stores the log stays, and with it the namespace: for what `store remove` left behind.
     """
-    where = endpoints(store, wal, namespace, wal_config, store_config)
-    goes = [("store", at.url) for at in where.stores] + [("log", wal)] * (not only_stores)
+    namespace, where = work.namespace, work.endpoints()
+    locations = [("store", each.url) for each in where.stores] + [("log", work.wal)] * (not only_stores)
     if not yes:
-        _ask(namespace, goes)
-    with coordinator_for(where) as coordinator:
+        _ask(namespace, locations)
+    with work.coordinator(where) as coordinator:
         if only_stores:
-            _refuse_listed(coordinator, force=force)
+            _refuse_listed(coordinator, force=work.force)
         else:
-            _refuse_drop(coordinator, force=force)
+            _refuse_drop(work, coordinator)
         dropped = drop_namespace(coordinator, log_too=not only_stores)
     if not dropped.log and not any(dropped.stores):
-        raise no_namespace(namespace, *(url for _, url in goes))
-    if json:
-        print_json({"namespace": namespace, "store": any(dropped.stores), "log": dropped.log})
-        return
-    print(f"namespace {namespace} is gone" + " from these stores" * only_stores)
-    for (what, url), there in zip(goes, (*dropped.stores, dropped.log), strict=False):
-        print(f"  {what:<6} {redact(url)}{'' if there else ' (nothing was there)'}")
+        raise no_namespace(namespace, *(url for _, url in locations))
+    lines = [f"namespace {namespace} is gone" + " from these stores" * only_stores]
+    for (kind, url), existed in zip(locations, (*dropped.stores, dropped.log), strict=False):
+        lines.append(f"  {kind:<6} {redact(url)}{'' if existed else ' (nothing was there)'}")
+    work.report({"store": any(dropped.stores), "log": dropped.log}, lines)
 
 
-def _refuse_drop(coordinator: Coordinator, *, force: bool) -> None:
+def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
     """Raise ConfigError when the drop cannot be intended, or is not safe, unless forced."""
-    namespace, wal = coordinator.endpoints.namespace, coordinator.endpoints.wal
+    force, namespace, wal = work.force, work.namespace, work.wal
     try:
-        for each in () if force else coordinator.stores:
-            refuse_aliased(each)
-        refuse_if_writer_alive(coordinator, "tidegate drop", force=force)
+        for store in () if force else coordinator.stores:
+            refuse_aliased(store)
+        work.refuse_if_writer_alive(coordinator)
         # A log that does not answer, or refuses this user, is reported before the stores are gone.
-        in_log = None if force else coordinator.catch_up_log()
+        in_log = None if force else coordinator.decisions.catch_up()
         if in_log is None:
             return
-        if all(each.identity() is None for each in coordinator.stores):
+        if all(store.identity() is None for store in coordinator.stores):
             raise ConfigError(
                 f"{redact(wal)} has namespace {namespace}, {redact(coordinator.endpoints.store)} has nothing"
                 " of it, so only the log would go: check --store; if the store is gone, or a drop was cut"
                 " short, use --force"
             )
-        left = set(in_log.stores) - {at.name for at in coordinator.endpoints.stores}
+        left = set(in_log.stores) - {each.name for each in coordinator.endpoints.stores}
         if left:
             raise ConfigError(
                 f"namespace {namespace} also has store {', '.join(sorted(left))}, which would be left without"
@@ -100,15 +91,15 @@ def _refuse_drop(coordinator: Coordinator, *, force: bool) -> None:
 
 def _refuse_listed(coordinator: Coordinator, *, force: bool) -> None:
     """Raise ConfigError when one of the stores still follows the log, unless forced."""
-    state = None if force else coordinator.catch_up_log()
-    for each in () if force else coordinator.stores:
-        refuse_aliased(each)
-        _refuse_written(each)
-    for at in coordinator.endpoints.stores if state is not None else ():
-        if at.name in state.stores or not state.stores:  # type: ignore[union-attr]
+    state = None if force else coordinator.decisions.catch_up()
+    for store in () if force else coordinator.stores:
+        refuse_aliased(store)
+        _refuse_written(store)
+    for each in coordinator.endpoints.stores if state is not None else ():
+        if each.name in state.stores or not state.stores:  # type: ignore[union-attr]
             raise ConfigError(
-                f"store {at.name} follows the log of namespace {coordinator.endpoints.namespace}: first"
-                f" `tidegate store remove {at.name}`; or leave --only-stores out; or use --force"
+                f"store {each.name} follows the log of namespace {coordinator.endpoints.namespace}: first"
+                f" `tidegate store remove {each.name}`; or leave --only-stores out; or use --force"
             )
 
 
@@ -123,15 +114,15 @@ def _refuse_written(store: Store) -> None:
         )
 
 
-def _ask(namespace: str, goes: Sequence[tuple[str, str]]) -> None:
+def _ask(namespace: str, locations: Sequence[tuple[str, str]]) -> None:
     if not _is_terminal():
         raise ConfigError(
             f"namespace {namespace} would be removed permanently from"
-            f" {' and '.join(redact(url) for _, url in goes)}: add --yes to do that without being asked"
+            f" {' and '.join(redact(url) for _, url in locations)}: add --yes to do that without being asked"
         )
     print(f"This removes namespace {namespace}, all its versions there, permanently:", file=sys.stderr)
-    for what, url in goes:
-        print(f"  {what:<6} {redact(url)}", file=sys.stderr)
+    for kind, url in locations:
+        print(f"  {kind:<6} {redact(url)}", file=sys.stderr)
     if typer.prompt("Type the namespace's name to go on", err=True) != namespace:
         raise ConfigError("that is not its name; nothing was removed")
 

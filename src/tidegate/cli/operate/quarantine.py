@@ -10,47 +10,23 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from tidegate.cli.core.app import say
-from tidegate.cli.core.config_files import StoreConfig, StoreConfigs, WalConfig, endpoints, store_options
-from tidegate.cli.core.options import (
-    AllowUnsafe,
-    Force,
-    Json,
-    Namespace,
-    Store,
-    Stores,
-    Wal,
-    confirm,
-    examples,
-    gate_to,
-    made_here,
-)
+from tidegate.cli.core.app import print_message
+from tidegate.cli.core.config_files import StoreConfig, store_options
+from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
+from tidegate.cli.core.options import Json, Namespace, Store, Yes, confirm, examples, gate_to
 from tidegate.cli.core.output import first_of, print_json, print_table
-from tidegate.cli.core.parameters import ValidatedCommand
+from tidegate.cli.core.parameters import group
 from tidegate.cli.core.parquet import write_tables
-from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_json
 from tidegate.cli.core.versions import At, snapshot_at
 from tidegate.cli.operate.quarantine_rows import ids_of, schema_of, typed
-from tidegate.committers.local_coordinator import coordinator_for, followers_in
-from tidegate.committers.opening.open import refuse_if_writer_alive
-from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.committers.operations.quarantine_drop import release
 from tidegate.errors import ConfigError
-from tidegate.options import Options
 from tidegate.values.decode import values_of
 from tidegate.wal.staging.quarantine import TABLE
 
 LIST_EXAMPLES = examples("tidegate quarantine list", "tidegate quarantine list --json > refused.jsonl")
 EXPORT_EXAMPLES = examples("tidegate quarantine export aircraft refused.parquet")
 DROP_EXAMPLES = examples("tidegate quarantine drop refused.parquet")
-
-app = typer.Typer(
-    name="quarantine",
-    help="The rows that a query with on_bad_record='quarantine' refused: list, export, drop them.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
 
 
 def list_(
@@ -68,7 +44,7 @@ def list_(
     """
     with gate_to(store, namespace, store_options(store_config)) as gate, snapshot_at(gate, at) as snapshot:
         if TABLE not in snapshot.tables():
-            say(f"namespace {namespace} has no refused rows at version {snapshot.version}")
+            print_message(f"namespace {namespace} has no refused rows at version {snapshot.version}")
             return
         rows = (value for _, value in snapshot.table(TABLE).scan())
         if json:
@@ -79,7 +55,7 @@ def list_(
         print_table(["table", "cause", "key", "key bytes", "value bytes"], map(_cells, shown))
         counts = Counter(row["table"] for row in itertools.chain(shown, rows))
         totals = ", ".join(f"{count} of table {table}" for table, count in sorted(counts.items()))
-        say(f"refused at version {snapshot.version}: {totals or 'none'}")
+        print_message(f"refused at version {snapshot.version}: {totals or 'none'}")
 
 
 def _cells(row: Any) -> list[Any]:
@@ -136,21 +112,17 @@ def export(
     else:
         print(f"{file}: {written} refused rows of table {table} at version {version}")
     for why, count in sorted(left.items()):
-        say(f"warning: {count} rows are not in it ({why}): `tidegate scan {TABLE} --parquet FILE` has them")
+        print_message(
+            f"warning: {count} rows are not in it ({why}): `tidegate scan {TABLE} --parquet FILE` has them"
+        )
 
 
-def drop(  # noqa: PLR0913 - its options
+@operation("tidegate quarantine drop")
+def drop(
+    work: Operation,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of tidegate quarantine export.")],
-    store: Stores,
-    wal: Wal,
-    namespace: Namespace,
-    store_config: StoreConfigs,
-    wal_config: WalConfig = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    force: Force = False,
-    allow_unsafe: AllowUnsafe = False,
-    json: Json = False,
+    yes: Yes = False,
 ) -> None:
     """Remove the rows in a file from the quarantine, in one new version.
 
@@ -159,37 +131,24 @@ def drop(  # noqa: PLR0913 - its options
     not wanted. May be repeated. Stop the query first: it refuses while a writer is running.
     """
     ids = ids_of(file)
-    where = endpoints(store, wal, namespace, wal_config, store_config)
-    with coordinator_for(where, Options(allow_unsafe=allow_unsafe)) as coordinator:
-        made_here(coordinator)
-        refuse_other_stores(coordinator, coordinator.folded)
-        refuse_if_writer_alive(coordinator, "tidegate quarantine drop", force=force)
+    with work.writer(all_stores=True) as coordinator:
         if not yes:
-            confirm(f"{len(ids)} refused rows of namespace {namespace} would be removed")
+            confirm(f"{len(ids)} refused rows of namespace {work.namespace} would be removed")
         done = release(coordinator, ids)
-        standings = [each.catch_up() for each in followers_in(coordinator)]
-    if json:
-        facts = {
-            "namespace": namespace,
-            "version": done.version,
-            "rows": done.rows,
-            "recovered": done.recovered,
-        }
-        print_json(facts | ({"stores": stores_as_json(standings)} if standings else {}))
-    else:
-        if done.recovered:
-            print(f"made visible first: version {', '.join(map(str, done.recovered))}")
-        if done.version is None:
-            print("none of these rows is in the quarantine: nothing was written")
-        else:
-            print(f"version {done.version} is visible: {done.rows} rows have left the quarantine")
-        print_standings(standings)
-    fail_if_behind(standings)
+        standings = catch_up_others(coordinator)
+    result = (
+        "none of these rows is in the quarantine: nothing was written"
+        if done.version is None
+        else f"version {done.version} is visible: {done.rows} rows have left the quarantine"
+    )
+    facts = {"version": done.version, "rows": done.rows, "recovered": done.recovered}
+    work.report(facts, [*made_first(done.recovered), result], standings)
 
 
-for command, name_of, line, epilog in (
+app = group(
+    "quarantine",
+    "The rows that a query with on_bad_record='quarantine' refused: list, export, drop them.",
     (list_, "list", "List refused rows, and why.", LIST_EXAMPLES),
     (export, "export", "Write a table's refused rows to a Parquet file.", EXPORT_EXAMPLES),
     (drop, "drop", "Remove a file's rows from the quarantine.", DROP_EXAMPLES),
-):
-    app.command(name=name_of, cls=ValidatedCommand, short_help=line, epilog=epilog)(command)
+)

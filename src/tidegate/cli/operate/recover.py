@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
-from tidegate.cli.core.options import (
-    AllowUnsafe,
-    Force,
-    Jobs,
-    Json,
-    Namespace,
-    Stores,
-    Wal,
-    examples,
-    made_here,
-)
-from tidegate.cli.core.output import print_json
-from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_json
+from tidegate.cli.core.operation import Operation, operation, require_namespace
+from tidegate.cli.core.options import Jobs, examples
 from tidegate.committers.apply.processes import LocalApply
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import coordinator_for, followers_in
+from tidegate.committers.local_coordinator import followers_in
 from tidegate.committers.operations.finish import finish_decided
-from tidegate.options import Options
 
-DiscardLost = Annotated[
-    bool,
-    typer.Option("--discard-lost", help="Remove what a decision that the log lost has left in the store."),
-]
 EXAMPLES = examples(
     "tidegate recover --store sqlite:///data/store --wal file:///data/wal --namespace flights",
 )
 
 
-def recover(  # noqa: PLR0913 - its options
-    store: Stores,
-    wal: Wal,
-    namespace: Namespace,
-    store_config: StoreConfigs,
-    wal_config: WalConfig = None,
-    jobs: Jobs = None,
+@operation("tidegate recover")
+def recover(
+    work: Operation,
     *,
-    discard_lost: DiscardLost = False,
-    force: Force = False,
-    allow_unsafe: AllowUnsafe = False,
-    json: Json = False,
+    jobs: Jobs = None,
+    discard_lost: Annotated[
+        bool,
+        typer.Option(
+            "--discard-lost", help="Remove what a decision that the log lost has left in the store."
+        ),
+    ] = False,
 ) -> None:
     """Make every decided version visible, without Spark.
 
@@ -61,37 +43,34 @@ def recover(  # noqa: PLR0913 - its options
     the query starts; with commit="pipelined" Spark may count it as done, so set the checkpoint back to right
     before it, or bring its rows in by a load. Stop all drivers first, old ones too.
     """
-    where = endpoints(store, wal, namespace, wal_config, store_config)
-    with coordinator_for(where, Options(allow_unsafe=allow_unsafe), jobs) as coordinator:
-        made_here(coordinator)
+    with work.coordinator(jobs=jobs) as coordinator:
+        require_namespace(coordinator)
         coordinator.discard_lost = discard_lost
         others = followers_in(coordinator, jobs)
-        done = finish_decided(
+        recovered, visible, standings = finish_decided(
             coordinator,
             others,
-            "tidegate recover",
-            force=force,
+            work.command,
+            force=work.force,
             starting=lambda: _start_processes(coordinator),
         )
-    recovered, visible, standings = done
-    discarded = [*coordinator.discarded, *(one for other in others for one in other.discarded)]
-    if json:
-        facts = {"namespace": namespace, "recovered": recovered, "visible": visible}
-        if discard_lost:
-            facts["discarded"] = [{"version": one.version, "attempt": one.attempt} for one in discarded]
-        print_json(facts | ({"stores": stores_as_json(standings)} if standings else {}))
-        fail_if_behind(standings)
-        return
-    for one in discarded:
-        print(f"discarded: attempt {one.attempt} of version {one.version}, which the log lacks")
+    discarded = [*coordinator.discarded, *(lost for other in others for lost in other.discarded)]
+    facts: dict[str, Any] = {"recovered": recovered, "visible": visible}
+    if discard_lost:
+        facts["discarded"] = [{"version": lost.version, "attempt": lost.attempt} for lost in discarded]
+    lines = [
+        f"discarded: attempt {lost.attempt} of version {lost.version}, which the log lacks"
+        for lost in discarded
+    ]
     if recovered:
-        print(f"made visible: version {', '.join(map(str, recovered))}; version {visible} is visible now")
+        lines.append(
+            f"made visible: version {', '.join(map(str, recovered))}; version {visible} is visible now"
+        )
     elif visible:
-        print(f"nothing to recover: version {visible} is visible, and it is the last one decided")
+        lines.append(f"nothing to recover: version {visible} is visible, and it is the last one decided")
     else:
-        print("nothing to recover: no version was decided yet")
-    print_standings(standings)
-    fail_if_behind(standings)
+        lines.append("nothing to recover: no version was decided yet")
+    work.report(facts, lines, standings)
 
 
 def _start_processes(coordinator: Coordinator) -> None:

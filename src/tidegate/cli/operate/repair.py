@@ -10,50 +10,22 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.core.app import say
-from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints, store_options
-from tidegate.cli.core.options import (
-    AllowUnsafe,
-    For,
-    Force,
-    Json,
-    Namespace,
-    Stores,
-    Wal,
-    end_of,
-    examples,
-    made_here,
-)
-from tidegate.cli.core.output import print_json
-from tidegate.cli.core.stores import fail_if_behind, print_standings, repaired, stores_as_json
+from tidegate.cli.core.app import print_message
+from tidegate.cli.core.config_files import store_options
+from tidegate.cli.core.operation import Operation, operation, require_namespace, stores_as_json
+from tidegate.cli.core.options import For, end_of, examples
+from tidegate.committers.background.follower import Follower
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import coordinator_for, followers_in
-from tidegate.committers.opening.open import refuse_if_writer_alive, take_over, writer_is_alive
+from tidegate.committers.local_coordinator import followers_in
+from tidegate.committers.opening.open import take_over, writer_is_alive
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.operations.repair_source import ExportSource, StoreSource
 from tidegate.committers.repair.below_horizon import Repaired, repair_all
 from tidegate.committers.repair.rebuild import Source, pass_replaced
 from tidegate.committers.repair.repair import Mended
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.options import Options
+from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.open_store import open_store
-
-
-def as_json(done: Repaired) -> dict[str, Any]:
-    """Return what a repair restored, and what it did not compare (null: it compared all)."""
-    return {
-        "put_back": [one._asdict() for one in done.put_back],
-        "not_compared": done.not_compared or None,
-    }
-
-
-def print_repaired(done: Repaired, of: str = "") -> None:
-    """Print a line for each version that was restored, and one for what was not compared."""
-    for one in done.put_back:
-        print(f"{of}{_described(one)}")
-    if done.not_compared:
-        print(f"{of}not compared: {done.not_compared}")
-
 
 EXAMPLES = examples(
     "tidegate repair --store redis://cache:6379 --wal kafka://broker1:9092 --namespace flights",
@@ -63,12 +35,10 @@ EXAMPLES = examples(
 )
 
 
-def repair(  # noqa: PLR0913, PLR0917 - its options
-    store: Stores,
-    wal: Wal,
-    namespace: Namespace,
-    store_config: StoreConfigs,
-    wal_config: WalConfig = None,
+@operation("tidegate repair")
+def repair(
+    work: Operation,
+    *,
     source: Annotated[
         str | None,
         typer.Option(
@@ -87,14 +57,10 @@ def repair(  # noqa: PLR0913, PLR0917 - its options
         typer.Option(metavar="SECONDS", min=0.1, help="Seconds between checks with --watch (default 10)."),
     ] = None,
     for_: For = None,
-    *,
     watch: Annotated[
         bool,
         typer.Option("--watch", help="Repair whenever servers changed, until Ctrl-C; without a writer only."),
     ] = False,
-    force: Force = False,
-    allow_unsafe: AllowUnsafe = False,
-    json: Json = False,
 ) -> None:
     """Compare the store with the log and put back what its servers lost.
 
@@ -113,24 +79,24 @@ def repair(  # noqa: PLR0913, PLR0917 - its options
     if not watch and (every is not None or for_ is not None):
         raise ConfigError("--every and --for are for --watch: add it, or leave them out")
     end = end_of(for_)
-    where = endpoints(store, wal, namespace, wal_config, store_config)
+    where = work.endpoints()
 
     def once(*, only_if_changed: bool = False) -> None:
         with contextlib.ExitStack() as closing:
-            coordinator = closing.enter_context(coordinator_for(where, Options(allow_unsafe=allow_unsafe)))
-            made_here(coordinator)
+            coordinator = closing.enter_context(work.coordinator(where))
+            require_namespace(coordinator)
             if only_if_changed and (not _changed(coordinator) or writer_is_alive(coordinator)):
                 return
-            copy = None if source is None else _source(closing, source, namespace, source_config)
-            refuse_if_writer_alive(coordinator, "tidegate repair", force=force)
-            _repair(coordinator, copy, json=json)
+            copy = None if source is None else _source(closing, source, work.namespace, source_config)
+            work.refuse_if_writer_alive(coordinator)
+            _repair(work, coordinator, copy)
 
     once(only_if_changed=watch)
     if watch:
         _watch(lambda: once(only_if_changed=True), every or 10.0, end)
 
 
-def _repair(coordinator: Coordinator, copy: Source | None, *, json: bool) -> None:
+def _repair(work: Operation, coordinator: Coordinator, copy: Source | None) -> None:
     take_over(coordinator, None)
     followers = followers_in(coordinator)
     for each in followers if copy is not None else ():
@@ -139,30 +105,46 @@ def _repair(coordinator: Coordinator, copy: Source | None, *, json: bool) -> Non
     recovered = recover(coordinator)
     pass_replaced(coordinator.store, repaired_here.put_back)
     visible = coordinator.store.pointer().visible
-    others = [(each, repaired(each, copy)) for each in followers]
+    others = [(each, _repair_other(each, copy)) for each in followers]
     standings = [each.catch_up() for each, _ in others]
     for each, done in others:
         pass_replaced(each.store, done.put_back)
-    if json:
-        facts = {"namespace": coordinator.endpoints.namespace, "recovered": recovered, "visible": visible}
-        facts |= as_json(repaired_here)
-        stores = [
-            one | as_json(done) for one, (_, done) in zip(stores_as_json(standings), others, strict=True)
-        ]
-        print_json(facts | ({"stores": stores} if stores else {}))
-        fail_if_behind(standings)
-        return
-    for each, done in others:
-        print_repaired(done, f"store {each.name}: ")
-    print_repaired(repaired_here)
+    facts = {"recovered": recovered, "visible": visible, **_as_json(repaired_here)}
+    if others:
+        pairs = zip(stores_as_json(standings), others, strict=True)
+        facts["stores"] = [standing | _as_json(done) for standing, (_, done) in pairs]
+    lines = [f"store {each.name}: {line}" for each, done in others for line in _lines(done)]
+    lines += _lines(repaired_here)
     if recovered:
-        print(f"made visible: version {', '.join(map(str, recovered))}")
+        lines.append(f"made visible: version {', '.join(map(str, recovered))}")
     if not repaired_here.put_back:
-        of_what = " of what was compared" if repaired_here.not_compared else ""
-        print(f"nothing was lost{of_what}: the store was compared with the log")
-    print(f"version {visible} is visible, and every server counts as compared with the log")
-    print_standings(standings)
-    fail_if_behind(standings)
+        compared = " of what was compared" if repaired_here.not_compared else ""
+        lines.append(f"nothing was lost{compared}: the store was compared with the log")
+    lines.append(f"version {visible} is visible, and every server counts as compared with the log")
+    work.report(facts, lines, standings)
+
+
+def _repair_other(follower: Follower, copy: Source | None) -> Repaired:
+    """Repair a store besides the primary; its ``standing`` records errors."""
+    try:
+        return follower.repair(copy if isinstance(follower.store, SupportsRebuild) else None)
+    except TidegateError as error:
+        follower.retried(error)
+        return Repaired([])
+
+
+def _as_json(done: Repaired) -> dict[str, Any]:
+    """Return the restored versions, and the part that was not compared (null: it compared all)."""
+    return {
+        "put_back": [version._asdict() for version in done.put_back],
+        "not_compared": done.not_compared or None,
+    }
+
+
+def _lines(done: Repaired) -> list[str]:
+    """Return a line for each version that was restored, and one for the part that was not compared."""
+    lines = [_described(version) for version in done.put_back]
+    return [*lines, f"not compared: {done.not_compared}"] if done.not_compared else lines
 
 
 def _watch(once: Callable[[], None], every_s: float, end: float | None) -> None:
@@ -173,7 +155,7 @@ def _watch(once: Callable[[], None], every_s: float, end: float | None) -> None:
             try:
                 once()
             except TidegateError as error:
-                say(f"{type(error).__name__}: {error}")
+                print_message(f"{type(error).__name__}: {error}")
 
 
 def _changed(coordinator: Coordinator) -> bool:
@@ -181,11 +163,11 @@ def _changed(coordinator: Coordinator) -> bool:
     return any(store.unverified() for store in (coordinator.store, *coordinator.others))
 
 
-def _described(one: Mended) -> str:
-    if not one.key_groups:
-        return f"put back: the catalog's entry of version {one.version}"
-    what = "all versions up to" if one.base else "version"
-    return f"put back: {what} {one.version} in {one.key_groups} key groups"
+def _described(version: Mended) -> str:
+    if not version.key_groups:
+        return f"put back: the catalog's entry of version {version.version}"
+    extent = "all versions up to" if version.base else "version"
+    return f"put back: {extent} {version.version} in {version.key_groups} key groups"
 
 
 def _source(closing: contextlib.ExitStack, place: str, namespace: str, config: Path | None) -> Source:

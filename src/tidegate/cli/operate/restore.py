@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from tidegate.cli.core.config_files import StoreConfigs, WalConfig, endpoints
-from tidegate.cli.core.options import (
-    AllowUnsafe,
-    Force,
-    Jobs,
-    Json,
-    Namespace,
-    Stores,
-    Wal,
-    confirm,
-    examples,
-    made_here,
-)
-from tidegate.cli.core.output import print_json
-from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_json
-from tidegate.committers.local_coordinator import coordinator_for, followers_in
-from tidegate.committers.opening.open import refuse_if_writer_alive
-from tidegate.committers.opening.store_list import refuse_other_stores
+from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
+from tidegate.cli.core.options import Jobs, Yes, confirm, examples
 from tidegate.committers.operations.restore import Restored
 from tidegate.committers.operations.restore import restore as restore_version
-from tidegate.options import Options
 
 EXAMPLES = examples(
     "tidegate diff 43 41 --stat",
@@ -36,25 +18,19 @@ EXAMPLES = examples(
 )
 
 
-def restore(  # noqa: PLR0913 - its options
-    store: Stores,
-    wal: Wal,
-    namespace: Namespace,
-    store_config: StoreConfigs,
+@operation("tidegate restore")
+def restore(
+    work: Operation,
     to: Annotated[int, typer.Option("--to", metavar="VERSION", min=1, help="The version to go back to.")],
-    wal_config: WalConfig = None,
-    jobs: Jobs = None,
     *,
+    jobs: Jobs = None,
     reprocess: Annotated[
         bool,
         typer.Option(
             "--reprocess", help="Undone batches may be replayed, by a checkpoint that was set back."
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    force: Force = False,
-    allow_unsafe: AllowUnsafe = False,
-    json: Json = False,
+    yes: Yes = False,
 ) -> None:
     """Make a new version that holds what an older one held, in all tables.
 
@@ -67,41 +43,33 @@ def restore(  # noqa: PLR0913 - its options
     to the batch that the command names, and start it. Stop the query first: restore refuses
     while a writer is running.
     """
-    where = endpoints(store, wal, namespace, wal_config, store_config)
-    with coordinator_for(where, Options(allow_unsafe=allow_unsafe), jobs) as coordinator:
-        made_here(coordinator)
-        refuse_other_stores(coordinator, coordinator.folded)
-        refuse_if_writer_alive(coordinator, "tidegate restore", force=force)
+    with work.writer(jobs=jobs, all_stores=True) as coordinator:
         visible = coordinator.folded.last_version
         if not yes and to < visible:  # else it is refused, and nothing would be undone
             confirm(
-                f"what changed in namespace {namespace} from version {to + 1} to {visible} would be undone"
+                f"what changed in namespace {work.namespace} from version {to + 1} to {visible} would be"
+                " undone"
             )
         done = restore_version(coordinator, to, reprocess=reprocess)
-        standings = [each.catch_up() for each in followers_in(coordinator, jobs)]
-    if json:
-        kept = done.kept.batch_id if done.kept else None
-        facts = {"namespace": namespace, "restored": to, "visible": done.visible, "recovered": done.recovered}
-        facts |= {"generation": done.generation, "last_batch": kept}
-        print_json(facts | ({"stores": stores_as_json(standings)} if standings else {}))
-    else:
-        _tell(done, to)
-        print_standings(standings)
-    fail_if_behind(standings)
+        standings = catch_up_others(coordinator, jobs)
+    facts = {"restored": to, "visible": done.visible, "recovered": done.recovered}
+    facts |= {"generation": done.generation, "last_batch": done.kept.batch_id if done.kept else None}
+    work.report(facts, _lines(done, to), standings)
 
 
-def _tell(done: Restored, to: int) -> None:
-    if done.recovered:
-        print(f"made visible first: version {', '.join(map(str, done.recovered))}")
+def _lines(done: Restored, to: int) -> list[str]:
     again = "" if done.made else " (it was made before)"
-    print(f"version {done.visible} is visible{again}, and holds what version {to} held")
+    lines = [
+        *made_first(done.recovered),
+        f"version {done.visible} is visible{again}, and holds what version {to} held",
+    ]
     if done.generation is not None and done.kept is not None:
         last = done.kept.batch_id
-        print(
-            f"batches above {last} may be replayed: set the checkpoint of query {done.kept.lineage} back to"
-        )
-        print(f"batch {last} (remove what is above {last} in its folders offsets and commits, hidden files")
-        print("too), and start it")
+        lines += [
+            f"batches above {last} may be replayed: set the checkpoint of query {done.kept.lineage} back to",
+            f"batch {last} (remove what is above {last} in its folders offsets and commits, hidden files",
+            "too), and start it",
+        ]
     elif done.generation is not None:
-        print("all batches may be replayed: which one is the last that it holds is no longer known")
-    sys.stdout.flush()
+        lines.append("all batches may be replayed: which one is the last that it holds is no longer known")
+    return lines

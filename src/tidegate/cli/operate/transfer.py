@@ -11,32 +11,18 @@ import typer
 
 from tidegate.base.names import check_token
 from tidegate.base.text import shown_bytes
-from tidegate.cli.core.config_files import StoreConfig, StoreConfigs, WalConfig, endpoints, store_options
-from tidegate.cli.core.options import (
-    AllowUnsafe,
-    Force,
-    Jobs,
-    Json,
-    Namespace,
-    Store,
-    Stores,
-    Wal,
-    confirm,
-    examples,
-    gate_to,
-)
+from tidegate.cli.core.config_files import StoreConfig, store_options
+from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
+from tidegate.cli.core.options import Jobs, Json, Namespace, Store, Yes, confirm, examples, gate_to
 from tidegate.cli.core.output import print_json
-from tidegate.cli.core.stores import fail_if_behind, print_standings, stores_as_json
 from tidegate.cli.core.versions import At, version_at
 from tidegate.cli.read.diff import Tables
 from tidegate.committers.apply.processes import jobs_here
-from tidegate.committers.local_coordinator import coordinator_for, followers_in
-from tidegate.committers.opening.open import refuse_if_writer_alive
+from tidegate.committers.background.follower import Standing
 from tidegate.committers.transfer.export import export as export_version
 from tidegate.committers.transfer.export_format import Manifest
 from tidegate.committers.transfer.import_rows import Imported, import_rows, imported_before, read_whole
 from tidegate.errors import ConfigError
-from tidegate.options import Options
 from tidegate.reader.rules import no_version_yet
 from tidegate.sinks.open_store import open_store
 
@@ -73,28 +59,26 @@ def export(
             raise no_version_yet(namespace)
         if version > gate.version():
             raise ConfigError(f"version {version} is not visible yet, the visible one is {gate.version()}")
-    with contextlib.closing(open_store(store, namespace, options)) as kept:
-        identity = kept.identity()
+    with contextlib.closing(open_store(store, namespace, options)) as opened:
+        identity = opened.identity()
         if identity is None:
             raise no_version_yet(namespace)
-        manifest = export_version(kept, identity, version, folder, table or None)
+        manifest = export_version(opened, identity, version, folder, table or None)
     rows = {name: of_table.rows for name, of_table in manifest.tables.items()}
     size = sum(file.bytes for of_table in manifest.tables.values() for file in of_table.files)
     if json:
         facts = {"namespace": namespace, "version": version, "folder": str(folder)}
         print_json({**facts, "rows": rows, "bytes": size})
     else:
-        told = ", ".join(f"{name} {count}" for name, count in rows.items()) or "no table"
-        print(f"{folder}: version {version} of namespace {namespace}, {shown_bytes(size)}; rows: {told}")
+        counts = ", ".join(f"{name} {count}" for name, count in rows.items()) or "no table"
+        print(f"{folder}: version {version} of namespace {namespace}, {shown_bytes(size)}; rows: {counts}")
 
 
-def import_(  # noqa: PLR0913, PLR0917 - its options
-    store: Stores,
-    wal: Wal,
-    namespace: Namespace,
-    store_config: StoreConfigs,
+@operation("tidegate import")
+def import_(
+    work: Operation,
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that tidegate export wrote.")],
-    wal_config: WalConfig = None,
+    *,
     key_groups: Annotated[
         int | None,
         typer.Option(metavar="N", min=1, max=32768, help="Of a new namespace; default: as exported."),
@@ -107,11 +91,7 @@ def import_(  # noqa: PLR0913, PLR0917 - its options
         ),
     ] = None,
     jobs: Jobs = None,
-    *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    force: Force = False,
-    allow_unsafe: AllowUnsafe = False,
-    json: Json = False,
+    yes: Yes = False,
 ) -> None:
     """Make one new version of what tidegate export wrote: its tables hold exactly its rows then.
 
@@ -122,45 +102,32 @@ def import_(  # noqa: PLR0913, PLR0917 - its options
     """
     token = check_token(token) if token else None
     manifest, digest = read_whole(folder)
-    where = endpoints(store, wal, namespace, wal_config, store_config)
     jobs = min(jobs or jobs_here(), key_groups or manifest.key_groups)  # a process needs a key group
-    options = Options(allow_unsafe=allow_unsafe, key_groups=key_groups)
-    with coordinator_for(where, options, jobs) as coordinator:
-        state = coordinator.catch_up_log()
+    with work.coordinator(jobs=jobs, key_groups=key_groups) as coordinator:
+        state = coordinator.decisions.catch_up()
         if state is None and coordinator.store.identity() is None and key_groups is None:
             coordinator.options = dataclasses.replace(coordinator.options, key_groups=manifest.key_groups)
-        refuse_if_writer_alive(coordinator, "tidegate import", force=force)
+        work.refuse_if_writer_alive(coordinator)
         done = imported_before(state, token or digest)
-        standings = []
+        standings: list[Standing] = []
         if done is None:
             replaced = sorted({*manifest.tables} & {*(state.tables if state else ())})
             if replaced and not yes:
-                confirm(f"what tables {', '.join(replaced)} of namespace {namespace} hold would be replaced")
+                tables = ", ".join(replaced)
+                confirm(f"what tables {tables} of namespace {work.namespace} hold would be replaced")
             done = import_rows(coordinator, folder, manifest, token or digest)
-            standings = [each.catch_up() for each in followers_in(coordinator, jobs)]
-    if json:
-        facts = {
-            "namespace": namespace,
-            "version": done.version,
-            "new": done.new,
-            "recovered": done.recovered,
-        }
-        print_json(facts | ({"stores": stores_as_json(standings)} if standings else {}))
-    else:
-        _tell(done, namespace, folder, manifest)
-        print_standings(standings)
-    fail_if_behind(standings)
+            standings = catch_up_others(coordinator, jobs)
+    facts = {"version": done.version, "new": done.new, "recovered": done.recovered}
+    work.report(facts, _lines(done, work.namespace, folder, manifest), standings)
 
 
-def _tell(done: Imported, namespace: str, folder: Path, manifest: Manifest) -> None:
+def _lines(done: Imported, namespace: str, folder: Path, manifest: Manifest) -> list[str]:
     if not done.new:
         as_which = "" if done.version is None else f" as version {done.version}"
-        print(f"{folder} was imported before{as_which}; nothing was written")
-        return
-    if done.recovered:
-        print(f"made visible first: version {', '.join(map(str, done.recovered))}")
+        return [f"{folder} was imported before{as_which}; nothing was written"]
     rows, count = sum(table.rows for table in manifest.tables.values()), len(manifest.tables)
-    print(
+    result = (
         f"version {done.version} of namespace {namespace} is visible: {rows} rows of {count}"
         f" table{'s' * (count != 1)}, version {manifest.version} of {manifest.namespace} when exported"
     )
+    return [*made_first(done.recovered), result]

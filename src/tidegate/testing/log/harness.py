@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import abc
-import threading
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
 from tidegate.base.clock import Clock
+from tidegate.errors import TidegateError
+from tidegate.testing import concurrency
 from tidegate.wal.fold import Entry
 from tidegate.wal.log import Appended, Log
 
@@ -78,10 +80,10 @@ class LogHarness(abc.ABC):
 
     @pytest.fixture
     def log(self) -> Iterator[Log]:
-        made = self.make_log()
-        made.create()
-        yield made
-        made.close()
+        new = self.make_log()
+        new.create()
+        yield new
+        new.close()
 
 
 # -- helpers -----------------------------------------------------------------------------------
@@ -92,30 +94,16 @@ def contents(log: Log) -> list[bytes]:
     return [entry.content for entry in log.decisions()]
 
 
-def entries(given: list[Appended], records: list[bytes]) -> list[Entry]:
+def entries(appends: list[Appended], records: list[bytes]) -> list[Entry]:
     """Return the entries that ``decisions`` must yield for these appends."""
     return [
         Entry(appended.position, appended.next_position, record)
-        for appended, record in zip(given, records, strict=True)
+        for appended, record in zip(appends, records, strict=True)
     ]
 
 
-def in_threads(count: int, work: Any) -> None:
-    """Run ``work(0)`` to ``work(count - 1)`` at the same time; raise the first error of any."""
-    errors: list[BaseException] = []
-    together = threading.Barrier(count)
-
-    def run(index: int) -> None:
-        try:
-            together.wait()
-            work(index)
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the test's own thread
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+def in_threads(count: int, work: Callable[[int], object]) -> None:
+    """Run ``work(0)`` to ``work(count - 1)`` at once; raise the first error of any."""
+    for result in concurrency.in_threads(*(functools.partial(work, index) for index in range(count))):
+        if isinstance(result, TidegateError):
+            raise result

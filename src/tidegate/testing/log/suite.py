@@ -12,18 +12,17 @@ capability that the log does not have: the tests that need it are skipped with t
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 # Before they are imported: without this their failed asserts would show no values.
-pytest.register_assert_rewrite("tidegate.testing.log.harness", "tidegate.testing.log.trim_tests")
+pytest.register_assert_rewrite(
+    "tidegate.testing.concurrency", f"{__package__}.harness", f"{__package__}.trim_tests"
+)
 
 from tidegate.errors import ConfigError, CorruptError, WalGapError, WalUnavailableError  # noqa: E402
+from tidegate.testing.concurrency import in_another_process  # noqa: E402
 from tidegate.testing.log.harness import Place, contents, entries, in_threads  # noqa: E402
 from tidegate.testing.log.trim_tests import TrimTests  # noqa: E402
 from tidegate.wal.log import Appended, Blob, Log  # noqa: E402
@@ -98,16 +97,16 @@ class LogSuite(TrimTests):
 
     def test_records_come_back_in_order_with_their_positions(self, log: Log) -> None:
         records = [b"first", b"", b"\0\0\0", bytes(range(256)), b"\n" * 40, b"\0" * 5000, b"x" * 200_000]
-        given = [log.append_decision(record) for record in records]
-        assert list(log.decisions()) == entries(given, records)
-        assert all(one.next_position <= other.position for one, other in itertools.pairwise(given))
+        appends = [log.append_decision(record) for record in records]
+        assert list(log.decisions()) == entries(appends, records)
+        assert all(before.next_position <= after.position for before, after in itertools.pairwise(appends))
 
     def test_decisions_go_on_from_every_position_given_out(self, log: Log) -> None:
         records = [b"%d" % i for i in range(5)]
-        given = [log.append_decision(record) for record in records]
-        for index, appended in enumerate(given):
-            assert list(log.decisions(appended.position)) == entries(given, records)[index:]
-            assert list(log.decisions(appended.next_position)) == entries(given, records)[index + 1 :]
+        appends = [log.append_decision(record) for record in records]
+        for index, appended in enumerate(appends):
+            assert list(log.decisions(appended.position)) == entries(appends, records)[index:]
+            assert list(log.decisions(appended.next_position)) == entries(appends, records)[index + 1 :]
 
     def test_an_append_is_seen_by_every_other_instance(self, log: Log) -> None:
         other = self.reopen(log)
@@ -117,9 +116,9 @@ class LogSuite(TrimTests):
         assert list(other.decisions(first.next_position)) == entries([second], [b"two"])
 
     def test_a_repeated_append_is_another_record(self, log: Log) -> None:
-        given = [log.append_decision(b"same") for _ in range(3)]
-        assert len({appended.position for appended in given}) == 3
-        assert list(log.decisions()) == entries(given, [b"same"] * 3)
+        appends = [log.append_decision(b"same") for _ in range(3)]
+        assert len({appended.position for appended in appends}) == 3
+        assert list(log.decisions()) == entries(appends, [b"same"] * 3)
 
     def test_iteration_ends_at_the_end_as_it_was_found(self, log: Log) -> None:
         log.append_decision(b"one")
@@ -146,11 +145,11 @@ class LogSuite(TrimTests):
                 acked[record] = instances[worker % 2].append_decision(record)
 
         in_threads(6, work)
-        found = list(log.decisions())
-        assert {entry.content: Appended(entry.position, entry.next_position) for entry in found} == acked
-        assert len(found) == 120
+        entries_read = list(log.decisions())
+        assert {entry.content: Appended(*entry[:2]) for entry in entries_read} == acked
+        assert len(entries_read) == 120
         for worker in range(6):
-            mine = [entry.content for entry in found if entry.content.startswith(b"%d/" % worker)]
+            mine = [entry.content for entry in entries_read if entry.content.startswith(b"%d/" % worker)]
             assert mine == [b"%d/%d" % (worker, index) for index in range(20)]
 
     def test_a_reader_beside_appending_threads_sees_a_prefix(self, log: Log) -> None:
@@ -203,8 +202,8 @@ class LogSuite(TrimTests):
         assert len(set(addresses)) == 2 * len(blobs)
         wanted = dict(zip(addresses, blobs * 2, strict=True))
         for asked in (addresses, addresses[::-1], addresses[1::3], addresses[:1], []):
-            found = list(self.reopen(log).read(asked))
-            assert sorted(found) == sorted(Blob(address, wanted[address]) for address in asked)
+            blobs_read = list(self.reopen(log).read(asked))
+            assert sorted(blobs_read) == sorted(Blob(address, wanted[address]) for address in asked)
 
     def test_an_address_asked_twice_comes_once(self, log: Log) -> None:
         addresses = log.stage("s", [b"a", b"b"])
@@ -217,9 +216,9 @@ class LogSuite(TrimTests):
     def test_a_large_blob_comes_back_whole(self, log: Log) -> None:
         large = bytes(range(256)) * (self.large_blob_bytes // 256)
         addresses = log.stage("s", [b"small", large, b"small too"])
-        found = {blob.address: blob.content for blob in log.read(addresses[1:])}
-        assert found[addresses[1]] == large
-        assert found[addresses[2]] == b"small too"
+        contents_read = {blob.address: blob.content for blob in log.read(addresses[1:])}
+        assert contents_read[addresses[1]] == large
+        assert contents_read[addresses[2]] == b"small too"
 
     def test_stage_takes_blobs_one_by_one(self, log: Log) -> None:
         """I11: a task's memory does not grow with its change-log."""
@@ -283,15 +282,15 @@ class LogSuite(TrimTests):
     def test_a_damaged_blob_is_never_taken_for_the_one_that_was_staged(self, log: Log) -> None:
         blobs = [b"a" * 100, b"b" * 100, b"c" * 100]
         together = [blobs] if not self.batches_share_a_checksum else [[blob] for blob in blobs]
-        addresses = [a for nth, some in enumerate(together) for a in log.stage(f"s-{nth}", some)]
+        addresses = [a for nth, batch in enumerate(together) for a in log.stage(f"s-{nth}", batch)]
         self.damage_blob(log, addresses[1])
         again = self.reopen(log)
         try:
-            (found,) = again.read([addresses[1]])
+            (blob,) = again.read([addresses[1]])
         except CorruptError:
             pass
         else:
-            assert found.content != blobs[1]  # the caller's checksum finds it
+            assert blob.content != blobs[1]  # the caller's checksum finds it
         others = [addresses[0], addresses[2]]
         assert {blob.content for blob in again.read(others)} == {blobs[0], blobs[2]}
 
@@ -332,8 +331,8 @@ class LogSuite(TrimTests):
         log.drop()
         fresh = self.reopen(log)
         fresh.create()
-        given = fresh.append_decision(b"new")
-        assert list(fresh.decisions()) == entries([given], [b"new"])
+        appends = fresh.append_decision(b"new")
+        assert list(fresh.decisions()) == entries([appends], [b"new"])
         (address,) = fresh.stage("s", [b"new"])
         assert list(fresh.read([address])) == [Blob(address, b"new")]
         with pytest.raises(WalGapError):
@@ -348,11 +347,11 @@ class LogSuite(TrimTests):
         log.append_decision(b"here")
         blobs = [b"one", b"two"]
         addresses = log.stage("s", blobs)
-        found = in_another_process(place, addresses)
-        assert found["decisions"] == [b"here".hex()]
-        assert found["blobs"] == {a: blob.hex() for a, blob in zip(addresses, blobs, strict=True)}
+        seen = in_another_process(OTHER_PROCESS, [*place, addresses])
+        assert seen["decisions"] == [b"here".hex()]
+        assert seen["blobs"] == {a: blob.hex() for a, blob in zip(addresses, blobs, strict=True)}
         assert contents(log) == [b"here", b"by another process"]
-        assert [blob.content for blob in log.read(found["staged"])] == [b"hello"]
+        assert [blob.content for blob in log.read(seen["staged"])] == [b"hello"]
 
     def _of_another_log(self) -> list[str]:
         other = self.make_log()
@@ -361,18 +360,3 @@ class LogSuite(TrimTests):
             return other.stage("elsewhere", [b"1", b"2"])
         finally:
             other.close()
-
-
-def in_another_process(place: Place, addresses: list[str]) -> dict[str, Any]:
-    """Read the log in a fresh Python, which also appends one record and stages one blob."""
-    arguments = json.dumps([*place, addresses])
-    done = subprocess.run(  # noqa: S603 - our own interpreter and our own script
-        [sys.executable, "-c", OTHER_PROCESS, arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found

@@ -20,58 +20,58 @@ class TrimTests(LogHarness):
 
     @pytest.mark.parametrize("at", range(5))
     def test_a_cut_log_starts_with_the_record_it_was_cut_at(self, log: Log, at: int) -> None:
-        given, records = self._appended(log, 5)
-        log.trim_decisions(given[at].position)
-        for one in (log, self.reopen(log)):
-            assert list(one.decisions()) == entries(given, records)[at:]
+        appends, records = self._appended(log, 5)
+        log.trim_decisions(appends[at].position)
+        for instance in (log, self.reopen(log)):
+            assert list(instance.decisions()) == entries(appends, records)[at:]
             for index in range(at, 5):
-                assert list(one.decisions(given[index].position)) == entries(given, records)[index:]
-            assert list(one.decisions(given[-1].next_position)) == []
+                assert list(instance.decisions(appends[index].position)) == entries(appends, records)[index:]
+            assert list(instance.decisions(appends[-1].next_position)) == []
 
     def test_records_before_the_cut_are_a_gap(self, log: Log) -> None:
-        given, _ = self._appended(log, 4)
-        log.trim_decisions(given[2].position)
-        for position in (given[0].next_position, given[1].position):
-            for one in (log, self.reopen(log)):
+        appends, _ = self._appended(log, 4)
+        log.trim_decisions(appends[2].position)
+        for position in (appends[0].next_position, appends[1].position):
+            for instance in (log, self.reopen(log)):
                 with pytest.raises(WalGapError):
-                    list(one.decisions(position))
+                    list(instance.decisions(position))
 
     def test_appends_go_on_behind_a_cut_at_positions_that_go_on(self, log: Log) -> None:
         other = self.reopen(log)
-        given, records = self._appended(log, 3)
+        appends, records = self._appended(log, 3)
         other.append_decision(b"by the other")
-        log.trim_decisions(given[2].position)
-        for one in (other, log, self.reopen(log)):
+        log.trim_decisions(appends[2].position)
+        for instance in (other, log, self.reopen(log)):
             before = list(log.decisions())
-            appended = one.append_decision(b"more")
+            appended = instance.append_decision(b"more")
             assert appended.position >= before[-1].next_position
             assert list(log.decisions()) == [*before, Entry(*appended, b"more")]
         assert contents(other)[:2] == [records[2], b"by the other"]
 
     def test_a_cut_may_be_repeated_and_an_earlier_one_changes_nothing(self, log: Log) -> None:
         """A zombie cuts late, at the place that it believes to be the log's begin."""
-        given, records = self._appended(log, 5)
+        appends, records = self._appended(log, 5)
         for at in (1, 3, 3, 1, 0, 2):
-            self.reopen(log).trim_decisions(given[at].position)
-        assert list(log.decisions()) == entries(given, records)[3:]
-        log.trim_decisions(given[4].position)
-        assert list(log.decisions()) == entries(given, records)[4:]
+            self.reopen(log).trim_decisions(appends[at].position)
+        assert list(log.decisions()) == entries(appends, records)[3:]
+        log.trim_decisions(appends[4].position)
+        assert list(log.decisions()) == entries(appends, records)[4:]
 
     def test_a_cut_where_no_record_stands_is_refused(self, log: Log) -> None:
-        given, records = self._appended(log, 2)
+        appends, records = self._appended(log, 2)
         with pytest.raises(WalGapError):
-            log.trim_decisions(given[1].next_position)
+            log.trim_decisions(appends[1].next_position)
         with pytest.raises(WalGapError):
-            log.trim_decisions(given[1].next_position + 1_000)
-        assert list(log.decisions()) == entries(given, records)
+            log.trim_decisions(appends[1].next_position + 1_000)
+        assert list(log.decisions()) == entries(appends, records)
 
     def test_an_iteration_that_has_begun_is_not_torn(self, log: Log) -> None:
-        given, records = self._appended(log, 4)
+        appends, records = self._appended(log, 4)
         half = log.decisions()
         first = next(half)
-        log.trim_decisions(given[3].position)
+        log.trim_decisions(appends[3].position)
         log.append_decision(b"more")
-        assert [first, *half] == entries(given, records)
+        assert [first, *half] == entries(appends, records)
         assert contents(log) == [records[3], b"more"]
 
     def test_no_append_is_lost_beside_cuts_and_readers_see_runs_without_holes(self, log: Log) -> None:
@@ -188,12 +188,12 @@ class TrimTests(LogHarness):
 
     def test_the_size_follows_what_is_in_the_log(self, log: Log) -> None:
         empty = log.size()
-        given, _ = self._appended(log, 3)
+        appends, _ = self._appended(log, 3)
         decisions = log.size()
-        assert decisions.decisions_bytes >= empty.decisions_bytes + sum(len(b"record 0") for _ in given)
+        assert decisions.decisions_bytes >= empty.decisions_bytes + sum(len(b"record 0") for _ in appends)
         log.stage("s", [b"x" * 1_000])
         assert log.size().changelog_bytes >= empty.changelog_bytes + 1_000
-        log.trim_decisions(given[2].position)
+        log.trim_decisions(appends[2].position)
         assert log.size().decisions_bytes < decisions.decisions_bytes
         assert log.size() == self.reopen(log).size()
 

@@ -13,11 +13,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from importlib.abc import MetaPathFinder
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
-
-from tidegate.testing.process.driver import WithoutPandas
 
 _processes = multiprocessing.get_context("forkserver")
 _one_looks = threading.Lock()
@@ -27,6 +26,17 @@ NOT_FOR_US = (signal.SIGINT, signal.SIGTERM)
 NO_ROOM = 72
 """The exit code after an error of a full disk, of a process that writes files of its own."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class WithoutPandas(MetaPathFinder):
+    """An import hook that hides pandas from pyarrow.
+
+    The first array would import it, which takes longer than all batches.
+    """
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ImportError(fullname)
 
 
 def preload(*modules: str) -> None:

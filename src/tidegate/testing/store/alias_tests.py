@@ -11,7 +11,8 @@ from tidegate.errors import ConfigError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import Identity
 from tidegate.sinks.store import Store
-from tidegate.testing.store.harness import KEY_GROUPS, StoreHarness, in_threads, put
+from tidegate.testing.concurrency import in_threads
+from tidegate.testing.store.harness import KEY_GROUPS, StoreHarness, put
 
 BLUE, GREEN = Target("suite.blue", "uuid-blue"), Target("suite-green", "uuid-green")
 FLIPS = 20

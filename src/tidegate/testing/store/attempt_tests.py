@@ -11,6 +11,7 @@ from tidegate.errors import FencedError, IncompleteError, WalGapError
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.attempts import DISCARDED
 from tidegate.sinks.store import Store
+from tidegate.testing.concurrency import in_threads
 from tidegate.testing.store.harness import (
     EPOCH,
     KEY_GROUPS,
@@ -20,7 +21,6 @@ from tidegate.testing.store.harness import (
     counts_of,
     entry,
     group_of,
-    in_threads,
     put,
     scanned,
     stamp,

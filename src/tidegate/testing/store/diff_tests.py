@@ -15,6 +15,7 @@ from tidegate.testing.store.harness import (
     KEY_GROUPS,
     StoreHarness,
     group_of,
+    live,
     put,
     retire_version,
 )
@@ -51,18 +52,16 @@ class DiffTests(StoreHarness):
                     expected = differing(was.get(table, {}), now.get(table, {}))
                     assert differences(store, table, before, after) == expected
 
-    def test_a_diff_loses_nothing_at_the_borders_of_its_pages(self) -> None:
-        store = self.make_created(key_groups=1)
+    def test_a_diff_loses_nothing_at_the_borders_of_its_pages(self, one_group: Store) -> None:
         first = {b"%06d" % i: b"1" for i in range(2 * self.page_rows + 1)}
         second: dict[bytes, bytes | None] = {b"%06d!" % i: b"2" for i in range(0, len(first), 3)}
         second |= {b"%06d" % i: None if i % 2 else b"2" for i in range(0, len(first), 5)}
-        put(store, 1, {"t": first}, 1)
-        put(store, 2, {"t": second}, 1)
+        put(one_group, 1, {"t": first}, 1)
+        put(one_group, 2, {"t": second}, 1)
         expected = differing(first, live({**first, **second}))
         for expires in (False, True):
-            one, two = (with_tables(entry, expires=expires) for entry in store.catalog())
-            assert differences(store, "t", one, two, 1) == expected
-        store.close()
+            one, two = (with_tables(entry, expires=expires) for entry in one_group.catalog())
+            assert differences(one_group, "t", one, two, 1) == expected
 
     def test_only_tables_that_may_differ_are_looked_at(self, store: Store) -> None:
         put(store, 1, {"t": {b"a": b"1"}, "u": {b"a": b"1"}, "v": {b"a": b"1"}})
@@ -93,10 +92,6 @@ def changes_of(chance: random.Random, keys: list[bytes]) -> dict[bytes, bytes | 
     return {key: None if chance.random() < 0.3 else b"%d" % chance.randrange(3) for key in chosen}
 
 
-def live(rows: dict[bytes, bytes | None]) -> Rows:
-    return {key: value for key, value in rows.items() if value is not None}
-
-
 def differing(was: Rows, now: Rows) -> dict[bytes, tuple[bytes | None, bytes | None]]:
     return {key: (was.get(key), now.get(key)) for key in {*was, *now} if was.get(key) != now.get(key)}
 
@@ -117,7 +112,7 @@ def differences(
     key_groups: int = KEY_GROUPS,
 ) -> dict[bytes, tuple[bytes | None, bytes | None]]:
     """Return all differences of a table; check order, types and groups on the way."""
-    found: dict[bytes, tuple[bytes | None, bytes | None]] = {}
+    changed: dict[bytes, tuple[bytes | None, bytes | None]] = {}
     for group in range(key_groups):
         keys: list[bytes] = []
         for batch in stored_differences(store, table, group, before, after):
@@ -126,7 +121,7 @@ def differences(
             columns = (batch[name].to_pylist() for name in DIFFERENCES.names)
             for key, was, now in zip(*columns, strict=True):
                 keys.append(key)
-                found[key] = (was, now)
+                changed[key] = (was, now)
         assert keys == sorted(set(keys))
         assert all(group_of(key, key_groups) == group for key in keys)
-    return found
+    return changed

@@ -7,7 +7,7 @@ the store nor the library is tested with itself.
 from __future__ import annotations
 
 import abc
-import threading
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ import pytest
 import xxhash
 
 from tidegate.base.clock import Clock
-from tidegate.errors import TidegateError
 from tidegate.sinks.capabilities import SupportsApplyAndSeal
 from tidegate.sinks.records import CatalogEntry, Identity, Stamp
 from tidegate.sinks.rules.key_sets import KeySets
@@ -120,15 +119,18 @@ class StoreHarness(abc.ABC):
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:
-        made = self.make_created()
-        yield made
-        made.close()
+        yield from self._created(KEY_GROUPS)
 
-    def make_created(self, key_groups: int = KEY_GROUPS) -> Store:
-        made = self.make_store()
-        made.create(Identity("uuid-1", "suite", key_groups))
-        made.claim(EPOCH, "writer-1")
-        return made
+    @pytest.fixture
+    def one_group(self) -> Iterator[Store]:
+        """A store with one key group, so that the test decides where a page of a scan ends."""
+        yield from self._created(key_groups=1)
+
+    def _created(self, key_groups: int) -> Iterator[Store]:
+        with contextlib.closing(self.make_store()) as new:
+            new.create(Identity("uuid-1", "suite", key_groups))
+            new.claim(EPOCH, "writer-1")
+            yield new
 
 
 # -- versions from dictionaries ---------------------------------------------------------------
@@ -140,14 +142,22 @@ def group_of(key: bytes, key_groups: int = KEY_GROUPS) -> int:
 
 def runs_of(changes: Changes, key_groups: int = KEY_GROUPS) -> list[Run]:
     """Return the changes as sorted runs."""
-    by_run: dict[tuple[int, str], list[tuple[bytes, bytes]]] = {}
-    for table, of_table in changes.items():
-        for key, value in of_table.items():
-            stored = b"-" if value is None else b"+" + value
-            by_run.setdefault((group_of(key, key_groups), table), []).append((key, stored))
+    stored = {
+        table: {key: b"-" if value is None else b"+" + value for key, value in rows.items()}
+        for table, rows in changes.items()
+    }
+    return runs_of_stored(stored, key_groups)
+
+
+def runs_of_stored(values: Mapping[str, Mapping[bytes, bytes]], key_groups: int = KEY_GROUPS) -> list[Run]:
+    """Return stored values, by table and key, as sorted runs."""
+    runs: dict[tuple[int, str], list[bytes]] = {}
+    for table, rows in values.items():
+        for key in sorted(rows):
+            runs.setdefault((group_of(key, key_groups), table), []).append(key)
     return [
-        Run(group, table, binary(key for key, _ in sorted(rows)), binary(value for _, value in sorted(rows)))
-        for (group, table), rows in sorted(by_run.items())
+        Run(group, table, binary(keys), binary(values[table][key] for key in keys))
+        for (group, table), keys in sorted(runs.items())
     ]
 
 
@@ -162,11 +172,15 @@ def chunks_of(changes: Changes, key_groups: int = KEY_GROUPS, rows_max: int = 1_
 
 
 def counts_of(changes: Changes, key_groups: int = KEY_GROUPS) -> dict[int, dict[str, int]]:
+    return counts_of_runs(runs_of(changes, key_groups))
+
+
+def counts_of_runs(runs: Iterable[Run]) -> dict[int, dict[str, int]]:
+    """Count the rows by key group and table."""
     counts: dict[int, dict[str, int]] = {}
-    for table, of_table in changes.items():
-        for key in of_table:
-            of_group = counts.setdefault(group_of(key, key_groups), {})
-            of_group[table] = of_group.get(table, 0) + 1
+    for run in runs:
+        of_group = counts.setdefault(run.group, {})
+        of_group[run.table] = of_group.get(run.table, 0) + len(run.keys)
     return counts
 
 
@@ -175,10 +189,7 @@ def retire_version(
 ) -> bool:
     """Retire the version by exactly these chunks of its changes; return whether it was completed."""
     chunks = list(changes)
-    counts: dict[int, dict[str, int]] = {}
-    for run in (run for chunk in chunks for run in chunk.runs):
-        of_group = counts.setdefault(run.group, {})
-        of_group[run.table] = of_group.get(run.table, 0) + len(run.keys)
+    counts = counts_of_runs(run for chunk in chunks for run in chunk.runs)
     return store.retire(stamp(version), counts, iter(chunks), stopped)
 
 
@@ -226,11 +237,22 @@ def put(
     return [Chunk(0, runs_of(changes, key_groups))]
 
 
+def put_each(store: Store, last: int, table: str = "") -> None:
+    """Publish versions 1 to ``last``: empty ones, or with the version as the value of key k in a table."""
+    for version in range(1, last + 1):
+        put(store, version, {table: {b"k": b"%d" % version}} if table else {})
+
+
+def live(rows: Mapping[bytes, bytes | None]) -> dict[bytes, bytes]:
+    """Return the rows without deletes."""
+    return {key: value for key, value in rows.items() if value is not None}
+
+
 def get(store: Store, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> list[Any]:
-    found = store.get_many(table, keys, version, start, stamp(version).decided_at_us)
-    assert found.type == pa.binary()
-    assert len(found) == len(keys)
-    return list(found.to_pylist())
+    values = store.get_many(table, keys, version, start, stamp(version).decided_at_us)
+    assert values.type == pa.binary()
+    assert len(values) == len(keys)
+    return list(values.to_pylist())
 
 
 def scanned(
@@ -250,24 +272,3 @@ def scanned(
         assert all(group_of(key, key_groups) == group for key in keys)
     assert None not in rows.values()
     return rows
-
-
-def in_threads(*functions: Callable[[], Any]) -> list[Any]:
-    """Run the functions at once, each in a thread; return their results, or the errors they raised."""
-    barrier = threading.Barrier(len(functions))
-    results: list[Any] = [None] * len(functions)
-
-    def run(place: int, function: Callable[[], Any]) -> None:
-        barrier.wait(timeout=60)
-        try:
-            results[place] = function()
-        except TidegateError as error:
-            results[place] = error
-
-    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(functions)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=90)
-        assert not thread.is_alive(), "a thread hangs"
-    return results

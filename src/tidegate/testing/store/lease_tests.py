@@ -9,30 +9,29 @@ import pytest
 from tidegate.errors import ConfigError, SnapshotExpiredError, VersionRegressedError
 from tidegate.sinks.rules.leases import Lease, of_writer
 from tidegate.sinks.store import Store
-from tidegate.testing.store.harness import EPOCH, StoreHarness, get, in_threads, put
-
-VALUES = {version: {"t": {b"k": b"%d" % version}} for version in range(1, 9)}
+from tidegate.testing.concurrency import in_threads
+from tidegate.testing.store.harness import EPOCH, StoreHarness, get, put, put_each
 
 
 class LeaseTests(StoreHarness):
     def test_leases_are_listed_with_their_age_until_they_run_out(self, store: Store) -> None:
-        self._versions(store, 3)
+        put_each(store, 3, "t")
         assert store.leases() == []
         store.lease(Lease("a", 3), 100)
         self.advance(store, 10)
         store.lease(Lease("b", 1), 30)
         self.advance(store, 20)
-        found = self.reopen(store).leases()
-        assert [(info.lease_id, info.version) for info in found] == [("b", 1), ("a", 3)]
-        assert [info.age_s for info in found] == [pytest.approx(20, abs=9), pytest.approx(30, abs=5)]
-        assert [info.expires_in_s for info in found] == [pytest.approx(10, abs=9), pytest.approx(70, abs=5)]
+        leases = self.reopen(store).leases()
+        assert [(info.lease_id, info.version) for info in leases] == [("b", 1), ("a", 3)]
+        assert [info.age_s for info in leases] == [pytest.approx(20, abs=9), pytest.approx(30, abs=5)]
+        assert [info.expires_in_s for info in leases] == [pytest.approx(10, abs=9), pytest.approx(70, abs=5)]
         self.advance(store, 20)
         assert [info.lease_id for info in store.leases()] == ["a"]
         store.release("a")
         assert store.leases() == []
 
     def test_a_renewal_keeps_the_time_the_lease_was_first_taken(self, store: Store) -> None:
-        self._versions(store, 2)
+        put_each(store, 2, "t")
         for _ in range(3):
             store.lease(Lease("a", 1), 100)
             self.advance(store, 50)
@@ -44,7 +43,7 @@ class LeaseTests(StoreHarness):
         assert info.age_s == pytest.approx(0, abs=9)
 
     def test_a_lease_holds_no_longer_than_max_lease(self, store: Store) -> None:
-        self._versions(store, 3)
+        put_each(store, 3, "t")
         store.lease(Lease("a", 1), 3_600)
         self.advance(store, 60)
         assert store.announce(3, max_lease_s=100) == 1
@@ -53,7 +52,7 @@ class LeaseTests(StoreHarness):
         assert store.announce(3, max_lease_s=100) == 3
 
     def test_a_lease_holds_no_more_than_max_layers(self, store: Store) -> None:
-        self._versions(store, 5)
+        put_each(store, 5, "t")
         store.lease(Lease("a", 1), 3_600)
         store.lease(Lease("b", 2), 3_600)
         assert store.announce(5, max_layers=4) == 1
@@ -63,7 +62,7 @@ class LeaseTests(StoreHarness):
 
     def test_t28_who_is_revoked_is_refused_at_once(self, store: Store) -> None:
         """I8: one step moves the horizon and ends the lease."""
-        self._versions(store, 4)
+        put_each(store, 4, "t")
         store.lease(Lease("a", 2), 3_600)
         scan = store.scan("t", 0, 2)
         assert store.announce(4, max_lease_s=0.000_001, max_layers=1) == 4
@@ -77,7 +76,7 @@ class LeaseTests(StoreHarness):
                 ask()
 
     def test_limits_revoke_nothing_that_the_horizon_does_not_pass(self, store: Store) -> None:
-        self._versions(store, 5)
+        put_each(store, 5, "t")
         store.lease(Lease("a", 3), 3_600)
         self.advance(store, 1_000)
         assert store.announce(2, max_lease_s=10, max_layers=1) == 2
@@ -86,7 +85,7 @@ class LeaseTests(StoreHarness):
         assert store.announce(9) == 3  # without limits it holds
 
     def test_t41_a_lease_from_a_clock_that_went_back_holds_within_the_limit(self, store: Store) -> None:
-        self._versions(store, 3)
+        put_each(store, 3, "t")
         self.advance(store, 10_000)
         store.lease(Lease("a", 1), 3_600)
         self.advance(store, -10_000)
@@ -94,7 +93,7 @@ class LeaseTests(StoreHarness):
 
     def test_a_late_announce_moves_nothing_back_and_nothing_past_a_lease(self, store: Store) -> None:
         """T1: a call of an older driver, with limits of its own."""
-        self._versions(store, 6)
+        put_each(store, 6, "t")
         assert store.announce(4) == 4
         store.lease(Lease("a", 4), 3_600)
         for late in (1, 3, 4, 6):
@@ -103,7 +102,7 @@ class LeaseTests(StoreHarness):
         assert get(store, "t", [b"k"], 4) == [b"4"]
 
     def test_a_late_renewal_of_what_was_given_back_only_runs_out_later(self, store: Store) -> None:
-        self._versions(store, 3)
+        put_each(store, 3, "t")
         store.lease(Lease("a", 1), 60)
         store.release("a")
         store.lease(Lease("a", 1), 60)
@@ -115,22 +114,22 @@ class LeaseTests(StoreHarness):
 
     def test_renewal_and_revocation_are_atomic(self, store: Store) -> None:
         """Either the renewal was too late and raises, or the horizon stopped at the lease."""
-        self._versions(store, 1)
+        put_each(store, 1, "t")
         for version in range(1, 8):
             assert store.announce(version) == version
-            put(store, version + 1, VALUES[version + 1])
+            put(store, version + 1, {"t": {b"k": b"%d" % (version + 1)}})
             store.lease(Lease("a", version), 3_600)
             store.release("a")
-            renewed, stands = in_threads(
+            renewed, horizon = in_threads(
                 functools.partial(self.reopen(store).lease, Lease("a", version), 3_600),
                 functools.partial(store.announce, version + 1, max_lease_s=600),
             )
-            assert (stands == version) == (renewed is None)
+            assert (horizon == version) == (renewed is None)
             store.release("a")
 
     def test_readers_together_hold_a_version_no_longer_than_max_lease(self, store: Store) -> None:
         """T57: each lease is new, but the version has been held for long."""
-        self._versions(store, 4)
+        put_each(store, 4, "t")
         for reader in range(3):
             store.lease(Lease(f"reader-{reader}", 1), 3_600)
             assert store.announce(2, max_lease_s=100, keep_versions=3) == 1
@@ -143,7 +142,7 @@ class LeaseTests(StoreHarness):
 
     def test_a_lease_of_the_writer_is_not_limited_by_time(self, store: Store) -> None:
         """The duration of a fill of a large store has no limit; only ``max_layers`` limits it."""
-        self._versions(store, 4)
+        put_each(store, 4, "t")
         store.lease(Lease(of_writer("fill"), 1), 3_600)
         self.advance(store, 200)
         assert store.announce(4, max_lease_s=100, keep_versions=1) == 1
@@ -155,7 +154,7 @@ class LeaseTests(StoreHarness):
         assert store.leases() == []
 
     def test_what_cannot_be_a_lease_is_refused(self, store: Store) -> None:
-        self._versions(store, 3)
+        put_each(store, 3, "t")
         with pytest.raises(VersionRegressedError):
             store.lease(Lease("a", 4), 60)
         for lease_id in ("", "a b", "x" * 65, "é", "a\n"):
@@ -170,10 +169,3 @@ class LeaseTests(StoreHarness):
         assert store.pointer().heartbeat_age_s is None
         store.claim(EPOCH + 1, "writer-2")
         assert store.pointer().heartbeat_age_s is None
-
-    # -- helpers -------------------------------------------------------------------------------
-
-    @staticmethod
-    def _versions(store: Store, last: int) -> None:
-        for version in range(1, last + 1):
-            put(store, version, VALUES[version])

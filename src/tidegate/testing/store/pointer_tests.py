@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +12,7 @@ from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
+from tidegate.testing.concurrency import in_another_process, in_threads
 from tidegate.testing.store.harness import (
     EPOCH,
     KEY_GROUPS,
@@ -22,8 +20,8 @@ from tidegate.testing.store.harness import (
     chunks_of,
     entry,
     get,
-    in_threads,
     put,
+    put_each,
     scanned,
     stamp,
     write,
@@ -88,10 +86,10 @@ class PointerTests(StoreHarness):
     def test_raced_creates_agree(self) -> None:
         store = self.make_store()
         wanted = [Identity(f"uuid-{i}", "suite", 4 + i) for i in range(4)]
-        stand = in_threads(*(lambda one=one: self.reopen(store).create(one) for one in wanted))
-        assert stand[0] in wanted
-        assert stand == [stand[0]] * 4
-        assert store.identity() == stand[0]
+        answers = in_threads(*(lambda one=one: self.reopen(store).create(one) for one in wanted))
+        assert answers[0] in wanted
+        assert answers == [answers[0]] * 4
+        assert store.identity() == answers[0]
 
     def test_a_new_namespace_shows_nothing(self) -> None:
         store = self.make_store()
@@ -122,8 +120,8 @@ class PointerTests(StoreHarness):
         def claim(epoch: int) -> int:
             return self.reopen(store).claim(epoch, f"writer-{epoch}")
 
-        stand = in_threads(*(lambda epoch=epoch: claim(epoch) for epoch in (7, 9, 8, 6)))
-        assert all(found >= own for found, own in zip(stand, (7, 9, 8, 6), strict=True))
+        answers = in_threads(*(lambda epoch=epoch: claim(epoch) for epoch in (7, 9, 8, 6)))
+        assert all(epoch >= own for epoch, own in zip(answers, (7, 9, 8, 6), strict=True))
         assert (store.pointer().epoch, store.pointer().writer) == (9, "writer-9")
 
     # -- publish -------------------------------------------------------------------------------
@@ -167,7 +165,7 @@ class PointerTests(StoreHarness):
         assert done.count(True) == 1 or (done.count(True) == 0 and unknown)
         assert done.count(True) + done.count(False) + len(unknown) == len(entries)
         assert True not in done or done.index(True) == entries.index(winner)
-        assert [found.attempt for found in store.catalog()] == [winner.attempt]
+        assert [each.attempt for each in store.catalog()] == [winner.attempt]
 
     def test_the_catalog_entry_is_readable_whenever_its_version_is(self, store: Store) -> None:
         last = 30
@@ -182,9 +180,9 @@ class PointerTests(StoreHarness):
                 pointer = reader.pointer()
                 wrong += [f"{pointer.visible} after {seen}"] if pointer.visible < seen else []
                 seen = pointer.visible
-                found = reader.catalog(seen, seen)
-                if seen and (len(found) != 1 or found[0].digest != pointer.digest):
-                    wrong.append(f"version {seen}: {found}")
+                entries = reader.catalog(seen, seen)
+                if seen and (len(entries) != 1 or entries[0].digest != pointer.digest):
+                    wrong.append(f"version {seen}: {entries}")
             reader.close()
             return wrong
 
@@ -198,24 +196,23 @@ class PointerTests(StoreHarness):
         ids=lambda origin: type(origin).__name__,
     )
     def test_the_catalog_gives_back_what_was_published(self, store: Store, origin: Origin) -> None:
-        given = msgspec.structs.replace(entry(1, {"t": {b"k": b"v"}}, u=1), origin=origin)
-        store.publish(given, EPOCH)
-        (found,) = self.reopen(store).catalog()
-        assert found.published_at_us > 0
-        assert msgspec.structs.replace(found, published_at_us=0) == given
+        published = msgspec.structs.replace(entry(1, {"t": {b"k": b"v"}}, u=1), origin=origin)
+        store.publish(published, EPOCH)
+        (stored,) = self.reopen(store).catalog()
+        assert stored.published_at_us > 0
+        assert msgspec.structs.replace(stored, published_at_us=0) == published
 
     def test_the_catalog_is_ascending_and_bounded(self, store: Store) -> None:
-        for version in range(1, 12):
-            put(store, version, {})
+        put_each(store, 11)
 
-        def found(*bounds: int) -> list[int]:
+        def versions(*bounds: int) -> list[int]:
             return [one.version for one in store.catalog(*bounds)]
 
-        assert found() == list(range(1, 12))
-        assert found(9) == [9, 10, 11]
-        assert found(0, 2) == [1, 2]
-        assert found(4, 6) == [4, 5, 6]
-        assert found(12) == []
+        assert versions() == list(range(1, 12))
+        assert versions(9) == [9, 10, 11]
+        assert versions(0, 2) == [1, 2]
+        assert versions(4, 6) == [4, 5, 6]
+        assert versions(12) == []
 
     def test_published_at_is_the_stores_clock(self, store: Store) -> None:
         store.publish(entry(1), EPOCH)
@@ -258,8 +255,7 @@ class PointerTests(StoreHarness):
 
     # -- after this process --------------------------------------------------------------------
 
-    def test_close_may_be_repeated_and_loses_nothing(self) -> None:
-        store = self.make_created()
+    def test_close_may_be_repeated_and_loses_nothing(self, store: Store) -> None:
         put(store, 1, {"t": {b"k": b"v"}})
         store.close()
         store.close()
@@ -273,11 +269,7 @@ class PointerTests(StoreHarness):
         if place is None:
             pytest.skip("other processes cannot open this store")
         put(store, 1, {"t": {b"a": b"1", b"b": b"2"}})
-        arguments = [sys.executable, "-P"] if sys.version_info >= (3, 11) else [sys.executable]
-        found = subprocess.run(  # noqa: S603 - our own interpreter
-            [*arguments, "-c", OTHER_PROCESS, json.dumps(place)], capture_output=True, check=False, text=True
-        )
-        assert found.returncode == 0, found.stderr
-        assert json.loads(found.stdout) == ["uuid-1", 1, "digest-1", ["1", "2"]]
+        seen = in_another_process(OTHER_PROCESS, place)
+        assert seen == ["uuid-1", 1, "digest-1", ["1", "2"]]
         assert store.pointer().visible == 2
         assert get(store, "t", [b"a", b"b"], 2) == [b"by another process", b"2"]

@@ -15,18 +15,19 @@ from tidegate.testing.store.harness import (
     EPOCH,
     KEY_GROUPS,
     StoreHarness,
-    binary,
     counts_of,
+    counts_of_runs,
     entry,
     get,
-    group_of,
+    live,
     put,
     retire_version,
     runs_of,
+    runs_of_stored,
     scanned,
     stamp,
 )
-from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.frame import Chunk
 
 ODD_KEYS = [
     b"",
@@ -153,18 +154,9 @@ class ReadTests(StoreHarness):
             b"deleted": (b"-", None),
             b"deleted with a sequence": (b"d\x02ab", None),
         }
-        runs: dict[int, list[bytes]] = {}
-        for key in sorted(forms):
-            runs.setdefault(group_of(key), []).append(key)
-        chunk = Chunk(
-            0,
-            [
-                Run(group, "t", binary(keys), binary(forms[key][0] for key in keys))
-                for group, keys in sorted(runs.items())
-            ],
-        )
-        store.apply(stamp(1), chunk)
-        store.seal(stamp(1), {group: {"t": len(keys)} for group, keys in runs.items()})
+        runs = runs_of_stored({"t": {key: stored for key, (stored, _) in forms.items()}})
+        store.apply(stamp(1), Chunk(0, runs))
+        store.seal(stamp(1), counts_of_runs(runs))
         assert store.publish(entry(1), EPOCH)
         assert get(store, "t", list(forms), 1) == [value for _, value in forms.values()]
         assert scanned(store, "t", 1) == live({key: value for key, (_, value) in forms.items()})
@@ -173,9 +165,9 @@ class ReadTests(StoreHarness):
     @staticmethod
     def check_stored(store: Store, forms: Mapping[bytes, bytes]) -> None:
         """Check the stored form of rows, which a cache may keep whatever time it is read at."""
-        found = store.get_stored("t", [*forms, b"absent", b"plain"], 1)
-        assert found.type == pa.binary()
-        assert found.to_pylist() == [*forms.values(), None, forms[b"plain"]]
+        values = store.get_stored("t", [*forms, b"absent", b"plain"], 1)
+        assert values.type == pa.binary()
+        assert values.to_pylist() == [*forms.values(), None, forms[b"plain"]]
         assert store.get_stored_one("t", b"expires", 1) == forms[b"expires"]
         assert store.get_stored_one("t", b"absent", 1) is None
         rows: dict[bytes, bytes] = {}
@@ -189,18 +181,16 @@ class ReadTests(StoreHarness):
     # -- scan ----------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("extra", [-1, 0, 1])
-    def test_scan_loses_nothing_at_the_borders_of_its_pages(self, extra: int) -> None:
-        store = self.make_created(key_groups=1)
+    def test_scan_loses_nothing_at_the_borders_of_its_pages(self, one_group: Store, extra: int) -> None:
         # Half of the keys are their predecessor and a zero byte: the very next of all keys.
         pairs = [key for i in range(self.page_rows + 1) for key in (b"%06d" % i, b"%06d\0" % i)]
         keys = [b"", *pairs][: 2 * self.page_rows + extra]
         first = dict.fromkeys(keys, b"1")
-        put(store, 1, {"t": first}, 1)
+        put(one_group, 1, {"t": first}, 1)
         second = dict.fromkeys(keys[: self.page_rows + 1]) | {keys[-1]: None, b"999999": b"2"}
-        put(store, 2, {"t": second}, 1)
-        assert scanned(store, "t", 1, key_groups=1) == first
-        assert scanned(store, "t", 2, key_groups=1) == live({**first, **second})
-        store.close()
+        put(one_group, 2, {"t": second}, 1)
+        assert scanned(one_group, "t", 1, key_groups=1) == first
+        assert scanned(one_group, "t", 2, key_groups=1) == live({**first, **second})
 
     @pytest.mark.parametrize("seed", range(4))
     def test_scan_is_get_many_over_all_keys(self, store: Store, seed: int) -> None:
@@ -230,53 +220,43 @@ class ReadTests(StoreHarness):
                 values = get(store, table, keys, version, at[table])
                 assert live(dict(zip(keys, values, strict=True))) == expected[table]
 
-    def test_a_scan_stays_at_its_version(self) -> None:
+    def test_a_scan_stays_at_its_version(self, one_group: Store) -> None:
         """I8: versions applied and published between two batches of a scan do not show."""
-        store = self.make_created(key_groups=1)
         first = {b"%06d" % i: b"1" for i in range(3 * self.page_rows)}
-        put(store, 1, {"t": first}, 1)
-        writer = self.reopen(store)
+        put(one_group, 1, {"t": first}, 1)
+        writer = self.reopen(one_group)
         rows: dict[bytes, bytes] = {}
-        for number, batch in enumerate(store.scan("t", 0, 1), start=2):
+        for number, batch in enumerate(one_group.scan("t", 0, 1), start=2):
             rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
             changes = {"t": {key: None if i % 2 else b"new" for i, key in enumerate(first)}}
             put(writer, number, changes, 1)
         assert rows == first
         writer.close()
-        store.close()
 
-    def test_a_scan_holds_nothing_open(self) -> None:
+    def test_a_scan_holds_nothing_open(self, one_group: Store) -> None:
         """A reader that stops in the middle blocks nothing."""
-        store = self.make_created(key_groups=1)
         changes = {"t": {b"%06d" % i: b"1" for i in range(2 * self.page_rows)}}
-        put(store, 1, changes, 1)
-        abandoned = store.scan("t", 0, 1)
+        put(one_group, 1, changes, 1)
+        abandoned = one_group.scan("t", 0, 1)
         next(abandoned)
-        writer = self.reopen(store)
+        writer = self.reopen(one_group)
         put(writer, 2, changes, 1)
         assert writer.announce(2) == 2
         retire_version(writer, 2, [Chunk(0, runs_of(changes, 1))])
         assert writer.verify(stamp(2), counts_of(changes, 1)) == []
         writer.close()
-        store.close()
 
-    def test_a_scan_whose_version_is_retired_raises_in_the_middle(self) -> None:
+    def test_a_scan_whose_version_is_retired_raises_in_the_middle(self, one_group: Store) -> None:
         """T28: refuse, never mix, never end early."""
-        store = self.make_created(key_groups=1)
         first = {b"%06d" % i: b"1" for i in range(3 * self.page_rows)}
-        put(store, 1, {"t": first}, 1)
+        put(one_group, 1, {"t": first}, 1)
         second = {"t": dict.fromkeys(list(first)[: 10 + self.page_rows], b"2")}
-        put(store, 2, second, 1)
-        scan = store.scan("t", 0, 1)
+        put(one_group, 2, second, 1)
+        scan = one_group.scan("t", 0, 1)
         rows = next(scan)["key"].to_pylist()
-        store.announce(2)
-        retire_version(store, 2, [Chunk(0, runs_of(second, 1))])
+        one_group.announce(2)
+        retire_version(one_group, 2, [Chunk(0, runs_of(second, 1))])
         with pytest.raises(SnapshotExpiredError):
             for batch in scan:
                 rows += batch["key"].to_pylist()
         assert len(rows) < len(first)
-        store.close()
-
-
-def live(state: Mapping[bytes, bytes | None]) -> dict[bytes, bytes]:
-    return {key: value for key, value in state.items() if value is not None}

@@ -82,7 +82,7 @@ class Written:
         self.retire()
         if trimmed:
             trimmer = Trimmer(self.driver.log, store, OPTIONS, self.clock)
-            trimmer.trim(self.driver.view, self.clock.now_us())
+            trimmer.trim(self.driver.decisions.view, self.clock.now_us())
 
     def opened(self, store: Store) -> Coordinator:
         """Open a new driver; the one before it is fenced."""
@@ -98,11 +98,11 @@ class Written:
         version = len(self.contents)
         changes: dict[str, dict[bytes, bytes | None]] = {}
         for table in ("plain", "brief", "emptied", *(["late"] if version >= HORIZON - 1 else [])):
-            some = self._chance.sample(KEYS, 6)
-            changes[table] = {key: b"%s of %d" % (table.encode(), version) for key in some[:4]}
-            changes[table] |= dict.fromkeys(some[4:])
+            chosen = self._chance.sample(KEYS, 6)
+            changes[table] = {key: b"%s of %d" % (table.encode(), version) for key in chosen[:4]}
+            changes[table] |= dict.fromkeys(chosen[4:])
         starts = frozenset(table for table, at in EMPTIED.items() if version in at)
-        summarise_if_due(self.driver)
+        summarise_if_due(self.driver.decisions, self.driver.options.summary_every)
         barrier = ArrowBarrier(self.driver.log, changes, batch("q", version), KEY_GROUPS, starts=starts)
         assert commit(self.driver, barrier).version == version
         for table in starts:
@@ -135,13 +135,13 @@ class Written:
 def read(store: Store, version: int) -> Contents:
     """Read every table at a version, by scanning it."""
     (entry,) = store.catalog(version, version)
-    found: dict[str, dict[bytes, bytes]] = {}
+    contents: dict[str, dict[bytes, bytes]] = {}
     for table, at in entry.tables.items():
-        rows = found.setdefault(table, {})
+        rows = contents.setdefault(table, {})
         for group in range(KEY_GROUPS):
-            for some in store.scan(table, group, version, at.start, entry.decided_at_us):
-                rows |= zip(some["key"].to_pylist(), some["value"].to_pylist(), strict=True)
-    return found
+            for page in store.scan(table, group, version, at.start, entry.decided_at_us):
+                rows |= zip(page["key"].to_pylist(), page["value"].to_pylist(), strict=True)
+    return contents
 
 
 class RepairTests(StoreHarness):
@@ -156,11 +156,11 @@ class RepairTests(StoreHarness):
         yield from self._written(trimmed=True)
 
     def _written(self, *, trimmed: bool) -> Iterator[Written]:
-        made = self.make_store()
-        written = Written(made, trimmed=trimmed)
+        new = self.make_store()
+        written = Written(new, trimmed=trimmed)
         yield written
         written.close()
-        made.close()
+        new.close()
 
     def test_a_healthy_store_lost_nothing(self, whole: Written) -> None:
         assert repair(whole.driver) == []
@@ -232,8 +232,8 @@ class RepairTests(StoreHarness):
         assert "not compared" in done.not_compared
         for version in range(HORIZON, VERSIONS + 1):
             for table, wanted in trimmed.contents[version].items():
-                found = read(reopened, version)[table]
-                assert found.items() <= wanted.items(), (version, table)
+                rows = read(reopened, version)[table]
+                assert rows.items() <= wanted.items(), (version, table)
 
     def test_a_row_that_is_written_again_late_brings_nothing_back(self, store: Store) -> None:
         """Version 2 deleted one key and changed another, and was retired before the rewrite of 1 landed."""

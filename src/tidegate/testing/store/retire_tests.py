@@ -11,6 +11,7 @@ import pytest
 from tidegate.errors import SnapshotExpiredError
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
+from tidegate.testing.concurrency import in_threads
 from tidegate.testing.store.harness import (
     Changes,
     Row,
@@ -19,8 +20,8 @@ from tidegate.testing.store.harness import (
     counts_of,
     get,
     group_of,
-    in_threads,
     put,
+    put_each,
     retire_version,
     runs_of,
     scanned,
@@ -36,8 +37,7 @@ class RetireTests(StoreHarness):
 
     def test_the_horizon_moves_up_to_the_visible_version_and_never_back(self, store: Store) -> None:
         assert store.announce(3) == 0
-        for version in range(1, 5):
-            put(store, version, {})
+        put_each(store, 4)
         assert store.announce(2) == 2
         assert store.announce(1) == 2
         assert self.reopen(store).pointer().horizon == 2
@@ -46,8 +46,7 @@ class RetireTests(StoreHarness):
 
     def test_below_the_horizon_reads_are_refused(self, store: Store) -> None:
         """I8: also before anything was deleted, also where nothing will be."""
-        for version in (1, 2, 3):
-            put(store, version, {"t": {b"k": b"%d" % version}})
+        put_each(store, 3, "t")
         store.announce(2)
         for version in (0, 1):
             with pytest.raises(SnapshotExpiredError):
@@ -59,8 +58,7 @@ class RetireTests(StoreHarness):
         assert get(store, "t", [b"k"], 2) == [b"2"]
 
     def test_the_catalog_leaves_retired_versions_out(self, store: Store) -> None:
-        for version in range(1, 6):
-            put(store, version, {"t": {b"k": b"%d" % version}})
+        put_each(store, 5, "t")
         store.announce(3)
         assert [one.version for one in store.catalog()] == [3, 4, 5]
         for version in (1, 2, 3):
@@ -71,8 +69,7 @@ class RetireTests(StoreHarness):
     # -- leases --------------------------------------------------------------------------------
 
     def test_a_lease_holds_the_horizon_back_until_it_is_given_back(self, store: Store) -> None:
-        for version in range(1, 6):
-            put(store, version, {})
+        put_each(store, 5)
         self.reopen(store).lease(Lease("a", 2), 3_600)
         store.lease(Lease("b", 3), 3_600)
         assert store.announce(5) == 2
@@ -85,8 +82,7 @@ class RetireTests(StoreHarness):
 
     def test_no_lease_below_the_horizon(self, store: Store) -> None:
         """In the other order: the version was read, the horizon passed it, then the lease is requested."""
-        for version in range(1, 4):
-            put(store, version, {})
+        put_each(store, 3)
         assert store.announce(2) == 2
         with pytest.raises(SnapshotExpiredError):
             store.lease(Lease("a", 1), 3_600)
@@ -94,8 +90,7 @@ class RetireTests(StoreHarness):
         store.lease(Lease("a", 3), 3_600)
 
     def test_an_expired_lease_does_not_hold(self, store: Store) -> None:
-        for version in range(1, 4):
-            put(store, version, {})
+        put_each(store, 3)
         store.lease(Lease("a", 1), 60)
         assert store.announce(3) == 1
         self.advance(store, 61)
@@ -104,8 +99,7 @@ class RetireTests(StoreHarness):
             store.lease(Lease("a", 1), 60)
 
     def test_a_lease_is_renewed_from_now(self, store: Store) -> None:
-        for version in range(1, 4):
-            put(store, version, {})
+        put_each(store, 3)
         for _ in range(4):
             store.lease(Lease("a", 1), 60)
             self.advance(store, 40)
@@ -115,28 +109,26 @@ class RetireTests(StoreHarness):
         assert store.announce(3) == 1
 
     def test_a_renewed_lease_may_go_on_to_a_newer_version(self, store: Store) -> None:
-        for version in range(1, 4):
-            put(store, version, {})
+        put_each(store, 3)
         store.lease(Lease("a", 1), 3_600)
         store.lease(Lease("a", 2), 3_600)
         assert store.announce(3) == 2
 
     def test_lease_and_announce_are_atomic(self, store: Store) -> None:
         """In either order, a lease that was granted is never below the horizon."""
-        for version in range(1, 13):
-            put(store, version, {})
+        put_each(store, 12)
         for version in range(1, 12):
-            granted, stands = in_threads(
+            granted, horizon = in_threads(
                 functools.partial(self.reopen(store).lease, Lease("a", version), 3_600),
                 functools.partial(store.announce, version + 1),
             )
             if granted is None:
-                assert stands == store.pointer().horizon == version
+                assert horizon == store.pointer().horizon == version
                 store.release("a")
                 store.announce(version + 1)
             else:
                 assert isinstance(granted, SnapshotExpiredError)
-                assert stands == version + 1
+                assert horizon == version + 1
 
     # -- retirement ----------------------------------------------------------------------------
 

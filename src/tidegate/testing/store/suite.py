@@ -10,23 +10,15 @@ Hooks that read or change a store from outside must not use the store's own meth
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 # Before they are imported: without this their failed asserts would show no values.
 pytest.register_assert_rewrite(
-    "tidegate.testing.store.alias_tests",
-    "tidegate.testing.store.attempt_tests",
-    "tidegate.testing.store.diff_tests",
-    "tidegate.testing.store.fill_tests",
-    "tidegate.testing.store.harness",
-    "tidegate.testing.store.lease_tests",
-    "tidegate.testing.store.pointer_tests",
-    "tidegate.testing.store.read_tests",
-    "tidegate.testing.store.repair_tests",
-    "tidegate.testing.store.retire_tests",
-    "tidegate.testing.store.ttl_tests",
-    "tidegate.testing.store.upkeep_tests",
-    "tidegate.testing.store.write_tests",
+    "tidegate.testing.concurrency",
+    *(f"{__package__}.{path.stem}" for path in Path(__file__).parent.glob("*_tests.py")),
+    f"{__package__}.harness",
 )
 
 from tidegate.testing.store.alias_tests import AliasTests  # noqa: E402

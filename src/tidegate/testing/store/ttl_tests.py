@@ -16,15 +16,16 @@ from tidegate.testing.store.harness import (
     EPOCH,
     KEY_GROUPS,
     StoreHarness,
-    binary,
+    counts_of_runs,
     entry,
     get,
     group_of,
     retire_version,
+    runs_of_stored,
     scanned,
     stamp,
 )
-from tidegate.wal.frame import Chunk, Run
+from tidegate.wal.frame import Chunk
 
 KEYS = [b"%d" % i for i in range(40)]
 MANY_CALLS = 200
@@ -40,15 +41,9 @@ def until(version: int, value: bytes = b"v") -> bytes:
 
 def write_stored(store: Store, version: int, rows: Rows, start: int = 0) -> Chunk:
     """Write one version of table t, whose rows expire."""
-    by_group: dict[int, list[bytes]] = {}
-    for key in sorted(rows):
-        by_group.setdefault(group_of(key), []).append(key)
-    runs = [
-        Run(group, "t", binary(keys), binary(rows[key] for key in keys))
-        for group, keys in sorted(by_group.items())
-    ]
+    runs = runs_of_stored({"t": rows})
     store.apply(stamp(version), Chunk(0, runs))
-    store.seal(stamp(version), {group: {"t": len(keys)} for group, keys in by_group.items()})
+    store.seal(stamp(version), counts_of_runs(runs))
     plain = entry(version, {"t": {}}, t=start)
     tables = {name: msgspec.structs.replace(at, expires=True) for name, at in plain.tables.items()}
     assert store.publish(msgspec.structs.replace(plain, tables=tables), EPOCH) is True
@@ -128,7 +123,7 @@ class TtlTests(StoreHarness):
         assert store.vacuum().rows == 0
         assert scanned(store, "t", 6) == scanned(store, "t", 7) == {b"stays": b"s"}
 
-    def test_a_call_looks_at_so_many_rows_only(self, store: Store) -> None:
+    def test_a_call_looks_at_a_limited_number_of_rows(self, store: Store) -> None:
         """I11: rows that expired long ago do not make one version's retirement long."""
         keys = [b"%05d" % i for i in range(4_000)]
         changes = {1: write_stored(store, 1, dict.fromkeys(keys, until(1)))}
@@ -136,9 +131,9 @@ class TtlTests(StoreHarness):
         retire_up_to(store, 2, changes)
         gone, calls = 0, 0
         while gone < len(keys):
-            here = store.drop_expired(300)
-            gone, calls = gone + here, calls + 1
-            assert here <= 600
+            dropped = store.drop_expired(300)
+            gone, calls = gone + dropped, calls + 1
+            assert dropped <= 600
             assert calls < MANY_CALLS
         assert (gone, drop_all_expired(store)) == (len(keys), 0)
 

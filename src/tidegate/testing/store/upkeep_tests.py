@@ -18,6 +18,7 @@ from tidegate.testing.store.harness import (
     StoreHarness,
     get,
     group_of,
+    live,
     put,
     retire_version,
     runs_of,
@@ -56,9 +57,9 @@ class UpkeepTests(StoreHarness):
             4: [None] * 6,
         }
         for version, values in expected.items():
-            found = store.rows_of("t", asked, version)
-            assert found.type == pa.binary()
-            assert found.to_pylist() == values
+            rows = store.rows_of("t", asked, version)
+            assert rows.type == pa.binary()
+            assert rows.to_pylist() == values
         assert store.rows_of("other", [b"a"], 1).to_pylist() == [None]
         assert store.rows_of("t", [], 1).to_pylist() == []
 
@@ -144,33 +145,29 @@ class UpkeepTests(StoreHarness):
         put(store, 3, {"t": {b"k": b"3"}})
         assert get(store, "t", [b"k", b"l"], 3) == [b"3", b"1"]
 
-    def test_vacuum_reads_in_pages_and_loses_nothing_at_their_borders(self) -> None:
-        store = self.make_created(key_groups=1)
+    def test_vacuum_reads_in_pages_and_loses_nothing_at_their_borders(self, one_group: Store) -> None:
         keys = [b"%06d" % i for i in range(self.page_rows + self.page_rows // 2)]
         chance = random.Random(3)
         state: dict[bytes, bytes | None] = {}
         for version in range(1, 6):
             changes = {key: chance.choice([None, b"%d" % version]) for key in keys if chance.random() < 0.7}
-            put(store, version, {"t": changes}, 1)
+            put(one_group, version, {"t": changes}, 1)
             state.update(changes)
             if version == 4:
                 at_4 = dict(state)
-        store.announce(4)
-        rows = len(self.stored_rows(store))
-        would = store.vacuum(dry_run=True)
-        assert store.vacuum() == would
-        assert len(self.stored_rows(store)) == rows - would.rows
+        one_group.announce(4)
+        rows = len(self.stored_rows(one_group))
+        would = one_group.vacuum(dry_run=True)
+        assert one_group.vacuum() == would
+        assert len(self.stored_rows(one_group)) == rows - would.rows
         for version, expected in ((4, at_4), (5, state)):
-            live = {key: value for key, value in expected.items() if value is not None}
-            assert scanned(store, "t", version, key_groups=1) == live
-        kept = {row.key for row in self.stored_rows(store) if row.version <= 4}
+            assert scanned(one_group, "t", version, key_groups=1) == live(expected)
+        kept = {row.key for row in self.stored_rows(one_group) if row.version <= 4}
         assert kept == {key for key, value in at_4.items() if value is not None}
-        store.close()
 
     # -- drop ----------------------------------------------------------------------------------
 
-    def test_drop_leaves_nothing_and_may_be_repeated(self) -> None:
-        store = self.make_created()
+    def test_drop_leaves_nothing_and_may_be_repeated(self, store: Store) -> None:
         put(store, 1, {"t": dict.fromkeys(KEYS, b"1")})
         store.lease(Lease("a", 1), 3_600)
         assert store.drop() is True
@@ -189,8 +186,7 @@ class UpkeepTests(StoreHarness):
         assert store.identity() is None
         store.close()
 
-    def test_after_drop_a_namespace_is_made_anew(self) -> None:
-        store = self.make_created()
+    def test_after_drop_a_namespace_is_made_anew(self, store: Store) -> None:
         put(store, 1, {"t": {b"k": b"old", b"l": b"old"}})
         store.announce(1)
         store.drop()
@@ -205,8 +201,7 @@ class UpkeepTests(StoreHarness):
         store.close()
         fresh.close()
 
-    def test_who_has_it_open_is_refused_after_a_drop(self) -> None:
-        store = self.make_created()
+    def test_who_has_it_open_is_refused_after_a_drop(self, store: Store) -> None:
         put(store, 1, {"t": {b"k": b"1"}})
         other = self.reopen(store)
         assert get(other, "t", [b"k"], 1) == [b"1"]
@@ -221,11 +216,9 @@ class UpkeepTests(StoreHarness):
             with pytest.raises(ConfigError):
                 use()
         other.close()
-        store.close()
 
-    def test_who_knows_it_is_refused_where_another_of_its_name_was_made(self) -> None:
+    def test_who_knows_it_is_refused_where_another_of_its_name_was_made(self, store: Store) -> None:
         """A client that read rows or the identity is refused: with other key groups scans would miss rows."""
-        store = self.make_created()
         put(store, 1, {"t": {b"k": b"old"}})
         read, looked = self.reopen(store), self.reopen(store)
         assert get(read, "t", [b"k"], 1) == [b"old"]
@@ -246,9 +239,8 @@ class UpkeepTests(StoreHarness):
         store.close()
         fresh.close()
 
-    def test_a_late_drop_leaves_another_of_its_name_alone(self) -> None:
+    def test_a_late_drop_leaves_another_of_its_name_alone(self, store: Store) -> None:
         """A drop that was delayed after its check is meant for the namespace that was checked."""
-        store = self.make_created()
         late = self.reopen(store)
         assert late.identity() is not None
         store.drop()

@@ -9,6 +9,7 @@ import pytest
 
 from tidegate.errors import IncompleteError, VersionRegressedError
 from tidegate.sinks.store import Store
+from tidegate.testing.concurrency import in_threads
 from tidegate.testing.store.harness import (
     EPOCH,
     KEY_GROUPS,
@@ -19,7 +20,7 @@ from tidegate.testing.store.harness import (
     entry,
     get,
     group_of,
-    in_threads,
+    live,
     put,
     runs_of,
     scanned,
@@ -66,7 +67,7 @@ class WriteTests(StoreHarness):
         store.seal(stamp(2), counts_of(SECOND))
         assert store.publish(entry(2), EPOCH)
         expected = {key: SECOND["t"].get(key, FIRST["t"][key]) for key in KEYS}
-        assert scanned(store, "t", 2) == {key: value for key, value in expected.items() if value is not None}
+        assert scanned(store, "t", 2) == live(expected)
         assert scanned(store, "t", 1) == FIRST["t"]
 
     def test_one_frame_may_come_in_pieces_by_key_group(self, store: Store) -> None:
@@ -163,7 +164,7 @@ class WriteTests(StoreHarness):
             counts[group]["w"] = 1
         elif wrong == "a table less":
             if not self.knows_every_table:
-                pytest.skip("this store looks only for the tables it is told of")
+                pytest.skip("this store looks only for the tables that the counts name")
             del counts[group]["t"]
         for _ in range(2):
             with pytest.raises(IncompleteError):

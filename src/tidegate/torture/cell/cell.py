@@ -25,8 +25,8 @@ from tidegate.torture.cell.setting import Setting, Stopped, Unanswered, Unfinish
 from tidegate.torture.driver import driver
 from tidegate.torture.driver.driver import AGED_BATCHES, FAILED
 from tidegate.torture.driver.faults import CLOCK_STEPS_S, EVICTIONS, KILLS, OUTSIDE, TOPOLOGY
+from tidegate.torture.driver.side_work import FOLLOWS, PIPELINES, TIDIES
 from tidegate.torture.driver.timeouts import ERRORS, MORE_TIME, NAMES, reason
-from tidegate.torture.driver.upkeep import FOLLOWS, PIPELINES, TIDIES
 from tidegate.torture.driver.workloads import READ_STATE
 from tidegate.torture.history.events import Asked, Done, Fault, Raised
 from tidegate.torture.history.files import Recorder
@@ -41,7 +41,7 @@ DRIVER_PART = 3
 """The deadlines of a driver, to decide and to apply, are the cell's time divided by this."""
 ENDS_WITH_ERROR = range(1, 19)
 """Exit codes of tidegate's errors: a driver whose work others took over may end with any of them."""
-TOLD_BYTES = 1_500
+OUTPUT_BYTES = 1_500
 NOT_DROPPED = "could not be dropped"
 
 
@@ -98,10 +98,10 @@ class CellRun:
         self.work = self.folder / "work"
         self.checkpoint = self.work / "checkpoint"
         self.work.mkdir(parents=True)
-        second = f"sqlite://{self.work.absolute()}/second" if cell.beside == FOLLOWS else ""
+        second = f"sqlite://{self.work.absolute()}/second" if cell.side_work == FOLLOWS else ""
         where = where_of(setting, namespace_of(setting, cell))
         self.where = msgspec.structs.replace(where, second=second)
-        self._workloads = workloads_of(setting.workloads, cell.beside)
+        self._workloads = workloads_of(setting.workloads, cell.side_work)
         self._recorder = Recorder(self.folder, "run", role="run")
         self._processes: list[Forked] = []
         self._drivers = 0
@@ -155,7 +155,7 @@ class CellRun:
         looking = self.start(readers.main, _json(plan), readers.NAME)
         first = self._drive(disturbed=True)
         if self._sleeps:
-            self._until_struck(first)
+            self.until(first, self.struck, "did not reach its fault in time")
             if self._cell.fault == "server":
                 self._kill_server()
             elif self._outside is not None:
@@ -179,7 +179,7 @@ class CellRun:
             self.must_end(self._drive(), 0)
         self.until_it_ends(looking, signal.SIGTERM)
         self.must_end(looking, 0)
-        if self._cell.beside == TIDIES and not self._lost:
+        if self._cell.side_work == TIDIES and not self._lost:
             self.findings += unretired(self.look())
 
     def _finish(self) -> None:
@@ -203,7 +203,9 @@ class CellRun:
         if not code:
             self._recorder.note(Done(call=call))
         else:
-            self._recorder.note(Raised(call=call, error=ERRORS.get(code, ""), text=self._told(process)))
+            self._recorder.note(
+                Raised(call=call, error=ERRORS.get(code, ""), text=last_output(process.output))
+            )
         self.must_end(process, 0, 2)
         if code in (0, 2):
             self.findings += unfinished(before.decided, self.look())
@@ -242,7 +244,7 @@ class CellRun:
             lineage = LINEAGE
             (wrong / "offsets").mkdir(parents=True)
             for batch in range(1, self._batches):
-                (wrong / "offsets" / str(batch)).write_text(f"offsets-planned-anew-{batch}")
+                (wrong / "offsets" / str(batch)).write_text(f"offsets-planned-again-{batch}")
             (wrong / "commits").mkdir()
             (wrong / "commits" / "0").write_text("")
         self._recorder.note(Fault(kind=self._cell.fault, target="checkpoint"))
@@ -287,7 +289,7 @@ class CellRun:
             nth=1 if dies_at else shape.nth,
             taken_over=self._taken_over,
             goes_on=disturbed and not self._taken_over and cell.fault not in EVICTIONS,
-            beside="" if ages else cell.beside,
+            side_work="" if ages else cell.side_work,
             keeps=2 if cell.fault in EVICTIONS else 1,
             servers_change=cell.fault in TOPOLOGY,
             clocks_step=cell.fault in CLOCK_STEPS_S and not ages,
@@ -327,10 +329,10 @@ class CellRun:
         if process.exit_code in (*codes, *refusals):
             return
         if process.exit_code in NAMES:
-            raise Unanswered(reason(process.output.stem, process.exit_code, self._told(process)))
+            raise Unanswered(reason(process.output.stem, process.exit_code, last_output(process.output)))
         if process.exit_code == NO_ROOM:
-            told = (self._told(process).splitlines() or ["no room"])[-1]
-            raise Unfinished(f"{process.output.stem} could not write its history: {told}; make room there")
+            error = (last_output(process.output).splitlines() or ["no room"])[-1]
+            raise Unfinished(f"{process.output.stem} could not write its history: {error}; make room there")
         self.findings.append(
             Finding(
                 rule="finish",
@@ -338,14 +340,10 @@ class CellRun:
                 what=f"{process.output.stem} ended with exit code {process.exit_code}",
                 expected="exit code "
                 + ("of an error" if codes[:18] == tuple(ENDS_WITH_ERROR) else " or ".join(map(str, codes))),
-                seen=self._told(process),
+                seen=last_output(process.output),
             )
         )
         raise Unfinished(f"the cell ended with {process.output.stem}")
-
-    def _until_struck(self, process: Forked) -> None:
-        """Wait until the fault is in the process's history, or the process has ended without it."""
-        self.until(process, self.struck, "did not come to its fault in time")
 
     def until(self, process: Forked, true: Callable[[], bool], problem: str) -> None:
         """Wait until a condition is true, or the process ended without it. Unfinished: neither in time."""
@@ -357,7 +355,7 @@ class CellRun:
         """Wait for the end of a process that does a fault. Unfinished: it could not do it."""
         self._wait(process)
         if process.exit_code:
-            raise Unfinished(f"{fault} could not be done to the store: {self._told(process)}")
+            raise Unfinished(f"{fault} could not be done to the store: {last_output(process.output)}")
 
     def until_it_ends(self, process: Forked, number: int) -> None:
         """Send a signal until the process has ended: it may stop itself a moment after the first SIGCONT."""
@@ -370,8 +368,7 @@ class CellRun:
 
     def _kill_server(self) -> None:
         """Run the user's own command, which returns when the server is up again."""
-        # The server may lose what it acknowledged: then reads are refused or raise until the log has put it
-        # back.
+        # The server may lose acknowledged writes: then reads are refused until the log has put them back.
         self._recorder.note(Fault(kind="server", target="the command given", forgets=True))
         try:
             subprocess.run(  # noqa: S603 - the user's, as given
@@ -388,9 +385,6 @@ class CellRun:
         path = self.folder / f"{DRIVER}-1.jsonl"
         return path.exists() and b'"event":"fault"' in path.read_bytes()
 
-    def _told(self, process: Forked) -> str:
-        return process.output.read_text(errors="replace")[-TOLD_BYTES:].strip()
-
     # -- the end --------------------------------------------------------------------------------------
 
     def end_all(self) -> None:
@@ -406,16 +400,15 @@ class CellRun:
         """Judge history, log and store, or the part of them that answers."""
         self._end = max(self._end, time.monotonic() + self._setting.deadline_s / 2)
         result = self.work / "verdict.json"
-        ended = [one.output.stem for one in self._processes if 0 <= (one.exit_code or 0) != NO_ROOM]
-        told = [name for name in ended if name.startswith(f"{DRIVER}-")]
+        ended = [each.output.stem for each in self._processes if 0 <= (each.exit_code or 0) != NO_ROOM]
+        whole = [name for name in ended if name.startswith(f"{DRIVER}-")]
         if readers.NAME in ended and not self._lost:
-            told.append(readers.NAME)
+            whole.append(readers.NAME)
         plan = _json(self.where), "judge", str(self.folder), str(result), "lost" if self._lost else ""
-        process = self.start(jobs.judge, *plan, *told)
+        process = self.start(jobs.judge, *plan, *whole)
         with self.ends_open():
             self.must_end(process, 0)
-        # The verdict on the history is written first: it holds, whether log and store answered after it or
-        # not.
+        # The verdict on the history is written first: it holds even if log and store do not answer.
         return json_decoder(Judged).decode(result.read_bytes()) if result.exists() else Judged()
 
     def clean_up(self) -> None:
@@ -438,13 +431,13 @@ class CellRun:
 
 def is_left_behind(outcome: Outcome) -> bool:
     """Return whether the cell's namespace still exists."""
-    told = (*outcome.unproven, *(found.what for found in outcome.findings))
-    return any(text.startswith(f"namespace {outcome.namespace} {NOT_DROPPED}") for text in told)
+    reasons = (*outcome.unproven, *(finding.what for finding in outcome.findings))
+    return any(text.startswith(f"namespace {outcome.namespace} {NOT_DROPPED}") for text in reasons)
 
 
-def workloads_of(names: tuple[str, ...], beside: str) -> tuple[str, ...]:
+def workloads_of(names: tuple[str, ...], side_work: str) -> tuple[str, ...]:
     """Leave out workloads that read state where commits are pipelined: those would wait for each other."""
-    if beside != PIPELINES:
+    if side_work != PIPELINES:
         return names
     return tuple(name for name in names if name not in READ_STATE) or names
 
@@ -458,10 +451,15 @@ def drop_namespace(setting: Setting, namespace: str, output: Path) -> str:
     if not process.wait(setting.deadline_s):
         process.kill()
         raise Unanswered(f"not done within {setting.deadline_s:.0f} s; {MORE_TIME}")
-    told, code = output.read_text(errors="replace")[-TOLD_BYTES:].strip(), process.exit_code or 0
+    text, code = last_output(output), process.exit_code or 0
     if code in NAMES:
-        raise Unanswered(reason("the drop", code, told))
-    return f"exit code {code}: {told}" if code else ""
+        raise Unanswered(reason("the drop", code, text))
+    return f"exit code {code}: {text}" if code else ""
+
+
+def last_output(path: Path) -> str:
+    """Return the end of a process's output."""
+    return path.read_text(errors="replace")[-OUTPUT_BYTES:].strip()
 
 
 def _json(plan: msgspec.Struct) -> str:

@@ -17,24 +17,21 @@ from tidegate.committers.operations.drop import drop_namespace
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Pointer
 from tidegate.testing.process.driver import make_driver_of
 from tidegate.torture.cell import readers, stray_requests
 from tidegate.torture.cell.expectations import Seen
 from tidegate.torture.driver import timeouts
 from tidegate.torture.driver.driver import Where
-from tidegate.torture.driver.upkeep import SECOND
+from tidegate.torture.driver.side_work import SECOND
 from tidegate.torture.history.files import Recorder
 from tidegate.torture.history.repairs import mending_noted
-from tidegate.torture.judge import verdict as verdicts
 from tidegate.torture.judge.check import check
 from tidegate.torture.judge.coverage import gaps
 from tidegate.torture.judge.verdict import Verdict
 from tidegate.torture.outcome import Finding
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
-from tidegate.wal.open_log import open_log
 
 Work = TypeVar("Work", bound=Callable[..., int])
 
@@ -45,7 +42,7 @@ PRELOADED = (
     "tidegate.cli",
     "typer._adapters",  # otherwise imported by each command, which takes longer than the command
 )
-NOBODY_ASKED = "no reader asked for the rows that are lost: whether it would have been refused is not known"
+NOBODY_ASKED = "no reader asked for the lost rows: whether it would have been refused is not known"
 CLIENTS = {
     "file": "tidegate.wal.file.log",
     "kafka": "tidegate.wal.kafka.log",
@@ -93,27 +90,20 @@ def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str
     """
     where = json_decoder(Where).decode(where_json)
     verdict = check(Path(folder))
-    told = Judged(
-        findings=tuple(
-            Finding(
-                rule=found.rule,
-                invariant=found.invariant,
-                what=found.what,
-                expected=found.expected,
-                seen=found.seen,
-                events=found.events,
-            )
-            for found in (*verdict.findings, *_told_of_damage(verdict))
+    judged = Judged(
+        findings=(
+            *(msgspec.convert(finding, Finding, from_attributes=True) for finding in verdict.findings),
+            *_damage(verdict),
         ),
         unproven=tuple(verdict.unjudged),
         counts=verdict.counts,
         errors=verdict.errors,
     )
-    Path(result).write_bytes(msgspec.json.encode(told))
+    Path(result).write_bytes(msgspec.json.encode(judged))
     if lost:
         unproven = [] if verdict.errors.get(StoreNotVerifiedError.__name__) else [NOBODY_ASKED]
-        told = msgspec.structs.replace(told, unproven=(*unproven, *told.unproven))
-        Path(result).write_bytes(msgspec.json.encode(told))
+        judged = msgspec.structs.replace(judged, unproven=(*unproven, *judged.unproven))
+        Path(result).write_bytes(msgspec.json.encode(judged))
         return 0
     findings, unproven, counts = _verified(where)
     if not findings and not unproven:
@@ -123,32 +113,30 @@ def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str
         kinds = (*readers.KINDS, *((SECOND,) if where.second and listed(where) else ()))
         # Readers that did not end by themselves are reported already.
         unproven += gaps(Path(folder), ended, kinds if readers.NAME in ended else ())
-    told = msgspec.structs.replace(
-        told,
-        findings=(*findings, *told.findings),
-        unproven=(*unproven, *told.unproven),
-        counts=counts | told.counts,
+    judged = msgspec.structs.replace(
+        judged,
+        findings=(*findings, *judged.findings),
+        unproven=(*unproven, *judged.unproven),
+        counts=counts | judged.counts,
     )
     whole = Path(f"{result}.whole")
-    whole.write_bytes(msgspec.json.encode(told))
+    whole.write_bytes(msgspec.json.encode(judged))
     whole.replace(result)
     return 0
 
 
-def _told_of_damage(verdict: Verdict) -> list[verdicts.Finding]:
+def _damage(verdict: Verdict) -> list[Finding]:
     """Report CorruptErrors as findings: no fault here damages bytes, so no process may find any damaged."""
     number = verdict.errors.get(CorruptError.__name__, 0)
     if not number:
         return []
     return [
-        verdicts.Finding(
+        Finding(
             rule="error",
             invariant="I10",
-            namespace="",
-            what=f"writers or readers were told {number} times that something is damaged: the history has it",
+            what=f"{number} calls of writers or readers raised an error about damaged bytes: see the history",
             expected="no CorruptError",
             seen=CorruptError.__name__,
-            events=(),
         )
     ]
 
@@ -159,21 +147,12 @@ def _verified(where: Where) -> tuple[list[Finding], list[str], dict[str, int]]:
     counts = {"records of the log": 0, "rows verified": 0}
     with _left_open("verify", findings, unproven):
         for url, options in _stores(where):
-            with contextlib.ExitStack() as closing:
-                log = open_log(where.wal, where.namespace, where.wal_options)
-                closing.callback(log.close)
-                store = open_store(url, where.namespace, options)
-                closing.callback(store.close)
+            with msgspec.structs.replace(where, store=url, store_options=options).opened() as (log, store):
                 report = verify(log, store)
-            for found in report.findings:
-                finding = Finding(
-                    rule="verify",
-                    invariant="I10",
-                    what=found.where,
-                    expected=found.expected,
-                    seen=found.found,
-                )
-                findings.append(finding)
+            findings += [
+                Finding(rule="verify", invariant="I10", what=one.where, expected=one.expected, seen=one.found)
+                for one in report.findings
+            ]
             counts["records of the log"] += report.records
             counts["rows verified"] += report.rows
     return findings, unproven, counts
@@ -198,15 +177,13 @@ def _left_open(what: str, findings: list[Finding], unproven: list[str]) -> Itera
 
 def _stores(where: Where) -> list[tuple[str, dict[str, Any]]]:
     """List the URL and options of each store that the log lists."""
-    found: list[tuple[str, dict[str, Any]]] = [(where.store, where.store_options)]
-    if where.second and listed(where):
-        found.append((where.second, {}))
-    return found
+    second = [(where.second, dict[str, Any]())] if where.second and listed(where) else []
+    return [(where.store, where.store_options), *second]
 
 
 def listed(where: Where) -> bool:
     """Return whether the log lists the second store."""
-    with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
+    with contextlib.closing(where.open_log()) as log:
         state = catch_up(View(), log).state
     return state is not None and SECOND in state.stores
 
@@ -215,9 +192,9 @@ def _strays_refused(where: Where) -> tuple[list[Finding], list[str], int]:
     """Send the stray requests if no version is in flight, as rows of a decided version are written early."""
     findings, unproven, sent = list[Finding](), list[str](), 0
     with _left_open("stray requests", findings, unproven):
-        with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
+        with contextlib.closing(where.open_log()) as log:
             state = catch_up(View(), log).state
-        with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
+        with contextlib.closing(where.open_store()) as store:
             if state is not None and state.last_version == store.pointer().visible:
                 findings, sent = stray_requests.send(store)
     return findings, unproven, sent
@@ -227,9 +204,9 @@ def _strays_refused(where: Where) -> tuple[list[Finding], list[str], int]:
 def look(where_json: str, result: str) -> int:
     """Write the visible and the decided version, as ``Seen``, into the file ``result``."""
     where = json_decoder(Where).decode(where_json)
-    with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
+    with contextlib.closing(where.open_store()) as store:
         pointer = store.pointer() if store.identity() is not None else Pointer()
-    with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
+    with contextlib.closing(where.open_log()) as log:
         state = catch_up(View(), log).state
     decided = state.last_version if state is not None else 0
     seen = Seen(pointer.visible, pointer.epoch, decided, pointer.horizon)
@@ -255,8 +232,8 @@ def keys(where_json: str, result: str) -> int:
     """Write the keys of the existing hashes of rows into the file ``result``."""
     from tidegate.torture.driver.redis_faults import ROWS, keys_of
 
-    found = [key.decode() for key in keys_of(json_decoder(Where).decode(where_json)) if ROWS.match(key)]
-    Path(result).write_bytes(msgspec.json.encode(found))
+    hashes = [key.decode() for key in keys_of(json_decoder(Where).decode(where_json)) if ROWS.match(key)]
+    Path(result).write_bytes(msgspec.json.encode(hashes))
     return 0
 
 
@@ -298,11 +275,7 @@ def config_file(option: str, options: Mapping[str, object], path: Path) -> list[
 def drop(where_json: str) -> int:
     """Remove the cell's namespace from store and log, permanently. Repeatable."""
     where = json_decoder(Where).decode(where_json)
-    with contextlib.ExitStack() as closing:
-        log = open_log(where.wal, where.namespace, where.wal_options)
-        closing.callback(log.close)
-        store = open_store(where.store, where.namespace, where.store_options)
-        closing.callback(store.close)
+    with where.opened() as (log, store):
         endpoints = Endpoints(where.namespace, where.wal, where.store, where.wal_options, where.store_options)
         drop_namespace(make_driver_of(endpoints, log, store, Options()))
     return 0

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,12 @@ import tidegate
 import tidegate.aio
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
-from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Store
 from tidegate.testing.process.forked import DISK_FULL, NO_ROOM
 from tidegate.torture.driver import workloads
 from tidegate.torture.driver.driver import Where
+from tidegate.torture.driver.side_work import SECOND
 from tidegate.torture.driver.timeouts import HUNG
-from tidegate.torture.driver.upkeep import SECOND
 from tidegate.torture.driver.workloads import decoded
 from tidegate.torture.history.events import (
     Connected,
@@ -71,12 +70,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KEYS: dict[str, list[str]] = {
-    "bank": [f"a{at}" for at in range(workloads.ACCOUNTS)],
-    "marker": [f"m{at}" for at in range(workloads.MARKERS)],
-    "lists": [f"l{at}" for at in range(workloads.LISTS)],
-    "churn": [f"d{at}" for at in range(workloads.CHURNED)],
-    "counters": [f"c{at}" for at in range(workloads.COUNTERS)],
-    "replaced": [f"r{at}" for at in range(workloads.REPLACED)],
+    "bank": [f"a{number}" for number in range(workloads.ACCOUNTS)],
+    "marker": [f"m{number}" for number in range(workloads.MARKERS)],
+    "lists": [f"l{number}" for number in range(workloads.LISTS)],
+    "churn": [f"d{number}" for number in range(workloads.CHURNED)],
+    "counters": [f"c{number}" for number in range(workloads.COUNTERS)],
+    "replaced": [f"r{number}" for number in range(workloads.REPLACED)],
 }
 """All keys that a workload ever writes."""
 
@@ -88,8 +87,8 @@ def main(plan_json: str) -> int:
     the history is full.
     """
     plan = json_decoder(Plan).decode(plan_json)
-    ending, died, told = threading.Event(), list[int](), list[int]()
-    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    ending, died, signals = threading.Event(), list[int](), list[int]()
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     with Recorder(Path(plan.folder), plan.name, role="reader") as recorder:
         threads = [
             threading.Thread(target=_run, args=(kind, plan, recorder, ending, died), name=kind, daemon=True)
@@ -98,7 +97,7 @@ def main(plan_json: str) -> int:
         for thread in threads:
             thread.start()
         end = time.monotonic() + plan.seconds_max
-        while not told and time.monotonic() < end:
+        while not signals and time.monotonic() < end:
             time.sleep(LOOK_S)  # a signal may interrupt another thread, and a wait would continue
         ending.set()
         for thread in threads:
@@ -136,7 +135,7 @@ class _Notes:
         self.last = self.ending.is_set()
         return not self.through
 
-    def connects_anew(self) -> bool:
+    def connects_again(self) -> bool:
         """Return whether to connect another client: the last round is not done yet."""
         if self.ending.is_set():
             self._tries_left -= 1
@@ -184,14 +183,27 @@ class _Notes:
         return [key.encode() for key in keys]
 
     def read(
-        self, table: str, asked: list[bytes], found: dict[bytes, Any], began: int, snapshot: int = 0
+        self, table: str, asked: list[bytes], rows: dict[bytes, Any], began: int, snapshot: int = 0
     ) -> None:
-        values = {key.decode(): _value(value) for key, value in found.items()}
-        absent = sorted(key.decode() for key in asked if key not in found)
+        found = {key.decode(): _value(value) for key, value in rows.items()}
+        absent = sorted(key.decode() for key in asked if key not in rows)
         event = Read(
-            client=self.client, table=table, began=began, snapshot=snapshot, found=values, absent=absent
+            client=self.client, table=table, began=began, snapshot=snapshot, found=found, absent=absent
         )
         self.recorder.note(event)
+
+    @contextlib.contextmanager
+    def held(self, snapshot: int, version: int, began: int, asked: int = 0) -> Iterator[None]:
+        """Note that a snapshot is open while the block runs, and closed unless it raised."""
+        event = SnapshotOpened(
+            client=self.client, snapshot=snapshot, version=version, began=began, asked=asked
+        )
+        self.recorder.note(event)
+        yield
+        self.recorder.note(SnapshotClosed(client=self.client, snapshot=snapshot))
+
+    def chosen_tables(self) -> list[str]:
+        return self.chance.sample(self.plan.workloads, min(3, len(self.plan.workloads)))
 
     def scanned(self, table: str, rows: dict[bytes, Any], began: int, snapshot: int = 0) -> None:
         content = {key.decode(): _value(value) for key, value in rows.items()}
@@ -226,7 +238,7 @@ class Reader(_Notes):
             "behind": self._behind,
             SECOND: self._pinned,
         }[self.kind]
-        while self.connects_anew():
+        while self.connects_again():
             began = self.recorder.now()
             try:
                 if self.kind == "behind":
@@ -253,7 +265,7 @@ class Reader(_Notes):
 
     def _one_store(self, round_of: Callable[[Any], None]) -> None:
         where = self.plan.where
-        with contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store:
+        with contextlib.closing(where.open_store()) as store:
             while store.identity() is None or not store.pointer().visible:
                 if self.ending.wait(LOOK_S):
                     return
@@ -284,8 +296,8 @@ class Reader(_Notes):
             except tidegate.SnapshotExpiredError as error:
                 self.failed("get_many", error, began, number)
                 continue
-            found = {key: value for key, value in zip(asked, values, strict=True) if value is not None}
-            self.read(table, asked, found, began, number)
+            rows = {key: value for key, value in zip(asked, values, strict=True) if value is not None}
+            self.read(table, asked, rows, began, number)
         self.recorder.note(SnapshotClosed(client=self.client, snapshot=number))
 
     def _latest(self, gate: Any) -> None:
@@ -307,24 +319,14 @@ class Reader(_Notes):
             version, began = self.chance.choice(versions), self.recorder.now()
         number = self.recorder.number()
         try:
-            with gate.snapshot(version) as snap:
-                self.recorder.note(
-                    SnapshotOpened(
-                        client=self.client,
-                        snapshot=number,
-                        version=snap.version,
-                        began=began,
-                        asked=version or 0,
-                    )
-                )
+            with gate.snapshot(version) as snap, self.held(number, snap.version, began, version or 0):
                 self._look_twice(snap, number)
-                self.recorder.note(SnapshotClosed(client=self.client, snapshot=number))
         except tidegate.SnapshotExpiredError as error:
             self.failed("snapshot", error, began, number)
 
     def _look_twice(self, snap: Any, number: int) -> None:
         for _ in range(2):
-            for table in self.chance.sample(self.plan.workloads, min(3, len(self.plan.workloads))):
+            for table in self.chosen_tables():
                 asked, began = self.asked(table), self.recorder.now()
                 if self.chance.random() < 0.5:
                     self.read(table, asked, snap.table(table).get_many(asked), began, number)
@@ -340,7 +342,7 @@ class AsyncReader(_Notes):
         super().__init__("aio", plan, recorder, ending)
 
     async def run(self) -> None:
-        while self.connects_anew():
+        while self.connects_again():
             began = self.recorder.now()
             try:
                 await self._one_client()
@@ -366,18 +368,13 @@ class AsyncReader(_Notes):
         number, began = self.recorder.number(), self.recorder.now()
         try:
             async with gate.snapshot() as snap:
-                opened = SnapshotOpened(
-                    client=self.client, snapshot=number, version=snap.version, began=began
-                )
-                self.recorder.note(opened)
-                for table in self.chance.sample(self.plan.workloads, min(3, len(self.plan.workloads))):
-                    asked, began = self.asked(table), self.recorder.now()
-                    if self.chance.random() < 0.5:
-                        found = await snap.table(table).get_many(asked)
-                        self.read(table, asked, found, began, number)
-                    else:
-                        rows = {key: value async for key, value in snap.table(table).scan()}
-                        self.scanned(table, rows, began, number)
-                self.recorder.note(SnapshotClosed(client=self.client, snapshot=number))
+                with self.held(number, snap.version, began):
+                    for table in self.chosen_tables():
+                        asked, began = self.asked(table), self.recorder.now()
+                        if self.chance.random() < 0.5:
+                            self.read(table, asked, await snap.table(table).get_many(asked), began, number)
+                        else:
+                            rows = {key: value async for key, value in snap.table(table).scan()}
+                            self.scanned(table, rows, began, number)
         except tidegate.SnapshotExpiredError as error:
             self.failed("snapshot", error, began, number)

@@ -10,8 +10,8 @@ from tidegate.testing.arrow_barrier import ArrowBarrier, Rows
 from tidegate.torture.driver.workloads import decoded, keys_read, rows_after
 from tidegate.torture.history.events import Change
 from tidegate.wal.record import Ack
-from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import StageSpec
 
 ReadRows = Callable[[int], Rows]
 """Computes the rows of a batch, given the version at which its state is read."""
@@ -55,8 +55,8 @@ def reader_of(driver: Coordinator, changes: Sequence[Change]) -> ReadRows:
             state = {}
             if keys and version and change.table in tables:
                 start = tables[change.table].start
-                found = driver.store.get_many(change.table, keys, version, start).to_pylist()
-                pairs = zip(keys, found, strict=True)
+                values = driver.store.get_many(change.table, keys, version, start).to_pylist()
+                pairs = zip(keys, values, strict=True)
                 state = {key.decode(): decoded(value) for key, value in pairs if value is not None}
             rows[change.table] = rows_after(change, state)
         return rows

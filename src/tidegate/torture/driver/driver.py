@@ -28,19 +28,19 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import FencedError, LineageError, StoreNotVerifiedError, TidegateError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import batch
 from tidegate.testing.process.driver import (
     Checkpoint,
-    Turns,
     make_driver_of,
     make_trimmer,
+    pipeline_of,
 )
 from tidegate.torture.driver import timeouts
 from tidegate.torture.driver.barriers import WorkloadBarrier, reader_of
 from tidegate.torture.driver.faults import Disturber, Strike, stop
 from tidegate.torture.driver.full_disk import folder_of
-from tidegate.torture.driver.tcp_proxy import TcpProxy, proxied, server_of
-from tidegate.torture.driver.upkeep import (
+from tidegate.torture.driver.side_work import (
     FOLLOWS,
     PIPELINES,
     REPAIRS,
@@ -50,6 +50,7 @@ from tidegate.torture.driver.upkeep import (
     put_back_everything,
     with_second,
 )
+from tidegate.torture.driver.tcp_proxy import TcpProxy, proxied, server_of
 from tidegate.torture.driver.workloads import changes_of, keys_read
 from tidegate.torture.history.events import (
     Asked,
@@ -66,6 +67,7 @@ from tidegate.torture.history.events import (
 from tidegate.torture.history.files import Recorder
 from tidegate.torture.history.repairs import MendingNotes, mending_noted
 from tidegate.wal.fold import replay_of
+from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 
 AGAIN_S = 0.05
@@ -95,12 +97,24 @@ class Where(msgspec.Struct, frozen=True):
     second: str = ""
     """The second store's URL, in cells that add one."""
 
+    def open_log(self) -> Log:
+        return open_log(self.wal, self.namespace, self.wal_options)
+
+    def open_store(self) -> Store:
+        return open_store(self.store, self.namespace, self.store_options)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[tuple[Log, Store]]:
+        """Open the log and the store while the block runs."""
+        with contextlib.closing(self.open_log()) as log, contextlib.closing(self.open_store()) as store:
+            yield log, store
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of one driver process.
 
     ``folder`` is the history's, ``name`` the process's in it. It runs until ``batches`` batches are done.
-    ``goes_on``: after an error it opens again, in the same process. ``beside``: its background work.
+    ``goes_on``: after an error it opens again, in the same process. ``side_work``: its background work.
     ``clocks_step``: the clock of some driver of the cell steps. ``reopen_at``: it opens again before that
     batch. ``salt``: selects the rows. ``ages``: it turns a new namespace into an old one. ``keeps``: its
     ``keep_versions``, where it retires. ``servers_change``: when the store refuses because a server changed,
@@ -125,7 +139,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     nth: int = 1
     taken_over: bool = False
     goes_on: bool = False
-    beside: str = ""
+    side_work: str = ""
     clocks_step: bool = False
     reopen_at: int = 0
     ages: bool = False
@@ -134,7 +148,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def retires(self) -> bool:
-        return self.ages or self.beside == TIDIES
+        return self.ages or self.side_work == TIDIES
 
 
 def main(plan_json: str) -> int:
@@ -207,7 +221,7 @@ class Torture:
             allow_unsafe=where.allow_unsafe,
         )
         with contextlib.ExitStack() as closing:
-            log = open_log(where.wal, where.namespace, where.wal_options)
+            log = where.open_log()
             closing.callback(log.close)
             store = open_store(self._store_url(), where.namespace, where.store_options)
             closing.callback(store.close)
@@ -255,30 +269,30 @@ class Torture:
         self._open(driver, name)
         keep_s = KEEP_LOG_CLOCK_S if plan.clocks_step else KEEP_LOG_S
         checkpoint, trimmer = Checkpoint(Path(plan.checkpoint)), make_trimmer(driver, keep_s)
-        pipeline = self._pipeline(driver) if plan.beside == PIPELINES else None
+        pipeline = pipeline_of(driver, self._published) if plan.side_work == PIPELINES else None
         first = checkpoint.next_batch()
         for batch_id in range(first, plan.batches):
             self._heartbeat(driver)
             if batch_id and batch_id == plan.reopen_at:
                 self._open(driver, name)
             self._one_batch(driver, name, batch_id, checkpoint.plan(batch_id), pipeline)
-            if plan.beside == TIDIES:
+            if plan.side_work == TIDIES:
                 with self._in_the_background("retire"):
                     retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
-            elif plan.beside == FOLLOWS:
+            elif plan.side_work == FOLLOWS:
                 self._second.step(batch_id + 1 - first, lambda: self._opened(driver, name))
-            elif plan.beside == REPAIRS:
+            elif plan.side_work == REPAIRS:
                 with self._in_the_background("repair", FencedError):
                     self._put_back_everything(driver)
             elif plan.ages and batch_id == plan.batches - 2:
                 age(driver, trimmer)
             checkpoint.done(batch_id)
-            if plan.beside == TIDIES:
+            if plan.side_work == TIDIES:
                 with self._in_the_background("trim"):
-                    trimmer.trim(driver.view, driver.clock.now_us())
+                    trimmer.trim(driver.decisions.view, driver.clock.now_us())
         if pipeline is not None:
             pipeline.drain(plan.deadline_s)
-        if plan.beside == FOLLOWS:
+        if plan.side_work == FOLLOWS:
             self._second.finish(plan.deadline_s, lambda: self._heartbeat(driver))
 
     def _heartbeat(self, driver: Coordinator) -> None:
@@ -314,17 +328,11 @@ class Torture:
         else:
             recorder.note(Done(call=call))
 
-    def _pipeline(self, driver: Coordinator) -> Pipeline:
-        """Make a pipeline whose two sides are this thread: a wait completes versions until it is over."""
-        turns = Turns()
-        turns.pipeline = Pipeline(driver, self._published, turns)
-        return turns.pipeline
-
     def _published(self, done: InFlight) -> None:
         """Note that a commit returned once its version is visible: the promises hold only from then on."""
-        call, own = self._calls.pop(done.fact.attempt, (0, False))
+        call, own = self._calls.pop(done.decided.attempt, (0, False))
         if call:
-            self._recorder.note(Returned(call=call, version=done.fact.version, own=own))
+            self._recorder.note(Returned(call=call, version=done.decided.version, own=own))
             self._look()
 
     def _open(self, driver: Coordinator, name: str) -> None:
@@ -370,15 +378,15 @@ class Torture:
             )
         )
         try:
-            fact = commit(driver, barrier) if pipeline is None else pipeline.commit(barrier)
+            decided = commit(driver, barrier) if pipeline is None else pipeline.commit(barrier)
         except (FailpointError, TidegateError) as error:
             recorder.note(Raised(call=call, error=type(error).__name__, text=str(error)[:500]))
             raise
-        own = fact.attempt == barrier.attempt
+        own = decided.attempt == barrier.attempt
         if pipeline is not None:
-            self._calls[fact.attempt] = call, own
+            self._calls[decided.attempt] = call, own
             return
-        recorder.note(Returned(call=call, version=fact.version, own=own))
+        recorder.note(Returned(call=call, version=decided.version, own=own))
         self._look()
 
     def _look(self) -> None:

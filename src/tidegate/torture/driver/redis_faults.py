@@ -22,7 +22,6 @@ from redis.connection import Connection, SSLConnection
 from tidegate.base.decoders import json_decoder
 from tidegate.base.urls import Address
 from tidegate.committers.transfer.export import export
-from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis.client.servers import Servers, servers_of
 from tidegate.sinks.redis.client.settings import RedisSettings, settings_of
 from tidegate.sinks.redis.keys import header_key, meta_key, patterns, slot_of
@@ -48,11 +47,11 @@ def keys_of(where: Where) -> list[bytes]:
     """Find all keys of the namespace's key groups."""
     _, pattern = patterns(where.namespace)
     servers = servers_of(settings_of(where.store, where.store_options))
-    found: list[bytes] = []
-    for address in [node.address for node in servers.primaries()]:
-        with contextlib.closing(client_of(servers.settings, address)) as client:
-            found += client.scan_iter(pattern, count=1_000)
-    return sorted(found)
+    keys: list[bytes] = []
+    for node in servers.primaries():
+        with contextlib.closing(client_of(servers.settings, node.address)) as client:
+            keys += client.scan_iter(pattern, count=1_000)
+    return sorted(keys)
 
 
 # -- rows are removed ------------------------------------------------------------------------------------
@@ -64,21 +63,23 @@ def evict(where_json: str, folder: str, name: str, fault: str, seed: str) -> int
     Before a base is removed, the visible version is exported.
     """
     where = json_decoder(Where).decode(where_json)
-    store = open_store(where.store, where.namespace, where.store_options)
-    with contextlib.closing(store), Recorder(Path(folder), name, role="fault") as recorder:
+    with (
+        contextlib.closing(where.open_store()) as store,
+        Recorder(Path(folder), name, role="fault") as recorder,
+    ):
         pointer = store.pointer()
         starts = {table: at.start for table, at in store.catalog(pointer.visible)[0].tables.items()}
         candidates = []
         for key in keys_of(where):
-            found = ROWS.match(key)
-            if found is None:
+            match = ROWS.match(key)
+            if match is None:
                 continue
-            version = int(found.group(3) or 0)
+            group, table, version = int(match[1]), match[2].decode(), int(match[3] or 0)
             # A table that was emptied since can be rebuilt from the log alone.
-            old = starts.get(found.group(2).decode(), 0) <= 1
+            old = starts.get(table, 0) <= 1
             layer = pointer.horizon < version <= pointer.visible
             if layer if fault == "evict-layer" else old and not version:
-                candidates.append((key, Destroyed(version=version, key_group=int(found.group(1)))))
+                candidates.append((key, Destroyed(version=version, key_group=group)))
         if not candidates:
             print(f"{fault}: there is no such hash")  # noqa: T201 - to the cell's folder
             return NOTHING_DONE
@@ -107,13 +108,13 @@ class _Changes:
 
     def __init__(self, where: Where, recorder: Recorder, seed: str) -> None:
         self.where, self.chance = where, random.Random(seed)
-        self.made = 0
-        self._recorder, self._told = recorder, list[int]()
-        signal.signal(signal.SIGTERM, lambda number, _: self._told.append(number))
+        self.done = 0
+        self._recorder, self._signals = recorder, list[int]()
+        signal.signal(signal.SIGTERM, lambda number, _: self._signals.append(number))
 
     @property
     def ended(self) -> bool:
-        return bool(self._told) or self.made >= CHANGES_MAX
+        return bool(self._signals) or self.done >= CHANGES_MAX
 
     def note(self, kind: str, target: str, detail: str) -> None:
         self._recorder.note(Fault(kind=kind, target=target, detail=detail))
@@ -121,7 +122,7 @@ class _Changes:
     def wait(self, seconds: float) -> None:
         """Sleep, or until SIGTERM."""
         end = time.monotonic() + seconds
-        while not self._told and time.monotonic() < end:
+        while not self._signals and time.monotonic() < end:
             time.sleep(0.005)
 
 
@@ -131,8 +132,7 @@ def move_slots(where_json: str, folder: str, name: str, seed: str, begun: str) -
     The file ``begun`` is created when the first slot is on the move.
     """
     where = json_decoder(Where).decode(where_json)
-    store = open_store(where.store, where.namespace, where.store_options)
-    with contextlib.closing(store):
+    with contextlib.closing(where.open_store()) as store:
         identity = store.identity()
     groups = identity.key_groups if identity else 0
     keys = [meta_key(where.namespace), *(header_key(where.namespace, group) for group in range(groups))]
@@ -143,7 +143,7 @@ def move_slots(where_json: str, folder: str, name: str, seed: str, begun: str) -
             while not changes.ended:
                 key = changes.chance.choice(keys)
                 if _move(cluster, changes, key, homes, Path(begun)):
-                    changes.made += 1
+                    changes.done += 1
                 changes.wait(changes.chance.uniform(0, BETWEEN_S))
         finally:
             for slot, home in homes.items():
@@ -152,7 +152,7 @@ def move_slots(where_json: str, folder: str, name: str, seed: str, begun: str) -
                     changes.note("reshard", f"slot {slot}", f"from {owner} home to {home}")
                     cluster.begin_move(slot, owner, home)
                     cluster.end_move(slot, owner, home)
-        return 0 if changes.made else NOTHING_DONE
+        return 0 if changes.done else NOTHING_DONE
 
 
 def _move(cluster: Cluster, changes: _Changes, key: bytes, homes: dict[int, Address], begun: Path) -> bool:
@@ -164,23 +164,23 @@ def _move(cluster: Cluster, changes: _Changes, key: bytes, homes: dict[int, Addr
     keys = cluster.keys_in(slot, source)
     if not all(each.startswith(tag) for each in keys):
         return False
-    some = changes.chance.randrange(len(keys) + 1)
-    cancelled = changes.made % 2 == 1
+    moved = changes.chance.randrange(len(keys) + 1)
+    cancelled = changes.done % 2 == 1
     how = "cancelled after" if cancelled else "after a halt at"
-    what = f"from {source} to {to}, {how} {some} of {len(keys)} keys"
-    changes.note("reshard", f"slot {slot}, {tag.decode()}", what)
+    move = f"from {source} to {to}, {how} {moved} of {len(keys)} keys"
+    changes.note("reshard", f"slot {slot}, {tag.decode()}", move)
     homes.setdefault(slot, source)
     cluster.begin_move(slot, source, to)
     try:
         begun.touch()
-        cluster.move_keys(slot, source, to, some)
+        cluster.move_keys(slot, source, to, moved)
         changes.wait(changes.chance.uniform(0, HELD_S))
     finally:
         (cluster.cancel_move if cancelled else cluster.end_move)(slot, source, to)
     return True
 
 
-# -- replicas come and go ------------------------------------------------------------------------------------
+# -- replicas ----------------------------------------------------------------------------------------------
 
 
 def change_replicas(where_json: str, folder: str, name: str, seed: str, begun: str) -> int:
@@ -225,7 +225,7 @@ def _promote(cluster: Cluster, changes: _Changes, shard: Shard) -> None:
     _, replica = changes.chance.choice(shard.replicas)
     changes.note("replica", str(shard.address), f"{replica} is promoted")
     cluster.promote(shard, replica)
-    changes.made += 1
+    changes.done += 1
     changes.wait(changes.chance.uniform(0, BETWEEN_S))
 
 
@@ -235,7 +235,7 @@ def _attach(settings: RedisSettings, address: Address, changes: _Changes, begun:
     begun.touch()
     with attached(settings, address):
         changes.wait(changes.chance.uniform(0, HELD_S))
-    changes.made += 1
+    changes.done += 1
     changes.wait(changes.chance.uniform(0, BETWEEN_S))
 
 
@@ -265,31 +265,31 @@ def lacking(where: Where, *, allowed: bool) -> dict[str, str]:
     """
     settings = settings_of(where.store, where.store_options)
     if not allowed:
-        reason = "nobody allowed that slots move and replicas take over (--allow-topology-changes)"
+        reason = "changes of the topology are not allowed (--allow-topology-changes)"
         return dict.fromkeys(TOPOLOGY, reason)
-    found = {}
-    for fault, tried in (("reshard", _try_slots), ("replica", _try_replicas)):
+    reasons = {}
+    for fault, attempt in (("reshard", _try_slots), ("replica", _try_replicas)):
         try:
-            reason = tried(settings)
+            reason = attempt(settings)
         except (redis.RedisError, OSError) as error:
-            reason = f"it was tried, and refused: {error}"
+            reason = f"the server refused it: {error}"
         if reason:
-            found[fault] = reason
-    return found
+            reasons[fault] = reason
+    return reasons
 
 
 def _try_slots(settings: RedisSettings) -> str:
     if settings.kind != "cluster":
-        return "slots are of a Cluster (redis+cluster://)"
+        return "only a Cluster has slots (redis+cluster://)"
     with contextlib.closing(Cluster(settings)) as cluster:
         shards = cluster.shards()
         if len(shards) < 2:
-            return "the Cluster has one primary: there is nowhere to move slots to"
+            return "the Cluster has one primary: slots cannot move anywhere"
         for shard in shards:
             cluster.keys_in(0, shard.address)
             # There is no such key, no such node, and no such value: nothing is changed.
             other = next(each.address for each in shards if each is not shard)
-            key, at = "tg:{torture-}:none", shard.address
+            key = "tg:{torture-}:none"
             for command in (
                 ("MIGRATE", other.host, other.port, "", 0, 1, "KEYS", key),
                 ("CLUSTER", "SETSLOT", 0, "NODE", "no such node"),
@@ -301,7 +301,7 @@ def _try_slots(settings: RedisSettings) -> str:
                 ("RESTORE-ASKING", key, 0, "no value"),
                 ("EVAL", "return 1", 0),
             ):
-                _refused(cluster, at, *command)
+                _refused(cluster, shard.address, *command)
     return ""
 
 

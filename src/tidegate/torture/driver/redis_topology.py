@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import redis
@@ -61,45 +61,42 @@ class Cluster:
         """List the shards by address, as the first node that answers sees them."""
         lines = self._nodes()
         alive = {name: line for name, line in lines.items() if not {"fail", "fail?", "noaddr"} & line.flags}
-        found = []
+        shards = []
         for name, line in alive.items():
             if line.slots:
-                mine = [(other, alive[other].address) for other in alive if alive[other].master == name]
-                found.append(Shard(name, line.address, tuple(sorted(mine))))
-        return sorted(found, key=lambda shard: shard.address)
+                replicas = [(other, alive[other].address) for other in alive if alive[other].master == name]
+                shards.append(Shard(name, line.address, tuple(sorted(replicas))))
+        return sorted(shards, key=lambda shard: shard.address)
 
     def _nodes(self) -> dict[str, _Line]:
+        address, text = next(self._answers("CLUSTER", "NODES"))
+        return dict(_line(line, address) for line in text.decode().splitlines() if line)
+
+    def _answers(self, *command: Any) -> Iterator[tuple[Address, Any]]:
+        """Run a command at one node after another; yield the address and the answer of each that answers."""
         error: Exception | None = None
         for address in dict.fromkeys((*self._clients, *self._settings.seeds)):
             try:
-                text = self.ask(address, "CLUSTER", "NODES")
+                yield address, self.ask(address, *command)
             except redis.RedisError as failed:
                 error = failed
-            else:
-                return dict(_line(line, address) for line in text.decode().splitlines() if line)
-        raise redis.ConnectionError(f"no node of the Cluster answered: {error}")
+        raise exceptions.ClusterDownError(f"no node of the Cluster answered, or knows it: {error}")
 
     def owner_of(self, slot: int) -> Address:
         """Return the primary that owns a slot. ClusterDownError: none does."""
-        error: Exception | None = None
-        for address in dict.fromkeys((*self._clients, *self._settings.seeds)):
-            try:
-                ranges = slot_ranges(self.ask(address, "CLUSTER", "SLOTS"), address)
-            except redis.RedisError as failed:
-                error = failed
-                continue
-            for last, first, owner in ranges:
+        for address, reply in self._answers("CLUSTER", "SLOTS"):
+            for last, first, owner in slot_ranges(reply, address):
                 if first <= slot <= last:
                     return owner
-        raise exceptions.ClusterDownError(f"nobody owns slot {slot}: {error}")
+        raise AssertionError("unreachable: the loop ends by return or error")
 
     # -- slots -----------------------------------------------------------------------------------------
 
     def keys_in(self, slot: int, address: Address) -> list[bytes]:
         """List all keys of a slot at a node."""
         count = self.ask(address, "CLUSTER", "COUNTKEYSINSLOT", slot)
-        found: list[bytes] = self.ask(address, "CLUSTER", "GETKEYSINSLOT", slot, count + 1)
-        return found
+        keys: list[bytes] = self.ask(address, "CLUSTER", "GETKEYSINSLOT", slot, count + 1)
+        return keys
 
     def begin_move(self, slot: int, source: Address, to: Address) -> None:
         """Make the slot MIGRATING at ``source`` and IMPORTING at ``to``; no key has moved yet."""
@@ -136,7 +133,7 @@ class Cluster:
         others = [address for address in ids if address not in (source, to)]
         for address in (to, source, *others):
             self.ask(address, "CLUSTER", "SETSLOT", slot, "NODE", ids[to])
-        self._agree(lambda: all(self._says(node, slot, to) for node in ids), f"slot {slot} is at {to}")
+        self._agree(lambda: all(self._gives(node, slot, to) for node in ids), f"slot {slot} is at {to}")
 
     def cancel_move(self, slot: int, source: Address, to: Address) -> None:
         """Set the slot STABLE and put the moved keys back, in one step: no key ever seems to be absent.
@@ -157,9 +154,9 @@ class Cluster:
             pipeline.execute_command(*command)
             return pipeline.execute()[1]
 
-    def _says(self, node: Address, slot: int, owner: Address) -> bool:
+    def _gives(self, node: Address, slot: int, owner: Address) -> bool:
         ranges = slot_ranges(self.ask(node, "CLUSTER", "SLOTS"), node)
-        return any(first <= slot <= last and at == owner for last, first, at in ranges)
+        return any(first <= slot <= last and primary == owner for last, first, primary in ranges)
 
     # -- replicas ----------------------------------------------------------------------------------------
 
@@ -184,8 +181,8 @@ class Cluster:
         self._agree(agreed, f"{replica} is a primary")
 
     def _knows(self, node: Address, primaries: list[Address]) -> bool:
-        told = slot_ranges(self.ask(node, "CLUSTER", "SLOTS"), node)
-        return {at for _, _, at in told} == set(primaries)
+        ranges = slot_ranges(self.ask(node, "CLUSTER", "SLOTS"), node)
+        return {primary for _, _, primary in ranges} == set(primaries)
 
     def _agree(self, agreed: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + AGREE_S

@@ -50,10 +50,10 @@ def _causes(error: BaseException | None) -> Iterator[TidegateError]:
         error = error.__cause__
 
 
-def reason(who: str, exit_code: int, output: str) -> str:
+def reason(process: str, exit_code: int, output: str) -> str:
     """Describe why a cell is not proven: the process without an answer, its last message, and the advice."""
     name = NAMES[exit_code]
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    told = next((line for line in reversed(lines) if name in line), lines[-1] if lines else "")
-    shown = told if name in told else f"{name}: {told}".removesuffix(": ")
-    return f"{who} had no answer in time: {shown[:TEXT_MAX]}; {MORE_TIME}"
+    message = next((line for line in reversed(lines) if name in line), lines[-1] if lines else "")
+    error = message if name in message else f"{name}: {message}".removesuffix(": ")
+    return f"{process} had no answer in time: {error[:TEXT_MAX]}; {MORE_TIME}"

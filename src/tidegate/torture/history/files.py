@@ -130,7 +130,7 @@ class Recorder:
         try:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
         except FileExistsError as error:
-            raise ConfigError(f"{self.path} is there already: give each process a name of its own") from error
+            raise ConfigError(f"{self.path} exists already: give each process a name of its own") from error
         self._lock, self._pid = threading.Lock(), os.getpid()
         self._numbers = itertools.count(1)
         started = events.Started(
@@ -165,13 +165,13 @@ class Recorder:
             line = msgspec.json.encode(event) + b"\n"
             if len(line) > MAX_LINE:
                 raise ValueError(
-                    f"an event of {len(line)} bytes; {MAX_LINE} are the most: use recipe or digest"
+                    f"an event has {len(line)} bytes; the limit is {MAX_LINE}: use a recipe or a digest"
                 )
             written = os.write(self._fd, line)
             if written != len(line):  # truncated again, because the next line would be read as its end
                 os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
-                said = f"{written} of {len(line)} bytes of an event could be written"
-                raise OSError(errno.ENOSPC, said, str(self.path))
+                problem = f"{written} of {len(line)} bytes of an event could be written"
+                raise OSError(errno.ENOSPC, problem, str(self.path))
 
     def close(self, code: int = 0) -> None:
         """Note that the process ends by itself. A second call does nothing."""

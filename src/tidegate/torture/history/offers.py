@@ -61,5 +61,5 @@ class Offer:
         if self.error in REFUSED:
             return f"{self.error} proved that it is not decided ({self.ended})"
         if self.own is False:
-            return f"its call said that another attempt was decided ({self.ended})"
+            return f"its call returned that another attempt was decided ({self.ended})"
         return ""

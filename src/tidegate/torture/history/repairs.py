@@ -20,8 +20,8 @@ def put_back_in(record: logging.LogRecord) -> tuple[int, int] | None:
     if not str(record.msg).endswith(PUT_BACK):
         return None
     args: Any = record.args
-    *what, version, key_groups = args
-    return 0 if what == ["all versions up to"] else version, key_groups
+    *prefix, version, key_groups = args
+    return 0 if prefix == ["all versions up to"] else version, key_groups
 
 
 class MendingNotes(logging.StreamHandler):  # type: ignore[type-arg] # not generic when it runs
@@ -37,12 +37,12 @@ class MendingNotes(logging.StreamHandler):  # type: ignore[type-arg] # not gener
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)
-        if (found := put_back_in(record)) is not None:
-            namespace, began = self._namespace, self.began
-            version, key_groups = found
-            self._recorder.note(
-                PutBack(namespace=namespace, version=version, key_groups=key_groups, began=began)
+        if (repaired := put_back_in(record)) is not None:
+            version, key_groups = repaired
+            event = PutBack(
+                namespace=self._namespace, version=version, key_groups=key_groups, began=self.began
             )
+            self._recorder.note(event)
 
 
 @contextlib.contextmanager

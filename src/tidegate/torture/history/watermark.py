@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 
 
-class Steps:
+class Watermark:
     """Lower bounds by time, added in the order of time."""
 
     def __init__(self) -> None:
@@ -14,7 +14,7 @@ class Steps:
         self._lines: list[str] = []
         self._forgotten = -1
 
-    def tell(self, at: int, value: int, line: str) -> None:
+    def add(self, at: int, value: int, line: str) -> None:
         """Add a bound: from ``at`` on the number is at least ``value``, as ``line`` shows."""
         if value > (self._values[-1] if self._values else 0):
             self._times.append(at)

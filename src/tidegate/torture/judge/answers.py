@@ -52,13 +52,13 @@ def wrongs(tables: Tables, event: Answer) -> Iterator[Wrong]:
     if right and event.content is None:
         return
     if event.content is not None:
-        found = False
+        differs_by_key = False
         for key in table.values.keys() | event.content.keys():
             seen = canonical(event.content[key]) if key in event.content else None
             for wrong in _compared(event.table, table, key, seen):
-                found = True
+                differs_by_key = True
                 yield wrong
-        if found or right:
+        if differs_by_key or right:
             return
     expected = f"{len(table.values)} rows, digest {table.digest()}".encode()
     yield Wrong(event.table, None, expected, 0, f"{event.rows} rows, digest {event.digest}".encode())
@@ -86,18 +86,18 @@ def differs(event: Answer, wrong: Wrong) -> bool:
     return wrong.key in event.absent and wrong.seen is not None
 
 
-def writers_of(tables: Tables, event: Answer, found: list[Wrong]) -> Iterator[int]:
+def writers_of(tables: Tables, event: Answer, mistakes: list[Wrong]) -> Iterator[int]:
     """Yield the versions whose changes, or deletes, the right part of an answer shows.
 
     A scan that is right as a whole is skipped: it shows all that there is.
     """
     if isinstance(event, events.Read):
         keys = {*event.found, *event.absent}
-    elif found and event.content is not None:
+    elif mistakes and event.content is not None:
         keys = set(event.content)
     else:
         return
     writers = tables.table(event.table).writers
-    for key in keys - {wrong.key for wrong in found}:
+    for key in keys - {wrong.key for wrong in mistakes}:
         if writer := writers.get(key):
             yield writer

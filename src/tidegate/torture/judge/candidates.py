@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from tidegate.torture.history.offers import Offer, Origin
-from tidegate.torture.judge.timeline import Account
+from tidegate.torture.judge.timeline import Timeline
 
 NEVER = 1 << 63
 
@@ -23,16 +23,16 @@ class Choice:
     """A call returned that the version is of this batch."""
 
 
-class Lineup:
+class Candidates:
     """The versions of one namespace, 1 to ``top``, and the candidates of each."""
 
-    def __init__(self, account: Account) -> None:
-        self._account = account
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
         self.known: dict[int, list[Origin]] = {}
         self.lines: dict[tuple[Origin, int], str] = {}
         """The line by which a call returned that this batch made this version."""
         self._returned()
-        self.top = max(account.sights, default=0)
+        self.top = max(timeline.sights, default=0)
         self.latest = self._latest_first_sights()
         lineages = self._by_lineage()
         self._neighbours = {lineage: [v for v, _ in versions] for lineage, versions in lineages.items()}
@@ -45,9 +45,9 @@ class Lineup:
     # -- what calls returned --------------------------------------------------------------------------
 
     def _returned(self) -> None:
-        find = self._account.find
+        find = self._timeline.find
         by_batch: dict[tuple[str, int], tuple[Origin, str]] = {}
-        for origin, offers in self._account.offers.items():
+        for origin, offers in self._timeline.offers.items():
             versions = {offer.version: offer.ended for offer in reversed(offers) if offer.version}
             for version, line in sorted(versions.items()):
                 self.known.setdefault(version, []).append(origin)
@@ -62,7 +62,7 @@ class Lineup:
                     find(
                         "replanned",
                         f"{origin} was committed from two sets of offsets; the second one's rows are lost",
-                        f"LineageError for {origin.fingerprint!r} behind {other.fingerprint!r}",
+                        f"LineageError for {origin.fingerprint!r} after {other.fingerprint!r}",
                         f"versions {', '.join(str(version) for version in versions)}",
                         other_line,
                         line,
@@ -71,7 +71,7 @@ class Lineup:
             if len(origins) > 1:
                 find(
                     "shared",
-                    f"several batches were told that they are version {version}: all but one are lost",
+                    f"several commits returned version {version}: all their batches but one are lost",
                     "a version for each",
                     ", ".join(str(origin) for origin in origins),
                     *(self.lines[origin, version] for origin in origins),
@@ -79,7 +79,7 @@ class Lineup:
 
     def _latest_first_sights(self) -> list[int]:
         """Compute by version the time by which it existed, because it or a later one was seen."""
-        sights = [self._account.sights.get(version, (NEVER, ""))[0] for version in range(self.top + 1)]
+        sights = [self._timeline.sights.get(version, (NEVER, ""))[0] for version in range(self.top + 1)]
         return list(itertools.accumulate(reversed(sights), min))[::-1]
 
     def _by_lineage(self) -> dict[str, list[tuple[int, int]]]:
@@ -95,7 +95,7 @@ class Lineup:
         """List by lineage, loads apart, batches that no call returned as a version but that may be one."""
         claimed = {origin for origins in self.known.values() for origin in origins}
         free: dict[str, list[tuple[int, Origin]]] = {}
-        for origin, offers in self._account.offers.items():
+        for origin, offers in self._timeline.offers.items():
             if origin not in claimed and any(not offer.impossible() for offer in offers):
                 free.setdefault("" if origin.token else "/" + origin.lineage, []).append(
                     (origin.batch, origin)
@@ -147,7 +147,7 @@ class Lineup:
 
     def _possible(self, origin: Origin, version: int) -> list[Offer]:
         """List the batch's offers that can be the decided one."""
-        offers = [offer for offer in self._account.offers[origin] if not offer.impossible()]
+        offers = [offer for offer in self._timeline.offers[origin] if not offer.impossible()]
         return [offer for offer in offers if offer.own and offer.version == version] or offers
 
     def _earliest(self) -> Iterator[int]:
@@ -158,22 +158,22 @@ class Lineup:
     # -- order --------------------------------------------------------------------------------------
 
     def _check_order(self, lineages: dict[str, list[tuple[int, int]]]) -> None:
-        find = self._account.find
+        find = self._timeline.find
         for versions in lineages.values():
             for (version, batch), (later, other) in itertools.pairwise(versions):
                 if other < batch and later != version:
                     lines = [self._line(version), self._line(later)]
                     find(
                         "order",
-                        f"batch {other} is version {later}, behind batch {batch} of the same lineage",
+                        f"batch {other} is version {later}, after batch {batch} of the same lineage",
                         f"a version before {version}",
                         f"version {later}",
                         *lines,
                     )
         for version, origins in self.known.items():
             for origin in origins:
-                first = self._account.offers[origin][0]
-                before, line = self._account.commits.before(first.at)
+                first = self._timeline.offers[origin][0]
+                before, line = self._timeline.commits.before(first.at)
                 if before >= version:
                     find(
                         "order",
@@ -197,9 +197,9 @@ class Lineup:
             if version and not choices:
                 self._unmade(version)
             elif version and min(choice.offer.at for choice in choices) > self.latest[version]:
-                self._account.find(
+                self._timeline.find(
                     "early",
-                    f"version {version} was there before a batch that can be it was offered",
+                    f"version {version} was seen before any batch was offered that it can be of",
                     f"nothing after version {version - 1} before that",
                     f"version {self._seen_at(version)}",
                     self._sight(version),
@@ -208,27 +208,27 @@ class Lineup:
 
     def _seen_at(self, version: int) -> int:
         """Return the version whose first sight proves that this one existed by then."""
-        sights = self._account.sights
+        sights = self._timeline.sights
         return min((w for w in range(version, self.top + 1) if w in sights), key=lambda w: sights[w][0])
 
     def _sight(self, version: int) -> str:
-        return self._account.sights[self._seen_at(version)][1]
+        return self._timeline.sights[self._seen_at(version)][1]
 
     def _unmade(self, version: int) -> None:
         """Report a version that no batch can be."""
         origins = self.known.get(version, [])
         if not origins:
-            self._account.find(
+            self._timeline.find(
                 "hole",
-                f"no batch can be version {version}: all others are of other versions, or were refused",
+                f"no batch can be version {version}: each is of another version, or was refused",
                 "a batch with an outcome that allows it",
                 f"version {self._seen_at(version)}",
                 self._sight(version),
             )
             return
-        offers = [offer for origin in origins for offer in self._account.offers[origin]]
+        offers = [offer for origin in origins for offer in self._timeline.offers[origin]]
         rule = "zombie" if any(offer.fenced for offer in offers) else "ghost"
-        self._account.find(
+        self._timeline.find(
             rule,
             f"version {version} is of {origins[0]}, which can have no version",
             "no version: " + "; ".join(sorted({offer.impossible() for offer in offers})),

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tidegate.torture.history.files import read_history
 from tidegate.torture.history.source import Recompute, Source
-from tidegate.torture.judge.candidates import Lineup
-from tidegate.torture.judge.first_pass import Accounts
+from tidegate.torture.judge.candidates import Candidates
+from tidegate.torture.judge.first_pass import Timelines
 from tidegate.torture.judge.second_pass import Contents
 from tidegate.torture.judge.verdict import Verdict
 
@@ -25,11 +25,11 @@ def check(folder: Path, recompute: Recompute | None = None) -> Verdict:
     history, or a recipe and no ``recompute``. CorruptError: a file was damaged, or is no history.
     """
     verdict = Verdict()
-    accounts = Accounts(verdict)
-    accounts.take(read_history(folder))
+    timelines = Timelines(verdict)
+    timelines.take(read_history(folder))
     with Source(folder, recompute) as source:
-        for account in accounts.by_name.values():
-            lineup = Lineup(account)
-            lineup.check_made()
-            Contents(account, lineup, source, verdict).check()
+        for timeline in timelines.by_name.values():
+            candidates = Candidates(timeline)
+            candidates.check_made()
+            Contents(timeline, candidates, source, verdict).check()
     return verdict

@@ -23,12 +23,12 @@ def gaps(folder: Path, ended: Collection[str], kinds: Collection[str]) -> Iterat
         for line in read_file(path) if path.exists() else ():
             last = line.event
         if not isinstance(last, events.Ended):
-            yield f"the history of {name} is cut short: its process ended, and the file does not say so"
+            yield f"the history of {name} is cut short: its process ended, and its file has no such event"
     unread = sorted(set(kinds) - _read_last(folder))
     if unread:
         yield (
             f"of the readers {', '.join(unread)} had no answer after the last commit: whether they would have"
-            " been answered rightly is not known; look whether they may read, and run the cell again"
+            " been right is not known; check that they have the right to read, and run the cell again"
         )
 
 

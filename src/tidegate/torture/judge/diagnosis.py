@@ -14,7 +14,7 @@ from tidegate.torture.history.offers import Offer
 from tidegate.torture.history.source import Source
 from tidegate.torture.judge.answers import Mismatch
 from tidegate.torture.judge.tables import Tables
-from tidegate.torture.judge.timeline import Account
+from tidegate.torture.judge.timeline import Timeline
 
 Place = tuple[str, str]
 """A table and a key."""
@@ -33,17 +33,17 @@ class Part:
     numbers: dict[str, Any]
 
 
-class Blame:
+class Diagnosis:
     """The diagnosis of one namespace. ``made``: the offer that each version is of."""
 
     def __init__(
         self,
-        account: Account,
+        timeline: Timeline,
         made: dict[int, Offer],
         source: Source,
         witness: Callable[[int, Iterable[str]], bool],
     ) -> None:
-        self._account, self._made, self._source, self._witness = account, made, source, witness
+        self._timeline, self._made, self._source, self._witness = timeline, made, source, witness
         self._versions = {(offer.origin, offer.content): version for version, offer in made.items()}
         self._parts: dict[Place, list[Part]] = {}
         self._values: dict[Place, dict[bytes | None, list[int]]] = {}
@@ -59,7 +59,7 @@ class Blame:
         """Collect what each offer did to the keys that were answered wrongly, and their expected values."""
         if not wanted:
             return
-        for offers in self._account.offers.values():
+        for offers in self._timeline.offers.values():
             for offer in offers:
                 for change in self._source.changes(offer):
                     for key in keys_of(change, wanted):
@@ -76,10 +76,10 @@ class Blame:
 
     def _find(self, mismatch: Mismatch) -> None:
         wrong = mismatch.wrong
-        horizon, retired = self._account.horizon.before(mismatch.began)
+        horizon, retired = self._timeline.horizon.before(mismatch.began)
         lines = [str(mismatch.place)]
         if mismatch.other:
-            rule, why = "repeatable", "the same snapshot said something else before or after"
+            rule, why = "repeatable", "the same snapshot had another answer before or after"
             lines.append(mismatch.other)
         elif mismatch.version < horizon and mismatch.loose is None:
             rule, why = (
@@ -95,7 +95,9 @@ class Blame:
         if (expected := self._made.get(wrong.writer)) is not None:
             lines.append(str(expected.place))
         what = f"{self._reader(mismatch)}: {why}"
-        self._account.find(rule, what, self._said(wrong.expected, wrong.writer), shown(wrong.seen), *lines)
+        self._timeline.find(
+            rule, what, self._expected(wrong.expected, wrong.writer), shown(wrong.seen), *lines
+        )
 
     def _reader(self, mismatch: Mismatch) -> str:
         wrong = mismatch.wrong
@@ -107,7 +109,7 @@ class Blame:
             versions = f"versions {mismatch.loose} to {mismatch.version}, of which the last is compared"
         return f"read at the newest version ({versions}), table {wrong.table!r}, {key}"
 
-    def _said(self, expected: bytes | None, writer: int) -> str:
+    def _expected(self, expected: bytes | None, writer: int) -> str:
         if not writer:
             return shown(expected)
         return f"{shown(expected)}, {'deleted' if expected is None else 'written'} in version {writer}"
@@ -128,9 +130,9 @@ class Blame:
         if isinstance(seen, list) and any(part.items for part in parts):
             return self._by_items(mismatch, parts, seen, expected or [])
         if isinstance(seen, dict) and isinstance(expected, dict):
-            told = self._by_numbers(mismatch, parts, seen, expected)
-            if told is not None:
-                return told
+            diagnosis = self._by_numbers(mismatch, parts, seen, expected)
+            if diagnosis is not None:
+                return diagnosis
         return self._unmade([part.offer for part in parts if part.value == wrong.seen])
 
     def _of_versions(self, mismatch: Mismatch, versions: list[int]) -> tuple[str, str, list[str]]:
@@ -162,7 +164,7 @@ class Blame:
         writer = mismatch.wrong.writer
         offer = self._made.get(writer)
         if offer is None:
-            return "atomic", "nothing was to be changed", []
+            return "atomic", "no version changes this key", []
         tables = {change.table for change in self._source.changes(offer)}
         if self._witness(writer, tables):
             return "atomic", f"the change of version {writer} is missing, others of it were seen", []
@@ -209,7 +211,8 @@ class Blame:
                 wrong = dataclasses.replace(mismatch.wrong, writer=version)
                 return self._missing(dataclasses.replace(mismatch, wrong=wrong))
             if number == off and version is not None and version <= mismatch.version:
-                return "doubled", f"{name}: what version {version} adds counts twice", [self._line(version)]
+                why = f"{name}: the number that version {version} adds counts twice"
+                return "doubled", why, [self._line(version)]
             if number == off and version is None:
                 return self._unmade([part.offer])
         return None

@@ -1,4 +1,4 @@
-"""First pass over a history: it adds every line to the account of its namespace."""
+"""First pass over a history: it adds every line to the timeline of its namespace."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tidegate.errors import CorruptError
 from tidegate.torture.history import events
 from tidegate.torture.history.files import Line
 from tidegate.torture.history.offers import Offer
-from tidegate.torture.history.watermark import Steps
-from tidegate.torture.judge.timeline import Account, Asked, Client, check_error
+from tidegate.torture.history.watermark import Watermark
+from tidegate.torture.judge.timeline import Asked, Client, Timeline, check_error
 from tidegate.torture.judge.verdict import Verdict
 
 Number = tuple[int, int]
 """A call, client or snapshot: its file, and its number in that file."""
 
 
-class Accounts:
-    """The accounts of all namespaces, filled by lines in the order of time."""
+class Timelines:
+    """The timelines of all namespaces, filled by lines in the order of time."""
 
     def __init__(self, verdict: Verdict) -> None:
-        self.by_name: dict[str, Account] = {}
+        self.by_name: dict[str, Timeline] = {}
         self._verdict = verdict
         self._files: list[str] = []
         self._file_ids: dict[str, int] = {}
-        self._calls: dict[Number, tuple[Account, Offer] | Asked] = {}
+        self._calls: dict[Number, tuple[Timeline, Offer] | Asked] = {}
         self._clients: dict[Number, Client] = {}
         self._snapshots: dict[Number, tuple[Client, int]] = {}
         self._takers: dict[type, Callable[[Any, Line, int], None]] = {
@@ -62,9 +62,9 @@ class Accounts:
         self._verdict.count("files", len(self._files))
         self._verdict.count("namespaces", len(self.by_name))
 
-    def _account(self, name: str) -> Account:
+    def _timeline(self, name: str) -> Timeline:
         if name not in self.by_name:
-            self.by_name[name] = Account(name, self._files, self._verdict)
+            self.by_name[name] = Timeline(name, self._files, self._verdict)
         return self.by_name[name]
 
     def _nothing(self, event: events.Event, line: Line, file: int) -> None:
@@ -72,24 +72,24 @@ class Accounts:
 
     def _fault(self, event: events.Fault, line: Line, file: int) -> None:
         self._verdict.count("faults")
-        for account in self.by_name.values():
+        for timeline in self.by_name.values():
             for rows in event.destroys:
-                account.destroyed.setdefault(rows.version, set()).add(rows.key_group)
+                timeline.destroyed.setdefault(rows.version, set()).add(rows.key_group)
         if event.forgets:
-            for account in self.by_name.values():
-                account.forget(event.at)
+            for timeline in self.by_name.values():
+                timeline.forget(event.at)
             for client in self._clients.values():
                 client.seen.forget(event.at)
 
     # -- writers -----------------------------------------------------------------------------------
 
     def _opened(self, event: events.Opened, line: Line, file: int) -> None:
-        self._account(event.namespace).opened(event, line.where)
+        self._timeline(event.namespace).opened(event, line.where)
 
     def _offered(self, event: events.Offered, line: Line, file: int) -> None:
         self._verdict.count("offers")
-        account = self._account(event.namespace)
-        self._calls[file, event.call] = account, account.offered(event, line)
+        timeline = self._timeline(event.namespace)
+        self._calls[file, event.call] = timeline, timeline.offered(event, line)
 
     def _returned(self, event: events.Returned, line: Line, file: int) -> None:
         call = self._call(file, event.call, line)
@@ -99,31 +99,31 @@ class Accounts:
 
     def _raised(self, event: events.Raised, line: Line, file: int) -> None:
         call = self._call(file, event.call, line)
-        account = call.account if isinstance(call, Asked) else call[0]
-        check_error(self._verdict, account.name, event.error, event.text, line.where)
+        timeline = call.timeline if isinstance(call, Asked) else call[0]
+        check_error(self._verdict, timeline.name, event.error, event.text, line.where)
         if isinstance(call, Asked):
-            account.wrote(event.at)
+            timeline.wrote(event.at)
         else:
-            account.raised(call[1], event, line.where)
+            timeline.raised(call[1], event, line.where)
 
     def _asked(self, event: events.Asked, line: Line, file: int) -> None:
         self._verdict.count("commands")
-        account = self._account(event.namespace)
-        self._calls[file, event.call] = Asked(account, event.command, event.at)
+        timeline = self._timeline(event.namespace)
+        self._calls[file, event.call] = Asked(timeline, event.command, event.at)
         if event.command != "recover":
-            account.wrote(event.at)
+            timeline.wrote(event.at)
 
     def _done(self, event: events.Done, line: Line, file: int) -> None:
         call = self._call(file, event.call, line)
         if not isinstance(call, Asked):
             raise CorruptError(f"{line.where}: a commit ends with 'returned', not with 'done'")
-        call.account.done(call, event, line.where)
+        call.timeline.done(call, event, line.where)
 
     def _mended(self, event: events.PutBack, line: Line, file: int) -> None:
         self._verdict.count("repairs")
-        self._account(event.namespace).mended(event, line.where)
+        self._timeline(event.namespace).mended(event, line.where)
 
-    def _call(self, file: int, number: int, line: Line) -> tuple[Account, Offer] | Asked:
+    def _call(self, file: int, number: int, line: Line) -> tuple[Timeline, Offer] | Asked:
         call = self._calls.pop((file, number), None)
         if call is None:
             raise CorruptError(f"{line.where}: call {number} was not begun in this file, or ended before")
@@ -133,7 +133,7 @@ class Accounts:
 
     def _connected(self, event: events.Connected, line: Line, file: int) -> None:
         self._verdict.count("clients")
-        self._clients[file, event.client] = Client(self._account(event.namespace), event.store, Steps())
+        self._clients[file, event.client] = Client(self._timeline(event.namespace), event.store, Watermark())
 
     def _client(self, file: int, number: int, line: Line) -> Client:
         client = self._clients.get((file, number))
@@ -145,7 +145,7 @@ class Accounts:
         """Note that a client saw the newest version."""
         own, own_line = client.seen.before(began)
         if version < own:
-            client.account.find(
+            client.timeline.find(
                 "monotonic",
                 "a client saw the visible version go back",
                 f"version {own} or later, as it had seen before",
@@ -153,8 +153,8 @@ class Accounts:
                 own_line,
                 line.where,
             )
-        client.seen.tell(line.event.at, version, line.where)
-        client.account.looked(version, began, client.store, file, line)
+        client.seen.add(line.event.at, version, line.where)
+        client.timeline.looked(version, began, client.store, file, line)
 
     def _looked(self, event: events.Looked, line: Line, file: int) -> None:
         self._verdict.count("looks")
@@ -165,9 +165,9 @@ class Accounts:
         client, versions = self._client(file, event.client, line), event.versions
         for version, after in itertools.pairwise(versions):
             if after != version + 1:
-                client.account.find(
+                client.timeline.find(
                     "hole",
-                    "the versions that can be read have a hole",
+                    "the readable versions have a hole",
                     f"version {version + 1} after version {version}",
                     f"version {after}",
                     line.where,
@@ -175,7 +175,7 @@ class Accounts:
         if versions:
             self._saw(client, versions[-1], event.began, line, file)
             if not client.store:
-                client.account.horizon.tell(event.at, versions[0], line.where)
+                client.timeline.horizon.add(event.at, versions[0], line.where)
 
     def _snapshot(self, event: events.SnapshotOpened, line: Line, file: int) -> None:
         self._verdict.count("snapshots")
@@ -185,36 +185,36 @@ class Accounts:
             self._saw(client, event.version, event.began, line, file)
             return
         if event.asked != event.version:
-            client.account.find(
+            client.timeline.find(
                 "other-version",
-                "a snapshot is of another version than was asked for",
+                "a snapshot is of another version than the requested one",
                 f"version {event.asked}",
                 f"version {event.version}",
                 line.where,
             )
-        client.account.tell(event.at, event.version, client.store, line.where)
+        client.timeline.note_visible(event.at, event.version, client.store, line.where)
 
     def _read(self, event: events.Read | events.Scanned, line: Line, file: int) -> None:
         self._verdict.count("reads")
         client = self._client(file, event.client, line)
         if not event.snapshot:
-            client.account.loose_read(event, client.store, line)
+            client.timeline.loose_read(event, client.store, line)
             return
         held = self._snapshots.get((file, event.snapshot))
         if held is None or held[0] is not client:
             raise CorruptError(f"{line.where}: client {event.client} opened no snapshot {event.snapshot}")
-        client.account.read(held[1], file, line)
+        client.timeline.read(held[1], file, line)
 
     def _failed(self, event: events.Failed, line: Line, file: int) -> None:
         client = self._client(file, event.client, line)
-        account = client.account
-        check_error(self._verdict, account.name, event.error, event.text or event.what, line.where)
+        timeline = client.timeline
+        check_error(self._verdict, timeline.name, event.error, event.text or event.what, line.where)
         if event.error == "VersionRegressedError":
             client.seen.forget(event.at)
-            if account.forgot_at < 0:
-                account.find(
+            if timeline.forgot_at < 0:
+                timeline.find(
                     "regressed",
-                    "a client was told that the visible version went back, and nothing made the store forget",
+                    "a read raised VersionRegressedError, though no fault made the store forget",
                     "a visible version that only grows",
                     event.error,
                     line.where,

@@ -19,7 +19,7 @@ Chosen = tuple["Chosen", int, Offer] | None
 
 
 @dataclasses.dataclass
-class World:
+class CandidateState:
     """One combination of the unknown outcomes."""
 
     tables: Tables
@@ -34,12 +34,12 @@ class World:
 
     def offers(self) -> dict[int, Offer]:
         """Map the versions with several choices to their offers here."""
-        found: dict[int, Offer] = {}
+        offers: dict[int, Offer] = {}
         chain = self.chosen
         while chain is not None:
             chain, version, offer = chain
-            found[version] = offer
-        return found
+            offers[version] = offer
+        return offers
 
 
 def _bars(taken: Origin, origin: Origin) -> bool:
@@ -48,24 +48,27 @@ def _bars(taken: Origin, origin: Origin) -> bool:
 
 
 def step(
-    worlds: list[World], version: int, choices: list[Choice], changes_of: Callable[[Offer], list[Change]]
-) -> list[World]:
-    """Advance the worlds to the next version. None is left when no choice is possible in any."""
+    states: list[CandidateState],
+    version: int,
+    choices: list[Choice],
+    changes_of: Callable[[Offer], list[Change]],
+) -> list[CandidateState]:
+    """Advance the states to the next version. None is left when no choice is possible in any."""
     contents = [changes_of(choice.offer) for choice in choices]
-    stepped: list[World] = []
-    for world in worlds:
-        allowed = [at for at, choice in enumerate(choices) if world.allows(choice)]
+    stepped: list[CandidateState] = []
+    for state in states:
+        allowed = [at for at, choice in enumerate(choices) if state.allows(choice)]
         for at in allowed:
-            tables = world.tables if at == allowed[-1] else world.tables.copy()
+            tables = state.tables if at == allowed[-1] else state.tables.copy()
             tables.apply(contents[at], version)
             choice = choices[at]
-            taken = world.taken if choice.known else (*world.taken, choice.origin)
-            chosen = world.chosen if len(choices) == 1 else (world.chosen, version, choice.offer)
-            stepped.append(World(tables, taken, chosen))
+            taken = state.taken if choice.known else (*state.taken, choice.origin)
+            chosen = state.chosen if len(choices) == 1 else (state.chosen, version, choice.offer)
+            stepped.append(CandidateState(tables, taken, chosen))
     return _different(stepped) if len(stepped) > 1 else stepped
 
 
-def _different(worlds: list[World]) -> list[World]:
+def _different(states: list[CandidateState]) -> list[CandidateState]:
     """Keep one of each content and of each set of batches taken."""
-    by_content = {(world.tables.fingerprint(), frozenset(world.taken)): world for world in reversed(worlds)}
+    by_content = {(state.tables.fingerprint(), frozenset(state.taken)): state for state in reversed(states)}
     return list(by_content.values())[::-1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from tidegate.torture.history.watermark import Steps
+from tidegate.torture.history.watermark import Watermark
 from tidegate.torture.judge.answers import Answer
-from tidegate.torture.judge.timeline import Account, LooseRead
+from tidegate.torture.judge.timeline import LooseRead, Timeline
 
 
 @dataclasses.dataclass(slots=True)
@@ -36,8 +36,8 @@ class Fit:
 class NewestReads:
     """The reads at the newest version of one namespace."""
 
-    def __init__(self, account: Account) -> None:
-        self._account = account
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
         self._shown: list[Shown] = []
 
     def add(self, shown: Shown) -> None:
@@ -50,24 +50,24 @@ class NewestReads:
     def check(self) -> None:
         """Check that operations after a read see the version that it showed, or a later one (I9)."""
         right = [shown for shown in self._shown if shown.highest >= 0]
-        proven: dict[str, Steps] = {}
-        for shown in sorted(right, key=lambda one: one.read.at):
-            if shown.read.at > self._account.forgot_at:
-                steps = proven.setdefault(shown.read.store, Steps())
-                steps.tell(shown.read.at, shown.lowest, str(shown.read.place))
+        proven: dict[str, Watermark] = {}
+        for shown in sorted(right, key=lambda shown: shown.read.at):
+            if shown.read.at > self._timeline.forgot_at:
+                steps = proven.setdefault(shown.read.store, Watermark())
+                steps.add(shown.read.at, shown.lowest, str(shown.read.place))
         for store, steps in proven.items():
             for shown in right:
                 if shown.read.store == store:
                     self._compare(steps, shown.read.began, shown.highest, str(shown.read.place))
-            for look in self._account.looks.get(store, ()):
+            for look in self._timeline.looks.get(store, ()):
                 self._compare(steps, look.began, look.version, look.line)
 
-    def _compare(self, steps: Steps, began: int, version: int, line: str) -> None:
+    def _compare(self, steps: Watermark, began: int, version: int, line: str) -> None:
         least, by = steps.before(began)
         if version < least:
-            self._account.find(
+            self._timeline.find(
                 "regressed",
-                "the visible version went back behind one that a read at the newest version had shown",
+                "the visible version went back, below one that a read at the newest version had shown",
                 f"version {least} or later, whose content had been read before this began",
                 f"version {version}",
                 by,

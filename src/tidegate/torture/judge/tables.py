@@ -79,24 +79,24 @@ class Tables:
         for key, value in change.rows.items():
             table.set(key, None if value is None else canonical(value), version)
         for key, items in change.append.items():
-            there = _decoded(table.values.get(key), [])
-            if not isinstance(there, list):
-                raise CorruptError(f"the history appends to {change.table} {key!r}, which is {there!r}")
-            table.set(key, canonical(there + items), version)
+            before = _decoded(table.values.get(key), [])
+            if not isinstance(before, list):
+                raise CorruptError(f"the history appends to {change.table} {key!r}, which is {before!r}")
+            table.set(key, canonical(before + items), version)
         for key, numbers in change.reduce.items():
-            there = _decoded(table.values.get(key), {})
-            table.set(key, canonical(_reduced(change, there, numbers)), version)
+            before = _decoded(table.values.get(key), {})
+            table.set(key, canonical(_reduced(change, before, numbers)), version)
 
 
 def _decoded(value: bytes | None, empty: Any) -> Any:
     return empty if value is None else msgspec.json.decode(value)
 
 
-def _reduced(change: Change, there: dict[str, Any], numbers: dict[str, Any]) -> dict[str, Any]:
-    result = dict(there)
+def _reduced(change: Change, before: dict[str, Any], numbers: dict[str, Any]) -> dict[str, Any]:
+    result = dict(before)
     for column, number in numbers.items():
         reducer = REDUCERS.get(change.reducers.get(column, ""))
         if reducer is None:
             raise CorruptError(f"the history reduces column {column!r} of {change.table} by no known reducer")
-        result[column] = reducer(there[column], number) if column in there else number
+        result[column] = reducer(before[column], number) if column in before else number
     return result

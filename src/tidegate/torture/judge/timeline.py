@@ -18,7 +18,7 @@ from tidegate.errors import BY_NAME, CorruptError
 from tidegate.torture.history import events
 from tidegate.torture.history.files import Line
 from tidegate.torture.history.offers import Offer, Origin, Place
-from tidegate.torture.history.watermark import Steps
+from tidegate.torture.history.watermark import Watermark
 from tidegate.torture.judge.verdict import Verdict
 
 
@@ -75,7 +75,7 @@ class Looks:
             yield Look(began, version, f"{self._files[file]}:{number}")
 
 
-class Account:
+class Timeline:
     """The first pass's knowledge of one namespace."""
 
     def __init__(self, name: str, files: list[str], verdict: Verdict) -> None:
@@ -83,9 +83,9 @@ class Account:
         self.offers: dict[Origin, list[Offer]] = {}
         self.sights: dict[int, tuple[int, str]] = {}
         """Each version's first sight: time and line."""
-        self.commits = Steps()
-        self.registers: dict[str, Steps] = {}
-        self.horizon = Steps()
+        self.commits = Watermark()
+        self.registers: dict[str, Watermark] = {}
+        self.horizon = Watermark()
         self.reads: dict[int, Places] = {}
         self.loose: list[LooseRead] = []
         self.looks: dict[str, Looks] = {}
@@ -135,8 +135,8 @@ class Account:
             raise CorruptError(f"{line}: a commit cannot return version {event.version}")
         self._last_write = event.at
         offer.version, offer.own, offer.ended = event.version, event.own, line
-        self.commits.tell(event.at, event.version, line)
-        self.tell(event.at, event.version, "", line)
+        self.commits.add(event.at, event.version, line)
+        self.note_visible(event.at, event.version, "", line)
 
     def raised(self, offer: Offer, event: events.Raised, line: str) -> None:
         self._last_write = event.at
@@ -149,7 +149,7 @@ class Account:
         if event.visible is not None:
             self.see(event.visible, asked.at, event.at, "", line)
         if event.horizon is not None:
-            self.horizon.tell(event.at, event.horizon, line)
+            self.horizon.add(event.at, event.horizon, line)
         if asked.command != "recover":
             self._last_write = event.at
             return
@@ -159,7 +159,7 @@ class Account:
         if event.published or (None not in (before[2], event.visible) and before[2] != event.visible):
             self.find(
                 "recover",
-                "a recovery found something to do, though one had just finished and nobody wrote since",
+                "a recovery published versions, though another one had just finished and nobody wrote since",
                 f"0 versions published, {before[2]} visible",
                 f"{event.published} versions published, {event.visible} visible",
                 before[1],
@@ -172,7 +172,7 @@ class Account:
         A version that was not visible yet may never have been applied.
         """
         self._last_write = event.at
-        visible, seen = self.registers.setdefault("", Steps()).before(event.began)
+        visible, seen = self.registers.setdefault("", Watermark()).before(event.began)
         destroyed = len(self.destroyed.get(event.version, ()))
         if event.version > visible or self.forgot_at >= 0 or event.key_groups <= destroyed:
             return
@@ -191,19 +191,19 @@ class Account:
 
     # -- readers -----------------------------------------------------------------------------------
 
-    def tell(self, at: int, version: int, store: str, line: str) -> None:
+    def note_visible(self, at: int, version: int, store: str, line: str) -> None:
         """Note that this version, or a later one, was visible in a store at ``at``."""
-        self.registers.setdefault(store, Steps()).tell(at, version, line)
+        self.registers.setdefault(store, Watermark()).add(at, version, line)
         self.sights.setdefault(version, (at, line))
 
     def see(self, version: int, began: int, at: int, store: str, line: str) -> None:
         """Note that a process saw this as the newest version, in a look between ``began`` and ``at``."""
         commit, commit_line = self.commits.before(began)
-        newest, newest_line = self.registers.setdefault(store, Steps()).before(began)
+        newest, newest_line = self.registers.setdefault(store, Watermark()).before(began)
         if not store and version < commit:
             self.find(
                 "stale",
-                f"version {version} was the newest for one who began to look after a commit had returned",
+                f"version {version} was the newest in a look that began after a commit had returned",
                 f"version {commit} or later",
                 f"version {version}",
                 commit_line,
@@ -219,7 +219,7 @@ class Account:
                 line,
             )
         if version:
-            self.tell(at, version, store, line)
+            self.note_visible(at, version, store, line)
 
     def looked(self, version: int, began: int, store: str, file: int, line: Line) -> None:
         """Note a client's look that began then and saw this as the newest version."""
@@ -231,7 +231,7 @@ class Account:
         self.reads.setdefault(version, Places(self._files)).add(file, line)
 
     def loose_read(self, event: events.Read | events.Scanned, store: str, line: Line) -> None:
-        least, _ = self.registers.setdefault(store, Steps()).before(event.began)
+        least, _ = self.registers.setdefault(store, Watermark()).before(event.began)
         place = Place(line.file, line.number, line.offset)
         self.loose.append(LooseRead(least, event.began, event.at, store, place))
 
@@ -246,7 +246,7 @@ class Account:
 class Asked:
     """A command that was begun."""
 
-    account: Account
+    timeline: Timeline
     command: str
     at: int
 
@@ -255,9 +255,9 @@ class Asked:
 class Client:
     """A client, and the newest version it has seen."""
 
-    account: Account
+    timeline: Timeline
     store: str
-    seen: Steps
+    seen: Watermark
 
 
 def check_error(verdict: Verdict, namespace: str, error: str, text: str, line: str) -> None:

@@ -8,25 +8,25 @@ import msgspec
 
 RULES: dict[str, tuple[str, str]] = {
     "atomic": ("I1", "a snapshot holds exactly the changes of the versions up to its own"),
-    "lost": ("I1", "every change of a version that was made is there"),
-    "resurrected": ("I1", "a row that was deleted stays away"),
+    "lost": ("I1", "every change of a decided version is present"),
+    "resurrected": ("I1", "a deleted row stays deleted"),
     "doubled": ("I2", "a batch makes one version, and its changes count once"),
     "shared": ("I2", "a version is of one batch"),
     "replanned": ("I2", "one batch is not committed from two sets of offsets"),
-    "stale": ("I3", "who begins to look after a commit returned sees its version, or a later one"),
-    "mended": ("I3", "what a repair puts back of a visible version, a fault had destroyed before"),
-    "recover": ("I4", "recovering again finds nothing to do"),
-    "ghost": ("I5", "nobody sees what was not offered, or was refused"),
+    "stale": ("I3", "a look that begins after a commit returned sees its version, or a later one"),
+    "mended": ("I3", "a repair puts back only those rows of a visible version that a fault had destroyed"),
+    "recover": ("I4", "a second recovery has nothing to do"),
+    "ghost": ("I5", "nobody sees a batch that was not offered, or was refused"),
     "early": ("I5", "no version is seen before its batch was offered"),
-    "zombie": ("I6", "a driver that was fenced has no effect"),
+    "zombie": ("I6", "a fenced driver has no effect"),
     "hole": ("I7", "every version up to the newest is of a batch"),
     "order": ("I7", "versions are in the order of their batches"),
-    "repeatable": ("I8", "a snapshot answers the same each time"),
-    "retired": ("I8", "below the horizon a read is right, or SnapshotExpiredError"),
-    "other-version": ("I8", "a snapshot is of the version that was asked for"),
+    "repeatable": ("I8", "a snapshot gives the same answer each time"),
+    "retired": ("I8", "below the horizon a read is right, or raises SnapshotExpiredError"),
+    "other-version": ("I8", "a snapshot is of the requested version"),
     "monotonic": ("I9", "a client never sees the visible version go back"),
-    "regressed": ("I9", "the visible version never goes back, for whoever looks"),
-    "error": ("I10", "an error that a reader or writer gets is one that is documented"),
+    "regressed": ("I9", "the visible version never goes back, for any reader"),
+    "error": ("I10", "every error that a reader or writer gets is documented"),
 }
 """By rule: the promise of docs/protocol.md that it belongs to, and what must hold."""
 
@@ -93,7 +93,7 @@ class Verdict(msgspec.Struct, kw_only=True):
         """Yield lines for people: the counts, then each finding."""
         yield "checked: " + ", ".join(f"{number:,} {what}" for what, number in sorted(self.counts.items()))
         if self.errors:
-            yield "errors told: " + ", ".join(f"{name} {n:,}" for name, n in sorted(self.errors.items()))
+            yield "errors raised: " + ", ".join(f"{name} {n:,}" for name, n in sorted(self.errors.items()))
         yield from (f"not judged: {text}" for text in self.unjudged)
         yield from (str(finding) for finding in self.findings)
         for rule, number in self.broken.items():

@@ -69,17 +69,17 @@ article small { color: inherit; }
 <table>$results</table>
 <h2>What was checked</h2>
 <p>$checked</p>
-<h2>What is not proven</h2>
+<h2>Cells that are not proven</h2>
 $wrong
 <h2>Crash table: failpoint, fault, way of finishing</h2>
-<p class="soft">Numbers are proven cells; where not all are proven, of how many. A dot: not run.</p>
+<p class="soft">The number of proven cells, and of all cells if some are not proven. A dot: not run.</p>
 <div class="wide"><table class="matrix">$matrix</table></div>
-<h2>What cannot be had here</h2>
+<h2>Cells that are not possible here</h2>
 $skipped
-<h2>Errors that drivers and readers were told</h2>
-<p class="soft">Errors that are documented are right answers to faults; others would stand above.</p>
+<h2>Errors raised in drivers and readers</h2>
+<p class="soft">Documented errors are right answers to faults. Any other error is a finding.</p>
 <p>$errors</p>
-<h2>Words</h2>
+<h2>Glossary</h2>
 <dl>$words</dl>
 </body>
 </html>

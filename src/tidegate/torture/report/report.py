@@ -84,7 +84,7 @@ def page_of(report: Report) -> str:
         matrix=_matrix(report),
         wrong=_wrong(report),
         skipped=_skipped(report),
-        words=_words(),
+        words=_glossary(),
     )
 
 
@@ -97,7 +97,7 @@ def verdict_of(report: Report) -> str:
     others = [
         f"{totals.results[name]:,} {name}" for name in RESULTS if name != PROVEN and totals.results[name]
     ]
-    cut = "The run was broken off. " if report.stopped else ""
+    cut = "The run was interrupted. " if report.stopped else ""
     if not totals.outcomes:
         return f"{cut}No cell was run: nothing is proven."
     return f"{cut}{ran}: {totals.results[PROVEN]:,} proven" + "".join(f", {other}" for other in others) + "."
@@ -107,7 +107,7 @@ def _results(report: Report) -> str:
     totals = report.totals
     rows = [(name, f"{totals.results[name]:,}", text) for name, text in RESULTS.items()]
     skipped = sum(skip.cells for skip in report.skipped)
-    rows.append(("not run", f"{skipped:,}", "cells of a round that cannot be had here: see below"))
+    rows.append(("not run", f"{skipped:,}", "cells of a round that are not possible here: see below"))
     return "".join(
         f"<tr><th>{escape(name)}</th><td class=number>{number}</td><td>{escape(text)}</td></tr>"
         for name, number, text in rows
@@ -126,12 +126,12 @@ def _matrix(report: Report) -> str:
     proven: Counter[Place] = Counter()
     broken: Counter[Place] = Counter()
     for outcome in report.totals.outcomes:
-        at = outcome.failpoint, outcome.fault, outcome.finish
-        every[at] += 1
-        proven[at] += outcome.result == PROVEN
-        broken[at] += outcome.result == VIOLATED
+        place = outcome.failpoint, outcome.fault, outcome.finish
+        every[place] += 1
+        proven[place] += outcome.result == PROVEN
+        broken[place] += outcome.result == VIOLATED
     faults = [
-        fault for fault in FAULTS if fault in report.asked.faults or any(at[1] == fault for at in every)
+        fault for fault in FAULTS if fault in report.asked.faults or any(place[1] == fault for place in every)
     ]
     head = "".join(
         f'<th colspan="{len(FINISHES)}" title="{escape(FAULTS[f])}">{escape(f)}</th>' for f in faults
@@ -162,26 +162,26 @@ def _square(proven: int, every: int, broken: int) -> str:
 def _wrong(report: Report) -> str:
     wrong = report.totals.wrong
     if not wrong:
-        return "<p>Nothing.</p>"
-    more = f"<p>{len(wrong) - LISTED_MAX:,} more stand in report.json.</p>" if len(wrong) > LISTED_MAX else ""
+        return "<p>None.</p>"
+    more = f"<p>{len(wrong) - LISTED_MAX:,} more are in report.json.</p>" if len(wrong) > LISTED_MAX else ""
     return "".join(_one_wrong(report, outcome) for outcome in wrong[:LISTED_MAX]) + more
 
 
 def _one_wrong(report: Report, outcome: Outcome) -> str:
     lines = []
-    for found in outcome.findings[:10]:
-        rule = escape(f"{found.invariant} {found.rule}".strip())
-        lines.append(f"<li><b>{rule}</b>: {escape(found.what)}")
-        if found.expected or found.seen:
-            lines.append(f"<br>expected: {escape(found.expected)}<br>seen: {escape(found.seen)}")
-        if found.events:
-            lines.append(f"<br><small>{escape(', '.join(found.events))}</small>")
+    for finding in outcome.findings[:10]:
+        rule = escape(f"{finding.invariant} {finding.rule}".strip())
+        lines.append(f"<li><b>{rule}</b>: {escape(finding.what)}")
+        if finding.expected or finding.seen:
+            lines.append(f"<br>expected: {escape(finding.expected)}<br>seen: {escape(finding.seen)}")
+        if finding.events:
+            lines.append(f"<br><small>{escape(', '.join(finding.events))}</small>")
         lines.append("</li>")
     if len(outcome.findings) > 10:
         lines.append(f"<li>{len(outcome.findings) - 10} more</li>")
     lines += [f"<li>{escape(text)}</li>" for text in outcome.unproven[:10]]
     if outcome.result == MISSED:
-        lines.append("<li>no driver came by the failpoint as often as the fault was set for</li>")
+        lines.append("<li>no driver reached the failpoint at the hit for which the fault was set</li>")
     return (
         f"<article class={'bad' if outcome.result == VIOLATED else 'open'}>"
         f"<h3>{escape(outcome.result)}: {escape(str(outcome.cell))}</h3><ul>{''.join(lines)}</ul>"
@@ -192,24 +192,24 @@ def _one_wrong(report: Report, outcome: Outcome) -> str:
 
 def _skipped(report: Report) -> str:
     if not report.skipped:
-        return "<p>Everything can be had here.</p>"
+        return "<p>None: every cell is possible here.</p>"
     reasons: dict[str, list[str]] = {}
     cells: Counter[str] = Counter()
     for skip in report.skipped:
-        what = skip.failpoint or f"every failpoint: {skip.fault}"
-        if what not in reasons.setdefault(skip.reason, []):
-            reasons[skip.reason].append(what)
+        group = skip.failpoint or f"every failpoint: {skip.fault}"
+        if group not in reasons.setdefault(skip.reason, []):
+            reasons[skip.reason].append(group)
         cells[skip.reason] += skip.cells
     rows = "".join(
-        f"<tr><td class=number>{cells[reason]:,}</td><td>{escape(', '.join(whats))}</td>"
+        f"<tr><td class=number>{cells[reason]:,}</td><td>{escape(', '.join(groups))}</td>"
         f"<td>{escape(reason)}</td></tr>"
-        for reason, whats in reasons.items()
+        for reason, groups in reasons.items()
     )
     return (
         f"<table><thead><tr><th>cells</th><th>what</th><th>why</th></tr></thead><tbody>{rows}</tbody></table>"
     )
 
 
-def _words() -> str:
+def _glossary() -> str:
     pairs: Sequence[tuple[str, str]] = [*FAULTS.items(), *FINISHES.items()]
     return "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in pairs)

@@ -5,11 +5,12 @@ import uuid
 
 import pytest
 
-from polling import wait_until
-from tidegate.committers import coordinator as right_of_way
+from support.wait import wait_until
 from tidegate.committers.apply import apply
+from tidegate.committers.apply import priority as apply_priority
+from tidegate.committers.apply.priority import YIELD_VERSIONS, ApplyPriority
 from tidegate.committers.background.worker import Background
-from tidegate.committers.coordinator import YIELD_VERSIONS, ApplyPriority, Coordinator
+from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.retire import BEHIND_LEAST, behind_most
 from tidegate.options import Options
 from tidegate.testing.example import Example
@@ -34,7 +35,7 @@ def steps(monkeypatch):
         came.set()
         plain(way)
 
-    monkeypatch.setattr(right_of_way, "YIELD_S", DEADLINE_S)
+    monkeypatch.setattr(apply_priority, "YIELD_S", DEADLINE_S)
     monkeypatch.setattr(ApplyPriority, "yield_to_apply", yield_to_apply)
     return came
 
@@ -78,7 +79,7 @@ def test_it_goes_on_beside_it_when_more_have_become_visible(writer, background, 
 
 
 def test_it_goes_on_step_by_step_beside_one_that_takes_without_end(writer, background, monkeypatch):
-    monkeypatch.setattr(right_of_way, "YIELD_S", 0.01)
+    monkeypatch.setattr(apply_priority, "YIELD_S", 0.01)
     write(writer, 3)
     with writer.driver.priority.applying():
         background.published()
@@ -100,7 +101,7 @@ def test_a_stop_ends_a_retirement_that_gives_way(writer, background, monkeypatch
     assert horizon(writer) == 0, "not one step more"
 
 
-def test_a_version_is_applied_with_the_right_of_way(writer, monkeypatch):
+def test_a_version_is_applied_with_the_apply_priority(writer, monkeypatch):
     way, seen, plain = writer.driver.priority, [], apply.do
 
     def do(*arguments, **named):

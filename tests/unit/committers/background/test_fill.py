@@ -3,7 +3,7 @@
 import pytest
 
 from support.places import opened, to_fill
-from tidegate.committers.background.fill import _entry, _fact, _not_ours
+from tidegate.committers.background.fill import _decided, _entry, _not_ours
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import FencedError, SnapshotExpiredError, WalGapError
 
@@ -31,7 +31,7 @@ def test_a_fill_that_another_finished_is_done(place):
 
 def test_a_fill_under_an_older_epoch_is_told_that_it_is_fenced(place):
     driver = opened(place, 1)
-    driver.epoch = 0
+    driver.decisions.epoch = 0
     with pytest.raises(FencedError, match="that driver fills it; stop this one"):
         _not_ours(driver, 1, 2)
 
@@ -39,7 +39,7 @@ def test_a_fill_under_an_older_epoch_is_told_that_it_is_fenced(place):
 def test_a_version_that_the_log_does_not_know_is_not_copied(place):
     driver = opened(place, 1)
     with pytest.raises(WalGapError, match="log and stores do not belong together"):
-        _fact(driver, 2)
+        _decided(driver.decisions, 2)
 
 
 def test_a_version_that_is_retired_as_it_is_copied_is_tried_anew(place, monkeypatch):

@@ -8,6 +8,8 @@ import pytest
 
 import tidegate
 from support.clocks import HandClock
+from support.driver_process import expected_at, rows_of
+from support.faulty import FaultyStore
 from tidegate.base import failpoints
 from tidegate.base.clock import Clock
 from tidegate.base.failpoints import FailpointError
@@ -33,8 +35,6 @@ from tidegate.options import Endpoints, Options, StoreRef, parse_store, parse_st
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Stamp
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.faulty import FaultyStore
-from tidegate.testing.process.driver import expected_at, rows_of
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.open_log import open_log
@@ -128,7 +128,7 @@ class Place:
 
     def add(self, name, there=("a",)):
         driver = self.driver(there)
-        assert driver.catch_up_log() is not None
+        assert driver.decisions.catch_up() is not None
         follower = add_store(driver, self.at(name), self.store(self.at(name)))
         while not follower.step():
             pass
@@ -279,7 +279,7 @@ def test_an_older_driver_is_fenced_in_each_store(place):
     new, (follower,) = place.opened("a", "b")
     follower.step()
     place.write(new)
-    old.catch_up_log()
+    old.decisions.catch_up()
     with pytest.raises(FencedError):
         behind.step()  # version 3 is decided, by the new one: it may not flip it
     assert place.check("b") == 2
@@ -404,11 +404,11 @@ def test_a_store_that_is_given_and_not_listed_is_refused(in_memory):
 def test_a_second_store_of_a_namespace_that_has_versions_is_refused(in_memory):
     driver, _ = in_memory.opened("a")
     in_memory.write(driver)
-    position = driver.view.position
+    position = driver.decisions.view.position
     with pytest.raises(ConfigError, match="tidegate store add b=URL"):
         in_memory.opened("a", "b")
-    driver.catch_up_log()
-    assert driver.view.position == position  # nothing was appended
+    driver.decisions.catch_up()
+    assert driver.decisions.view.position == position  # nothing was appended
 
 
 def test_a_namespace_without_versions_may_still_get_its_first_stores(in_memory):
@@ -488,7 +488,7 @@ def test_removing_the_store_releases_the_log(in_memory):
     place.write(driver, 8)
     retired(driver, driver.store)
     remaining = place.driver(["a"])
-    remaining.catch_up_log()
+    remaining.decisions.catch_up()
     assert remove_store(remaining, "b")
     assert remaining.folded.stores == ("a",)
     assert not remove_store(remaining, "b")  # may be repeated
@@ -539,7 +539,7 @@ def test_versions_go_on_while_a_store_is_filled_and_readers_see_no_mix(place):
     driver, _ = place.opened("a")
     place.write(driver, 4)
     adding = place.driver(["a"])
-    adding.catch_up_log()
+    adding.decisions.catch_up()
     add_store(adding, place.at("b"), place.store(place.at("b")))
     driver, (follower,) = place.opened("a", "b")
     driver.store.keep_versions_default = 2
@@ -592,7 +592,7 @@ def test_an_addition_killed_between_its_records_is_repeated(in_memory, records):
     driver, _ = place.opened("a")
     place.write(driver, 3)
     adding = place.driver(["a"])
-    adding.catch_up_log()
+    adding.decisions.catch_up()
     appended, plain = [], adding.log.append_decision
 
     def append(content):
@@ -616,7 +616,7 @@ def test_what_an_older_filler_brings_late_is_not_written(place):
     driver, _ = place.opened("a")
     place.write(driver, 4)
     old = place.driver(["a"])
-    old.catch_up_log()
+    old.decisions.catch_up()
     zombie = add_store(old, place.at("b"), place.store(place.at("b")))
 
     def overtaken():
@@ -642,7 +642,7 @@ def test_a_fill_that_was_begun_anew_meanwhile_is_left_to_whoever_begins_it_again
     driver, _ = place.opened("a")
     place.write(driver, 4)
     adding = place.driver(["a"])
-    adding.catch_up_log()
+    adding.decisions.catch_up()
     follower = add_store(adding, place.at("b"), place.store(place.at("b")))
     direct = open_store(place.at("b").url, "n", None, place.clock)
 
@@ -785,7 +785,7 @@ def test_a_repair_leaves_a_store_that_is_being_filled_alone(place):
 def test_the_last_store_cannot_be_removed(in_memory):
     driver, _ = in_memory.opened("a", "b")
     in_memory.write(driver)
-    driver.catch_up_log()
+    driver.decisions.catch_up()
     with pytest.raises(ConfigError, match="another store has to remain"):
         remove_store(driver, "b")
 
@@ -797,7 +797,7 @@ def test_a_fill_whose_source_is_of_another_history_copies_nothing(in_memory):
     plain = place.store(place.at("a"))
     (entry,) = plain.catalog(2, 2)
     adding = place.driver(["a"])
-    adding.catch_up_log()
+    adding.decisions.catch_up()
     follower = add_store(adding, place.at("b"), place.store(place.at("b")))
     changed = {**{name: getattr(entry, name) for name in CatalogEntry.__struct_fields__}, "digest": "x"}
     adding.store.catalog = lambda *_: [CatalogEntry(**changed)]

@@ -47,9 +47,9 @@ def test_a_store_that_cannot_be_filled_is_not_added_behind_a_log_that_was_cut(dr
 
 def test_a_store_that_cannot_be_filled_is_not_added_behind_a_log_whose_decisions_were_cut(place):
     driver = opened(place, 3, summary_every=2)
-    driver.log.trim_decisions(driver.view.summaries[-1].position)
-    driver.view = driver.view._replace(state=None, position=0, summaries=())
-    driver.catch_up_log()
+    driver.log.trim_decisions(driver.decisions.view.summaries[-1].position)
+    driver.decisions.view = driver.decisions.view._replace(state=None, position=0, summaries=())
+    driver.decisions.catch_up()
     state = driver.folded
     assert state.recent
     driver.log.trim_blobs([], driver.clock.now_us() + 3_600_000_000)
@@ -72,5 +72,5 @@ def test_a_log_whose_first_decisions_are_gone_does_not_reach_back(place, monkeyp
     monkeypatch.setattr(fold, "RECENT_MAX", 2)
     driver = opened(place, 4, summary_every=4)
     assert _reaches_back(driver)
-    driver.log.trim_decisions(driver.view.summaries[-1].position)
+    driver.log.trim_decisions(driver.decisions.view.summaries[-1].position)
     assert not _reaches_back(driver)

@@ -5,11 +5,11 @@ import uuid
 
 import pytest
 
-from polling import wait_until
 from support.places import opened
+from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.committers.background.worker import Background
-from tidegate.committers.steps.facts import known_facts
+from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.steps.retire import LOOK_AT_ONCE, _drop_expired, kept_by, retire_up_to
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
@@ -116,7 +116,7 @@ def test_versions_older_than_the_fold_keeps_are_retired_too(writer, monkeypatch)
     assert len(state.recent) == 3
     for first in range(11):
         expected = list(range(max(first, 1), 10))
-        assert [fact.version for fact in known_facts(writer.driver.log, state, first)] == expected
+        assert [fact.version for fact in decided_versions(writer.driver.log, state, first)] == expected
     assert retire(writer, Options(keep_versions=6)) == 4
     assert rows_at(writer, "airports", b"EWR", range(1, 10)) == [4, 5, 6, 7, 8, 9]
 

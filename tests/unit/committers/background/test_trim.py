@@ -15,7 +15,7 @@ from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit, until_decided
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.opening.recover import facts_from
+from tidegate.committers.opening.recover import decided_versions_from
 from tidegate.committers.opening.store_list import add_to_list
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer, cut_place, keep_from_us
@@ -233,7 +233,9 @@ def test_unpublished_versions_are_recovered_from_a_cut_log(space, monkeypatch):
     monkeypatch.undo()
     another = space.driver()
     assert open_namespace(another, None) == [41]
-    assert [fact.version for fact in facts_from(another, 3)] == list(range(3, 42))
+    assert [fact.version for fact in decided_versions_from(another.decisions, 3, "store")] == list(
+        range(3, 42)
+    )
 
 
 def test_facts_that_neither_summary_nor_log_have_are_a_gap_with_a_way_out(space, monkeypatch):
@@ -244,10 +246,12 @@ def test_facts_that_neither_summary_nor_log_have_are_a_gap_with_a_way_out(space,
     first = space.records()[0].state
     assert [fact.version for fact in first.recent] == list(range(12, 22))
     again = space.opened()
-    assert [fact.version for fact in facts_from(again, 12)] == list(range(12, 46))
+    assert [fact.version for fact in decided_versions_from(again.decisions, 12, "store")] == list(
+        range(12, 46)
+    )
     for version in (1, 11):
         with pytest.raises(WalGapError, match=r"wal_retain_s .* use a new namespace"):
-            list(facts_from(again, version))
+            list(decided_versions_from(again.decisions, version, "store"))
 
 
 def test_another_log_at_the_same_place_is_not_cut(space):
@@ -462,7 +466,7 @@ def test_a_reader_that_slept_over_a_cut_catches_up(space):
     for view in [View(), *views]:
         caught_up = catch_up(view, driver.log)
         assert caught_up.state == driver.folded
-        assert caught_up.position == driver.view.position
+        assert caught_up.position == driver.decisions.view.position
 
 
 def test_a_log_that_went_back_or_is_another_is_a_gap(space):
@@ -516,13 +520,13 @@ def test_a_trim_that_is_stopped_drops_nothing(place, monkeypatch):
     driver = opened(place, 2)
     monkeypatch.setattr(driver.log, "trim_blobs", fails(AssertionError("trimmed")))
     trimmer = Trimmer(driver.log, driver.store, driver.options, driver.clock, name="a")
-    trimmer.trim(driver.view, driver.clock.now_us(), lambda: True)
+    trimmer.trim(driver.decisions.view, driver.clock.now_us(), lambda: True)
 
 
 def test_the_log_is_not_trimmed_before_a_store_of_its_list_was_made(place, monkeypatch):
     driver = opened(place, 1)
-    add_to_list(driver, "a")
-    add_to_list(driver, "b")
+    add_to_list(driver.decisions, "a")
+    add_to_list(driver.decisions, "b")
     monkeypatch.setattr(driver.log, "trim_blobs", fails(AssertionError("trimmed")))
     others = {"b": MemoryStore(uuid.uuid4().hex, "n")}
-    Trimmer(driver.log, driver.store, driver.options, others=others, name="a").trim(driver.view, 1)
+    Trimmer(driver.log, driver.store, driver.options, others=others, name="a").trim(driver.decisions.view, 1)

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from polling import wait_until
 from support.places import opened
+from support.wait import wait_until
 from tidegate.committers.background import worker
 from tidegate.committers.background.worker import Background
 from tidegate.committers.operations.verify import verify

@@ -61,7 +61,7 @@ def test_a_check_of_the_callers_may_refuse_before_anything_is_appended(place):
 def test_a_log_that_never_takes_its_first_record_says_so(place, monkeypatch):
     driver = driver_at(place, decide_deadline_s=0.05)
     monkeypatch.setattr(driver.log, "append_decision", fails(OutcomeUnknownError("no answer")))
-    with pytest.raises(WalUnavailableError, match=r"did not take the first record.*it last said: no answer"):
+    with pytest.raises(WalUnavailableError, match=r"did not take the first record.*last error: no answer"):
         open_namespace(driver, "q")
     monkeypatch.undo()
     open_namespace(driver, "q")

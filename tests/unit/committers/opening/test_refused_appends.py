@@ -84,14 +84,14 @@ def commits(driver, batch_id=0):
 
 def test_a_refused_decision_is_not_waited_for(driver):
     opened(driver).log.appends = [refused_unproven] * TRIES_MOST
-    with pytest.raises(OutcomeUnknownError, match=r"did not prove it; it last said: .* right Write"):
+    with pytest.raises(OutcomeUnknownError, match=r"did not prove it; its last error: .* right Write"):
         commits(driver)
     assert driver.log.tried == 2, "the decision, and the fence"
 
 
 def test_a_fence_behind_a_refused_decision_proves_that_it_is_not_there(driver):
     opened(driver).log.appends = [refused_unproven]
-    with pytest.raises(ConflictError, match="a fencing record now stands before any late copy"):
+    with pytest.raises(ConflictError, match="a fencing record now precedes any late copy"):
         commits(driver)
     commits(driver)
 
@@ -99,7 +99,7 @@ def test_a_fence_behind_a_refused_decision_proves_that_it_is_not_there(driver):
 def test_a_refused_open_is_not_waited_for(driver):
     opened(driver)
     driver.log.appends = [refused_unproven] * TRIES_MOST
-    with pytest.raises(OutcomeUnknownError, match=r"kept opening it; it last said: .* right Write"):
+    with pytest.raises(OutcomeUnknownError, match=r"kept opening it; its last error: .* right Write"):
         open_namespace(driver, "query-1")
     assert driver.log.tried == 1
 
@@ -117,7 +117,7 @@ def test_what_a_person_asked_for_is_not_waited_for_when_it_is_refused(driver):
     log = driver.log
     usual = super(Guarded, log).append_decision
     log.appends = [usual, *[refused_unproven] * TRIES_MOST]
-    with pytest.raises(OutcomeUnknownError, match=r"did not prove it; it last said: .* right Write"):
+    with pytest.raises(OutcomeUnknownError, match=r"did not prove it; its last error: .* right Write"):
         adopt(driver, "query-2")
     assert log.tried == 2, "the Open, and the record"
 

@@ -12,7 +12,7 @@ from tidegate.base.names import check_token
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.stored_rows import StoredRowsBarrier
+from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory.store import MemoryStore
@@ -43,7 +43,7 @@ def test_a_token_of_another_type_does_not_end_the_namespace():
     name = uuid.uuid4().hex
     driver = opened(name)
     with pytest.raises(
-        ConfigError, match=r"Decided .* was not written: Expected `str`, got `int`.*origin.token"
+        ConfigError, match=r"Decided record that cannot be decoded: Expected `str`, got `int`.*origin.token"
     ):
         load(driver, 20261121)
     assert all(decode_record(entry.content, "here") for entry in driver.log.decisions())

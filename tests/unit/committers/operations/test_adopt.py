@@ -81,7 +81,7 @@ def adoptions(driver):
 
 def lineage_now(url):
     driver = driver_of(url)
-    return driver.catch_up_log().lineage
+    return driver.decisions.catch_up().lineage
 
 
 def test_the_new_checkpoint_may_write_and_the_old_one_may_not(url, example):
@@ -161,8 +161,8 @@ def test_a_copy_that_lands_late_does_not_undo_a_later_adoption(url, example):
     adopt(driver_of(url), "query-third")
     driver = driver_of(url)
     driver.log.append_decision(late)  # a repeat of the first adoption
-    assert driver.catch_up_log().lineage == "query-third"
-    assert driver.view.void == 1
+    assert driver.decisions.catch_up().lineage == "query-third"
+    assert driver.decisions.view.void == 1
 
 
 def test_a_driver_that_opens_in_between_wins_and_the_message_says_so(url, example):

@@ -54,7 +54,7 @@ class Place:
 
     def folded(self):
         driver = self.driver()
-        driver.catch_up_log()
+        driver.decisions.catch_up()
         return driver.folded
 
     def content(self, version=None):

@@ -442,4 +442,4 @@ def test_a_read_only_place_is_told_once(run, tmp_path):
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "null\n")
     assert len(err.splitlines()) == 3, err
-    assert all("The work goes on without it" in line for line in err.splitlines())
+    assert all("Work continues without it" in line for line in err.splitlines())

@@ -38,8 +38,8 @@ from tidegate.wal import memory_log
 from tidegate.wal.manifest import Component, Manifest
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import TableAt
-from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import StageSpec
 
 UUID = "0123456789abcdef" * 2
 TABLES = ("airports", "sums")
@@ -149,7 +149,7 @@ class World:
         ack = stage_task(barrier.batches(task), spec, self.log, **named, merge=merge, watch=watch)
         if cache is None:
             return ack
-        ack = cache.kept(ack)
+        ack = cache.keep(ack)
         self.counts += Counter(hits=ack.state.hits, absent=ack.state.absent, misses=ack.state.misses)
         assert ack.state.cache_bytes <= self.bytes_max
         return ack

@@ -106,7 +106,7 @@ def test_while_there_is_room_nothing_is_noted(pieces):
 def test_no_room_anywhere_is_a_full_disk_and_what_is_dropped_is_gone(pieces):
     _, held = pieces(PIECE, PIECE)
     refs = [held.write(f"1-{number}", rows(number), 1, range(8)) for number in range(2)]
-    with pytest.raises(OSError, match="no room in memory nor on a disk"):
+    with pytest.raises(OSError, match="no space in memory or on a disk"):
         held.write("1-2", rows(2), 1, range(8))
     assert held.names() == ["1-0", "1-1"]
     held.drop("1-0")

@@ -26,10 +26,10 @@ from tidegate.sinks.cassandra.client.batch import (
     Protocol,
     bigint,
     bound,
-    one,
     routing_key,
     rows,
     rows_of_groups,
+    single,
     statement,
 )
 
@@ -176,9 +176,9 @@ def test_a_row_larger_than_a_batch_is_one_of_its_own():
 @pytest.mark.parametrize("protocol_version", [4, 5])
 @given(values=st.lists(some_bytes, max_size=5))
 def test_one_statement_and_two_kinds_together(protocol_version, values):
-    single = one(statement(OTHER, len(values)), *values)
-    assert single.statements == 1
-    both = Packed(2, single.body + packed([(b"k", b"v")])[0].body)
+    packed_one = single(statement(OTHER, len(values)), *values)
+    assert packed_one.statements == 1
+    both = Packed(2, packed_one.body + packed([(b"k", b"v")])[0].body)
     theirs = by_the_driver([(True, OTHER, values), *params([(b"k", b"v")])], protocol_version)
     assert by_us(both, protocol_version) == theirs
 

@@ -45,7 +45,7 @@ def test_the_login_is_decoded_and_never_shown():
         ("cassandra://u:secret@a/k/t", {}, "is no keyspace"),
         ("cassandra://u:secret@a:port/k", {}, "host:port"),
         ("cassandra://u:secret/x@a/k", {}, "%2F %3F and %23"),
-        ("cassandra://secret@a/k", {}, "which of them cannot be told: write user:password@"),
+        ("cassandra://secret@a/k", {}, "which is ambiguous: write user:password@"),
         ("cassandra://u:secret@a:1,b:2/k", {}, "one port"),
         ("cassandra://u:secret@a/k?create=1", {}, "store_options"),
         (URL, {"tiemout_s": 1}, "unknown option tiemout_s; there are create, replication"),

@@ -21,11 +21,11 @@ FULL = "command not allowed when used memory > 'maxmemory'."
 @pytest.mark.parametrize(
     "error, cause",
     [
-        (exceptions.ResponseError(SNAPSHOT), "look at its disk"),
-        (exceptions.ResponseError(APPENDING), "look at its disk"),
+        (exceptions.ResponseError(SNAPSHOT), "check its disk"),
+        (exceptions.ResponseError(APPENDING), "check its disk"),
         (
             exceptions.ResponseError(f"{APPENDING} script: f_publish, on @user_function:1."),
-            "look at its disk",
+            "check its disk",
         ),
         (exceptions.OutOfMemoryError(FULL), "its memory is full"),
         (exceptions.ResponseError(f"OOM {FULL}"), "its memory is full"),

@@ -43,7 +43,7 @@ def test_the_login_is_decoded_and_never_shown():
         ("redis://u:secret/x@a", {}, "%2F %3F and %23"),
         ("redis://u:secret#x@a", {}, "%2F %3F and %23"),
         ("redis:u:secret@a", {}, "write redis:// and then its servers"),
-        ("redis://secret@a", {}, "which of them cannot be told: write user:password@"),
+        ("redis://secret@a", {}, "which is ambiguous: write user:password@"),
         ("redis://u:secret@a/db", {}, "number of a database"),
         pytest.param("redis://u:secret@a/" + "9" * 5_000, {}, "number of a database", id="a long number"),
         ("redis+cluster://u:secret@a/1", {}, "number of a database"),

@@ -104,7 +104,7 @@ def test_a_file_in_the_folders_place(tmp_path):
         store = SqliteStore(str(path), "n")
         with pytest.raises(ConfigError, match="Not a directory; give a folder"):
             store.identity()
-        with pytest.raises(ConfigError, match="cannot be made"):
+        with pytest.raises(ConfigError, match="cannot be created"):
             store.create(IDENTITY)
 
 

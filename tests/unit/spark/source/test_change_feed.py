@@ -16,8 +16,8 @@ from tidegate.sinks.open_store import open_store
 from tidegate.spark.source import change_feed
 from tidegate.spark.source.arrow_rows import columns_of, ddl_of
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
+from tidegate.spark.source.leased_table import lease_table
 from tidegate.spark.source.options import SourceOptions
-from tidegate.spark.source.pinned import pin
 from tidegate.testing.example import SCHEMAS, Example
 from tidegate.values.decode import SIMPLE, values_of
 from tidegate.wal.open_log import open_log
@@ -51,7 +51,7 @@ def world(tmp_path):
 
         def planner(self, **options):
             checked = self.options(**options)
-            feed = Feed(pin(checked), wal, {}, checked.exact)
+            feed = Feed(lease_table(checked), wal, {}, checked.exact)
             opened[:] = [*opened, open_log(wal, "flights"), open_store(store, "flights")]
             return feed, FeedPlanner(feed, *opened[-2:], 3)
 
@@ -135,7 +135,7 @@ def test_columns_that_a_running_feed_does_not_know_stop_it(world):
 def given_by(planned, after, upto):
     """What a feed that was planned before gives of these versions, with its own columns."""
     feed, planner = planned
-    columns = pa.schema([*feed.pinned.values.arrow_schema, *list(COLUMNS)[-2:]])
+    columns = pa.schema([*feed.leased.values.arrow_schema, *list(COLUMNS)[-2:]])
     parts = planner.works(after, upto)
     return [row for part in parts for b in feed.rows(encode_works(part), columns) for row in b.to_pylist()]
 
@@ -149,11 +149,11 @@ def test_columns_that_a_running_feed_does_not_know_stop_its_snapshot_too(world):
     world.example.write({"aircraft": {"N2": {**UA, "seats": 2}}})
     options = world.options()
     with pytest.raises(ConfigError, match=r"has the columns seats from version 2 on.*restart it"):
-        feed.hold(options, 2)
+        feed.lease(options, 2)
     restarted, _ = world.planner()
-    held = restarted.hold(options, 2)
-    columns = pa.schema([*held.values.arrow_schema, *list(COLUMNS)[-2:]])
-    rows = [row for b in restarted.snapshot(held, range(8), columns) for row in b.to_pylist()]
+    leased = restarted.lease(options, 2)
+    columns = pa.schema([*leased.values.arrow_schema, *list(COLUMNS)[-2:]])
+    rows = [row for b in restarted.snapshot(leased, range(8), columns) for row in b.to_pylist()]
     seats = {row["tailnum"]: row["seats"] for row in rows if row[CHANGE_TYPE] == "snapshot"}
     assert seats == {"N1": None, "N2": 2}
 
@@ -171,7 +171,7 @@ def test_a_table_replaced_by_other_values_is_never_given_as_rows_of_nulls(world)
         given_by(running, 1, 2)
     (_, row) = given_by(world.planner(), 1, 2)
     assert row["photo"] == b"..."
-    with pytest.raises(ConfigError, match=r"holds json values at version 1.*startingVersion behind that"):
+    with pytest.raises(ConfigError, match=r"holds json values at version 1.*later startingVersion"):
         given_by(world.planner(), 0, 2)
 
 

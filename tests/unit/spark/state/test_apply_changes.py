@@ -12,7 +12,7 @@ from tidegate.errors import BadRecordError, ConfigError
 from tidegate.spark.state.apply_changes import ChangedTable, changed, deleted_table, sequence_column
 from tidegate.spark.state.reduce import ReducedColumn
 from tidegate.wal.record import Column
-from tidegate.wal.staging.bad_rows import CHANGES
+from tidegate.wal.staging.spec import CHANGES
 
 SEQUENCE = (ReducedColumn("ts", "timestamp", "last"), ReducedColumn("lsn", "bigint", "last"))
 TABLE = ChangedTable(0, "people", 0, 1, 0, SEQUENCE, ("string",))

@@ -23,9 +23,9 @@ from tidegate.spark.state.local_state import (
     table_of,
 )
 from tidegate.spark.state.output_rows import MARK, OutputRows
-from tidegate.spark.state.user_calls import UdfRunner
+from tidegate.spark.state.udf_runner import UdfRunner
 from tidegate.wal.record import Column, TableSchema
-from tidegate.wal.staging.bad_rows import StageSpec
+from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import REFUSED
 
 NAME = "seen"
@@ -301,7 +301,7 @@ def test_a_split_that_is_not_repeatable_is_refused():
 
     rows = Rows()
     run(rows, 2, lambda *_: [b"a"])
-    with pytest.raises(FunctionError, match=r"split gave two answers for the same state.*repeatable"):
+    with pytest.raises(FunctionError, match=r"split returned two results for the same state.*repeatable"):
         run(rows, 4, keep, (shifting, None))
 
 
@@ -410,7 +410,7 @@ def test_a_row_that_python_cannot_hold_is_refused_even_if_the_function_swallows_
         ((table, _, value),) = task(fn, [5, '"no number"'])
         assert table == 1
         assert value.startswith(REFUSED + b'["BadRecordError"')
-        assert b"instance 1 of 2, batch 7: a row has a value that Python has not" in value
+        assert b"instance 1 of 2, batch 7: a row has a value that Python cannot represent" in value
 
 
 def test_a_key_over_the_limit_is_refused_not_quarantined():

@@ -208,7 +208,7 @@ def test_a_stored_value_that_is_none_is_an_error_with_its_key(which):
         parse(pa.array([content]), columns)
     table = ReduceStep(0, "t", 0, tuple(columns), ("string",))
     with pytest.raises(BadRecordError, match="table t, key 'k': its row is"):
-        reduce.parse_held(table, pa.array([b"k"]), pa.array([content]), columns)
+        reduce.parse_state(table, pa.array([b"k"]), pa.array([content]), columns)
     schema = TableSchema((Column("k", "string"),), (Column("a", kind),))
     batch = pa.record_batch([pa.array([b"j", b"k"]), pa.array([b"{}", content])], ["key", "value"])
     with pytest.raises(CorruptError, match="table t, key b'k'"):

@@ -18,12 +18,12 @@ from tidegate.keys.groups import key_group
 from tidegate.spark.state import output_rows
 from tidegate.spark.state.call_deadline import Deadline, Overdue
 from tidegate.spark.state.key_rows import ROWS
-from tidegate.spark.state.output_rows import MARK, unmarked
+from tidegate.spark.state.output_rows import MARK, strip_marks
 from tidegate.spark.state.update import UpdateWork, run_function
 from tidegate.values.decode import values_of
 from tidegate.wal.record import Column, TableSchema
-from tidegate.wal.staging.bad_rows import StageSpec
 from tidegate.wal.staging.quarantine import ROWS_MAX
+from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import REFUSED
 
 KEY_GROUPS = 8
@@ -95,7 +95,7 @@ def run(fn, rows, held=(), size=1000, **changes):
 def refusal(fn, rows=(("a", 1), ("b", 2)), held=(), **changes):
     """What is refused, as the second stage tells it."""
     with pytest.raises((FunctionError, BadRecordError)) as caught:
-        for _ in unmarked(run_function(batches(rows), work(**changes), fn, State(held), task=3), {}):
+        for _ in strip_marks(run_function(batches(rows), work(**changes), fn, State(held), task=3), {}):
             pass
     return f"{type(caught.value).__name__}: {caught.value}"
 
@@ -275,7 +275,10 @@ def returns(what):
         (emits("out", None, {"x": 1}), "emits to table out, key None (NoneType): None (NoneType) is not a"),
         (emits("pairs", "a", b""), "emits to table pairs, key 'a' (str): the key has 2 columns"),
         (emits("pairs", ("a", "b"), b""), "'b' (str) is not a value of the key column's type, int"),
-        (swallows, "BadRecordError: table t, key 'a', batch 7: what swallows emits to table out, key None"),
+        (
+            swallows,
+            "BadRecordError: table t, key 'a', batch 7: the row that swallows emits to table out, key None",
+        ),
         (emits("none", "k", {}), "FunctionError: table t, key 'a', batch 7: fn emits to 'none', which"),
         (emits("out", "k", {"x": 2**40}), "key 'k' (str): column x (int): 1099511627776 (int) is not within"),
         (emits("out", "k" * 50, {"x": 1}), "the key takes 50 bytes, 40 are allowed"),
@@ -337,8 +340,10 @@ def test_a_row_that_python_cannot_hold_is_a_bad_record():
     def fn(key, rows, state, emit):
         list(rows)
 
-    with pytest.raises(BadRecordError, match="key 'a', batch 7: a row has a value that Python has not"):
-        list(unmarked(run_function(batches([("a", "+10000-01-01")]), changed, fn, State(), task=0), {}))
+    with pytest.raises(
+        BadRecordError, match="key 'a', batch 7: a row has a value that Python cannot represent"
+    ):
+        list(strip_marks(run_function(batches([("a", "+10000-01-01")]), changed, fn, State(), task=0), {}))
 
 
 @pytest.mark.parametrize("day", ["+12000-01-01", "-0044-03-15"])
@@ -346,7 +351,9 @@ def test_a_key_that_python_cannot_hold_is_a_bad_record_told_once(day):
     """As an error it would be tried again by Spark, and looks like damage."""
     tables = {**TABLES, "t": TableSchema((Column("k", "date"),), STATE.value)}
     told = refusal(returns({"n": 1}), rows=[(day, 1)], schemas=tables)
-    assert told.startswith(f"BadRecordError: table t, key b'{day}', batch 7: Python has no such key")
+    assert told.startswith(
+        f"BadRecordError: table t, key b'{day}', batch 7: Python cannot represent this key"
+    )
 
 
 def test_rows_without_a_key_pass_by_the_function():

@@ -24,7 +24,7 @@ from tidegate.wal.kafka.settings import settings_of
         (
             "MSG_SIZE_TOO_LARGE",
             WalUnavailableError,
-            "max.message.bytes was made smaller than what is written",
+            "max.message.bytes is smaller than a record",
         ),
         ("INVALID_RECORD", WalUnavailableError, "cleanup.policy is compact"),
         ("NOT_ENOUGH_REPLICAS", WalUnavailableError, "look whether the brokers run"),
@@ -55,7 +55,7 @@ def test_a_consumer_that_cannot_end_is_left_behind_and_named(monkeypatch, caplog
             released.wait(60)
 
     monkeypatch.setattr(kafka_clients, "END_S", 0.01)
-    monkeypatch.setattr(kafka_clients, "Consumer", lambda *_, **__: Stuck())
+    monkeypatch.setattr(kafka_clients, "ReadingConsumer", lambda *_, **__: Stuck())
     clients = Clients(settings_of("kafka://b:9092", {}), "kafka://b:9092")
     with pytest.raises(RuntimeError, match="the reader's own"), clients.consumer("t"):
         raise RuntimeError("the reader's own")

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tidegate.errors import BadRecordError, WalUnavailableError
 from tidegate.wal.frame import decode_frame
 from tidegate.wal.memory_log import MemoryLog, forget
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec, refused
 from tidegate.wal.staging.changelog import ROW_BYTES, as_changes, cut, stage_task
 from tidegate.wal.staging.last_per_key import last_per_key
+from tidegate.wal.staging.spec import CHANGES, StageSpec
+from tidegate.wal.staging.validate import refused
 
 SPEC = StageSpec(
     namespace="u1",

@@ -23,8 +23,8 @@ from tidegate.sinks.rules.layout import unpack
 from tidegate.testing.example import Example
 from tidegate.testing.store.harness import ManualClock
 from tidegate.wal import memory_log
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
-from tidegate.wal.staging.expiry import expiring
+from tidegate.wal.staging.expiry import add_expiry
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 
 DAY_S = 86_400
 WEEK = Options(key_groups=2, keep_versions=2, ttl={"airports": "7 days"})
@@ -153,7 +153,7 @@ def test_values_of_such_tables_get_the_expiry_and_nothing_else_does():
     tables = [0, 1, 1, 2, 2, 0, 1]
     keys = [b"%d" % n for n in range(7)]
     batch = pa.record_batch([pa.array([0] * 7, pa.int32()), tables, keys, values], schema=CHANGES)
-    (found,) = expiring([batch], spec)
+    (found,) = add_expiry([batch], spec)
     at = [(1_000 + ttl).to_bytes(8, "big") for ttl in (0, 5, 7)]
     assert found.schema == CHANGES
     assert found["v"].to_pylist() == [
@@ -161,7 +161,7 @@ def test_values_of_such_tables_get_the_expiry_and_nothing_else_does():
         b"e" + at[1] + b"+" * 19,
     ]
     assert found.slice(0, 0).num_rows == 0
-    assert next(expiring([batch.slice(1, 1)], spec))["v"].to_pylist() == [b"e" + at[1] + b"x"]
+    assert next(add_expiry([batch.slice(1, 1)], spec))["v"].to_pylist() == [b"e" + at[1] + b"x"]
 
 
 def test_a_change_counts_for_what_is_written_from_then_on(opened, clock):

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError
-from tidegate.wal.staging import last_per_key as settle
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec
+from tidegate.wal.staging import last_per_key as last_change
 from tidegate.wal.staging.changelog import as_changes, stage_task
-from tidegate.wal.staging.last_per_key import groups_and_tables, last_per_key, place_of, winners
+from tidegate.wal.staging.last_per_key import groups_and_tables, last_of_each_key, last_per_key, place_of
 from tidegate.wal.staging.quarantine import accepted
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 
 FULL = pa.schema(
     [*CHANGES, ("place", pa.int64()), ("c", pa.int32()), ("o0", pa.int64()), ("o1", pa.float64())]
@@ -91,11 +91,11 @@ def found_in(batches):
 
 @given(ROWS, CUTS, st.randoms(use_true_random=False), st.sampled_from([1, 3, 20_000]))
 def test_the_last_by_call_order_and_value_wins_wherever_batches_end(rows, cuts, chance, held):
-    most, settle.HELD_ROWS_MAX = settle.HELD_ROWS_MAX, held
+    most, last_change.WAITING_ROWS_MAX = last_change.WAITING_ROWS_MAX, held
     try:
         kept = list(last_per_key(split(by_place(rows, chance), cuts)))
     finally:
-        settle.HELD_ROWS_MAX = most
+        last_change.WAITING_ROWS_MAX = most
     values, runs, count = found_in(kept)
     assert values == model(rows)
     assert count == len(values), "each key once"
@@ -112,15 +112,15 @@ def test_what_is_in_order_already_goes_by_as_it_is():
 @pytest.mark.parametrize("rows, value_bytes", [(100, 0), (20_000, 1_000)])
 def test_one_hot_key_is_not_held_in_memory(monkeypatch, rows, value_bytes):
     """I11: of a million changes of one key few wait for the others, and fewer if they are large."""
-    monkeypatch.setattr(settle, "HELD_ROWS_MAX", rows)
-    monkeypatch.setattr(settle, "HELD_BYTES_MAX", 100 * 1_000)
+    monkeypatch.setattr(last_change, "WAITING_ROWS_MAX", rows)
+    monkeypatch.setattr(last_change, "WAITING_BYTES_MAX", 100 * 1_000)
     most = 0
 
     def last(batches):
         nonlocal most
         for one in batches:
             most = max(most, one.num_rows)
-            yield from winners([one])
+            yield from last_of_each_key([one])
 
     def given_rows():
         for number in range(200):
@@ -131,7 +131,7 @@ def test_one_hot_key_is_not_held_in_memory(monkeypatch, rows, value_bytes):
                 ]
             )
 
-    monkeypatch.setattr(settle, "winners", last)
+    monkeypatch.setattr(last_change, "last_of_each_key", last)
     (kept,) = last_per_key(given_rows())
     assert kept["v"].to_pylist() == [b"+9999" + b" " * value_bytes]
     assert 90 < most <= 200
@@ -152,7 +152,7 @@ class Nowhere:
 
 def test_a_refused_row_that_would_have_lost_is_refused_all_the_same(monkeypatch):
     """Also where losers do not wait."""
-    monkeypatch.setattr(settle, "HELD_ROWS_MAX", 1)
+    monkeypatch.setattr(last_change, "WAITING_ROWS_MAX", 1)
     rows = [(0, 0, b"k", 0, 1, None, None), (0, 0, b"k", 0, 2, None, b"+")]
     given_batches = [batch(rows)]
     of = spec(quarantine=False)

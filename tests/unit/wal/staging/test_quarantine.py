@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from tidegate.errors import BadRecordError
 from tidegate.keys.groups import key_group
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.bad_rows import CHANGES, StageSpec, bad_rows
 from tidegate.wal.staging.changelog import Merge, stage_task
 from tidegate.wal.staging.last_per_key import last_per_key
 from tidegate.wal.staging.quarantine import id_in
+from tidegate.wal.staging.spec import CHANGES, StageSpec
+from tidegate.wal.staging.validate import bad_rows
 
 SPEC = StageSpec(
     namespace="u1",
@@ -108,7 +109,7 @@ def test_large_rows_without_a_key_take_bounded_memory_while_they_wait_i11(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Null keys are all of one key group, for whose end they wait: 10,000 of 64 KiB would take a GB."""
-    monkeypatch.setattr(quarantine, "HELD_BYTES_MAX", 200_000)
+    monkeypatch.setattr(quarantine, "WAITING_BYTES_MAX", 200_000)
     spec = msgspec.structs.replace(SPEC, value_bytes_max=100_000)
     value = b"+" + bytes(range(256)) * 200
     batches = (batches_of([(0, 0, None, value)] * 4, 4)[0] for _ in range(10))

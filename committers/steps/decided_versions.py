@@ -1,0 +1,69 @@
+"""The decided versions, including those that the fold no longer keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidegate.committers.decision_log import DecisionLog
+from tidegate.errors import WalGapError
+from tidegate.wal.fold import View, fold_all, recent_version
+from tidegate.wal.log import Log
+from tidegate.wal.record import DecidedVersion, Folded
+
+
+def decided_versions(log: Log, state: Folded, version: int) -> Iterator[DecidedVersion]:
+    """Yield ``version`` and all later decided versions up to ``state``'s last, oldest first.
+
+    Those that ``state`` no longer keeps are read from the decision log, in one pass. Versions whose
+    decision was trimmed there are left out.
+    """
+    version, last = max(version, 1), state.last_version
+    if recent_version(state, version) is None and version <= last:
+        kept_from = state.recent[0].version if state.recent else last + 1
+        view, expected = View(), version
+        for entry in log.decisions():
+            view = fold_all(view, [entry], log.where)
+            for decided in _newer(view, expected):
+                if decided.version >= kept_from:
+                    break
+                yield decided
+                expected = decided.version + 1
+            if view.state is not None and view.state.last_version + 1 >= kept_from:
+                break
+        version = kept_from
+    yield from (decided for decided in state.recent if decided.version >= version)
+
+
+def decided_versions_from(decisions: DecisionLog, version: int, store: str) -> Iterator[DecidedVersion]:
+    """Yield ``version`` and all later decided versions, oldest first.
+
+    ``store`` is the location of the store that lacks them, for the message. Raises: WalGapError: the log no
+    longer has them.
+    """
+    state, expected = decisions.folded, version
+    for decided in decided_versions(decisions.log, state, version):
+        if decided.version != expected:
+            break
+        yield decided
+        expected += 1
+    if expected <= state.last_version:
+        msg = (
+            f"version {expected} is not whole in {store}, and {decisions.where} no"
+            " longer holds its decision: it was trimmed, wal_retain_s sets how far back the log reaches;"
+            " restore the store from a newer copy, or use a new namespace"
+        )
+        raise WalGapError(msg)
+
+
+def decided_version(decisions: DecisionLog, version: int) -> DecidedVersion | None:
+    """Return one decided version; None: it is not decided, or the log no longer has its decision."""
+    decided = next(decided_versions(decisions.log, decisions.folded, version), None)
+    return decided if decided is not None and decided.version == version else None
+
+
+def _newer(view: View, version: int) -> list[DecidedVersion]:
+    """List the decided versions that a view has from ``version`` on; after a Summary they are many."""
+    recent = view.state.recent if view.state else ()
+    if not recent or recent[-1].version < version:
+        return []
+    return list(recent[max(0, version - recent[0].version) :])

@@ -1,0 +1,40 @@
+"""A barrier of stored rows: one local task stages them as a stream."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tidegate.base.clock import Clock
+from tidegate.wal.log import Log
+from tidegate.wal.record import Ack, Origin, TableSchema
+from tidegate.wal.staging.changelog import stage_task
+from tidegate.wal.staging.spec import StageSpec
+
+
+@dataclasses.dataclass
+class StoredRowsBarrier:
+    """A barrier whose rows exist already, in the form in which they are stored.
+
+    ``rows`` begins a stream of record batches of ``CHANGES``, sorted by key group, table and key; only the
+    rows of one frame are in memory (I11). ``expiring`` are the tables whose rows may already have an expiry.
+    """
+
+    log: Log
+    origin: Origin
+    tables: tuple[str, ...]
+    schemas: dict[str, TableSchema]
+    rows: Callable[[], Iterator[Any]]
+    clock: Clock
+    starts: frozenset[str] = frozenset()
+    expiring: frozenset[str] = frozenset()
+    source_offsets: str = ""
+    parallelism: int = 1
+    reads_state: bool = False
+
+    def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
+        """Stage all rows. They do not depend on the state, so the base version is unused."""
+        del base_version
+        task_attempt = self.clock.new_id()
+        return [stage_task(self.rows(), spec, self.log, task=0, task_attempt=task_attempt, host="local")]

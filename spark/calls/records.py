@@ -1,0 +1,140 @@
+"""The calls of a transaction, checked and noted: one record per kind, each with only its own fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+from pyspark.sql import Column, DataFrame
+
+from tidegate.base.names import LOCAL
+from tidegate.spark.state.apply_changes import deleted_table
+from tidegate.spark.state.local_state import Redistribute, Step
+from tidegate.spark.state.reduce import ReducedColumn
+from tidegate.spark.state.update import StateFunction
+from tidegate.wal.record import Column as SchemaColumn
+from tidegate.wal.record import TableSchema
+
+
+@dataclasses.dataclass(frozen=True)
+class AnyCall:
+    """The fields that each call has: a table, rows for it, and the table's key.
+
+    ``schema`` is the table's after the call; None, of a delete: only the table's other calls know it.
+    """
+
+    kind: ClassVar[str]
+    table: str
+    rows: DataFrame
+    key_columns: tuple[SchemaColumn, ...]
+    schema: TableSchema | None
+
+    @property
+    def emits_to(self) -> tuple[str, ...]:
+        """The tables that it writes besides its own."""
+        return ()
+
+    @property
+    def touches(self) -> dict[str, str]:
+        """The tables that it writes, each with the kind of change."""
+        return {self.table: self.kind, **dict.fromkeys(self.emits_to, "emit")}
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyedCall(AnyCall):
+    """A call whose rows have a key and a stored value, as columns.
+
+    ``order`` decides which change of a key wins within this call. The calls of a transaction act in the
+    order in which they were made.
+    """
+
+    key: Column
+    value: Column
+    order: tuple[Column, ...]
+
+
+class Upsert(KeyedCall):
+    """Set keys to these rows."""
+
+    kind = "upsert"
+
+
+class Replace(KeyedCall):
+    """Make the table contain exactly these rows."""
+
+    kind = "replace"
+
+
+class Patch(KeyedCall):
+    """Set some columns of keys."""
+
+    kind = "patch"
+
+
+class Delete(KeyedCall):
+    """Remove keys."""
+
+    kind = "delete"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduce(KeyedCall):
+    """Combine each key's state with the batch's own aggregates, which are the rows."""
+
+    kind = "reduce"
+    reduced: tuple[ReducedColumn, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Update(KeyedCall):
+    """Call a function for each key; ``row_columns`` are the columns of its rows."""
+
+    kind = "update"
+    fn: StateFunction
+    row_columns: tuple[SchemaColumn, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def emits_to(self) -> tuple[str, ...]:
+        """The tables that the function may emit to."""
+        return self.outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class ApplyChanges(KeyedCall):
+    """Apply captured changes, of each key the newest by ``sequence``."""
+
+    kind = "apply_changes"
+    sequence: tuple[ReducedColumn, ...]
+
+    @property
+    def emits_to(self) -> tuple[str, ...]:
+        """The table of remembered deletes."""
+        return (deleted_table(self.table),)
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalState(AnyCall):
+    """Call a function for each instance of a step; ``table`` holds the step's items."""
+
+    kind = "local_state"
+    name: str
+    fn: Step
+    by: tuple[str, ...]
+    order_by: tuple[str, ...]
+    redistribute: Redistribute
+    outputs: tuple[str, ...]
+
+    @property
+    def emits_to(self) -> tuple[str, ...]:
+        """The table of instances, and the tables that the function may emit to."""
+        return (LOCAL, *self.outputs)
+
+
+Call = Upsert | Replace | Patch | Delete | Reduce | Update | ApplyChanges | LocalState
+FUNCTION_CALLS = (Update, LocalState)
+"""Calls with a user's function."""
+CACHED_STATE_CALLS = (Reduce, Patch, Update)
+"""Calls that read their table's state at the base version, through the caches of state."""
+STATE_CALLS = (*CACHED_STATE_CALLS, ApplyChanges, LocalState)
+"""Calls that read some state at the base version."""

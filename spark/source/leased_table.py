@@ -1,0 +1,205 @@
+"""One table at one version, leased for a Spark read: chosen and leased where it is planned, read by tasks.
+
+Only plain data travels to tasks.
+
+No pyspark is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.base.clock import Clock
+from tidegate.base.urls import redact
+from tidegate.errors import SnapshotExpiredError, TidegateError
+from tidegate.reader import rules
+from tidegate.reader.flow import Reader
+from tidegate.reader.leases import LeaseKeeper
+from tidegate.reader.table import TableView, run
+from tidegate.sinks.aliases import Target, refuse_writing
+from tidegate.sinks.open_store import open_store, shared_store
+from tidegate.sinks.records import Identity
+from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.store import Store
+from tidegate.spark.source.arrow_rows import columns_of, record_batch
+from tidegate.spark.source.options import SourceOptions
+from tidegate.values.decode import Values, values_of
+from tidegate.wal.record import TableSchema
+
+ROWS_AT_ONCE = 10_000
+BYTES_AT_ONCE = 4 * 1024 * 1024
+KEYS_AT_ONCE = 5_000
+
+
+@dataclasses.dataclass(frozen=True)
+class LeasedTable:
+    """A table at a version, and the lease that pins it; ``uuid`` is the namespace's.
+
+    The lease is taken for ``lease_s`` when the read is planned, and again by every task that
+    begins. So up to ``lease_s`` may pass before the first task runs, and the version stays pinned
+    for ``lease_s`` after the last one began.
+    """
+
+    url: str = dataclasses.field(repr=False)
+    store_options: dict[str, Any] = dataclasses.field(repr=False)
+    namespace: str
+    uuid: str
+    key_groups: int
+    table: str
+    version: int
+    start: int
+    at_us: int
+    schema: TableSchema
+    lease_id: str
+    lease_s: float
+
+    @property
+    def values(self) -> Values:
+        """The decoder of its rows."""
+        return values_of(self.schema)
+
+    @property
+    def where(self) -> str:
+        """The table's name in messages."""
+        return f"{redact(self.url)}, table {self.table} at version {self.version}"
+
+    def encode(self, key: tuple[Any, ...]) -> bytes:
+        """Encode a key. Raises: BadRecordError, it is of other types."""
+        view = TableView(
+            self.where, self.table, self.version, self.start, self.at_us, self.key_groups, self.values
+        )
+        return view.encode(key if len(key) > 1 else key[0])
+
+    # -- in tasks -----------------------------------------------------------------------------
+
+    def rows(self, groups: range, keys: Sequence[bytes] | None, schema: Any) -> Iterator[Any]:
+        """Yield the live rows of these key groups, or of these keys alone, as record batches of ``schema``.
+
+        Raises: SnapshotExpiredError, the version was retired during or before the read; nothing is
+        yielded after that.
+        """
+        store = shared_store(self.url, self.namespace, self.uuid, self.store_options)
+        for batch in self.while_leased(store, self.stored(store, groups, keys)):
+            yield record_batch(columns_of(batch, self.values, self.where), schema)
+
+    def while_leased(self, store: Store, batches: Iterator[Any]) -> Iterator[Any]:
+        """Take the lease, then read and yield the batches while the version is pinned (I8)."""
+        clock = Clock()
+        keeper = LeaseKeeper(store, clock)
+        try:
+            store.lease(Lease(self.lease_id, self.version), self.lease_s)
+            lease = keeper.take(self.version, self.lease_s)
+            rules.check_kept(store.where, self.version, store.pointer().horizon)
+            for batch in batches:
+                lease.check(clock)
+                yield batch
+        finally:
+            keeper.close()
+
+    def stored(self, store: Store, groups: range, keys: Sequence[bytes] | None = None) -> Iterator[Any]:
+        """Yield live rows as they are stored, (key, value)."""
+        rows = self._of_keys(store, keys) if keys is not None else self._of_groups(store, groups)
+        return gathered(rows)
+
+    def _of_groups(self, store: Store, groups: range) -> Iterator[Any]:
+        for group in groups:
+            yield from store.scan(self.table, group, self.version, self.start, self.at_us)
+
+    def _of_keys(self, store: Store, keys: Sequence[bytes]) -> Iterator[Any]:
+        for first in range(0, len(keys), KEYS_AT_ONCE):
+            chunk = keys[first : first + KEYS_AT_ONCE]
+            values = store.get_many(self.table, chunk, self.version, self.start, self.at_us)
+            batch = pa.record_batch({"key": pa.array(chunk, pa.binary()), "value": values})
+            live = batch.filter(values.is_valid())
+            if live.num_rows:
+                yield live
+
+
+def gathered(batches: Iterator[Any]) -> Iterator[Any]:
+    """Merge batches to about ``ROWS_AT_ONCE`` rows: key groups of small tables have few each."""
+    waiting: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def lease_table_by_alias(options: SourceOptions, store: Store, target: Target) -> LeasedTable:
+    """Return a table of the namespace that an alias names now.
+
+    Raises: ConfigError, with a log: a stream follows the log of one namespace, and never another's.
+    """
+    if options.wal:
+        refuse_writing(store.where, options.namespace, target)
+    named = lease_table(dataclasses.replace(options, namespace=target.namespace))
+    rules.checked_target(Identity(named.uuid, named.namespace, named.key_groups), store.where, target)
+    return named
+
+
+def lease_table(options: SourceOptions, version: int | None = None) -> LeasedTable:
+    """Choose the version and take the lease.
+
+    Raises: ConfigError, no such namespace, version or table, with the existing ones;
+    SnapshotExpiredError, the version was retired, with the oldest one.
+    """
+    clock = Clock()
+    store = open_store(options.store, options.namespace, options.store_options)
+    try:
+        stored = store.identity()
+        if stored is None and (target := store.aliases().get(options.namespace)) is not None:
+            return lease_table_by_alias(options, store, target)
+        identity = rules.checked_identity(stored, store.where, options.store, options.namespace)
+        reader = Reader(store, identity, clock)
+        if version is None and options.version is None and options.as_of is None:
+            for _ in range(rules.TRIES - 1):  # T28: the newest was retired before it was leased; look again
+                with contextlib.suppress(SnapshotExpiredError):
+                    return _leased(reader, options, None)
+        return _leased(reader, options, version)
+    finally:
+        store.close()
+
+
+def _leased(reader: Reader, options: SourceOptions, version: int | None) -> LeasedTable:
+    """Take the lease and return the table. Raises: as ``lease_table``, after a release of the lease."""
+    store, identity = reader.store, reader.identity
+    pointer = store.pointer()
+    wanted = version or options.version or rules.newest_of(pointer, options.namespace)
+    if options.as_of is not None:
+        entries = store.catalog(0, pointer.visible)
+        wanted = rules.version_as_of(entries, options.as_of, options.namespace)
+    rules.check_is_visible(wanted, pointer.visible, options.namespace)
+    if not wanted:
+        raise rules.no_version_yet(options.namespace)
+    lease = Lease(f"spark-{reader.clock.new_id()}", wanted)
+    try:
+        store.lease(lease, options.lease_s)
+        rules.check_kept(store.where, wanted, store.pointer().horizon)
+        view = run(reader.table(run(reader.entry(wanted)), options.table, lambda: None)).view
+    except BaseException:
+        with contextlib.suppress(TidegateError):
+            store.release(lease.lease_id)
+        raise
+    return LeasedTable(
+        url=options.store,
+        store_options=options.store_options,
+        namespace=options.namespace,
+        uuid=identity.uuid,
+        key_groups=identity.key_groups,
+        table=options.table,
+        version=wanted,
+        start=view.start,
+        at_us=view.at_us,
+        schema=view.values.schema,
+        lease_id=lease.lease_id,
+        lease_s=options.lease_s,
+    )

@@ -1,0 +1,1 @@
+"""Tests on real servers, each kind in a folder of its own."""

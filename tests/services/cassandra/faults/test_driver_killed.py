@@ -1,0 +1,18 @@
+"""SIGKILL at every named place of the protocol, the log on Kafka and the store on Cassandra."""
+
+import pytest
+
+from services.support.kafka.sweep.place import place_on
+from services.support.workloads.driver_killed import DriverKilled
+
+
+class TestCassandra(DriverKilled):
+    turn = 2
+
+    @pytest.fixture
+    def place(self, kafka, cassandra_tables, tmp_path):
+        """One node for all: the namespace, which has the same name in every test, goes in the end."""
+        with place_on(kafka.bootstrap, tmp_path, store=cassandra_tables) as made:
+            yield made
+            with made.opened() as (_, store):
+                store.drop()

@@ -1,0 +1,16 @@
+"""SIGKILL at every named place of the protocol, the log on Kafka and the store in files."""
+
+from crash.sweep.place import FINISHES, REACHED
+from services.support.workloads.driver_killed import TURNS, DriverKilled, in_turn
+
+pytest_plugins = ["services.support.kafka.sweep.place"]
+
+
+class TestFiles(DriverKilled):
+    """The fixture ``place`` has its store in files."""
+
+
+def test_every_name_and_every_pair_is_in_the_ordinary_run_of_some_store():
+    killed = [case for turn in range(TURNS) for case in in_turn(turn)]
+    assert sorted(name for name, _, _ in killed) == sorted(REACHED)
+    assert len({(hit, finish) for _, hit, finish in killed}) == 2 * len(FINISHES)

@@ -1,0 +1,129 @@
+"""Changes and records that are as large as they may be, and one byte larger; a log used across a fork."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from services.support.kafka.query import Query
+from tidegate.committers.commit import commit
+from tidegate.errors import ConfigError
+from tidegate.options import VALUE_BYTES_MAX
+from tidegate.testing.arrow_barrier import ArrowBarrier, batch
+from tidegate.wal.kafka.address import parse_address
+from tidegate.wal.kafka.log import ENVELOPE_BYTES
+from tidegate.wal.kafka.settings import PIECE_BYTES_MAX, RECORD_BYTES_MAX
+
+pytestmark = pytest.mark.xdist_group("kafka")
+
+
+@pytest.fixture
+def query(kafka, tmp_path):
+    made = Query(kafka.bootstrap, tmp_path)
+    yield made
+    made.log().drop()
+    made.close()
+
+
+@pytest.fixture
+def log(query):
+    made = query.log()
+    made.create()
+    return made
+
+
+def incompressible(length):
+    return b"".join(nth.to_bytes(8, "big") for nth in range(length // 8 + 1))[:length]
+
+
+def test_the_largest_change_goes_through_a_driver(query):
+    """16 MiB in one value: split over messages, whole again in the store."""
+    value = incompressible(VALUE_BYTES_MAX)
+    driver = query.run(batches=0)
+    rows = {"large": {b"key": value, b"other": b"small"}}
+    fact = commit(driver, ArrowBarrier(driver.log, rows, batch("lineage", 0), driver.folded.key_groups))
+    found = query.store().get_many("large", [b"key", b"other"], fact.version).to_pylist()
+    assert found == [value, b"small"]
+
+
+@pytest.mark.parametrize(
+    "more, pieces", [(-1, 1), (0, 1), (1, 2), (PIECE_BYTES_MAX, 2), (PIECE_BYTES_MAX + 1, 3)]
+)
+def test_a_blob_around_the_limit_of_a_message(log, more, pieces):
+    blob = incompressible(PIECE_BYTES_MAX + more)
+    (address,) = log.stage("large", [blob])
+    assert len(parse_address(address, "").offsets) == pieces
+    assert [found.content for found in log.read([address])] == [blob]
+
+
+def test_blobs_around_the_limit_together(log):
+    blobs = [incompressible(PIECE_BYTES_MAX + more) for more in (-1, 0, 1)] + [b""]
+    addresses = log.stage("large", blobs)
+    found = dict(log.read(addresses))
+    assert [found[address] for address in addresses] == blobs
+
+
+def test_the_longest_record(log):
+    record = incompressible(RECORD_BYTES_MAX - ENVELOPE_BYTES)
+    log.append_decision(record)
+    with pytest.raises(ConfigError, match="too long"):
+        log.append_decision(record + b"x")
+    assert [entry.content for entry in log.decisions()] == [record]
+
+
+FORKS = """
+import json, os, select, sys
+from tidegate.wal.open_log import open_log
+
+url, options, closes, in_use = json.loads(sys.argv[1])
+log = open_log(url, "query", options)
+
+def work(who):
+    log.append_decision(who.encode())
+    (address,) = log.stage("of-" + who, [who.encode()])
+    assert [found.content for found in log.read([address])] == [who.encode()]
+    assert who.encode() in [entry.content for entry in log.decisions()]
+    log.checks()
+
+log.create()
+work("parent")
+reading = log.read(log.stage("many", [b"1", b"2", b"3"])) if in_use else iter(())
+next(reading, None)
+child = os.fork()
+if child == 0:
+    work("child")
+    if closes:
+        log.close()
+    sys.exit(7)
+ended, _, _ = select.select([os.pidfd_open(child)], [], [], 20)
+if not ended:
+    os.kill(child, 9)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 7, status
+assert len(list(reading)) == (2 if in_use else 0)
+work("again")
+if closes:
+    log.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "closes, in_use",
+    [
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(False, True, marks=pytest.mark.slow),
+        pytest.param(True, True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_log_that_is_used_on_both_sides_of_a_fork(query, kafka, closes, in_use):
+    """Both work and end; what the parent had lent out when it forked is not the child's to end."""
+    options = {"topic_prefix": query.prefix, "partitions": 2}
+    arguments = json.dumps([f"kafka://{kafka.bootstrap}", options, closes, in_use])
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, arguments], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    records = [entry.content for entry in query.log().decisions()]
+    assert records == [b"parent", b"child", b"again"]

@@ -1,0 +1,17 @@
+"""SIGKILL at every named place of the protocol, the log on Kafka and the store on Redis."""
+
+import pytest
+
+from services.support.kafka.sweep.place import place_on
+from services.support.workloads.driver_killed import DriverKilled
+
+
+class TestRedis(DriverKilled):
+    turn = 1
+
+    @pytest.fixture
+    def place(self, kafka, private_redis, tmp_path):
+        """A server of its own: the namespace has the same name in every test."""
+        server = private_redis(settings={"appendfsync": "everysec"})
+        with place_on(kafka.bootstrap, tmp_path, store=server.url) as made:
+            yield made

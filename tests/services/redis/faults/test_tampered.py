@@ -1,0 +1,92 @@
+"""Hashes of Redis that somebody changed: errors that name the place, never a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+import tidegate
+import tidegate.aio
+from services.support.redis.query import query_on
+from services.support.redis.server import RedisServer
+from tampering import stores
+from tampering.redis_stores import RedisCases
+from tidegate.errors import CorruptError
+
+CASES = int(os.environ.get("TIDEGATE_TAMPER", "150"))
+"""How many changes at random; for longer: python -m tampering.stores --store redis://..."""
+
+
+def test_a_hash_with_any_field_changed_gives_what_was_there_or_an_error_that_says_where(
+    private_redis, tmp_path
+):
+    said: list[str] = []
+    cases = RedisCases(tmp_path, private_redis().url)
+    try:
+        assert stores.run(cases, CASES, 1, said.append) == 0, said
+    finally:
+        cases.close()
+
+
+@pytest.fixture
+def query(redis: RedisServer, tmp_path):
+    with query_on(redis.url, tmp_path) as made:
+        made.run(3)
+        yield made
+
+
+POINTERS = [
+    *((field, content) for field in ("visible", "epoch", "horizon") for content in ("x", "-1", "", "1" * 30)),
+    *(("heartbeat_us", content) for content in ("x", "")),
+    *((field, b"\xff") for field in ("digest", "writer")),
+    *((field, None) for field in ("visible", "digest", "epoch", "writer", "horizon", "servers")),
+]
+
+
+@pytest.mark.parametrize("field,content", POINTERS)
+def test_a_pointer_that_is_none_is_an_error_with_its_place(query, redis, field, content):
+    if content is None:
+        redis.ask("HDEL", query.meta, field)
+    else:
+        redis.ask("HSET", query.meta, field, content)
+
+    async def version():
+        gate = await tidegate.aio.connect(query.url, query.namespace)
+        try:
+            return await gate.version()
+        finally:
+            await gate.close()
+
+    for ask in (
+        lambda: tidegate.connect(query.url, query.namespace).version(),
+        lambda: asyncio.run(version()),
+    ):
+        with pytest.raises(CorruptError, match=f"{query.namespace}.*the pointer is .*from a copy") as caught:
+            ask()
+        assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize("change", [("HSET", "l:t", "x"), ("HSET", "floor", ""), ("HSET", b"b:\xff", "1")])
+def test_a_header_that_is_none_is_an_error_with_its_place(query, redis, change):
+    key = f"tg:{{{query.namespace}/0}}:h"
+    redis.ask(change[0], key, *change[1:])
+    with pytest.raises(CorruptError, match=r"key group 0: its header tg:.*cannot be read"):
+        list(query.store().self_check())
+
+
+@pytest.mark.parametrize("name", ["catalog", "schemas"])
+def test_a_key_of_another_type_is_an_error_with_its_name(query, redis, name):
+    key = query.meta.replace("meta", name)
+    redis.ask("SET", key, "x")
+    with pytest.raises(CorruptError, match=f"cannot use the value at tg:.*{query.namespace}.*WRONGTYPE"):
+        getattr(query.store(), name)()
+
+
+def test_an_entry_whose_time_is_none_is_an_error_with_its_version(query, redis):
+    key = query.meta.replace("meta", "catalog")
+    entry = redis.ask("HGET", key, "2").partition(" ")[2]
+    redis.ask("HSET", key, "2", f"x {entry}")
+    with pytest.raises(CorruptError, match="catalog, version 2: it was published at b'x'"):
+        query.store().catalog()

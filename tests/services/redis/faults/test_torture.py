@@ -1,0 +1,31 @@
+"""`tidegate torture` on a real Redis: what only a network can do, and what only Redis has."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.support.redis.server import RedisServer
+from tidegate.sinks.open_store import open_store
+from tidegate.torture.run import torture
+
+CELLS = [
+    "apply.before_chunk:net-lost:same",
+    "publish.before:net-late:second",
+    "seal.after:net-late:recover",
+    "retire.after_group:kill:second",
+    "publish.before:late:second",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)  # many processes, on a machine that may be busy
+def test_cells_that_need_a_network_are_proven(redis: RedisServer, tmp_path) -> None:
+    wal = f"file://{tmp_path}/wal"
+    report = torture(wal, redis.url, seed=2, only=CELLS, folder=tmp_path / "r", allow_unsafe=True)
+    wrong = [(str(o.cell), o.result, o.findings, o.unproven) for o in report.totals.wrong]
+    assert wrong == []
+    assert len(report.totals.outcomes) == len(CELLS)
+    for outcome in report.totals.outcomes:
+        store = open_store(redis.url, outcome.namespace)
+        assert store.identity() is None, "the namespace is still there"
+        store.close()

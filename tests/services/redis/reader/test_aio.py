@@ -1,0 +1,469 @@
+"""The asyncio reader on real Redis: equal to the threaded one, repeatable, monotonic, safe to cancel."""
+
+import asyncio
+import gc
+import time
+
+import pytest
+import redis
+
+import tidegate
+import tidegate.aio
+from services.support.redis.cluster import RedisCluster
+from services.support.redis.sentinel import RedisSentinel
+from services.support.redis.server import RedisServer
+from services.support.workloads.random_versions import random_version, writer_on
+from tidegate.committers.operations.alias import checked_target, set_alias
+from tidegate.errors import (
+    ConfigError,
+    SnapshotExpiredError,
+    StoreNotVerifiedError,
+    StoreUnavailableError,
+    WaitTimeoutError,
+)
+from tidegate.options import parse_store
+from tidegate.sinks.redis.client import channel as redis_channel
+from tidegate.sinks.redis.client.channel import Channel, connected
+from tidegate.sinks.redis.client.settings import settings_of
+from tidegate.testing.example import Example
+
+DEADLINE_S = 30.0
+
+
+async def until(condition):
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        await asyncio.sleep(0.005)
+
+
+def run(writer, read, url=None, **options):
+    """Run ``read(gate)`` in an event loop of its own; nothing of it is left behind."""
+    endpoints = writer.driver.endpoints
+
+    async def main():
+        gate = await tidegate.aio.connect(url or endpoints.store, endpoints.namespace, options)
+        async with gate:
+            found = await asyncio.wait_for(read(gate), 100)
+        assert {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
+        return found
+
+    found = asyncio.run(main())
+    gc.collect()  # a connection that was not closed warns now
+    return found
+
+
+@pytest.fixture
+def writer(redis: RedisServer, tmp_path):
+    example = writer_on(redis.url, tmp_path)
+    yield example
+    example.driver.store.drop()
+    example.close()
+
+
+def counts(server):
+    """Calls so far by command."""
+    return {
+        name.removeprefix("cmdstat_"): found["calls"] for name, found in server.info("commandstats").items()
+    }
+
+
+# -- equal to the threaded reader -------------------------------------------------------------------
+
+
+def compare(writer, **options):
+    for seed in range(6):
+        random_version(writer, seed)
+    endpoints = writer.driver.endpoints
+
+    async def read(gate):
+        with tidegate.connect(endpoints.store, endpoints.namespace) as other:
+            assert await gate.version() == other.version() == 6
+            assert await gate.tables() == other.tables()
+            assert await gate.history() == other.history()
+            absent = {"aircraft": ["X"], "airports": ["X"], "legs": [("X", 1)], "notes": [b"X"]}
+            for version in [info.version for info in other.history()]:
+                with other.snapshot(version) as theirs:
+                    async with gate.snapshot(version) as mine:
+                        assert (mine.tables(), mine.decided_at) == (theirs.tables(), theirs.decided_at)
+                        for name in theirs.tables():
+                            rows = list(theirs.table(name).scan())
+                            assert [row async for row in mine.table(name).scan()] == rows
+                            keys = [*absent[name], *(key for key, _ in rows)]
+                            assert await mine.table(name).get_many(keys) == dict(rows)
+                            singles = await asyncio.gather(*(mine.table(name).get(key) for key in keys))
+                            assert singles == [theirs.table(name).get(key) for key in keys]
+                            assert await mine.table(name).schema() == theirs.table(name).schema()
+            for name in other.tables():
+                theirs = other.table(name).scan().to_arrow()
+                assert (await gate.table(name).scan().to_arrow()).equals(theirs)
+
+    run(writer, read, **options)
+
+
+@pytest.mark.parametrize("functions", [True, False])
+def test_all_reads_equal_the_threaded_readers(writer, functions):
+    compare(writer, functions=functions)
+
+
+def test_readers_by_an_alias_on_the_event_loop_while_it_flips(redis: RedisServer, tmp_path):
+    """Each snapshot is of one namespace; no connection is left of the one that nobody reads any more."""
+    names = [f"{tmp_path.name}-blue", f"{tmp_path.name}-green"]
+    alias, at = f"{tmp_path.name}-live", parse_store(redis.url)
+    writers = [Example(f"file://{tmp_path}/wal", redis.url, name) for name in names]
+    keys = [f"N{number}" for number in range(50)]
+    for writer, name in zip(writers, names, strict=True):
+        writer.write({"aircraft": {key: {"carrier": name, "flights": 1} for key in keys}})
+
+    def flip(turn):
+        set_alias(at, alias, checked_target(at, alias, names[turn % 2]))
+
+    async def read(gate, done):
+        seen = set()
+        while not done.is_set() or len(seen) < 2:
+            async with gate.snapshot() as snapshot:
+                found = await snapshot.table("aircraft").get_many(keys)
+                assert {row["carrier"] for row in found.values()} == {snapshot.namespace}
+                seen.add(snapshot.namespace)
+        return seen
+
+    async def main():
+        flip(0)
+        done = asyncio.Event()
+        async with await tidegate.aio.connect(redis.url, alias) as gate:
+            reading = [asyncio.create_task(read(gate, done)) for _ in range(3)]
+            turn = 0
+            while not all(each.done() for each in reading):
+                turn += 1
+                await asyncio.to_thread(flip, turn)
+                assert await gate.wait_for(1) == 1
+                if turn == 10:
+                    done.set()
+            return await asyncio.gather(*reading)
+
+    assert asyncio.run(main()) == [set(names)] * 3
+    gc.collect()  # a connection that was not closed warns now
+    for writer in writers:
+        writer.driver.store.drop()
+        writer.close()
+
+
+@pytest.mark.xdist_group("redis_cluster")
+def test_all_reads_equal_on_a_cluster(redis_cluster: RedisCluster, tmp_path):
+    writer = writer_on(redis_cluster.url, tmp_path)
+    compare(writer)
+    writer.driver.store.drop()
+    writer.close()
+
+
+@pytest.mark.xdist_group("redis_sentinel")
+def test_all_reads_equal_behind_sentinels_and_go_on_at_the_listed_primary(
+    redis_sentinel: RedisSentinel, tmp_path
+):
+    writer = writer_on(redis_sentinel.url, tmp_path)
+    compare(writer)
+
+    async def read(gate):
+        async with gate.snapshot() as snapshot:
+            before = await snapshot.table("aircraft").scan().to_arrow()
+            await asyncio.to_thread(redis_sentinel.failover)
+            with pytest.raises(StoreNotVerifiedError, match="restarted or was promoted"):
+                await snapshot.table("aircraft").get("N1")
+            await asyncio.to_thread(random_version, writer, 7)  # the writer compares it with the log
+            assert (await snapshot.table("aircraft").scan().to_arrow()).equals(before)
+        assert await gate.version() == 7
+
+    try:
+        run(writer, read)
+    finally:
+        redis_sentinel.heal()
+        writer.driver.store.drop()
+        writer.close()
+
+
+def test_by_tls_and_with_an_acl_user(private_redis, tmp_path):
+    server = private_redis(tls=True, users={"reader": "on >secret ~* &* +@all"})
+    settings = {name: server.tls_settings[name] for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")}
+    url = server.url_for("reader", "secret")
+
+    async def refused(where, options):
+        await tidegate.aio.connect(where, "flights", options)
+
+    with pytest.raises(ConfigError, match="no namespace"):
+        asyncio.run(refused(url, settings))
+    with pytest.raises(ConfigError, match="refuses this user") as caught:
+        asyncio.run(refused(server.url_for("reader", "wrong"), settings))
+    assert "wrong" not in str(caught.value)
+    with pytest.raises(StoreUnavailableError, match=r"no answer within 2\.0 s"):
+        asyncio.run(refused(url, {"timeout_s": 2}))  # it trusts nobody
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_nothing_is_left_of_a_tls_connection_to_a_silent_server(private_redis, asked):
+    """It would wait for the server's part of the end of TLS, longer than the loop goes on."""
+    server = private_redis(tls=True)
+    limits = {"socket_connect_timeout": 0.2, "socket_timeout": 0.2}
+    settings = settings_of(server.url, {**server.tls_settings, **limits})
+
+    async def main():
+        channel = Channel(await connected(settings.seeds[0], settings), limit_s=0.2)
+        await asyncio.to_thread(server.pause)
+        if asked:
+            with pytest.raises(redis.TimeoutError):
+                await channel.send((b"PING\r\n",))
+        await channel.close()
+
+    try:
+        asyncio.run(main())
+        gc.collect()  # a connection that was not closed warns now
+    finally:
+        server.resume()
+
+
+# -- one read, one call -----------------------------------------------------------------------------
+
+
+def test_a_get_of_a_snapshot_is_one_call(writer, redis):
+    random_version(writer, 1)
+
+    async def read(gate):
+        async with gate.snapshot() as snapshot:
+            table = snapshot.table(snapshot.tables()[0])
+            await asyncio.gather(
+                *(table.get(key) for key in ("N1", "N2", "N3"))
+            )  # the server's id is known now
+            before = counts(redis)
+            await asyncio.gather(*(table.get(f"N{n}") for n in range(200)))
+            after = counts(redis)
+        assert after["fcall_ro"] - before["fcall_ro"] == 200
+        assert after.get("fcall", 0) - before.get("fcall", 0) == 0
+
+    writer.write({"aircraft": {f"N{n}": {"carrier": "UA", "flights": n} for n in range(40)}})
+    run(writer, read)
+
+
+def test_many_tasks_share_few_connections(writer, redis):
+    writer.write({"aircraft": {f"N{n}": {"carrier": "UA", "flights": n} for n in range(200)}})
+
+    async def read(gate):
+        async with gate.snapshot() as snapshot:
+            table = snapshot.table("aircraft")
+            for _ in range(5):
+                found = await asyncio.gather(*(table.get(f"N{n % 200}") for n in range(1_000)))
+                assert [row["flights"] for row in found] == [n % 200 for n in range(1_000)]
+            (node,) = gate._reader.store._calls.servers._nodes.values()
+            mine = [line for line in redis.ask("CLIENT", "LIST").splitlines() if "name=many" in line]
+            assert len(node._channels) == len(mine) <= redis_channel.CONNECTIONS
+
+    run(writer, read, client_name="many")
+
+
+# -- snapshots --------------------------------------------------------------------------------------
+
+
+def test_i8_a_snapshot_answers_the_same_while_a_writer_goes_on(writer):
+    random_version(writer, 1)
+
+    async def read(gate):
+        async with gate.snapshot(lease_s=5) as snapshot:
+            tables = snapshot.tables()
+            before = [await snapshot.table(name).scan().to_arrow() for name in tables]
+            for seed in range(2, 8):
+                await asyncio.to_thread(random_version, writer, seed)
+                assert await gate.version() == seed
+                for name, rows in zip(tables, before, strict=True):
+                    assert (await snapshot.table(name).scan().to_arrow()).equals(rows)
+
+    run(writer, read)
+
+
+def test_i8_a_lease_is_renewed_and_given_back(writer):
+    random_version(writer, 1)
+    store = writer.driver.store
+
+    async def read(gate):
+        async with gate.snapshot(lease_s=1.0) as snapshot:
+            deadline = snapshot._lease.deadline
+            await until(lambda: snapshot._lease.deadline > deadline + 1.0)
+            assert [info.version for info in store.leases()] == [1]
+            snapshot.table(snapshot.tables()[0])
+        assert store.leases() == []
+        await gate.snapshot(lease_s=60)  # let go of: close gives it back, or it runs out
+
+    run(writer, read)
+
+
+def test_i8_a_retired_version_is_refused(writer):
+    for seed in range(3):
+        random_version(writer, seed)
+
+    async def read(gate):
+        snapshot = await gate.snapshot(version=1)
+        name = snapshot.tables()[0]
+        assert writer.driver.store.announce(3, max_layers=0) == 3  # which revokes the lease
+        assert await gate.version() == 3  # it hears of the horizon; a merge would be met by the floor
+        with pytest.raises(SnapshotExpiredError):
+            [row async for row in snapshot.table(name).scan()]
+        with pytest.raises(SnapshotExpiredError, match="oldest that can be read is 3"):
+            await gate.snapshot(version=2)
+        await snapshot.close()
+
+    run(writer, read)
+
+
+# -- waiting ----------------------------------------------------------------------------------------
+
+
+def test_wait_for_wakes_without_polling(writer, redis):
+    random_version(writer, 1)
+
+    async def read(gate):
+        with pytest.raises(WaitTimeoutError):
+            await gate.wait_for(2, timeout=0.05)
+        before = counts(redis)
+        waiting = [asyncio.ensure_future(gate.wait_for(2, timeout=DEADLINE_S)) for _ in range(50)]
+        # All of them look once, and one blocked read waits for all: then there is nothing to count.
+        await until(lambda: "xread" in redis.ask("CLIENT", "LIST"))
+        await asyncio.to_thread(random_version, writer, 2)
+        assert await asyncio.gather(*waiting) == [2] * 50
+        return counts(redis)["xread"] - before.get("xread", 0)
+
+    started = time.monotonic()
+    reads = run(writer, read)
+    assert reads <= 2 + 2 * (time.monotonic() - started)  # about one a second, whoever waits
+
+
+# -- cancellation -----------------------------------------------------------------------------------
+
+
+def test_cancelled_requests_never_give_their_replies_to_others(writer):
+    writer.write({"aircraft": {f"N{n}": {"carrier": "UA", "flights": n} for n in range(100)}})
+
+    async def read(gate):
+        async with gate.snapshot() as snapshot:
+            table = snapshot.table("aircraft")
+
+            async def one(n):
+                return (await table.get(f"N{n}"))["flights"]
+
+            for cancelled_after in range(12):
+                tasks = [asyncio.ensure_future(one(n)) for n in range(100)]
+                many = asyncio.ensure_future(table.get_many([f"N{n}" for n in range(100)]))
+                for _ in range(cancelled_after):
+                    await asyncio.sleep(0)
+                many.cancel()
+                for task in tasks[::3]:
+                    task.cancel()
+                found = await asyncio.gather(*tasks, return_exceptions=True)
+                for n, value in enumerate(found):
+                    assert value == n or (n % 3 == 0 and isinstance(value, asyncio.CancelledError))
+                assert await one(7) == 7
+            for node in gate._reader.store._calls.servers._nodes.values():
+                await until(lambda node=node: node._slots._value == redis_channel.FLIGHTS_MAX)
+                assert all(not channel.out for channel in node._channels)
+
+    run(writer, read)
+
+
+def test_two_hundred_gets_at_the_newest_version_at_once(writer):
+    writer.write({"aircraft": {f"N{n}": {"carrier": "UA", "flights": n} for n in range(200)}})
+
+    async def read(gate):
+        table = gate.table("aircraft")
+        found = await asyncio.gather(*(table.get(f"N{n}") for n in range(200)))
+        assert [row["flights"] for row in found] == list(range(200))
+
+    run(writer, read)
+
+
+# -- servers that go --------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_silent_is_an_error_in_time_and_closing_does_not_wait(private_redis, tmp_path):
+    server = private_redis()
+    writer = writer_on(server.url, tmp_path)
+    random_version(writer, 1)
+
+    async def read(gate):
+        table = gate.table((await gate.tables())[0])
+        server.pause()
+        try:
+            found = await asyncio.gather(*(table.get("N1") for _ in range(300)), return_exceptions=True)
+            assert {type(each) for each in found} == {StoreUnavailableError}
+        finally:
+            server.resume()
+        assert await gate.version() == 1
+
+    run(writer, read, timeout_s=0.5)
+    writer.close()
+
+
+def test_connections_that_the_server_closed_are_opened_anew(private_redis, tmp_path):
+    server = private_redis()
+    writer = writer_on(server.url, tmp_path)
+    writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+
+    async def read(gate):
+        async with gate.snapshot() as snapshot:
+            for _ in range(5):
+                server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                found = await asyncio.gather(*(snapshot.table("aircraft").get("N1") for _ in range(20)))
+                assert found == [{"carrier": "UA", "flights": 1}] * 20
+
+    run(writer, read)
+    writer.close()
+
+
+def test_a_restarted_server_that_is_not_listed_is_refused_until_it_was_compared(private_redis, tmp_path):
+    server = private_redis()
+    writer = writer_on(server.url, tmp_path)
+    writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+
+    async def read(gate):
+        async with gate.snapshot() as snapshot:
+            assert await snapshot.table("aircraft").get("N1")
+            server.kill()
+            await asyncio.to_thread(server.start)
+            for ask in (
+                lambda: snapshot.table("aircraft").get("N1"),
+                lambda: snapshot.table("aircraft").get_many(["N1", "N2", "N3"]),
+                snapshot.table("aircraft").scan().to_arrow,
+                lambda: gate.table("aircraft").get("N1"),
+            ):
+                with pytest.raises(StoreNotVerifiedError, match="was not compared with the log"):
+                    await ask()
+            writer.write({"aircraft": {"N2": {"carrier": "UA", "flights": 2}}})
+            assert await snapshot.table("aircraft").get("N1") == {"carrier": "UA", "flights": 1}
+        assert await gate.table("aircraft").get("N2") == {"carrier": "UA", "flights": 2}
+
+    run(writer, read)
+    writer.close()
+
+
+def test_0013_a_list_from_before_the_version_is_not_relied_on(writer):
+    """Two looks at the pointer whose answers come in the other order: the older list says nothing of v."""
+    random_version(writer, 1)
+
+    async def read(gate):
+        store = gate._reader.store
+        older = (await gate.version()) and store._known
+        random_version(writer, 2)
+        await gate.version()
+        store._known = older
+        assert store._listed_for(1)() == older.listed
+        assert store._listed_for(2)() == frozenset()
+        assert await store.get_many("aircraft", [b"x"], 2) is not None  # it looks again
+        assert store._known.pointer.visible == 2
+
+    run(writer, read)
+
+
+def test_a_dropped_namespace_is_told(writer):
+    random_version(writer, 1)
+
+    async def read(gate):
+        writer.driver.store.drop()
+        with pytest.raises(ConfigError, match="was dropped while it was open"):
+            await gate.version()
+
+    run(writer, read)

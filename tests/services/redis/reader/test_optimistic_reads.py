@@ -1,0 +1,176 @@
+"""A read of the newest version takes one round trip: it looks while it reads (decision 0042)."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tidegate
+import tidegate.aio
+from services.support.redis.group import RedisGroup
+from services.support.redis.proxy import RedisProxy
+from services.support.redis.server import RedisServer
+from services.support.workloads.random_versions import writer_on
+from tidegate.sinks.redis.client.functions import library_name
+
+ROOT = Path(tidegate.__file__).resolve().parents[2]
+FILES_MAX = 9
+"""How many files of the package a warm read of one key on one Redis server may pass."""
+LOOK, READ = (f"{library_name()}_{name}" for name in ("pointer", "read"))
+
+
+@pytest.fixture
+def writer(redis: RedisServer, tmp_path):
+    example = writer_on(redis.url, tmp_path)
+    yield example
+    example.driver.store.drop()
+    example.close()
+
+
+@pytest.fixture
+def proxy(redis: RedisServer) -> Iterator[RedisProxy]:
+    with RedisProxy(("127.0.0.1", redis.port)) as made:
+        yield made
+
+
+class InLoop:
+    """``tidegate.aio`` for a test that has no event loop: one of its own, in a thread."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._gate = self._run(tidegate.aio.connect(url, namespace))
+
+    def get(self, table: str, key: object) -> object:
+        return self._run(self._gate.table(table).get(key))
+
+    def get_many(self, table: str, keys: list[object]) -> object:
+        return self._run(self._gate.table(table).get_many(keys))
+
+    def close(self) -> None:
+        self._run(self._gate.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+
+class InThread:
+    def __init__(self, url: str, namespace: str) -> None:
+        self._gate = tidegate.connect(url, namespace)
+        self.close = self._gate.close
+
+    def get(self, table: str, key: object) -> object:
+        return self._gate.table(table).get(key)
+
+    def get_many(self, table: str, keys: list[object]) -> object:
+        return self._gate.table(table).get_many(keys)
+
+
+READERS = [InThread, InLoop]
+
+
+def flights(n):
+    return {"carrier": "UA", "flights": n}
+
+
+def url_of(proxy: RedisProxy) -> str:
+    host, port = proxy.address
+    return f"redis://{host}:{port}"
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_rows_are_asked_for_before_the_pointer_has_answered(kind, writer, proxy):
+    writer.write({"aircraft": {"N1": flights(1), "N2": flights(2)}})
+    reader = kind(url_of(proxy), writer.driver.endpoints.namespace)
+    wanted = {"N1": flights(1), "N2": flights(2)}
+    assert [reader.get_many("aircraft", ["N1", "N2"]) for _ in range(2)] == [
+        wanted,
+        wanted,
+    ]  # the server is known
+    for ask, answer, reads in (
+        (lambda: reader.get("aircraft", "N1"), flights(1), 1),
+        (lambda: reader.get_many("aircraft", ["N1", "N2"]), wanted, 2),
+    ):
+        answers: list[object] = []
+        seen = proxy.plain.count(f"FCALL_RO {READ}")
+        held = proxy.hold_reply("FCALL_RO", LOOK)
+        thread = threading.Thread(target=lambda ask=ask, answers=answers: answers.append(ask()))
+        thread.start()
+        held.arrived()
+        proxy.plain.wait_count(f"FCALL_RO {READ}", seen + reads)
+        assert not answers
+        held.release()
+        thread.join(60)
+        assert answers == [answer]
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_each_read_is_of_the_version_that_is_newest_then(kind, writer, redis):
+    """Of a version that was published meanwhile, retired ones between them, and of tables that it brought."""
+    writer.write({"aircraft": {"N1": flights(0)}})
+    reader = kind(redis.url, writer.driver.endpoints.namespace)
+    for n in range(1, 4):
+        assert reader.get("aircraft", "N1") == flights(n - 1)
+        writer.write(
+            {"aircraft": {"N1": flights(n), f"M{n}": flights(n)}, "legs": {("EWR", n): {"dest": "IAH"}}}
+        )
+        assert reader.get("legs", ("EWR", n)) == {"dest": "IAH"}
+        writer.write({"aircraft": {f"M{n}": None}})
+        assert reader.get_many("aircraft", ["N1", f"M{n}"]) == {"N1": flights(n)}
+    for n in range(10):  # more than are kept
+        writer.write({"aircraft": {"N1": flights(n)}})
+    writer.driver.store.announce(writer.driver.folded.last_version)
+    assert reader.get("aircraft", "N1") == flights(9)
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_on_a_cluster_too(kind, redis_cluster: RedisGroup, tmp_path):
+    """There pointer and rows are on several servers."""
+    writer = writer_on(redis_cluster.url, tmp_path)
+    rows = {f"N{n}": flights(n) for n in range(40)}
+    reader = None
+    try:
+        for version in range(1, 4):
+            rows[f"N{version}"] = flights(-version)
+            writer.write({"aircraft": rows})
+            reader = reader or kind(redis_cluster.url, writer.driver.endpoints.namespace)
+            for _ in range(2):
+                assert {key: reader.get("aircraft", key) for key in rows} == rows
+                assert reader.get_many("aircraft", list(rows)) == rows
+    finally:
+        if reader is not None:
+            reader.close()
+        writer.driver.store.drop()
+        writer.close()
+
+
+def test_a_warm_read_passes_few_files(writer):
+    """A read can be followed through the code in few files; docs/reading-the-code.md lists them."""
+    writer.write({"aircraft": {"N1": flights(1)}})
+    passed = set()
+
+    def note(frame, event, _):
+        if event == "call":
+            passed.add(Path(frame.f_code.co_filename))
+
+    with tidegate.connect(writer.driver.endpoints.store, writer.driver.endpoints.namespace) as gate:
+        table = gate.table("aircraft")
+        assert table.get("N1") == table.get("N1") == flights(1)  # its schema and its server are known now
+        sys.setprofile(note)
+        try:
+            table.get("N1")
+        finally:
+            sys.setprofile(None)
+    rooms = [ROOT / room for room in ("src", "sinks", "wal", "committers", "spark")]
+    own = {path for path in passed if any(path.resolve().is_relative_to(room) for room in rooms)}
+    assert {path.name for path in own} >= {"table.py", "flow.py", "calls.py"}
+    assert len(own) <= FILES_MAX, sorted(map(str, own))

@@ -1,0 +1,300 @@
+"""Rights in Redis: the lists of docs/redis.md are enough, hold nothing else, and keep out the rest.
+
+The users are made from the page itself, so that what it says is what is tried.
+"""
+
+import contextlib
+import re
+
+import pytest
+from redis.exceptions import NoPermissionError
+
+import tidegate
+from services.support.redis.query import Query, query_on
+from services.support.redis.rights import PAGE, PASSWORD, Users, guarded, login_of, rules_of
+from services.support.workloads.query import LINEAGE
+from support.driver_process import MARKER, MARKER_KEYS
+from tidegate.committers.commit import commit
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.verify import verify
+from tidegate.committers.repair.repair import repair
+from tidegate.errors import ConfigError, TidegateError
+from tidegate.sinks.aliases import Target
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import CatalogEntry, Identity, Stamp
+from tidegate.sinks.redis.aliases import RedisAliases
+from tidegate.sinks.redis.client import calls
+from tidegate.sinks.redis.client.functions import LIBRARY, library, library_name, names, source
+from tidegate.sinks.redis.client.install import install
+from tidegate.sinks.redis.client.replies import encoded
+from tidegate.sinks.rules.leases import Lease
+from tidegate.testing.arrow_barrier import ArrowBarrier, batch
+from tidegate.wal.record import BatchOrigin
+
+__all__ = ["guarded"]
+pytestmark = pytest.mark.xdist_group("redis-rights")
+
+
+EVAL = ("+evalsha", "+evalsha_ro", "+script|load")
+"""What the page lists instead of functions, for servers whose users trust each other."""
+UPKEEP = re.findall(r"`drop` also need `([^`]*)`", PAGE.read_text())[0].split()
+
+
+@pytest.fixture
+def users(guarded, tmp_path):
+    with query_on(guarded.url, tmp_path, timeout_s=5.0) as query:
+        yield Users(guarded, query)
+
+
+def a_life(query: Query, url: str, functions: bool) -> None:
+    """All that a writer does: make, open, commit, empty a table, retire, open again."""
+    driver = query.run(5, url, functions=functions)
+    query.retire(driver)
+    rows = {MARKER: {b"m%d" % at: b"5" for at in range(MARKER_KEYS)}}
+    barrier = ArrowBarrier(driver.log, rows, batch(LINEAGE, 5), driver.folded.key_groups)
+    barrier.starts = frozenset({MARKER})
+    commit(driver, barrier)
+    query.run(9, url, functions=functions)
+    query.retire(query.open(url, functions=functions))
+
+
+def reads(query: Query, url: str, functions: bool) -> None:
+    with tidegate.connect(url, query.namespace, query.options | {"functions": functions}) as gate:
+        version = gate.version()
+        with gate.snapshot() as snapshot:
+            assert snapshot.table(MARKER).get_many([b"m1"])
+            assert dict(snapshot.table(MARKER).scan())
+        assert [info.version for info in gate.history()][-1] == version
+        with pytest.raises(tidegate.WaitTimeoutError):
+            gate.wait_for(version=version + 1, timeout=0.2)
+
+
+def granted(user: str) -> set[str]:
+    return {rule[1:] for rule in re.findall(r"\+[\w|]+", rules_of(user, "flights"))}
+
+
+def test_the_rights_of_the_page_are_enough(users):
+    a_life(users.query, users.url("tidegate-writer"), functions=True)
+    reads(users.query, users.url("tidegate-reader"), functions=True)
+
+
+def test_where_users_trust_each_other_scripts_do_as_well(users):
+    users.server.ask("SCRIPT", "FLUSH")
+    a_life(users.query, users.url("tidegate-writer", None, "-fcall", "-fcall_ro", *EVAL), functions=True)
+    reader = users.url("tidegate-reader", None, *EVAL, f"(-@all ~{users.query.meta} +evalsha)")
+    reads(users.query, reader, functions=False)
+    assert all(f"`{' '.join(EVAL)}`" in PAGE.read_text() for _ in EVAL)
+
+
+def test_the_page_lists_no_right_that_nothing_needs(users):
+    query, server = users.query, users.server
+    with users.counted() as used:
+        a_life(query, server.url, functions=True)
+        query.store().lease(Lease("held", 9), 60.0)
+        query.store().announce(9)
+    assert granted("tidegate-writer") - {"info", "time"} <= used
+    server.ask("HSET", query.meta, "max_leases", 2)
+    server.ask("HSET", query.meta.replace("meta", "leases"), "ran-out", "8 1 2")
+    with users.counted() as used:
+        reads(users.query, users.server.url, functions=True)
+    assert granted("tidegate-reader") - {"info", "time"} <= used
+
+
+def test_every_command_of_every_function_is_granted_to_the_writer():
+    """Also those of branches that only a failover leads to."""
+    found = re.findall(r"redis\.p?call\(\s*'(\w+)'(?:, '([A-Z]+)')?", source())
+    called = {f"{name}|{more}".strip("|").lower() for name, more in found}
+    assert called >= {"hset", "xadd", "memory|usage"}
+    upkeep = {right.removeprefix("+") for right in UPKEEP}
+    assert called - granted("tidegate-writer") <= upkeep
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """The functions that were called."""
+    names: set[str] = set()
+
+    def noted(call, *args, **more):
+        names.add(call.name)
+        return encoded(call, *args, **more)
+
+    monkeypatch.setattr(calls, "encoded", noted)
+    return names
+
+
+def fill(url: str, query: Query) -> None:
+    """A store that is filled at version 6."""
+    with contextlib.closing(open_store(url, query.namespace, query.options)) as store:
+        store.create(Identity("filled", query.namespace, 1))
+        store.claim(9, "filler")
+        assert store.begin_fill(entry(6), 9) == 6
+        store.seal(Stamp(6, 1), {0: {}})
+        assert store.publish_filled(entry(6), 9)
+
+
+def test_every_function_runs_with_the_rights_of_who_calls_it(users, called):
+    """Enumerated from the library: a new function without a caller here is a failure."""
+    query = users.query
+    url = users.url("tidegate-writer", None, *UPKEEP)
+    a_life(query, url, functions=True)
+    driver = query.open(url)
+    store = driver.store
+    with store.comparing(driver.epoch):
+        store.missing(Stamp(9, 1), {0: {MARKER: 0}})
+        store.seal(Stamp(9, 1), {0: {}})
+    store._seals._together = False  # as on a Cluster
+    store.seal(Stamp(9, 1), {0: {}})
+    store.heartbeat(driver.epoch)
+    assert store.leases() == []
+    store.stamp(9)
+    store.discard([Stamp(99, 1, "lost")], driver.epoch)
+    store._space.asked([store._space.of_group(0, "note_moved")])  # as on a Cluster
+    left = f"tg:{{{query.namespace}/0}}:{MARKER}:r:token"
+    users.server.ask("HSET", left, "token", "")  # of a repair that died
+    store.vacuum(dry_run=True)
+    store.vacuum()
+    store.rows_of(MARKER, [b"m1"], 9)
+    assert verify(driver.log, store).findings == []
+    with store.comparing(driver.epoch):
+        store.keep_lost(0, 9)
+    users.server.ask("HDEL", f"tg:{{{query.namespace}/0}}:h", "u")  # begin_rebuild finds nothing whole
+    with contextlib.suppress(TidegateError):
+        repair(driver)
+    assert store.put_entries([entry(9)]) == 0  # it is there
+    assert not store.resume(entry(9), 9, driver.epoch, 9)  # the pointer is there
+    alias = RedisAliases(store._space.calls, "")
+    alias.set(query.namespace, Target(query.namespace, "uuid"))
+    assert alias.drop(query.namespace)
+    reads(query, users.url("tidegate-reader"), functions=True)
+    store.drop()
+    fill(url, query)
+    assert set(names()) - called == {"present"}  # that one is asked whenever a server is met
+
+
+@pytest.mark.parametrize("less", ["-fcall -evalsha", "-hscan", "-xadd"])
+def test_with_one_right_less_a_writer_is_refused_and_told(users, less):
+    url = users.url("tidegate-writer", None, *less.split())
+    with pytest.raises(ConfigError) as told:
+        a_life(users.query, url, functions=True)
+    assert PASSWORD not in str(told.value)
+
+
+def entry(version: int) -> CatalogEntry:
+    return CatalogEntry(version, "d", "a", BatchOrigin(LINEAGE, 0, 99, "f"), 1, {}, {})
+
+
+WRITES = {
+    "publish": lambda store: store.publish(entry(3), 9),
+    "claim": lambda store: store.claim(9, "reader"),
+    "heartbeat": lambda store: store.heartbeat(1),
+    "announce": lambda store: store.announce(2),
+    "seal": lambda store: store.seal(Stamp(3, 1), {0: {MARKER: 1}}),
+    "drop": lambda store: store.drop(),
+}
+
+
+def test_a_reader_cannot_move_the_pointer_nor_write_anything_but_its_lease(users):
+    query = users.query
+    query.run(2)
+    before = query.store().pointer()
+    url = users.url("tidegate-reader")
+    for name, write in WRITES.items():
+        with contextlib.closing(open_store(url, query.namespace, query.options)) as store:
+            with pytest.raises(TidegateError) as told:
+                write(store)
+            assert isinstance(told.value, ConfigError), name
+            assert PASSWORD not in str(told.value)
+    with contextlib.closing(open_store(url, query.namespace, query.options)) as store:
+        store.lease(Lease("mine", 2), 60.0)
+        store.release("mine")
+    after = query.store().pointer()
+    assert (after.visible, after.epoch, after.horizon) == (before.visible, before.epoch, before.horizon)
+    reads(query, url, functions=True)
+
+
+@pytest.mark.parametrize("user", ["tidegate-writer", "tidegate-reader"])
+def test_a_user_of_one_namespace_gets_nothing_of_another(users, user):
+    query = users.query
+    query.run(2)
+    for other in (query.namespace[:-1], f"{query.namespace}x"):
+        url = users.url(user, other)
+        store = query.store(url)
+        with pytest.raises(ConfigError):
+            store.pointer()
+        with pytest.raises(ConfigError):
+            open_namespace(query.driver(url), LINEAGE)
+    query.check(2)
+
+
+# -- functions belong to the whole server ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", ["tidegate-writer", "tidegate-reader"])
+def test_no_tenant_decides_what_another_one_runs(users, user):
+    """A library that a tenant replaces would run with the rights of whoever calls it."""
+    query, stolen = users.query, f"-- stolen\n{source()}"
+    query.run(2)
+    attacker = users.url(user, "tenant-a")
+    with users.server.client(**login_of(attacker)) as client:
+        for text in (library(), library().replace(source().encode(), stolen.encode())):
+            for replace in ((), ("REPLACE",)):
+                with pytest.raises(NoPermissionError):
+                    client.execute_command("FUNCTION", "LOAD", *replace, text)
+        for words in (("DELETE", library_name()), ("FLUSH",), ("RESTORE", b"x"), ("DUMP",), ("KILL",)):
+            with pytest.raises(NoPermissionError):
+                client.execute_command("FUNCTION", *words)
+    query.check(2)
+
+
+def test_the_administrator_sees_who_put_another_text_there(users):
+    admin = users.server.url_for("tidegate-admin", PASSWORD)
+    users.server.ask("FUNCTION", "LOAD", "REPLACE", library() + b"-- stolen\n")
+    try:
+        with pytest.raises(ConfigError, match="another text"):
+            install(admin, {}, remove_others=True, dry_run=False)
+    finally:
+        users.server.ask("FUNCTION", "DELETE", library_name())
+        install(admin, {}, remove_others=False, dry_run=False)
+
+
+def test_the_libraries_of_other_releases_stay_until_the_administrator_removes_them(users):
+    admin, other = users.server.url_for("tidegate-admin", PASSWORD), f"{LIBRARY}_0123456789abcdef"
+    users.server.ask("FUNCTION", "LOAD", library().replace(library_name().encode(), other.encode()))
+    for remove_others, dry_run in ((False, False), (True, True), (True, False)):
+        (found,) = install(admin, {}, remove_others=remove_others, dry_run=dry_run)
+        assert found[1:] == (True, (other,))
+    (found,) = install(admin, {}, remove_others=False, dry_run=False)
+    assert found[1:] == (True, ())
+
+
+def test_a_user_who_may_not_load_is_sent_to_the_administrator(users):
+    users.server.ask("FUNCTION", "DELETE", library_name())
+    try:
+        with pytest.raises(ConfigError, match="tidegate redis-functions") as told:
+            users.query.run(1, users.url("tidegate-writer"))
+        assert PASSWORD not in str(told.value)
+        assert not users.server.ask("EXISTS", users.query.meta)
+    finally:
+        install(users.server.url_for("tidegate-admin", PASSWORD), {}, remove_others=False, dry_run=False)
+    users.query.run(1, users.url("tidegate-writer"))
+
+
+def test_a_stream_that_is_ahead_is_written_anew_with_the_writers_rights(users):
+    """A failover may bring back a pointer that the stream of versions had passed."""
+    query, url = users.query, users.url("tidegate-writer")
+    driver = query.run(2, url)
+    users.server.ask("XADD", f"tg:{{{query.namespace}}}:versions", "5000-0", "visible", "5000")
+    query.commit(driver, 2, 3)
+    query.check(4)
+
+
+def test_a_reader_that_may_take_no_lease_reads_keys_of_the_newest_version(users):
+    query = users.query
+    query.run(2)
+    url = users.url("tidegate-reader")
+    users.server.ask("ACL", "SETUSER", "tidegate-reader", "clearselectors")
+    with tidegate.connect(url, query.namespace, query.options) as gate:
+        assert gate.version() == 2
+        assert gate.table(MARKER).get_many([b"m1"])
+        with pytest.raises(ConfigError), gate.snapshot():
+            pass

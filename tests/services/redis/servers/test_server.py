@@ -1,0 +1,436 @@
+"""The servers that other tests rely on: they keep what they acknowledged or lose what they are told to."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from redis import Redis
+from redis.cluster import ClusterNode
+from redis.cluster import RedisCluster as ClusterClient
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.sentinel import Sentinel
+
+from services.support.redis import config as redis_config
+from services.support.redis import server as redis_server
+from services.support.redis.cluster import RedisCluster, slot_of
+from services.support.redis.sentinel import MASTER, RedisSentinel
+from services.support.redis.server import RedisServer
+from services.support.servers import PortTakenError
+from support.wait import wait_until
+
+HERE = Path(__file__).parents[2]
+WAIT_S = 30
+
+
+def gone(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+# -- one server -----------------------------------------------------------------------------------------
+
+
+def test_a_namespace_goes_with_its_test(redis, namespace):
+    with redis.client() as client:
+        client.mset({f"a:{{{namespace}}}:{n}": n for n in range(2500)} | {"other": 1})
+        assert redis.forget(namespace) == 2500
+        assert redis.forget(namespace) == 0
+        assert client.delete("other") == 1
+
+
+@pytest.mark.parametrize("appendonly, kept", [("yes", "1"), ("no", None)])
+def test_killed_and_started_again(private_redis, appendonly, kept):
+    server = private_redis(settings={"appendonly": appendonly})
+    server.ask("SET", "key", 1)
+    first, port = server.pid, server.port
+    server.kill()
+    assert gone(first)
+    server.restart()
+    assert (server.port, server.ask("GET", "key")) == (port, kept)
+    server.ask("SET", "key", 2)
+    server.kill()
+    server.restart(empty=True)
+    assert (server.port, server.ask("GET", "key")) == (port, None)
+    server.ask("SET", "key", 3)
+    server.stop()
+    assert not server.alive()
+    server.settings["maxmemory"] = "77mb"
+    server.start()
+    assert server.ask("GET", "key") == ("3" if kept else None)
+    assert server.info("memory")["maxmemory"] == 77 * 2**20
+
+
+def test_paused(private_redis):
+    server = private_redis()
+    with server.client(socket_timeout=0.2) as client:
+        client.set("key", 1)
+        server.pause()
+        with pytest.raises(RedisTimeoutError):
+            client.get("key")
+        server.resume()
+    assert server.ask("GET", "key") == "1"
+    server.pause()
+    server.stop()  # a paused one ends too
+    assert gone(server.pid)
+
+
+def test_who_does_not_know_the_password(private_redis):
+    server = private_redis(password="p@ss/word")  # what a URL has to quote
+    assert Redis.from_url(server.url).ping()
+    with pytest.raises(AuthenticationError):
+        server.ask("PING", password=None, username=None)
+    with pytest.raises(AuthenticationError):
+        server.ask("PING", password="wrong")
+
+
+def test_users_of_an_acl_file(private_redis):
+    server = private_redis(users={"ann": "on >secret ~app:* +@read +@write"})
+    assert Redis.from_url(server.url_for("ann", "secret")).set("app:key", 1)
+    ann = {"username": "ann", "password": "secret"}
+    with pytest.raises(NoPermissionError):
+        server.ask("SET", "elsewhere", 1, **ann)
+    with pytest.raises(NoPermissionError):
+        server.ask("CONFIG", "GET", "dir", **ann)
+    with pytest.raises(AuthenticationError):
+        server.ask("PING", username=None, password=None)
+    server.kill()
+    server.restart()
+    assert server.ask("GET", "app:key", **ann) == "1"
+
+
+@pytest.mark.parametrize("clients", ["no", "yes"])
+def test_tls(private_redis, clients):
+    server = private_redis(tls=True, settings={"tls-auth-clients": clients})
+    assert server.ask("PING")
+    with pytest.raises(RedisConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+        server.ask("PING", ssl_ca_certs=None)
+    with pytest.raises(RedisError):
+        server.ask("PING", ssl=False)
+    assert Redis.from_url(server.url, **server.tls_settings).ping()
+    bare = Redis.from_url(server.url, ssl_ca_certs=server.tls_settings["ssl_ca_certs"])
+    if clients == "no":
+        assert bare.ping()
+    else:
+        with pytest.raises(RedisConnectionError):
+            bare.ping()
+
+
+def test_memory_that_is_full_and_commands_that_are_barred(private_redis):
+    server = private_redis(
+        settings={"maxmemory": "3mb", "maxmemory-policy": "noeviction"}, barred=["CONFIG", "FUNCTION"]
+    )
+    for command in (("CONFIG", "GET", "dir"), ("FUNCTION", "LIST")):
+        with pytest.raises(ResponseError, match="unknown command"):
+            server.ask(*command)
+    with pytest.raises(OutOfMemoryError):
+        fill(server)
+
+
+def fill(server):
+    with server.client() as client:
+        for n in range(100):
+            client.set(f"key{n}", "x" * 100_000)
+
+
+# -- Sentinel -------------------------------------------------------------------------------------------
+
+
+def as_told(sentinel, **settings):
+    """A client as users have it: it asks the Sentinels where the primary is."""
+    at = [("127.0.0.1", server.port) for server in sentinel.sentinels]
+    return Sentinel(at, socket_timeout=1).master_for(MASTER, decode_responses=True, **settings)
+
+
+@pytest.mark.xdist_group("redis_sentinel")
+@pytest.mark.slow
+def test_the_replica_is_promoted(redis_sentinel):
+    first = redis_sentinel.primary
+    client = as_told(redis_sentinel)
+    client.set("key", 1)
+    assert client.wait(1, WAIT_S * 1000) == 1
+    assert redis_sentinel.failover() is not first
+    assert redis_sentinel.replica is first
+    assert client.get("key") == "1"
+    second = redis_sentinel.primary
+    try:
+        assert redis_sentinel.kill_primary() is first
+        assert not second.alive()
+        assert as_told(redis_sentinel).get("key") == "1"
+    finally:
+        redis_sentinel.heal()
+    assert redis_sentinel.replica is second
+    assert second.ask("GET", "key") == "1"
+
+
+@pytest.mark.xdist_group("redis_sentinel")
+@pytest.mark.slow
+def test_a_primary_is_lost_with_its_last_writes(redis_sentinel):
+    old = redis_sentinel.primary
+    old.ask("SET", "early", 1)
+    redis_sentinel.wait_ready()
+    try:
+        new = redis_sentinel.lose_last_writes(lambda primary: primary.ask("SET", "last", 1))
+        assert new is not old
+        assert (new.ask("GET", "early"), new.ask("GET", "last")) == ("1", None)
+    finally:
+        redis_sentinel.heal()
+    assert old.ask("GET", "last") is None
+    assert redis_sentinel.failover() is old  # replication works again, both ways
+
+
+@pytest.mark.xdist_group("redis_sentinel")
+@pytest.mark.slow
+def test_a_primary_that_hangs_is_replaced(redis_sentinel):
+    old = redis_sentinel.primary
+    redis_sentinel.pause(old)
+    try:
+        assert redis_sentinel.wait_promoted(old) is not old
+    finally:
+        redis_sentinel.heal()
+    assert redis_sentinel.replica is old
+
+
+@pytest.mark.slow
+def test_sentinels_with_a_password(tmp_path):
+    with RedisSentinel(tmp_path / "sentinel", password="secret") as servers:
+        assert as_told(servers, password="secret").set("key", 1)
+        assert servers.url.startswith("redis+sentinel://:secret@127.0.0.1:")
+        with pytest.raises(AuthenticationError):
+            as_told(servers).get("key")
+        servers.stop()
+        servers.start()
+        assert servers.primary.ask("GET", "key") == "1"
+
+
+# -- Cluster --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tagged(redis_cluster):
+    """A client of the cluster, which is whole, and a hash tag with 250 keys."""
+    redis_cluster.wait_ready()
+    at = [ClusterNode("127.0.0.1", server.port) for server in redis_cluster.servers]
+    client = ClusterClient(startup_nodes=at, decode_responses=True, socket_timeout=1)
+    for n in range(250):
+        client.set(f"{{tag}}{n}", n)
+    yield client
+    client.close()
+    for server in redis_cluster.primaries():
+        server.ask("FLUSHALL")
+
+
+def values(client):
+    return [client.get(f"{{tag}}{n}") for n in range(250)]
+
+
+ALL = [str(n) for n in range(250)]
+
+
+@pytest.mark.xdist_group("redis_cluster")
+@pytest.mark.slow
+def test_a_slot_moves_while_it_is_used(redis_cluster, tagged):
+    old = redis_cluster.primary_of("{tag}")
+    new = next(server for server in redis_cluster.primaries() if server is not old)
+    slot = slot_of("{tag}")
+    with redis_cluster.moving(slot, new):
+        here, there = (server.ask("CLUSTER", "COUNTKEYSINSLOT", slot) for server in (old, new))
+        assert (here, there) == (125, 125)
+        assert values(tagged) == ALL
+        tagged.set("{tag}new", 1)
+        with pytest.raises(ResponseError, match="rehashing of slot"):
+            old.ask("MGET", *[f"{{tag}}{n}" for n in range(250)])
+    assert redis_cluster.primary_of("{tag}") is new
+    assert values(tagged) == ALL
+    assert old.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 0
+    redis_cluster.move_slot(slot, old)
+    assert (values(tagged), tagged.get("{tag}new")) == (ALL, "1")
+    redis_cluster.wait_ready()
+
+
+@pytest.mark.xdist_group("redis_cluster")
+@pytest.mark.slow
+def test_a_replica_takes_over(redis_cluster, tagged):
+    old = redis_cluster.primary_of("{tag}")
+    (replica,) = redis_cluster.replicas_of(old)
+    redis_cluster.wait_ready()
+    try:
+        redis_cluster.kill(old)
+        redis_cluster.promote(replica)
+        assert redis_cluster.primary_of("{tag}") is replica
+        assert values(tagged) == ALL
+    finally:
+        redis_cluster.heal()
+    assert redis_cluster.replicas_of(replica) == [old]
+    redis_cluster.promote(old)  # in order: both live
+    redis_cluster.wait_ready()
+    assert redis_cluster.primary_of("{tag}") is old
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("redis_cluster")
+def test_a_replica_takes_over_by_itself(redis_cluster, tagged):
+    old = redis_cluster.primary_of("{tag}")
+    redis_cluster.wait_ready()
+    redis_cluster.kill(old)
+
+    def replaced():
+        try:
+            return redis_cluster.primary_of("{tag}") is not old
+        except RuntimeError:  # nobody owns the slot now
+            return False
+
+    try:
+        wait_until(replaced, "another node has the slot", WAIT_S)
+        assert values(tagged) == ALL
+    finally:
+        redis_cluster.heal()
+    assert len(redis_cluster.primaries()) == 3
+
+
+@pytest.mark.xdist_group("redis_cluster")
+@pytest.mark.slow
+def test_a_primary_comes_back_empty(redis_cluster, tagged):
+    primary = redis_cluster.primary_of("{tag}")
+    other = next(server for server in redis_cluster.primaries() if server is not primary)
+    survives = next(key for key in map(str, range(1000)) if redis_cluster.primary_of(key) is other)
+    tagged.set(survives, 1)
+    redis_cluster.wait_ready()
+    redis_cluster.restart_empty(primary)
+    assert redis_cluster.primary_of("{tag}") is primary
+    assert values(tagged) == [None] * 250
+    assert tagged.get(survives) == "1"
+
+    def replicas_hold():
+        return [replica.ask("DBSIZE") for replica in redis_cluster.replicas_of(primary)]
+
+    wait_until(lambda: replicas_hold() == [0], "its replica is empty too", WAIT_S)
+
+
+# -- they start, and they end ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [RedisServer, RedisSentinel, RedisCluster])
+def test_a_port_that_was_taken_meanwhile(tmp_path, monkeypatch, make):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        free_ports, asked = redis_server.free_ports, []
+
+        def first_taken(count):
+            asked.append(count)
+            return [*free_ports(count - 1), taken] if len(asked) == 1 else free_ports(count)
+
+        for module in ("server", "group"):
+            monkeypatch.setattr(f"services.support.redis.{module}.free_ports", first_taken)
+        with make(tmp_path / "redis") as made:
+            assert len(asked) >= 2  # whoever else is on this machine may take one, too
+            assert str(taken) not in made.url
+
+
+def test_another_server_at_the_port_is_not_taken_for_ours(redis, tmp_path):
+    ours = RedisServer(tmp_path / "redis")
+    ours.take_port(redis.port)
+    ours.launch()
+    with pytest.raises(PortTakenError):
+        wait_until(ours.answers, "it never does", WAIT_S)
+    ours.stop()
+
+
+STARTS = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from services.support.redis.sentinel import RedisSentinel
+with RedisSentinel(Path(sys.argv[2])) as servers:
+    print(*[server.pid for server in servers.servers], flush=True)
+    time.sleep(600)
+"""
+
+
+def test_no_server_outlives_the_process_that_started_it(tmp_path):
+    command = [sys.executable, "-c", STARTS, HERE.parent, tmp_path / "redis"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        pids = list(map(int, starter.stdout.readline().split()))
+        assert len(pids) == 5
+        assert not any(map(gone, pids))
+        starter.kill()
+    wait_until(lambda: all(map(gone, pids)), "the servers end", WAIT_S)
+
+
+@pytest.mark.parametrize(
+    "kind, prefix",
+    [
+        ("redis", "redis://127.0.0.1:"),
+        ("sentinel", "redis+sentinel://127.0.0.1:"),
+        ("cluster", "redis+cluster://127.0.0.1:"),
+    ],
+)
+def test_run_gives_the_url(kind, prefix):
+    code = "import sys; print(sys.argv[1]); sys.exit(7)"
+    command = [sys.executable, HERE / "run.py", kind, "--", sys.executable, "-c", code, "{redis}"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 7
+    assert done.stdout.startswith(prefix)
+
+
+@pytest.mark.slow
+def test_run_gives_both_urls():
+    code = "import sys; print(*sys.argv[1:])"
+    asked = [HERE / "run.py", "kafka", "redis", "--", sys.executable, "-c", code, "{kafka}", "{redis}"]
+    done = subprocess.run([sys.executable, *asked], stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0
+    kafka, redis = done.stdout.split()
+    assert kafka.startswith("kafka://127.0.0.1:")
+    assert redis.startswith("redis://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    "wrong", [["redis", "sentinel", "--", "true"], ["redis", "--"], ["redis", "true"], ["--"]]
+)
+def test_run_says_how_it_is_used(wrong):
+    done = subprocess.run(
+        [sys.executable, HERE / "run.py", *wrong], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "run.py kafka redis --" in done.stderr
+
+
+# -- where the program comes from -----------------------------------------------------------------------
+
+
+def test_without_redis_it_is_said_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TIDEGATE_REDIS_SERVER", raising=False)
+    with pytest.raises(RuntimeError, match="apt-get install -y redis-server"):
+        RedisServer(tmp_path / "redis").start()
+
+
+def test_another_program_or_one_that_is_too_old(monkeypatch, tmp_path):
+    monkeypatch.setenv("TIDEGATE_REDIS_SERVER", str(tmp_path / "missing"))
+    with pytest.raises(RuntimeError, match=f"{tmp_path}/missing was not found"):
+        redis_config.redis_program()
+    old = tmp_path / "old"
+    old.write_text('#!/bin/sh\necho "Redis server v=6.2.7 sha=00000000:0"\n')
+    old.chmod(0o755)
+    monkeypatch.setenv("TIDEGATE_REDIS_SERVER", str(old))
+    with pytest.raises(RuntimeError, match=r"old is 6\.2\.7"):
+        redis_config.redis_program()
+
+
+def test_what_a_server_said_that_did_not_start(tmp_path):
+    with pytest.raises(RuntimeError, match="no-such-setting"):
+        RedisServer(tmp_path / "redis", settings={"no-such-setting": "1"}).start()

@@ -1,0 +1,1 @@
+"""Servers, proxies and workloads that tests on real servers share."""

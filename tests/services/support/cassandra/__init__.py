@@ -1,0 +1,1 @@
+"""Cassandra nodes, their proxy, and queries on them."""

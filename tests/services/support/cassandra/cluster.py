@@ -1,0 +1,172 @@
+"""Several Cassandra nodes that know each other, at 127.0.0.1, 127.0.0.2 and so on, with the same ports."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cassandra import ConsistencyLevel
+from cassandra.query import SimpleStatement
+
+from services.support.cassandra.config import SMALL_JVM, Ports
+from services.support.cassandra.server import ABSENT, KEYSPACE, START_S, CassandraServer, quiet_driver
+from services.support.servers import free_ports, on_free_ports
+from support.wait import wait_until
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+# On each of three nodes there is a copy of it: all must be alive, as the node that is asked sees it.
+OF_ALL = SimpleStatement(
+    "SELECT keyspace_name FROM system_distributed.view_build_status", consistency_level=ConsistencyLevel.ALL
+)
+
+
+class CassandraCluster:
+    """``nodes`` are all seeds: none waits for another one's data at its start."""
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 3,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        jvm: Sequence[str] = SMALL_JVM,
+    ) -> None:
+        self.folder = folder
+        addresses = [f"127.0.0.{n + 1}" for n in range(nodes)]
+        name = f"tests-{uuid.uuid4().hex}"
+        self.nodes = [
+            CassandraServer(
+                folder,
+                f"node-{n}",
+                address=address,
+                seeds=addresses,
+                cluster_name=name,
+                settings=settings,
+                jvm=jvm,
+            )
+            for n, address in enumerate(addresses)
+        ]
+        self._paused: set[str] = set()
+
+    # -- where clients go -------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        return self.nodes[0].port
+
+    @property
+    def url(self) -> str:
+        """The keyspace in it is made by whoever needs it."""
+        return self.url_for(KEYSPACE)
+
+    def url_for(self, keyspace: str) -> str:
+        hosts = ",".join(f"{node.address}:{node.port}" for node in self.nodes)
+        return f"cassandra://{hosts}/{keyspace}"
+
+    def ask(self, cql: str, *values: object) -> list[Any]:
+        """The rows that answer one statement, from the first node that runs."""
+        return self.running()[0].ask(cql, *values)
+
+    # -- start and stop ---------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self) -> None:
+        """Start all, on the data that they have, and wait until each sees all others alive."""
+        if self.nodes[0].ports:
+            self._launch(self.nodes)
+            self.wait_whole()
+        else:
+            on_free_ports(self._start_anew)
+
+    def _start_anew(self) -> None:
+        ports = Ports(*free_ports(len(Ports._fields), *(node.address for node in self.nodes)))
+        for node in self.nodes:
+            node.take_ports(ports)
+        try:
+            self._launch(self.nodes)
+            self.wait_whole()
+        except BaseException:
+            self.end()
+            raise
+
+    def _launch(self, nodes: Sequence[CassandraServer]) -> None:
+        for node in nodes:
+            node.launch()
+        wait_until(lambda: all(node.answers() for node in nodes), "all nodes answer", START_S)
+
+    def wait_whole(self) -> None:
+        """Return when all run, and each sees all alive and knows the same tables; TimeoutError."""
+        wait_until(self.whole, "the cluster is whole", START_S)
+
+    def whole(self) -> bool:
+        return len(self.running()) == len(self.nodes) and all(map(self._sees_all, self.nodes))
+
+    def _sees_all(self, node: CassandraServer) -> bool:
+        with quiet_driver(), contextlib.suppress(*ABSENT), node.session(timeout_s=5) as session:
+            mine = session.execute("SELECT schema_version FROM system.local").one()
+            others = list(session.execute("SELECT peer, schema_version FROM system.peers_v2"))
+            if len(others) < len(self.nodes) - 1 or {row.schema_version for row in others} - {*mine}:
+                return False
+            session.execute(OF_ALL)
+            return True
+        return False
+
+    def stop(self) -> None:
+        """End all, in order if they can; their files stay."""
+        for node in self.nodes:
+            node.stop()
+        self._paused.clear()
+
+    def end(self) -> None:
+        """End all at once: nobody needs their files, or they must do as they are."""
+        for node in self.nodes:
+            node.end()
+        self._paused.clear()
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def kill(self, n: int) -> None:
+        """SIGKILL node ``n``, and wait until it is gone."""
+        self.nodes[n].kill()
+        self._paused.discard(self.nodes[n].name)
+
+    def restart(self, n: int) -> None:
+        """Start node ``n`` again, and wait until it answers; when it was the last that was missing, until
+        each sees all others alive."""
+        self.nodes[n].start()
+        if len(self.running()) == len(self.nodes):
+            self.wait_whole()
+
+    def pause(self, n: int) -> None:
+        """SIGSTOP, until ``resume`` or ``heal``."""
+        self.nodes[n].pause()
+        self._paused.add(self.nodes[n].name)
+
+    def resume(self, n: int) -> None:
+        self.nodes[n].resume()
+        self._paused.discard(self.nodes[n].name)
+
+    def running(self) -> list[CassandraServer]:
+        """Those that live and are not paused."""
+        return [node for node in self.nodes if node.alive() and node.name not in self._paused]
+
+    def heal(self) -> None:
+        """Bring back all that was paused or killed, and wait until each sees all others alive."""
+        for n in range(len(self.nodes)):
+            self.resume(n)
+        self._launch([node for node in self.nodes if not node.alive()])
+        self.wait_whole()
+
+    def kept(self) -> list[Path]:
+        return [file for node in self.nodes for file in node.kept()]

@@ -1,0 +1,297 @@
+"""A real Cassandra node on this machine, no container: ``with CassandraServer(folder) as cassandra: ...``.
+
+Several of them: ``cluster.py``. None outlives the process that started it (``leak_guard.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import signal
+import socket
+import ssl
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from cassandra import DriverException, RequestExecutionException, Timeout
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.policies import WhiteListRoundRobinPolicy
+
+from services.support.cassandra.config import ADMIN, SMALL_JVM, Ports, command, configuration
+from services.support.certificates import make_certificates
+from services.support.leak_guard import Guarded
+from services.support.servers import end_all, free_ports, on_free_ports, pause, raise_ended
+from support.wait import wait_until
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+KEYSPACE = "tidegate"
+# A node takes 6 s of CPU time; three on two cores with 20 other processes took 51 s, one beside 35 took 150.
+START_S = 280.0
+STOP_S = 10.0
+ASK_S = 30.0
+# What asking a node that comes or goes may raise.
+ABSENT = (NoHostAvailable, DriverException, RequestExecutionException, Timeout, OSError)
+
+
+class CassandraServer:
+    """One node; its files are in ``folder``, named ``name``.
+
+    settings: of cassandra.yaml, over ``cassandra_config.COMMON``.
+    users: names and passwords; nobody gets in without. All may do all, until ``settings`` name an authorizer.
+    tls: clients come by TLS only; mutual: with a certificate of their own.
+    A node of several has an ``address`` of its own, the ``seeds`` of all and the ``cluster_name`` of all.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "cassandra",
+        *,
+        address: str = "127.0.0.1",
+        seeds: Sequence[str] = (),
+        cluster_name: str = "",
+        settings: Mapping[str, Any] | None = None,
+        users: Mapping[str, str] | None = None,
+        tls: bool = False,
+        mutual: bool = False,
+        jvm: Sequence[str] = SMALL_JVM,
+    ) -> None:
+        self.folder, self.name, self.address = folder, name, address
+        self.settings = dict(settings or {})
+        self.ports: Ports | None = None
+        self._users, self._tls, self._mutual = dict(users or {}), tls or mutual, mutual
+        self._seeds, self._jvm = tuple(seeds) or (address,), tuple(jvm)
+        # Nobody else's: a node that answers by this name is one of ours.
+        self._cluster_name = cluster_name or f"tests-{uuid.uuid4().hex}"
+        self._process: Guarded | None = None
+
+    # -- where clients go -------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        assert self.ports is not None, f"{self.name} was not started"
+        return self.ports.client
+
+    @property
+    def url(self) -> str:
+        """The keyspace in it is made by whoever needs it."""
+        return self.url_for(KEYSPACE)
+
+    def url_for(self, keyspace: str) -> str:
+        """With the first of the users; what TLS needs is in ``tls_settings``."""
+        return f"cassandra://{self.login}{self.address}:{self.port}/{keyspace}"
+
+    @property
+    def login(self) -> str:
+        """The first of the users, as a URL has it before the address."""
+        first = list(self._users.items())[:1]
+        return "".join(f"{quote(user, safe='')}:{quote(password, safe='')}@" for user, password in first)
+
+    @property
+    def certificates(self) -> Path:
+        """The folder of ca.pem, which clients have to trust, client.pem and client.key (tls)."""
+        return self.folder / "tls"
+
+    @property
+    def tls_settings(self) -> dict[str, str]:
+        """What a client needs besides a URL, as tidegate names it: whom to trust, and its own certificate."""
+        files = {"ca_certs": "ca.pem", "certfile": "client.pem", "keyfile": "client.key"}
+        return {f"ssl_{name}": str(self.certificates / file) for name, file in files.items()}
+
+    @contextlib.contextmanager
+    def session(
+        self, keyspace: str | None = None, *, timeout_s: float = ASK_S, user: str = ""
+    ) -> Iterator[Session]:
+        """A client of the tests' own that talks to this node alone, and is closed at the end. It may do all,
+        or what ``user`` may."""
+        profile = ExecutionProfile(WhiteListRoundRobinPolicy([self.address]), request_timeout=timeout_s)
+        client = Cluster(
+            [self.address],
+            port=self.port,
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            protocol_version=4,
+            auth_provider=self._auth(user),
+            ssl_context=self._client_tls(),
+            connect_timeout=timeout_s,
+            control_connection_timeout=timeout_s,
+        )
+        try:
+            yield client.connect(keyspace)
+        finally:
+            client.shutdown()
+
+    def ask(self, cql: str, *values: object, timeout_s: float = ASK_S) -> list[Any]:
+        """The rows that answer one statement (``%s`` for values), over a connection of its own."""
+        with self.session(timeout_s=timeout_s) as session:
+            return list(session.execute(cql, values or None))
+
+    def _auth(self, user: str) -> PlainTextAuthProvider | None:
+        name, password = (user, self._users[user]) if user else ADMIN
+        return PlainTextAuthProvider(name, password) if self._users else None
+
+    def _client_tls(self) -> ssl.SSLContext | None:
+        if not self._tls:
+            return None
+        context = ssl.create_default_context(cafile=self.certificates / "ca.pem")
+        context.load_cert_chain(self.certificates / "client.pem", self.certificates / "client.key")
+        # The node's own may be one that is over its time.
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
+    # -- start and stop ---------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def start(self) -> None:
+        """Start it, on the data that it has, and wait until it answers. The ports stay the same for life."""
+        if self.ports:
+            self.launch()
+            self._await()
+        else:
+            on_free_ports(self._start_anew)
+
+    def _start_anew(self) -> None:
+        self.take_ports(Ports(*free_ports(len(Ports._fields), self.address)))
+        self.launch()
+        self._await()
+
+    def take_ports(self, ports: Ports) -> None:
+        """Before the first start: nothing is left of a try on other ports."""
+        self.ports = ports
+        shutil.rmtree(self.data_folder, ignore_errors=True)
+        self._log.unlink(missing_ok=True)
+
+    def _await(self) -> None:
+        try:
+            wait_until(self.answers, f"{self.name} answers", START_S)
+            self._make_users()
+        except BaseException:
+            self.end()
+            raise
+
+    def _make_users(self) -> None:
+        for user, password in self._users.items():
+            role = "CREATE ROLE IF NOT EXISTS {} WITH LOGIN = true AND PASSWORD = %s"
+            self.ask(role.format(f'"{user}"'), password)
+
+    def launch(self) -> None:
+        """Start it and do not wait: ``answers`` says when it is there."""
+        assert not self.alive(), f"{self.name} runs"
+        assert self.ports is not None
+        (self.data_folder / "tmp").mkdir(parents=True, exist_ok=True)
+        if self._tls and not self.certificates.exists():
+            make_certificates(self.certificates)
+        told = configuration(
+            self._cluster_name,
+            self.address,
+            self.ports,
+            self._seeds,
+            self.settings,
+            logins=bool(self._users),
+            tls=self.certificates if self._tls else None,
+            mutual=self._mutual,
+        )
+        self._configuration.write_text(told)
+        self._process = Guarded(command(self._configuration, self.data_folder, self._jvm), self._log)
+
+    def answers(self) -> bool:
+        """Whether it is this cluster's node that answers clients. Raises when it has ended."""
+        if not self.alive():
+            code = self._process.exit_code if self._process else None
+            raise_ended(f"Cassandra node {self.name} (exit code {code})", self.log_text()[-5000:])
+        if not self._listens():
+            return False
+        with quiet_driver(), contextlib.suppress(*ABSENT):
+            told = self.ask("SELECT cluster_name FROM system.local", timeout_s=2)
+            return bool(told[0].cluster_name == self._cluster_name)
+        return False
+
+    def _listens(self) -> bool:
+        """Cheaper than a client of the driver's."""
+        with contextlib.suppress(OSError), socket.create_connection((self.address, self.port), timeout=1):
+            return True
+        return False
+
+    def stop(self) -> None:
+        """End it in order if it can, with nothing left to replay; its files stay."""
+        if self._process:
+            self.resume()
+            end_all([self._process], STOP_S)
+
+    def end(self) -> None:
+        """End it at once: nobody needs its files, or they must do as they are."""
+        if self._process:
+            self._process.kill()
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        assert self._process is not None
+        self._process.kill()
+
+    def restart(self) -> None:
+        """Start it again on the same ports, with its data, and wait until it answers."""
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay open and nothing is answered."""
+        assert self._process is not None
+        pause(self._process)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.signal(signal.SIGCONT)
+
+    # -- the process and its files ----------------------------------------------------------------
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.alive()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def data_folder(self) -> Path:
+        return self.folder / self.name
+
+    def log_text(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def kept(self) -> list[Path]:
+        """What tells of a failure: the log and what the node was told."""
+        return [file for file in (self._log, self._configuration) if file.exists()]
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def _configuration(self) -> Path:
+        return self.folder / f"{self.name}.yaml"
+
+
+@contextlib.contextmanager
+def quiet_driver() -> Iterator[None]:
+    """The driver logs each failure to connect; while a node starts that is no news."""
+    logger = logging.getLogger("cassandra")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,1 @@
+"""Kafka brokers, their proxy, and queries on them."""

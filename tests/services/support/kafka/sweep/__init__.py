@@ -1,0 +1,1 @@
+"""The crash sweep with the log on Kafka."""

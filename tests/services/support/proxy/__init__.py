@@ -1,0 +1,1 @@
+"""The TCP proxy: what is common to all protocols."""

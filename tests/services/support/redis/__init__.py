@@ -1,0 +1,1 @@
+"""Redis servers, their proxy, and queries on them."""

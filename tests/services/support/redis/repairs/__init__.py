@@ -1,0 +1,1 @@
+"""Random interleavings of repairs on Redis."""

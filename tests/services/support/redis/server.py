@@ -1,0 +1,271 @@
+"""Real Redis servers on this machine, without containers: ``with RedisServer(folder) as redis: ...``.
+
+Several of them with Sentinels, or as a Cluster: ``sentinel.py``, ``cluster.py``. None outlives
+the process that started it (``leak_guard.py``).
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from services.support.certificates import make_certificates
+from services.support.leak_guard import Guarded
+from services.support.redis.config import ADMIN, configuration, redis_program
+from services.support.servers import end_all, free_ports, on_free_ports, pause, raise_ended
+from support.wait import wait_until
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+STOP_S = 5.0
+
+
+class RedisServer:
+    """One process; its files are in ``folder``, named ``name``.
+
+    settings: lines of redis.conf over ``config.COMMON``, such as ``{"appendonly": "no"}``.
+    password: of the default user; or users: name and ACL rules (``on >secret ~app:* +@all``) of an ACL file,
+    which has an admin of the tests besides, and the default user off.
+    tls: clients come by TLS only, with a certificate of their own or without (``tls-auth-clients`` decides).
+    barred: commands that the server does not know (``rename-command``).
+    program: another one than ``config.redis_program``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "redis",
+        *,
+        settings: Mapping[str, str] | None = None,
+        password: str | None = None,
+        users: Mapping[str, str] | None = None,
+        tls: bool = False,
+        barred: Sequence[str] = (),
+        sentinel: bool = False,
+        program: str | None = None,
+    ) -> None:
+        self.folder, self.name = folder, name
+        self.settings = dict(settings or {})
+        self.port = 0
+        self._password, self._users, self._tls = password, dict(users or {}), tls
+        self._barred, self._sentinel, self._program = tuple(barred), sentinel, program
+        self._process: Guarded | None = None
+        self._told = ""
+
+    # -- where clients go -------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """With the login; what TLS needs is in ``tls_settings``."""
+        return self.url_for(*self._login())
+
+    def url_for(self, user: str | None, password: str | None) -> str:
+        login = f"{quote(user or '', safe='')}:{quote(password, safe='')}@" if password else ""
+        return f"{'rediss' if self._tls else 'redis'}://{login}{self.address}"
+
+    @property
+    def certificates(self) -> Path:
+        """The folder of ca.pem, which clients have to trust, client.pem and client.key (tls)."""
+        return self.folder / "tls"
+
+    @property
+    def client_settings(self) -> dict[str, Any]:
+        """What a redis-py client needs to get in and may do all."""
+        user, password = self._login()
+        found: dict[str, Any] = {"host": "127.0.0.1", "port": self.port}
+        if password:
+            found |= {"username": user, "password": password}
+        if self._tls:
+            found |= {"ssl": True, "ssl_check_hostname": False, **self.tls_settings}  # tests change the name
+        return found
+
+    @property
+    def tls_settings(self) -> dict[str, str]:
+        """What a client needs besides a URL, as redis-py names it: whom to trust, and its own certificate."""
+        files = {"ca_certs": "ca.pem", "certfile": "client.pem", "keyfile": "client.key"}
+        return {f"ssl_{name}": str(self.certificates / file) for name, file in files.items()}
+
+    def client(self, **settings: Any) -> redis.Redis:
+        """A client of the tests' own, with str for bytes; it tries each command once. Who asks closes it."""
+        once: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "decode_responses": True}
+        return redis.Redis(**(self.client_settings | once | settings))
+
+    def ask(self, *command: object, **settings: Any) -> Any:
+        """The answer to one command, over a connection of its own."""
+        with self.client(**settings) as client:
+            return client.execute_command(*command)
+
+    def info(self, section: str) -> dict[str, Any]:
+        return dict(self.ask("INFO", section))
+
+    def forget(self, text: str) -> int:
+        """Delete the keys that have ``text`` in them, such as a namespace; how many there were."""
+        with self.client(decode_responses=False) as client:
+            keys = list(client.scan_iter(f"*{text}*", count=1000))
+            return sum(client.unlink(*keys[n : n + 1000]) for n in range(0, len(keys), 1000))
+
+    def _login(self) -> tuple[str | None, str | None]:
+        return ADMIN if self._users else (None, self._password)
+
+    # -- start and stop ---------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, on the data that it has, and wait until it answers. The port stays the same for life."""
+        if self.port:
+            self.launch()
+            self._await()
+        else:
+            on_free_ports(self._start_anew)
+
+    def _start_anew(self) -> None:
+        self.take_port(*free_ports(1))
+        self.launch()
+        self._await()
+
+    def take_port(self, port: int) -> None:
+        """Before the first start: nothing is left of a try on another port."""
+        self.port = port
+        shutil.rmtree(self.data_folder, ignore_errors=True)
+        self._log.unlink(missing_ok=True)
+
+    def _await(self) -> None:
+        try:
+            wait_until(self.answers, f"{self.name} answers")
+        except BaseException:
+            self.stop()
+            raise
+
+    def launch(self) -> None:
+        """Start it and do not wait: ``answers`` says when it is there."""
+        assert not self.alive(), f"{self.name} runs"
+        program = self._program or redis_program()
+        self.data_folder.mkdir(parents=True, exist_ok=True)
+        if self._tls and not self.certificates.exists():
+            make_certificates(self.certificates)
+        told = configuration(
+            self.data_folder,
+            self.port,
+            self.settings,
+            password=self._password,
+            users=self._users,
+            tls=self.certificates if self._tls else None,
+            barred=self._barred,
+        )
+        if told != self._told:  # else the file stays: Sentinel, and servers that it commands, write to theirs
+            self._configuration.write_text(told)
+            self._told = told
+        command = [program, str(self._configuration), *(["--sentinel"] if self._sentinel else [])]
+        self._process = Guarded(command, self._log)
+
+    def configure(self, **settings: str) -> None:
+        """At the next start these hold (``_`` for ``-``), nothing that was written to its file meanwhile."""
+        self.settings |= {name.replace("_", "-"): value for name, value in settings.items()}
+        self._told = ""
+
+    def answers(self) -> bool:
+        """Whether it is this process that answers, with its data loaded. Raises when it has ended."""
+        if not self.alive():
+            raise_ended(f"Redis server {self.name}", self.log_text()[-5000:])
+        try:
+            return bool(self.ask("INFO", "server", socket_timeout=1)["process_id"] == self.pid)
+        except redis.AuthenticationError:
+            # Somebody else's server took the port: ours ends soon. With a wrong login of ours it does not.
+            return False
+        except (redis.ConnectionError, redis.TimeoutError):  # BusyLoadingError is one
+            return False
+
+    def stop(self) -> None:
+        """End it in order if it can; its files stay."""
+        end_servers([self])
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        assert self._process is not None
+        self._process.kill()
+
+    def restart(self, *, empty: bool = False) -> None:
+        """Start it again on the same port, with its data or with none, and wait until it answers."""
+        if empty:
+            self.lose_data()
+        self.start()
+
+    def lose_data(self) -> None:
+        """Delete all data of a server that does not run. A Cluster's node keeps what it knows."""
+        assert not self.alive(), f"{self.name} runs"
+        for path in self.data_folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.suffix != ".conf":
+                path.unlink()
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay open and nothing is answered."""
+        assert self._process is not None
+        pause(self._process)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.signal(signal.SIGCONT)
+
+    # -- the process and its files ----------------------------------------------------------------
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.alive()
+
+    @property
+    def process(self) -> Guarded | None:
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def data_folder(self) -> Path:
+        return self.folder / self.name
+
+    def log_text(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def kept(self) -> list[Path]:
+        """What tells of a failure: the log and what the server was told."""
+        return [file for file in (self._log, self._configuration) if file.exists()]
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def _configuration(self) -> Path:
+        return self.folder / f"{self.name}.conf"
+
+
+def end_servers(servers: Iterable[RedisServer]) -> None:
+    """End them all at once, in order if they can; paused ones too. Their files stay."""
+    started = [server for server in servers if server.process]
+    for server in started:
+        server.resume()
+    end_all([server.process for server in started if server.process], STOP_S)

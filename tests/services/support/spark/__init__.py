@@ -1,0 +1,1 @@
+"""A standalone Spark, and the jars of its Kafka source."""

@@ -1,0 +1,1 @@
+"""Work that tests of several kinds of server run."""
