@@ -19,7 +19,6 @@ from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.keys.groups import key_group
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import Identity, Pointer
-from tidegate.sinks.redis import namespace as redis_drop
 from tidegate.sinks.redis.client.calls import Calls
 from tidegate.sinks.redis.client.functions import readers
 from tidegate.sinks.redis.client.origins import Origins, listing, process_in
@@ -158,20 +157,20 @@ class RedisNamespace:
         """Return the ids of all primaries, each with its process."""
         for attempt in self.calls.retrying():
             with attempt:
-                found = dict(map(process_in, self.calls.each_primary((b"INFO",))))
-                if b"" in found:
+                processes = dict(map(process_in, self.calls.each_primary((b"INFO",))))
+                if b"" in processes:
                     self.servers.refresh()
                     raise RetryLater("a server that was a primary is a replica now")
-        return found
+        return processes
 
     def trusted_of(self, ids: frozenset[bytes]) -> frozenset[bytes]:
         """Return those of these servers that are listed, or are the same processes as listed ones."""
         return ids & self._trusted
 
-    def learn(self, found: dict[bytes, bytes]) -> None:
+    def learn(self, processes: dict[bytes, bytes]) -> None:
         """Trust the ids that listed processes have taken since they were listed."""
         (noted,) = self.calls.run([plain(self.meta, b"HGET", self.meta, b"processes")])
-        self.origins.learn(noted, found)
+        self.origins.learn(noted, processes)
         with self._lock:
             self._trusted = self.origins.trusted(self.listed)
 
@@ -183,9 +182,9 @@ class RedisNamespace:
         answers = self.calls.each_primary_once((b"INFO",))
         if None in answers:
             return False
-        found = dict(map(process_in, answers))
-        self.learn(found)
-        if not self.origins.proves(origin, server, self.listed, found):
+        processes = dict(map(process_in, answers))
+        self.learn(processes)
+        if not self.origins.proves(origin, server, self.listed, processes):
             return False
         self.origins.remember(call.key, server, origin, self.servers.looks)
         if call.name not in readers() and call.name != "note_moved":
@@ -206,52 +205,52 @@ class RedisNamespace:
         return self._known
 
     def identity(self) -> Identity | None:
-        (found,) = self.calls.run([identity_call(self.namespace)])
-        identity = identity_in(self.where, found)
+        (fields,) = self.calls.run([identity_call(self.namespace)])
+        identity = identity_in(self.where, fields)
         if self._known is None:
             self._known = identity
         return identity
 
     def create(self, identity: Identity) -> Identity:
         uuid = identity.uuid.encode()
-        (found,) = self.calls.run([Call(self.meta, "create", (uuid, encode(identity)))])
-        stands = decode(self.where, found[0], Identity)
-        if found[1] is None:  # a header that is missing later is a loss (I10), and is never created again
-            uuid = stands.uuid.encode()
-            self._make_headers(uuid, stands.key_groups)
+        (fields,) = self.calls.run([Call(self.meta, "create", (uuid, encode(identity)))])
+        existing = decode(self.where, fields[0], Identity)
+        if fields[1] is None:  # a header that is missing later is a loss (I10), and is never created again
+            uuid = existing.uuid.encode()
+            self._make_headers(uuid, existing.key_groups)
             servers = self.survey()
             (reply,) = self.calls.run([Call(self.meta, "ready", (uuid, *listing(servers)))])
             if isinstance(reply, Refused):
                 raise refusal(self.where, reply, opened=True)
         if self._known is None:
-            self._known = stands
-        return stands
+            self._known = existing
+        return existing
 
     def _make_headers(self, uuid: bytes, key_groups: int) -> None:
         calls = [Call(header_key(self.namespace, group), "make", (uuid,)) for group in range(key_groups)]
-        if any(found != uuid for found in self.calls.run(calls)):
+        if any(owner != uuid for owner in self.calls.run(calls)):
             # A namespace that was dropped, but not completely.
-            if redis_drop.remove_groups(self.calls, self.namespace, uuid) is None:
+            if remove_groups(self.calls, self.namespace, uuid) is None:
                 raise dropped(self.where)
             self.calls.run(calls)
 
     def drop(self) -> bool:
         """Remove everything, the identity first; return whether there was anything."""
-        there, begun = False, redis_drop.made_here(self.calls, self.namespace)
-        known, found = self._known, self.identity()
-        made_since = found is not None and found.uuid.encode() != begun
+        existed, begun = False, made_here(self.calls, self.namespace)
+        known, identity = self._known, self.identity()
+        made_since = identity is not None and identity.uuid.encode() != begun
         if made_since or (known is not None and begun not in (b"", known.uuid.encode())):
             raise dropped(self.where)
-        if found is not None:
-            there = bool(self.ask("drop"))
-        gone = redis_drop.remove_namespace(self.calls, self.namespace, begun)
-        if gone is None:
+        if identity is not None:
+            existed = bool(self.ask("drop"))
+        removed = remove_namespace(self.calls, self.namespace, begun)
+        if removed is None:
             raise dropped(self.where)
         self._known, self.visible, self.horizon, self.listed = None, 0, 0, frozenset()
         self._noted = None
         self._trusted = self.listed
         self.went_back += 1
-        return there or gone > 0
+        return existed or removed > 0
 
     # -- the pointer ---
 
@@ -288,11 +287,11 @@ class RedisNamespace:
         for attempt in self.calls.retrying():
             with attempt:
                 infos = self.calls.each_primary((b"INFO", b"replication"))
-                found = [_id_in(info) for info in infos]
-                if None in found:
+                ids = [_id_in(info) for info in infos]
+                if None in ids:
                     self.servers.refresh()
                     raise RetryLater("a server that was a primary is a replica now")
-        return frozenset(each for each in found if each)
+        return frozenset(server_id for server_id in ids if server_id)
 
     def changed_servers(self) -> frozenset[bytes]:
         """Return the ids of primaries that were not compared with the log."""
@@ -322,8 +321,8 @@ class RedisNamespace:
 
 
 def _id_in(info: bytes) -> bytes | None:
-    found = re.search(rb"^master_replid:(\w+)", info, re.MULTILINE)
-    return found.group(1) if found and b"role:master" in info else None
+    server_id = re.search(rb"^master_replid:(\w+)", info, re.MULTILINE)
+    return server_id.group(1) if server_id and b"role:master" in info else None
 
 
 class RedisReads(SupportsReadWithPointer):
@@ -429,15 +428,15 @@ REMOVED_AT_ONCE = 1_000
 
 def made_here(calls: Calls, namespace: str) -> bytes:
     """Return the uuid of the namespace that exists here or is being created; empty: none."""
-    return _stands(calls, [meta_key(namespace)], b"uuid")[0]
+    return _fields(calls, [meta_key(namespace)], b"uuid")[0]
 
 
 def remove_namespace(calls: Calls, namespace: str, uuid: bytes) -> int | None:
     """Remove every key, its key groups' too; return their number, or None as ``remove_groups``."""
     own, _ = patterns(namespace)
-    beside = _remove(calls, namespace, own, b"uuid", uuid)
-    of_groups = None if beside is None else remove_groups(calls, namespace, uuid)
-    return None if beside is None or of_groups is None else beside + of_groups
+    of_pointer = _remove(calls, namespace, own, b"uuid", uuid)
+    of_groups = None if of_pointer is None else remove_groups(calls, namespace, uuid)
+    return None if of_pointer is None or of_groups is None else of_pointer + of_groups
 
 
 def remove_groups(calls: Calls, namespace: str, uuid: bytes) -> int | None:
@@ -460,19 +459,19 @@ def _remove(calls: Calls, namespace: str, pattern: str, field: bytes, uuid: byte
     owned = defaultdict[bytes, list[bytes]](list)
     for key in calls.each_primary_scan(pattern):
         owned[owner_key(key)].append(key)
-    owners = _stands(calls, list(owned), field)
+    owners = _fields(calls, list(owned), field)
     if made_here(calls, namespace) not in (b"", uuid):
         return None
     removals = []
-    for (owner, keys), stands in zip(owned.items(), owners, strict=True):
+    for (owner, keys), owner_uuid in zip(owned.items(), owners, strict=True):
         keys.sort(key=owner.__eq__)  # the owner is removed last: until then it proves the ownership
-        parts = [keys[at : at + REMOVED_AT_ONCE] for at in range(0, len(keys), REMOVED_AT_ONCE)]
-        removals += [Call(owner, "remove", (field, stands, *part)) for part in parts]
+        parts = [keys[start : start + REMOVED_AT_ONCE] for start in range(0, len(keys), REMOVED_AT_ONCE)]
+        removals += [Call(owner, "remove", (field, owner_uuid, *part)) for part in parts]
     if not all(calls.run(removals)):
         return None
     return sum(map(len, owned.values()))
 
 
-def _stands(calls: Calls, keys: Sequence[bytes], field: bytes) -> list[bytes]:
+def _fields(calls: Calls, keys: Sequence[bytes], field: bytes) -> list[bytes]:
     """Return this field of each key; empty where it is missing."""
-    return [found or b"" for found in calls.run([plain(key, b"HGET", key, field) for key in keys])]
+    return [content or b"" for content in calls.run([plain(key, b"HGET", key, field) for key in keys])]

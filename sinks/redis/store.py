@@ -281,8 +281,8 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
 
     @property
     def _rebuild(self) -> redis_rebuild.Rebuild:
-        found: redis_rebuild.Rebuild = self._comparing.rebuild
-        return found
+        rebuild: redis_rebuild.Rebuild = self._comparing.rebuild
+        return rebuild
 
     def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
         return upkeep.missing(self._space, stamp, counts)
@@ -298,18 +298,18 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         upkeep.confirm(self._space, version, replicas, aof=aof)
 
     def checks(self, *, thorough: bool = False) -> list[Check]:
-        found = redis_checks.set_up(self._space, thorough=thorough)
+        checks = redis_checks.set_up(self._space, thorough=thorough)
         if not thorough:
-            return found
+            return checks
         try:
             entries = []
             if self.identity() is not None:
                 visible = self.pointer().visible
                 entries = self.catalog(visible - redis_room.LOOKED_AT + 1)
-            return [*found, redis_room.room(self._space, entries)]
+            return [*checks, redis_room.room(self._space, entries)]
         except TidegateError as error:
             unknown = f"is not known: {error}"
-            return [*found, Check("memory", "warn", unknown, redis_checks.APPLIED)]
+            return [*checks, Check("memory", "warn", unknown, redis_checks.APPLIED)]
 
     def await_newer(self, version: int, timeout_s: float) -> bool:
         return self._space.await_newer(version, timeout_s)
@@ -318,10 +318,10 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
 
     def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
         check_fillable(self.where, entry.version)
-        stands = self._fill.begin(entry.version, epoch)
-        if stands:
+        version = self._fill.begin(entry.version, epoch)
+        if version:
             upkeep.sweep(self._space, dry_run=False)  # unsealed changes of older fills
-        return stands
+        return version
 
     def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
         pointer = self.pointer()

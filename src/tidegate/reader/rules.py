@@ -259,8 +259,8 @@ def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespa
     if oldest.version == 1:
         raise ConfigError(f"namespace {namespace} had no version at {as_of.isoformat()}: {first}, is first")
     raise SnapshotExpiredError(
-        f"what was visible at {as_of.isoformat()} was retired: {first}, is the oldest that can be read;"
-        " keep_versions at the writer says how many are kept"
+        f"the version of {as_of.isoformat()} was retired: {first}, is the oldest that can be read;"
+        " keep_versions at the writer sets how many are kept"
     )
 
 
@@ -325,7 +325,7 @@ def expired(where: str, version: int, horizon: int) -> SnapshotExpiredError:
     """Build the error for a version below the horizon."""
     return SnapshotExpiredError(
         f"{where}: version {version} was retired, the oldest that can be read is {horizon}: take a"
-        " newer one; keep_versions at the writer says how many are kept"
+        " newer one; keep_versions at the writer sets how many are kept"
     )
 
 
@@ -340,12 +340,12 @@ def no_version_yet(namespace: str) -> ConfigError:
 def waited(wanted: Awaited, timeout: float, visible: int, namespace: str) -> WaitTimeoutError:
     """Build the error for an awaited version, or offsets, not visible in time."""
     if isinstance(wanted, int):
-        what = f"version {wanted} of namespace {namespace} was"
+        missing = f"version {wanted} of namespace {namespace}"
     else:
         shown = ", ".join(f"{topic}-{partition}@{offset}" for (topic, partition), offset in wanted.items())
-        what = f"what namespace {namespace} reads from {shown} was"
+        missing = f"a version of namespace {namespace} that has read {shown}"
     return WaitTimeoutError(
-        f"{what} not visible within {timeout} s, the"
+        f"{missing} was not visible within {timeout} s, the"
         f" visible version is {visible}: wait longer, or see with `tidegate status` whether a"
         " writer is running"
     )
