@@ -62,7 +62,7 @@ RULES: list[Rule] = [
         "wal/fold.py",
         "decided.origin.fingerprint != origin.fingerprint",
         "False",
-        "tests/unit/wal/test_fold.py",
+        "tests/unit/wal/test_fold_questions.py",
     ),
     (
         "every-batch-is-new",
