@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from services.support.kafka.proxy_clients import DEADLINE_S, Sender
+from services.support.proxy.kafka_clients import DEADLINE_S, Sender
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from services.support.kafka.proxy_clients import DEADLINE_S, REQUEST_S, answer, is_silent, request
 from services.support.kafka.wire import Api
+from services.support.proxy.kafka_clients import DEADLINE_S, REQUEST_S, answer, is_silent, request
 
 pytest_plugins = ["services.support.kafka.proxied"]
 pytestmark = pytest.mark.slow  # a tool of these tests, which they would miss soon enough

@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from services.support.kafka.proxy import KafkaProxy
-from services.support.kafka.proxy_clients import ANY_PORT, DEADLINE_S, QUICK, answer, is_silent, request
 from services.support.kafka.wire import FRAME_BYTES_MAX, Api
+from services.support.proxy.kafka_clients import ANY_PORT, DEADLINE_S, QUICK, answer, is_silent, request
 
 pytest_plugins = ["services.support.kafka.proxied"]
 pytestmark = pytest.mark.slow  # a tool of these tests, which they would miss soon enough

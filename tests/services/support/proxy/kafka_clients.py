@@ -1,4 +1,4 @@
-"""Clients of the proxy: a producer, and plain connections with frames by hand."""
+"""Clients of the proxy of Kafka: a producer, and plain connections with frames by hand."""
 
 import socket
 import struct
