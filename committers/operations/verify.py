@@ -24,7 +24,13 @@ from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.repair.compare_rows import Horizon, compare_version
 from tidegate.committers.steps.decided_versions import decided_versions
-from tidegate.errors import CorruptError, SnapshotExpiredError, WalGapError
+from tidegate.errors import (
+    ConfigError,
+    CorruptError,
+    SnapshotExpiredError,
+    StoreNotVerifiedError,
+    WalGapError,
+)
 from tidegate.sinks.records import CatalogEntry, Finding, Pointer
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import View, fold_all, recent_version
@@ -106,7 +112,13 @@ def verify(log: Log, store: Store, progress: Callable[[Progress], None] = lambda
     if pointer is not None:
         report.oldest, report.visible = max(pointer.horizon, 1), pointer.visible
         _check_pointer(store, state, pointer, report)
-    _Check(log, store, state, pointer, report, progress).run()
+    try:
+        _Check(log, store, state, pointer, report, progress).run()
+    except (StoreNotVerifiedError, ConfigError) as error:
+        # Readers are refused, too. Without a finding that is a server to be compared first, or a drop.
+        if not report.findings or store.identity() != identity:
+            raise
+        report.add(Finding(store.where, "rows that readers may read", str(error)))
     return report
 
 
@@ -249,7 +261,7 @@ class _Check:
                     self.report.frames += counted
 
     def _gap(self, version: int, where: str, error: WalGapError) -> None:
-        if self.has_store and version > self.pointer.horizon:
+        if self.has_store and version > self.store.pointer().horizon:
             # Retirement and repair still read it, so it must not have been trimmed.
             self.report.add(Finding(where, "to be there: the version is not retired", str(error)))
         else:

@@ -62,6 +62,7 @@ from tidegate.sinks.redis.seals import Seals
 from tidegate.sinks.redis.upkeep import merge as upkeep
 from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
 from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
+from tidegate.sinks.redis.upkeep.self_check import self_check
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.rules.leases import Lease, LeaseInfo
@@ -441,7 +442,7 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
         return in_places(asked, self._space.asked(calls), len(keys))
 
     def self_check(self) -> Iterator[Finding]:
-        return upkeep.self_check(self._space)
+        return self_check(self._space)
 
     # -- vacuum and removal -----------------------------------------------------------------------------
 
