@@ -335,13 +335,10 @@ def headers_of(space: RedisNamespace) -> Iterator[tuple[int, Header | CorruptErr
         try:
             yield group, _header(reply)
         except (ValueError, KeyError) as error:
-            yield (
-                group,
-                CorruptError(
-                    f"{space.where}, key group {group}: its header {header_key(space.namespace, group).decode()}"
-                    f" cannot be read: {error!s:.200}: restore the store from a copy"
-                ),
-            )
+            key = header_key(space.namespace, group).decode()
+            place = f"{space.where}, key group {group}: its header {key}"
+            message = f"{place} cannot be read: {error!s:.200}: restore the store from a copy"
+            yield group, CorruptError(message)
 
 
 def _header(reply: list[bytes]) -> Header:

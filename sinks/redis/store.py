@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidegate.base.checks import Check
@@ -30,6 +30,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    RowCount,
     Stamp,
     Stopped,
     Vacuumed,
@@ -62,7 +63,7 @@ from tidegate.sinks.redis.seals import Seals
 from tidegate.sinks.redis.upkeep import merge as upkeep
 from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
 from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
-from tidegate.sinks.redis.upkeep.self_check import self_check
+from tidegate.sinks.redis.upkeep.self_check import row_counts, self_check
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.rules.leases import Lease, LeaseInfo
@@ -443,6 +444,9 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
 
     def self_check(self) -> Iterator[Finding]:
         return self_check(self._space)
+
+    def row_counts(self, tables: Collection[str]) -> Iterator[RowCount]:
+        return row_counts(self._space)
 
     # -- vacuum and removal -----------------------------------------------------------------------------
 

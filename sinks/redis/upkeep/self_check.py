@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidegate.errors import CorruptError
-from tidegate.sinks.records import Finding
+from tidegate.sinks.records import Finding, RowCount
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import header_key
-from tidegate.sinks.redis.namespace import Header, RedisNamespace, headers_of
+from tidegate.sinks.redis.namespace import Header, RedisNamespace, headers, headers_of
 from tidegate.sinks.redis.reads import NEWEST, number
+from tidegate.sinks.rules.floors import floor_found
 
 ANY_VERSION, ANY_START, FIRST, ONE_ROW = number(NEWEST - 1), b"0", b"0", b"1"
 BASE = 0
@@ -80,16 +81,6 @@ def _floors(space: RedisNamespace, by_group: dict[int, Header]) -> Iterator[Find
             yield Finding(place, expected, floor_found(header.floor, pointer.visible))
 
 
-def floor_found(floor: int, visible: int) -> str:
-    """Describe a floor above the horizon, with the next step."""
-    if floor > visible:
-        return (
-            f"floor {floor}, so readers are refused at every version; restore the store from a copy, or fill"
-            " a new one"
-        )
-    return f"floor {floor}, so readers are refused below it; a retirement up to it is a safe remedy"
-
-
 def _absent(space: RedisNamespace, by_group: dict[int, Header]) -> Iterator[Finding]:
     """Yield listed layers and bases whose keys do not exist."""
     calls: dict[tuple[int, str, int], Call] = {}
@@ -104,3 +95,17 @@ def _absent(space: RedisNamespace, by_group: dict[int, Header]) -> Iterator[Find
             what = f"changes of version {layer}" if layer != BASE else "the rows below its layers"
             found = f"none: its server lost {reply.detail:.200}; `tidegate repair` writes them again"
             yield Finding(f"{_place(space, group)}, table {table}", f"{what}, as listed", found)
+
+
+def row_counts(space: RedisNamespace) -> Iterator[RowCount]:
+    """Count the rows of each listed layer, by key group and table. Readers get no others above the base."""
+    calls: dict[tuple[int, str, int], Call] = {}
+    for group, header in headers(space).items():
+        for table, layers in sorted(header.layers.items()):
+            for layer in layers:
+                calls[group, table, layer] = space.of_group(group, "look", number(layer), table.encode())
+    for (group, table, layer), (_, sealed, rows) in zip(
+        calls, space.asked(list(calls.values())), strict=True
+    ):
+        if int(sealed):  # otherwise it was merged since its header was read
+            yield RowCount("", table, group, layer, int(rows))
