@@ -268,7 +268,8 @@ class _Check:
                     self.report.frames += counted
 
     def _gap(self, version: int, where: str, error: WalGapError) -> None:
-        if self.has_store and version > self.store.pointer().horizon:
+        kept = self.has_store and version > self.pointer.horizon
+        if kept and version > self.store.pointer().horizon:
             # Retirement and repair still read it, so it must not have been trimmed.
             self.report.add(Finding(where, "to be there: the version is not retired", str(error)))
         else:
