@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tidegate.errors import CorruptError
 from tidegate.sinks.records import Finding, RowCount
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
-from tidegate.sinks.redis.keys import header_key
+from tidegate.sinks.redis.keys import base_key, header_key
 from tidegate.sinks.redis.namespace import Header, RedisNamespace, headers, headers_of
 from tidegate.sinks.redis.reads import NEWEST, number
 from tidegate.sinks.rules.floors import floor_found
@@ -91,21 +91,33 @@ def _absent(space: RedisNamespace, by_group: dict[int, Header]) -> Iterator[Find
             page = space.of_group(group, "page", *head, number(layer), FIRST, ONE_ROW)
             calls[group, table, layer] = page
     for (group, table, layer), reply in zip(calls, space.calls.run(list(calls.values())), strict=True):
-        if isinstance(reply, Refused) and reply.code == "TGLOST":
+        # A refusal of the whole key group was found before: then the detail is not a key alone.
+        if isinstance(reply, Refused) and reply.code == "TGLOST" and " " not in reply.detail:
             what = f"changes of version {layer}" if layer != BASE else "the rows below its layers"
             found = f"none: its server lost {reply.detail:.200}; `tidegate repair` writes them again"
             yield Finding(f"{_place(space, group)}, table {table}", f"{what}, as listed", found)
 
 
 def row_counts(space: RedisNamespace) -> Iterator[RowCount]:
-    """Count the rows of each listed layer, by key group and table. Readers get no others above the base."""
-    calls: dict[tuple[int, str, int], Call] = {}
+    """Count the rows of each listed layer and base, by key group and table: readers get no others.
+
+    The rows of a base count as those of its newest version.
+    """
+    layers: dict[tuple[int, str, int], Call] = {}
+    bases: dict[tuple[int, str, int], Call] = {}
     for group, header in headers(space).items():
-        for table, layers in sorted(header.layers.items()):
-            for layer in layers:
-                calls[group, table, layer] = space.of_group(group, "look", number(layer), table.encode())
-    for (group, table, layer), (_, sealed, rows) in zip(
-        calls, space.asked(list(calls.values())), strict=True
+        for table, versions in sorted(header.layers.items()):
+            for version in versions:
+                look = space.of_group(group, "look", number(version), table.encode())
+                layers[group, table, version] = look
+        for table, version in sorted(header.bases.items()):
+            key = base_key(space.namespace, group, table)
+            bases[group, table, version] = plain(key, b"HLEN", key)
+    for (group, table, version), (_, sealed, rows) in zip(
+        layers, space.asked(list(layers.values())), strict=True
     ):
         if int(sealed):  # otherwise it was merged since its header was read
-            yield RowCount("", table, group, layer, int(rows))
+            yield RowCount("", table, group, version, int(rows))
+    for (group, table, version), rows in zip(bases, space.calls.run(list(bases.values())), strict=True):
+        if rows:
+            yield RowCount("", table, group, version, int(rows))
