@@ -51,7 +51,7 @@ from tidegate.sinks.rules.reads import (
     nothing_here,
 )
 from tidegate.sinks.rules.seals import incomplete
-from tidegate.sinks.sqlite import attempts, checks, fill
+from tidegate.sinks.sqlite import attempts, checks, fill, newest
 from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.drop import drop_folder
 from tidegate.sinks.sqlite.files import META, META_FILE, Files, creation_lock, has_table, make_folder
@@ -147,7 +147,9 @@ class SqliteStore(Store):
             if identity is None:
                 raise nothing_here(self.where)
             self._key_groups = identity.key_groups
-            self._opened = Shards(self._files, identity)
+            shards = Shards(self._files, identity)
+            newest.check(self._files)
+            self._opened = shards
         return self._opened
 
     # -- the pointer ---------------------------------------------------------------------------
@@ -199,11 +201,13 @@ class SqliteStore(Store):
 
     def _flip(self, update: str, entry: CatalogEntry, epoch: int) -> bool:
         content = encode(msgspec.structs.replace(entry, published_at_us=self._clock.now_us()))
+        sealed = newest.sealed_up_to(self._files, self._files.expected, entry.version)
         with self._files.writing(META_FILE, durable=True) as meta:
             flipped = meta.execute(
                 update, {"version": entry.version, "digest": entry.digest, "epoch": epoch}
             ).rowcount
             if flipped:
+                newest.note(meta, sealed)
                 meta.execute(
                     "INSERT OR REPLACE INTO catalog VALUES (?, ?)", (entry.version, content.decode())
                 )

@@ -6,6 +6,7 @@ import contextlib
 import random
 import shutil
 import sqlite3
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from tampering.rows import KEY_GROUPS, NAMESPACE, NEW_TABLE, Place, Row
 from tampering.stores import changed
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.options import Options
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Identity
 from tidegate.sinks.sqlite.files import TABLE
 from tidegate.sinks.sqlite.rows import sql_name
 from tidegate.testing.example import BATCHES, Example
@@ -175,9 +178,9 @@ class CassandraPlace(Place):
     """A namespace in a keyspace. Every write has a later time than all before it, so the last one counts."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        from tidegate.sinks.open_store import open_store
-
         self.url, self.wal, self.options = url, f"file://{folder}/wal", {}
+        with contextlib.closing(open_store(url, "first")) as first:
+            first.create(Identity(uuid.uuid4().hex, "first", 1))  # it creates the keyspace and its tables
         self.horizon, self.visible = written(self.wal, url)
         self.store: Any = open_store(url, NAMESPACE)
         self.space, self.driver = self.store._space.made.space, self.store._space.session.driver
