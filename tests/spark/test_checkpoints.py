@@ -149,7 +149,7 @@ def test_the_files_behind_an_offset_are_found_for_every_source_and_after_compact
         context = batch.batch_context(rows, batch_id)
         session = rows.sparkSession
         query = batch._running(session, context.lineage).query
-        lines = list(batch._files_behind(session, query, context.source_offsets))
+        lines = list(batch._files_of(session, query, context.source_offsets))
         found[batch_id] = sorted(json.loads(line)["path"].split("/")[-2:] for line in lines)
         fingerprints.add(context.fingerprint)
 

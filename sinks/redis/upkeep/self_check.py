@@ -12,8 +12,9 @@ from tidegate.errors import CorruptError
 from tidegate.sinks.records import Finding, RowCount
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import base_key, header_key
-from tidegate.sinks.redis.namespace import Header, RedisNamespace, headers, headers_of
+from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import NEWEST, number
+from tidegate.sinks.redis.seals import Header, headers, headers_of
 from tidegate.sinks.rules.floors import floor_found
 
 ANY_VERSION, ANY_START, FIRST, ONE_ROW = number(NEWEST - 1), b"0", b"0", b"1"
