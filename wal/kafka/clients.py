@@ -110,6 +110,10 @@ class _Notes(threading.local):
 
     last: KafkaError | None = None
 
+    def add(self, error: KafkaError) -> None:
+        if not is_refused(self.last):  # errors after a refusal are its consequences
+            self.last = error
+
 
 class ReadingConsumer(Consumer):
     """A consumer that records which topics it has read: see ``consumer._assign``."""
@@ -125,16 +129,23 @@ class Pool:
     A topic is not part of a client's settings, so any number of namespaces use the same few clients.
     """
 
+    _freed: weakref.finalize[..., Pool] | None = None
+
     def __init__(self) -> None:
-        self.users: weakref.WeakSet[Clients] = weakref.WeakSet()
-        """The logs that have used a client and were not closed since."""
         self.forget()
 
     def forget(self) -> None:
+        self.users: weakref.WeakSet[Clients] = weakref.WeakSet()
+        """The logs that have used a client and were not closed since."""
         self.idle: dict[str, deque[Any]] = {}
         self.alive: list[Any] = []
         """Every client that was not closed, lent or idle."""
         self.notes = _Notes()
+        if self._freed is not None:
+            self._freed.detach()
+        # A pool whose logs were not closed: a consumer that is only freed has no bound to its end.
+        self._freed = weakref.finalize(self, _end_all, self.idle)
+        self._freed.atexit = False
 
     def after_fork(self) -> None:
         """Abandon the inherited clients, in the child.
@@ -165,11 +176,9 @@ class Pool:
         finally:
             if alive is not self.alive:
                 pass  # lent before a fork, and this is the child: not its own
-            elif failed or len(idle) >= IDLE_MAX:
+            elif failed or len(idle) >= IDLE_MAX or not self.users or not _unassigned(kind, client):
                 self._end(kind, client)
             else:
-                if kind.startswith("consumer"):
-                    client.unassign()  # type: ignore[attr-defined]
                 idle.append(client)
 
     def _rested(self, idle: deque[T], kind: str) -> T | None:
@@ -205,13 +214,32 @@ class Pool:
                     self._end(kind, idle.pop())
 
 
-_pools: weakref.WeakValueDictionary[tuple[str, ...], Pool] = weakref.WeakValueDictionary()
+def _end_all(idle: dict[str, deque[Any]]) -> None:
+    for kind, clients in list(idle.items()):
+        while clients:
+            ENDS[kind.partition(" ")[0]](clients.pop())
+
+
+def _unassigned(kind: str, client: Any) -> bool:
+    """Return whether the client fetches nothing any more."""
+    if kind.startswith("consumer"):
+        try:
+            client.unassign()
+        except (KafkaException, RuntimeError):
+            return False
+    return True
+
+
+_pools: weakref.WeakValueDictionary[tuple[object, ...], Pool] = weakref.WeakValueDictionary()
 """Every pool of this process, by the settings of its clients. A pool lives as long as a log that uses it."""
 _pools_lock = threading.Lock()
 
 
 def _pool_of(settings: KafkaSettings) -> Pool:
-    key = (settings.brokers, repr(settings.timeout_s), *map(repr, sorted(settings.client.items())))
+    # By type too: True is 1, but librdkafka takes the one and not the other. Not by repr, which may hide
+    # a password.
+    options = sorted(settings.client.items())
+    key = (settings.brokers, settings.timeout_s, *((name, type(value), value) for name, value in options))
     with _pools_lock:
         pool = _pools.get(key)
         if pool is None:
@@ -274,8 +302,9 @@ class Clients:
         return self._made(AdminClient, self.settings.for_admin())
 
     def _made(self, kind: Any, configuration: dict[str, Any]) -> Any:
+        # The callback holds neither this log nor the pool, so a log that nobody closes is freed.
         try:
-            return kind(configuration | {"error_cb": self._note}, logger=logger)
+            return kind(configuration | {"error_cb": self._pool.notes.add}, logger=logger)
         except (KafkaException, TypeError, ValueError) as error:
             said = self.settings.hide(
                 str(error.args[0].str() if isinstance(error, KafkaException) else error)
@@ -284,10 +313,6 @@ class Clients:
             raise ConfigError(msg) from None  # the cause may show a password
 
     # -- errors ---------------------------------------------------------------------------------------
-
-    def _note(self, error: KafkaError) -> None:
-        if not is_refused(self._pool.notes.last):  # errors after a refusal are its consequences
-            self._pool.notes.last = error
 
     def ask(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -21,22 +22,38 @@ class Spool:
     """
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 - closed by __iter__
+        self._file = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 - closed by close
 
     def add(self, entry: Entry) -> None:
         try:
             self._file.write(HEAD.pack(entry.position, entry.next_position, len(entry.content)))
             self._file.write(entry.content)
         except OSError as error:
-            msg = (
-                f"the decision log has no room in {tempfile.gettempdir()}, where it is kept while it is read:"
-                f" {error.strerror or error}; make room there, or set TMPDIR to another folder"
-            )
-            raise WalUnavailableError(msg) from error
+            self.close()
+            raise _no_room(error) from error
+
+    def close(self) -> None:
+        """Remove the file. Repeatable."""
+        with contextlib.suppress(OSError):  # bytes that find no room are not needed any more
+            self._file.close()
 
     def __iter__(self) -> Iterator[Entry]:
-        with self._file:
-            self._file.seek(0)
+        with contextlib.closing(self):
+            try:
+                self._file.seek(0)  # writes the last bytes
+            except OSError as error:
+                raise _no_room(error) from error
             while head := self._file.read(HEAD.size):
                 position, next_position, length = HEAD.unpack(head)
                 yield Entry(position, next_position, self._file.read(length))
+
+
+def _no_room(error: OSError) -> WalUnavailableError:
+    try:
+        folder = tempfile.gettempdir()
+    except OSError:  # none takes a file: the error names those that were tried
+        folder = "any folder of temporary files"
+    return WalUnavailableError(
+        f"the decision log has no room in {folder}, where it is kept while it is read:"
+        f" {error.strerror or error}; make room there, or set TMPDIR to another folder"
+    )

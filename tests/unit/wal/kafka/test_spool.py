@@ -42,6 +42,56 @@ def test_a_spool_without_room_names_the_folder(monkeypatch):
         def write(self, _):
             raise OSError(28, "No space left on device")
 
+        def close(self):
+            pass
+
     monkeypatch.setattr(tempfile, "SpooledTemporaryFile", lambda *_: Full())
     with pytest.raises(WalUnavailableError, match=r"no room in .*No space left on device; make room there"):
         Spool().add(Entry(0, 1, b"x"))
+
+
+class FullFile:
+    """A file whose last bytes find no room: they are written when the file is rewound."""
+
+    def write(self, _):
+        pass
+
+    def seek(self, _):
+        raise OSError(28, "No space left on device")
+
+    def close(self):
+        raise OSError(28, "No space left on device")
+
+
+def test_a_spool_without_room_for_its_last_bytes_names_the_folder(monkeypatch):
+    monkeypatch.setattr(tempfile, "SpooledTemporaryFile", lambda *_: FullFile())
+    kept = Spool()
+    kept.add(Entry(0, 1, b"x"))
+    with pytest.raises(WalUnavailableError, match=r"no room in .*No space left on device; make room there"):
+        list(kept)
+
+
+def test_a_spool_without_any_folder_names_those_that_were_tried(monkeypatch):
+    """Python finds no folder for temporary files when all are full."""
+
+    def none_usable():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/full']")
+
+    monkeypatch.setattr(spool, "MEMORY_BYTES", 1)  # so the first record needs a file
+    monkeypatch.setattr(tempfile, "gettempdir", none_usable)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: none_usable())
+    with pytest.raises(
+        WalUnavailableError, match=r"No usable temporary directory .*/full.*; make room there"
+    ):
+        Spool().add(Entry(0, 1, b"x"))
+
+
+def test_a_spool_that_is_read_no_further_is_closed(monkeypatch):
+    monkeypatch.setattr(spool, "MEMORY_BYTES", 1)
+    kept = Spool()
+    for entry in entries(3, 10):
+        kept.add(entry)
+    reading = iter(kept)
+    next(reading)
+    reading.close()
+    assert kept._file.closed

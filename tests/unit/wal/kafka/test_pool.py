@@ -1,0 +1,136 @@
+"""Kafka clients that are lent to several logs of a process, without a broker."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Uuid
+
+from tidegate.wal.kafka import clients as kafka_clients
+from tidegate.wal.kafka import topics
+from tidegate.wal.kafka.clients import Clients
+from tidegate.wal.kafka.settings import settings_of
+
+
+class Fake:
+    """A client that holds its error callback, as a real one does, and records its end."""
+
+    def __init__(self, configuration, **_):
+        self.noted, self.closed, self.broken = configuration["error_cb"], False, False
+
+    def poll(self, _):
+        pass
+
+    def unassign(self):
+        if self.broken:
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    def assignment(self):
+        return []
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def fakes(monkeypatch):
+    monkeypatch.setattr(kafka_clients, "AdminClient", Fake)
+    monkeypatch.setattr(kafka_clients, "ReadingConsumer", Fake)
+
+
+def clients(where: str = "a", **options) -> Clients:
+    return Clients(settings_of("kafka://b:9092", options), where)
+
+
+def used(log: Clients) -> Fake:
+    with log.consumer("t") as consumer:
+        return consumer
+
+
+def test_a_log_that_was_not_closed_does_not_keep_the_clients_of_others():
+    first, second = clients("first"), clients("second")
+    lent = used(first)
+    assert used(second) is lent
+    del first
+    gc.collect()
+    second.close()
+    assert lent.closed
+
+
+def test_clients_of_logs_that_were_not_closed_end_with_them():
+    log = clients()
+    lent, freed = used(log), weakref.ref(log)
+    del log
+    gc.collect()
+    assert freed() is None
+    assert lent.closed
+
+
+def test_a_client_that_returns_after_its_log_was_closed_ends():
+    log = clients()
+    with log.consumer("t") as lent:
+        log.close()
+        assert not lent.closed
+    assert lent.closed
+    assert not log._pool.alive
+
+
+def test_a_client_that_cannot_stop_fetching_ends_and_hides_no_result():
+    log = clients()
+    with log.consumer("t") as lent:
+        lent.broken = True
+    assert used(log) is not lent
+    assert len(log._pool.alive) == 1
+    log.close()
+
+
+def test_a_fork_leaves_no_user_of_the_parent():
+    """A child's last log closes the child's clients."""
+    log = clients()
+    inherited = used(log)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            own = clients("child's own")
+            lent = used(own)
+            own.close()
+            code = 0 if lent.closed and lent is not inherited and not inherited.closed else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert used(log) is inherited
+    log.close()
+
+
+class Hidden(str):
+    """A secret that shows nothing."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+@pytest.mark.parametrize(
+    "one,other",
+    [(True, "True"), (1, True), (1, 1.0), (Hidden("a"), Hidden("b"))],
+)
+def test_settings_that_look_equal_share_nothing(one, other):
+    first, second = clients(**{"a.b": one}), clients(**{"a.b": other})
+    assert first._pool is not second._pool
+    assert clients(**{"a.b": one})._pool is first._pool
+
+
+def test_an_id_is_released_only_where_the_client_is_known_to_keep_it(monkeypatch):
+    class Description:
+        topic_id = Uuid(1, 2)
+
+    kept = Description.topic_id
+    monkeypatch.setattr(confluent_kafka, "__version__", "2.17.0rc1")
+    assert not topics.release_id(Description)
+    assert kept is Description.topic_id
