@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import tenacity
@@ -105,6 +105,12 @@ IDLE_MAX = 4
 """How many idle clients of one kind a process keeps for a cluster. Each has about five threads."""
 
 
+TOPICS_MAX = 256
+"""The number of topics that a client has used when it is ended. It keeps about 15 KB for each,
+permanently, also for those that were deleted.
+"""
+
+
 class _Notes(threading.local):
     """The last error that the clients reported during this thread's call, separate per thread."""
 
@@ -116,11 +122,13 @@ class _Notes(threading.local):
 
 
 class ReadingConsumer(Consumer):
-    """A consumer that records which topics it has read: see ``consumer._assign``."""
+    """A consumer that records the topics that it has read and their ids: see ``consumer._assign``."""
 
     def __init__(self, configuration: dict[str, Any], *, logger: logging.Logger) -> None:
         super().__init__(configuration, logger=logger)
-        self.topics: set[str] = set()
+        self.topics: dict[str, str | None] = {}
+        self.rested = False
+        """Whether it was used before: a new consumer requests metadata by itself."""
 
 
 class Pool:
@@ -140,6 +148,10 @@ class Pool:
         self.idle: dict[str, deque[Any]] = {}
         self.alive: list[Any] = []
         """Every client that was not closed, lent or idle."""
+        self.used: dict[int, set[str]] = {}
+        """The topics for which each living client was lent, by the client's ``id``."""
+        self.topic_ids: dict[str, str] = {}
+        """The ids of existing topics as they were last described: a remade topic has another one."""
         self.notes = _Notes()
         if self._freed is not None:
             self._freed.detach()
@@ -158,13 +170,15 @@ class Pool:
         self.forget()
 
     @contextlib.contextmanager
-    def lent(self, kind: str, make: Callable[[], T]) -> Generator[T, None, None]:
+    def lent(self, kind: str, make: Callable[[], T], topic: str) -> Generator[T, None, None]:
         """Lend a client of this kind for exclusive use; ``make`` creates one when none is idle."""
         idle: deque[T] = self.idle.setdefault(kind, deque())
         client = self._rested(idle, kind)
         if client is None:
             client = make()
             self.alive.append(client)
+        used = self.used.setdefault(id(client), set())
+        used.add(topic)
         self.notes.last = None
         alive, failed = self.alive, True
         try:
@@ -176,7 +190,13 @@ class Pool:
         finally:
             if alive is not self.alive:
                 pass  # lent before a fork, and this is the child: not its own
-            elif failed or len(idle) >= IDLE_MAX or not self.users or not _unassigned(kind, client):
+            elif (
+                failed
+                or len(idle) >= IDLE_MAX
+                or len(used) >= TOPICS_MAX
+                or not self.users
+                or not _rests(kind, client)
+            ):
                 self._end(kind, client)
             else:
                 idle.append(client)
@@ -201,6 +221,7 @@ class Pool:
 
     def _end(self, kind: str, client: Any) -> None:
         ENDS[kind.partition(" ")[0]](client)
+        self.used.pop(id(client), None)
         self.alive.remove(client)
 
     def leave(self, log: Clients) -> None:
@@ -220,11 +241,12 @@ def _end_all(idle: dict[str, deque[Any]]) -> None:
             ENDS[kind.partition(" ")[0]](clients.pop())
 
 
-def _unassigned(kind: str, client: Any) -> bool:
+def _rests(kind: str, client: Any) -> bool:
     """Return whether the client fetches nothing any more."""
     if kind.startswith("consumer"):
         try:
             client.unassign()
+            client.rested = True
         except (KafkaException, RuntimeError):
             return False
     return True
@@ -259,14 +281,14 @@ class Clients:
     @contextlib.contextmanager
     def producer(self, topic: str) -> Generator[Any, None, None]:
         """Lend an idempotent producer for exclusive use."""
-        with self._lent("producer", lambda: self._new_producer(topic)) as producer:
+        with self._lent("producer", lambda: self._new_producer(topic), topic) as producer:
             yield producer
 
     @contextlib.contextmanager
     def consumer(self, topic: str) -> Generator[Any, None, None]:
         """Lend a consumer without any assignment for exclusive use."""
         kind = "changelog" if topic.endswith(CHANGELOG) else "decisions"
-        with self._lent(f"consumer of {kind}", lambda: self._new_consumer(topic)) as consumer:
+        with self._lent(f"consumer of {kind}", lambda: self._new_consumer(topic), topic) as consumer:
             yield consumer
 
     @contextlib.contextmanager
@@ -275,9 +297,23 @@ class Clients:
         with self._lent("admin", self._new_admin) as admin:
             yield admin
 
-    def _lent(self, kind: str, make: Callable[[], T]) -> contextlib.AbstractContextManager[T]:
+    def _lent(
+        self, kind: str, make: Callable[[], T], topic: str = ""
+    ) -> contextlib.AbstractContextManager[T]:
         self._pool.users.add(self)
-        return self._pool.lent(kind, make)
+        return self._pool.lent(kind, make, topic)
+
+    def described(self, names: Collection[str], topic_ids: Mapping[str, str]) -> None:
+        """Record which of these topics exist, and their ids."""
+        for name in names:
+            if name in topic_ids:
+                self._pool.topic_ids[name] = topic_ids[name]
+            else:
+                self._pool.topic_ids.pop(name, None)
+
+    def topic_id(self, topic: str) -> str | None:
+        """Return a topic's id as it was last described."""
+        return self._pool.topic_ids.get(topic)
 
     def close(self) -> None:
         """Close the idle clients, unless another log uses them. Repeatable: later calls create new ones."""

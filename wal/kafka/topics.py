@@ -102,7 +102,9 @@ class Topics:
             answers = {name: self._result(future, NOT_THERE) for name, future in futures.items()}
             return {name: _topic(name, found) for name, found in answers.items() if found is not None}
 
-        return self._clients.ask(self._clients.admin, "describing its topics", describe)
+        topics = self._clients.ask(self._clients.admin, "describing its topics", describe)
+        self._clients.described(names, {name: topic.topic_id for name, topic in topics.items()})
+        return topics
 
     def settings_of(self, *names: str) -> dict[str, dict[str, str]]:
         """Return the effective configuration of existing topics, by topic and name."""
@@ -240,7 +242,8 @@ def _references(description: Any) -> int:
 
 
 def _client_version() -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", confluent_kafka.__version__)[:3])
+    # Text, or with older versions a pair of text and a number.
+    return tuple(int(number) for number in re.findall(r"\d+", str(confluent_kafka.__version__))[:3])
 
 
 def release_id(description: Any) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from tidegate.wal.kafka import clients as kafka_clients
-from tidegate.wal.kafka import topics
+from tidegate.wal.kafka import consumer, topics
 from tidegate.wal.kafka.clients import Clients
 from tidegate.wal.kafka.settings import settings_of
 
@@ -21,6 +21,7 @@ class Fake:
 
     def __init__(self, configuration, **_):
         self.noted, self.closed, self.broken = configuration["error_cb"], False, False
+        self.topics, self.rested, self.calls = {}, False, []
 
     def poll(self, _):
         pass
@@ -28,6 +29,12 @@ class Fake:
     def unassign(self):
         if self.broken:
             raise KafkaException(KafkaError(KafkaError._FATAL))
+
+    def assign(self, _):
+        self.calls.append("assign")
+
+    def list_topics(self, *_):
+        self.calls.append("list_topics")
 
     def assignment(self):
         return []
@@ -47,8 +54,8 @@ def clients(where: str = "a", **options) -> Clients:
 
 
 def used(log: Clients) -> Fake:
-    with log.consumer("t") as consumer:
-        return consumer
+    with log.consumer("t") as lent:
+        return lent
 
 
 def test_a_log_that_was_not_closed_does_not_keep_the_clients_of_others():
@@ -85,6 +92,48 @@ def test_a_client_that_cannot_stop_fetching_ends_and_hides_no_result():
         lent.broken = True
     assert used(log) is not lent
     assert len(log._pool.alive) == 1
+    log.close()
+
+
+def test_a_client_that_has_used_many_topics_ends(monkeypatch):
+    """It keeps memory for each topic permanently, also for those of dropped namespaces."""
+    monkeypatch.setattr(kafka_clients, "TOPICS_MAX", 3)
+    log, lent = clients(), []
+    for topic in ("a", "b", "a", "b", "c", "d"):
+        with log.consumer(topic) as client:
+            lent.append(client)
+    assert [client is lent[0] for client in lent] == [True] * 5 + [False]
+    assert lent[0].closed
+    assert len(log._pool.used) == 1
+    log.close()
+    assert not log._pool.used
+
+
+def assigned(log: Clients) -> list[str]:
+    """Assign a topic to a lent consumer; return the calls that it got."""
+    with log.consumer("t") as lent:
+        lent.calls.clear()
+        consumer._assign(log, lent, "t", {0: 0})
+        return list(lent.calls)
+
+
+def test_a_consumer_that_has_read_no_topic_yet_requests_the_metadata_of_its_first():
+    log = clients()
+    used(log)  # as for the ends of another topic
+    assert assigned(log) == ["assign", "list_topics"]
+    assert assigned(log) == ["assign"]
+    log.close()
+
+
+def test_a_consumer_requests_the_metadata_of_a_remade_topic_before_it_fetches():
+    """After a fetch by the old id the client waits for 500 ms, before each first read."""
+    log = clients()
+    log.described(["t"], {"t": "first"})
+    assert assigned(log) == ["assign"], "a new consumer requests metadata by itself"
+    log.described(["t"], {})
+    log.described(["t"], {"t": "second"})
+    assert assigned(log) == ["list_topics", "assign"]
+    assert assigned(log) == ["assign"]
     log.close()
 
 
