@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import confluent_kafka
 import pytest
@@ -135,6 +137,34 @@ def test_a_consumer_requests_the_metadata_of_a_remade_topic_before_it_fetches():
     assert assigned(log) == ["list_topics", "assign"]
     assert assigned(log) == ["assign"]
     log.close()
+
+
+def test_threads_share_no_client_while_logs_are_closed():
+    """Logs close while other threads lend: no client is lent twice at a time, and none is left over."""
+    log, lent, doubles = clients(), set(), []
+    guard, started = threading.Lock(), threading.Barrier(6)
+
+    def lend_and_close(nth: int) -> None:
+        own = clients(f"log {nth}")
+        started.wait(30)
+        for turn in range(300):
+            with (log if turn % 3 else own).consumer(f"t{turn}") as client:
+                with guard:
+                    doubles.extend({client} & lent)
+                    lent.add(client)
+                assert not client.closed
+                with guard:
+                    lent.discard(client)
+            if turn % 7 == 0:
+                (log if turn % 2 else own).close()
+        own.close()
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lend_and_close, range(6)))
+    assert not doubles
+    log.close()
+    assert not log._pool.alive
+    assert not log._pool.used
 
 
 def test_a_fork_leaves_no_user_of_the_parent():
