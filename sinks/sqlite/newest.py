@@ -17,9 +17,9 @@ from tidegate.sinks.sqlite.files import META_FILE, Files, has_table
 NEWEST = """CREATE TABLE IF NOT EXISTS newest (shard TEXT PRIMARY KEY, version INTEGER NOT NULL)
     WITHOUT ROWID"""
 NOTE = "INSERT OR REPLACE INTO newest VALUES (?, ?)"
-# A retirement replaces seals by a floor, in one transaction.
+# A retirement replaces seals by a floor, in one transaction. ``verify`` reports a floor above all versions.
 SEALED = """SELECT max((SELECT coalesce(max(version), 0) FROM sealed WHERE version <= ?1),
-    (SELECT coalesce(max(floor), 0) FROM floors WHERE floor <= ?1))"""
+    (SELECT min(coalesce(max(floor), 0), ?1) FROM floors))"""
 
 
 def sealed_up_to(files: Files, names: Iterable[str], version: int) -> dict[str, int]:

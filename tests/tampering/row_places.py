@@ -238,14 +238,14 @@ class CassandraPlace(Place):
         column = chance.choice(("visible", "horizon", "digest", "entry"))
         pointers = f"{self.keyspace}.tidegate_pointers"
         version = chance.randrange(self.horizon, self.visible + 1)
-        select = f"SELECT {column} FROM {pointers} WHERE space = %s AND version = %s"
-        ((old,),) = self._run(select, self.space, version)
+        is_static = column != "entry"
+        where, values = ("space = %s", ()) if is_static else ("space = %s AND version = %s", (version,))
+        select = f"SELECT {column} FROM {pointers} WHERE {where} LIMIT 1"
+        ((old,),) = self._run(select, self.space, *values)
         if column in ("visible", "horizon"):
             new: Any = old + chance.choice((-2, -1, 1, 2, 10**6))
         else:
             new = chance.choice((old[1:], old.replace("1", "2"), "", "{}", old + "x"))
-        is_static = column != "entry"
-        where, values = ("space = %s", ()) if is_static else ("space = %s AND version = %s", (version,))
         update = f"UPDATE {pointers} SET {column} = %s WHERE {where}"
         self._run(update, new, self.space, *values)
         self.undo = update, (old, self.space, *values)
