@@ -92,6 +92,8 @@ def main() -> None:
                 if query.exception() is not None:
                     raise SystemExit(str(query.exception()))
                 samples = milliseconds[before:]
+                if not samples:
+                    raise SystemExit(f"tenth {tenth} has no version: give more --minutes")
                 tenths.append([percentile(samples, share) for share in (0.5, 0.99)])
                 memory = "   ".join(
                     f"{name} {mib:,.0f} MiB"

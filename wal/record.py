@@ -14,7 +14,8 @@ fields bound their values: a value out of bounds cannot be decoded, so no later 
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, TypeAlias
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 import xxhash
@@ -23,6 +24,7 @@ from tidegate.base.decoders import json_decoder, msgpack_decoder
 from tidegate.base.names import NAME
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.groups import KEY_GROUPS_MAX
+from tidegate.wal.tokens import Tokens
 
 FORMAT = 1
 DECIDED_BYTES_MAX = 64 * 1024
@@ -176,6 +178,12 @@ class DecidedVersion(msgspec.Struct, frozen=True):
     digest: str
 
 
+if TYPE_CHECKING:
+    Once: TypeAlias = Collection[str]
+else:
+    Once = tuple[str, ...]  # what a decoder makes
+
+
 class Folded(msgspec.Struct, frozen=True):
     """The state of the decision log: ``wal/fold.py`` computes it and a Summary holds it.
 
@@ -195,7 +203,7 @@ class Folded(msgspec.Struct, frozen=True):
     last_version: Count = 0
     decided_at_us: Count = 0
     tables: dict[TableName, TableAt] = {}
-    once: tuple[str, ...] = ()
+    once: Once = ()
     stores: tuple[str, ...] = ()
     recent: tuple[DecidedVersion, ...] = ()
 
@@ -213,7 +221,14 @@ class Summary(Record, frozen=True, kw_only=True, tag="summary"):
 
 AnyRecord: TypeAlias = Genesis | Open | Decided | Adopted | Rewound | StoreAdded | StoreRemoved | Summary
 
-_json = msgspec.json.Encoder(order="deterministic")
+
+def _plain(value: object) -> object:
+    if isinstance(value, Tokens):
+        return list(value)
+    raise NotImplementedError(type(value))
+
+
+_json = msgspec.json.Encoder(order="deterministic", enc_hook=_plain)
 _record_decoder: msgspec.json.Decoder[AnyRecord] = json_decoder(AnyRecord)
 
 

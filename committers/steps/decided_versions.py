@@ -34,6 +34,34 @@ def decided_versions(log: Log, state: Folded, version: int) -> Iterator[DecidedV
     yield from (decided for decided in state.recent if decided.version >= version)
 
 
+class RetirementBacklog:
+    """The decided versions that one thread has not yet dropped from one store.
+
+    A version is retired at most ``keep_versions`` and ``max_layers`` after its decision, which may be more
+    than the fold keeps. The backlog grows with the fold, so the log is read at most once, at the start.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._start = 0
+        """The version from which on ``_versions`` has all that the log still had; 0: nothing was read."""
+        self._versions: list[DecidedVersion] = []
+
+    def since(self, state: Folded, version: int) -> Iterator[DecidedVersion]:
+        """Yield as ``decided_versions``, and forget all versions before ``version``."""
+        version = max(version, 1)
+        known = self._versions[-1].version if self._versions else 0
+        begins = state.recent[0].version if state.recent else 1
+        if not self._start or not self._start <= version <= known or known + 1 < begins:
+            self._versions = list(decided_versions(self._log, state, version))
+        else:
+            newer = [decided for decided in state.recent if decided.version > known]
+            older = [decided for decided in self._versions if decided.version >= version]
+            self._versions = [*older, *newer]
+        self._start = version
+        yield from tuple(self._versions)
+
+
 def decided_versions_from(decisions: DecisionLog, version: int, store: str) -> Iterator[DecidedVersion]:
     """Yield ``version`` and all later decided versions, oldest first.
 

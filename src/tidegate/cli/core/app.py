@@ -77,16 +77,16 @@ COMMANDS = {
 
 def command(name: str) -> Any:
     """Import the command of that name and return click's command, with its options."""
-    found = COMMANDS[name]
-    module = importlib.import_module(f"tidegate.cli.{found.module}")
-    made = getattr(module, found.name)
-    if not isinstance(made, typer.Typer):
+    entry = COMMANDS[name]
+    module = importlib.import_module(f"tidegate.cli.{entry.module}")
+    function = getattr(module, entry.name)
+    if not isinstance(function, typer.Typer):
         from tidegate.cli.core.parameters import ValidatedCommand
 
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        app.command(name, cls=ValidatedCommand, epilog=getattr(module, found.epilog))(made)
-        made = app
-    return get_command(made)
+        app.command(name, cls=ValidatedCommand, epilog=getattr(module, entry.epilog))(function)
+        function = app
+    return get_command(function)
 
 
 class Commands(TyperGroup):
@@ -106,10 +106,10 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         def refuse(text: str) -> None:
-            say(without_urls(text, ctx.meta[WORDS]))
+            print_message(without_urls(text, ctx.meta[WORDS]))
 
         try:
-            with _warnings_said():
+            with _warnings_printed():
                 done = super().invoke(ctx)
                 sys.stdout.flush()
                 return done
@@ -120,10 +120,10 @@ class Commands(TyperGroup):
             refuse(f"{type(error).__name__}: {error}{_next_step(error)}")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            say("interrupted: what it has decided stays decided, and it may be run again")
+            print_message("interrupted: what it has decided stays decided, and it may be run again")
             raise typer.Exit(INTERRUPTED) from None
         except typer.Abort:  # Ctrl-C, or the end of the input, at a prompt
-            say("nothing was changed")
+            print_message("nothing was changed")
             raise typer.Exit(INTERRUPTED) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # `tidegate scan ... | head`
@@ -170,31 +170,31 @@ def _next_step(error: TidegateError) -> str:
     )
 
 
-class _Sayer(logging.Handler):
+class _WarningPrinter(logging.Handler):
     """A handler that prints each warning of the library once, without those of a server's client below it."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if record.name == LOGGER and text not in self._said:
-            self._said.add(text)
-            say(f"{record.levelname.lower()}: {text}")
+        if record.name == LOGGER and text not in self._printed:
+            self._printed.add(text)
+            print_message(f"{record.levelname.lower()}: {text}")
 
 
 @contextlib.contextmanager
-def _warnings_said() -> Iterator[None]:
-    logger, sayer = logging.getLogger(LOGGER), _Sayer()
-    logger.addHandler(sayer)
+def _warnings_printed() -> Iterator[None]:
+    logger, printer = logging.getLogger(LOGGER), _WarningPrinter()
+    logger.addHandler(printer)
     try:
         yield
     finally:
-        logger.removeHandler(sayer)
+        logger.removeHandler(printer)
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message for a person on standard error; quoted text in it cannot control the terminal."""
     from tidegate.base.text import message_of
 

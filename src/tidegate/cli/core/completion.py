@@ -26,10 +26,10 @@ def aliases(ctx: typer.Context, incomplete: str) -> list[str]:
 
     folder = _folder(ctx)
     try:
-        found = {} if folder is None else FileAliases(folder).all()
+        names = {} if folder is None else FileAliases(folder).all()
     except TidegateError:
         return []
-    return sorted(name for name in found if name.startswith(incomplete))[:ALIASES_MAX]
+    return sorted(name for name in names if name.startswith(incomplete))[:ALIASES_MAX]
 
 
 def tables(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -49,5 +49,5 @@ def tables(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _folder(ctx: typer.Context) -> Path | None:
     """Return the folder of the first store from the arguments or the environment; None: it has none."""
-    given = ctx.params.get("store") or os.environ.get("TIDEGATE_STORE", "").split()
-    return folder_at(str(given if isinstance(given, str) else [*given, ""][0]))
+    store = ctx.params.get("store") or os.environ.get("TIDEGATE_STORE", "").split()
+    return folder_at(str(store if isinstance(store, str) else [*store, ""][0]))

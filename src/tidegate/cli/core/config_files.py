@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.base.urls import scheme_of
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, StoreRef, parse_stores
 
@@ -90,14 +90,14 @@ def stores_given(
 
 def named_files(primary: str, store_config: Sequence[str]) -> dict[str, Path]:
     """Return the stores' option files by name; one without a name is the primary's."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for text in store_config:
         named = _NAMED_FILE.fullmatch(text)
         name, path = (named[1], named[2]) if named else (primary, text)
-        if name in found:
+        if name in paths:
             raise ConfigError(f"--store-config: store {name} has two; write NAME=FILE for each store's own")
-        found[name] = Path(path)
-    return found
+        paths[name] = Path(path)
+    return paths
 
 
 def wal_options(path: Path | None) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _options(given_as: str, path: Path | None, typed: Typed) -> dict[str, Any]:
         raise ConfigError(f"{given_as} {path}: it is not text in UTF-8") from None
     options = _parse(f"{given_as} {path}", lines, typed)
     if _others_can_read(mode) and any(map(SECRET.search, options)):
-        say(f"warning: {path} holds a password, and others can read it: chmod 600 {path}")
+        print_message(f"warning: {path} holds a password, and others can read it: chmod 600 {path}")
     return options
 
 

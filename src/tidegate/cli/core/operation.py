@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, get_type_hints
 
 import typer
 
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, stores_given, wal_options
 from tidegate.cli.core.options import AllowUnsafe, Force, Json, Namespace, Stores, Wal
 from tidegate.cli.core.output import print_json
@@ -109,7 +109,7 @@ class Operation:
                 print(next_step)
         behind = [each for each in standings if each.error]
         for each in behind:
-            say(f"store {each.name}: {each.error}")
+            print_message(f"store {each.name}: {each.error}")
         if behind:
             kind = BY_NAME.get(behind[0].error.partition(":")[0], StoreUnavailableError)
             raise typer.Exit(kind.exit_code)

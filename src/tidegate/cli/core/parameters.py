@@ -34,14 +34,14 @@ class ValidatedCommand(TyperCommand):
     """A command that validates its arguments before it does anything."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = list(args)  # parsing consumes them
+        words = list(args)  # parsing consumes them
         try:
             rest = super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            _tell_value(error, self._parsed(ctx, given)[0])
+            _quote_value(error, self._parsed(ctx, words)[0])
             raise
         if not ctx.resilient_parsing:
-            _refuse_several(ctx, self._parsed(ctx, given)[2])
+            _refuse_several(ctx, self._parsed(ctx, words)[2])
             _refuse_memory(ctx.params)
         return rest
 
@@ -51,12 +51,12 @@ class ValidatedCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """List arguments by their name alone; newer releases of typer add Python's type."""
-        told: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
                 kind = param.param_type_name
-                told[kind].append((str(param.metavar), record[1]) if kind == "argument" else record)
-        for title, records in zip(("Arguments", "Options"), told.values(), strict=True):
+                rows[kind].append((str(param.metavar), record[1]) if kind == "argument" else record)
+        for title, records in zip(("Arguments", "Options"), rows.values(), strict=True):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
@@ -76,7 +76,7 @@ def group(name: str, summary: str, *commands: tuple[Callable[..., None], str, st
     return app
 
 
-def _tell_value(error: typer.BadParameter, texts: dict[str, Any]) -> None:
+def _quote_value(error: typer.BadParameter, texts: dict[str, Any]) -> None:
     """Add the value to the message of a number parser, in plain words."""
     text = texts.get(str(getattr(error.param, "name", "")))
     if not isinstance(text, str) or repr(text) in error.message:

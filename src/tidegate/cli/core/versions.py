@@ -24,8 +24,8 @@ def number_or_time(text: str) -> NumberOrTime:
     if text.isdecimal() and len(text) <= MOST_DIGITS:
         return int(text)
     try:
-        found = datetime.datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in "Zz" else text)
-        return found if found.utcoffset() is not None else found.replace(tzinfo=datetime.timezone.utc)
+        moment = datetime.datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in "Zz" else text)
+        return moment if moment.utcoffset() is not None else moment.replace(tzinfo=datetime.timezone.utc)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is no version: it must be a whole number, or a time such as 2026-11-21T10:00:00Z"
@@ -36,10 +36,10 @@ MOST_DIGITS = 15
 
 
 def _one_or_more(text: str) -> NumberOrTime:
-    found = number_or_time(text)
-    if found == 0:
+    version = number_or_time(text)
+    if version == 0:
         raise typer.BadParameter("0 is no version: the first one is 1")
-    return found
+    return version
 
 
 At = Annotated[
@@ -66,5 +66,5 @@ def version_at(gate: Gate, at: object) -> int | None:
     """Return its number. It may be retired before a read uses it."""
     if not isinstance(at, datetime.datetime):
         return at  # type: ignore[return-value]
-    with gate.snapshot(as_of=at) as found:
-        return found.version
+    with gate.snapshot(as_of=at) as snapshot:
+        return snapshot.version

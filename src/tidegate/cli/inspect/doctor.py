@@ -17,7 +17,7 @@ import typer
 from tidegate.base.checks import Check, Outcome
 from tidegate.base.clock import Clock
 from tidegate.base.names import NAME, escape
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, named_files, store_options
 from tidegate.cli.core.options import Json, MaybeNamespace, MaybeWal, Stores, examples
 from tidegate.cli.core.output import print_json, print_table
@@ -67,7 +67,7 @@ def doctor(
         )
     failed = [check.check for check in checks if check.outcome == "fail"]
     if failed:
-        say(f"failed: {', '.join(failed)}")
+        print_message(f"failed: {', '.join(failed)}")
         raise typer.Exit(TidegateError.exit_code)
 
 
@@ -115,9 +115,9 @@ def _checks(given: ServerArguments) -> Iterator[Check]:
 
 def check_python() -> Check:
     """Check Python's version."""
-    found = f"{sys.version.partition(' ')[0]} at {sys.executable}"
+    version = f"{sys.version.partition(' ')[0]} at {sys.executable}"
     outcome: Outcome = "pass" if sys.version_info >= (3, 10) else "fail"
-    return Check("Python", outcome, found, "everything: 3.10 or newer")
+    return Check("Python", outcome, version, "everything: 3.10 or newer")
 
 
 def check_package(name: str, least: tuple[int, ...], below: tuple[int, ...] | None, promise: str) -> Check:
@@ -131,8 +131,8 @@ def check_package(name: str, least: tuple[int, ...], below: tuple[int, ...] | No
         return Check(name, "warn", f"not installed; {wanted} is needed to write", promise)
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     fits = numbers >= least and (below is None or numbers < below)
-    found = version if fits else f"{version}; needs {wanted}"
-    return Check(name, "pass" if fits else "fail", found, promise)
+    message = version if fits else f"{version}; needs {wanted}"
+    return Check(name, "pass" if fits else "fail", message, promise)
 
 
 def check_java(*, spark_is_here: bool) -> Check:
@@ -168,5 +168,5 @@ def check_clock(clock: Clock, state: Folded | None) -> Check:
     if ahead_s <= CLOCK_WARN_S:
         return Check("clock", "pass", "after the log's last decision", promise)
     outcome: Outcome = "fail" if ahead_s > CLOCK_FAIL_S else "warn"
-    found = f"{ahead_s:,.0f} s behind the log's last decision: this clock or the writer's is wrong"
-    return Check("clock", outcome, found, promise)
+    message = f"{ahead_s:,.0f} s behind the log's last decision: this clock or the writer's is wrong"
+    return Check("clock", outcome, message, promise)

@@ -47,29 +47,29 @@ def _nearest(folder: Path) -> Path:
 
 def check_writable(what: str, folder: Path) -> Check:
     """Check that the folder can be written, or created."""
-    there = _nearest(folder)
-    fits = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    made = "writable" if there == folder else f"can be made below {there}"
-    found = f"{folder}: {made if fits else f'{there} is not a folder that this user can write'}"
+    existing = _nearest(folder)
+    fits = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    state = "writable" if existing == folder else f"can be made below {existing}"
+    message = f"{folder}: {state if fits else f'{existing} is not a folder that this user can write'}"
     promise = "durable before acknowledged (I3)"
-    return Check(f"{what}: folder", "pass" if fits else "fail", found, promise)
+    return Check(f"{what}: folder", "pass" if fits else "fail", message, promise)
 
 
 def check_private(what: str, folder: Path) -> list[Check]:
     """Warn where every user of this machine may read a namespace's folder."""
     if not folder.is_dir() or not others_may_read(folder):
         return []
-    found = f"{folder} can be read by every user of this machine: chmod -R o-rwx {shlex.quote(str(folder))}"
-    return [Check(f"{what}: rights", "warn", found, "rows are read by those who may")]
+    message = f"{folder} can be read by every user of this machine: chmod -R o-rwx {shlex.quote(str(folder))}"
+    return [Check(f"{what}: rights", "warn", message, "rows are read by those who may")]
 
 
 def check_disk(what: str, folder: Path) -> Check:
     """Check the free space at the folder's location."""
     free = shutil.disk_usage(_nearest(folder)).free
     outcome: Outcome = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "pass"
-    found = f"{free / 1024**3:,.1f} GiB free at {_nearest(folder)}"
+    message = f"{free / 1024**3:,.1f} GiB free at {_nearest(folder)}"
     return Check(
-        f"{what}: disk", outcome, found, "what is decided can be applied (I4): a full disk stops the line"
+        f"{what}: disk", outcome, message, "what is decided can be applied (I4): a full disk stops the line"
     )
 
 
@@ -81,10 +81,10 @@ def check_room(log: Log, store: Store, state: Folded, free: int | None) -> Itera
     with contextlib.suppress(TidegateError):
         decisions, staged = log.size()
         held = shown_bytes(store.size()) + (f" ({store.size_counts})" if store.size_counts else "")
-        found = (
+        message = (
             f"log {shown_bytes(decisions + staged)} ({shown_bytes(decisions)} of it decisions), store {held}"
         )
-        yield Check("size", "pass", found, BOUNDED)
+        yield Check("size", "pass", message, BOUNDED)
     with contextlib.suppress(TidegateError):
         yield check_leases(store)
     if free is not None:
@@ -99,27 +99,27 @@ def check_leases(store: Store) -> Check:
         return Check("oldest lease", "pass", "no reader holds a version", BOUNDED)
     oldest, limits = leases[0], Options()
     behind = visible - oldest.version
-    found = (
+    message = (
         f"version {oldest.version}, {behind} behind the visible one, held for {oldest.age_s:.0f} s;"
         f" {len(leases)} leases in all"
     )
     _, layers = kept_by(store, limits)
     long = oldest.age_s > limits.max_lease_s or behind > layers
-    return Check("oldest lease", "warn" if long else "pass", found, BOUNDED)
+    return Check("oldest lease", "warn" if long else "pass", message, BOUNDED)
 
 
 def check_forecast(log: Log, state: Folded, free: int) -> Check:
     """Forecast how long the log's disk lasts at the rate of the last versions, if nothing were trimmed."""
     promise = "what is decided can be applied (I4): a full disk stops the line"
-    facts = state.recent[-LOOKED_AT:]
-    seconds = (facts[-1].decided_at_us - facts[0].decided_at_us) / 1e6 if len(facts) > 1 else 0.0
+    decided = state.recent[-LOOKED_AT:]
+    seconds = (decided[-1].decided_at_us - decided[0].decided_at_us) / 1e6 if len(decided) > 1 else 0.0
     if seconds <= 0:
         return Check("log: room", "pass", "too few versions to tell a pace", promise)
-    written = sum(frame.bytes for fact in facts[1:] for frame in read_manifest(log, fact).frames())
+    written = sum(frame.bytes for version in decided[1:] for frame in read_manifest(log, version).frames())
     per_day = written / seconds * DAY_S
     if per_day == 0:
         return Check("log: room", "pass", "the last versions were empty", promise)
     days = free / per_day
-    pace = f"{shown_bytes(per_day)} a day by the last {len(facts)} versions"
-    found = f"{pace}: room for {days:,.1f} days, untrimmed"
-    return Check("log: room", "warn" if days < ROOM_WARN_DAYS else "pass", found, promise)
+    pace = f"{shown_bytes(per_day)} a day by the last {len(decided)} versions"
+    message = f"{pace}: room for {days:,.1f} days, untrimmed"
+    return Check("log: room", "warn" if days < ROOM_WARN_DAYS else "pass", message, promise)

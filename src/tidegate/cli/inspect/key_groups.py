@@ -35,13 +35,16 @@ def key_groups(
     over the key groups: at most 1 in (key groups / tasks).
     """
     check_key_groups(key_groups)
-    found = [shares(tasks, key_groups) for tasks in parallelism]
+    distributions = [shares(tasks, key_groups) for tasks in parallelism]
     if json:
         print_json(
-            [{"key_groups": key_groups, **share._asdict(), "imbalance": share.imbalance} for share in found]
+            [
+                {"key_groups": key_groups, **share._asdict(), "imbalance": share.imbalance}
+                for share in distributions
+            ]
         )
         return
     print_table(
         ["tasks", "key groups each", "tasks with one more", "imbalance"],
-        [(s.parallelism, s.smallest, s.with_one_more, f"{100 * s.imbalance:.1f} %") for s in found],
+        [(s.parallelism, s.smallest, s.with_one_more, f"{100 * s.imbalance:.1f} %") for s in distributions],
     )

@@ -10,7 +10,7 @@ import typer
 
 from tidegate.base.clock import Clock
 from tidegate.base.text import exact_time_of, time_of
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, stores_given, wal_options
 from tidegate.cli.core.options import For, Json, MaybeWal, Namespace, Stores, end_of, examples
 from tidegate.cli.core.output import Pairs, Part, Rows, print_json, print_parts, showing
@@ -78,9 +78,9 @@ def _show(seen: Look, *, json: bool) -> int:
             parts.append(Rows(["table", "key", "value", "emptied at"], rows))
         print_parts(parts)
     for warning in seen.warnings:
-        say(f"warning: {warning}")
+        print_message(f"warning: {warning}")
     for problem in seen.problems:
-        say(problem)
+        print_message(problem)
     return _code_of(seen)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from tidegate.base.names import check_name
 from tidegate.base.urls import addresses, parts_of, redact, scheme_of
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, stores_given, wal_options
 from tidegate.cli.core.options import MaybeWal, Namespace, Stores, examples
 from tidegate.errors import ConfigError, TidegateError
@@ -58,7 +58,7 @@ def ui(  # noqa: PLR0913, PLR0917 - options of a command
     _look_once(Places(ats, namespace, wal, options))
     facts = Facts(namespace, ats, wal, options, metrics)
     server = Server(facts, host, port, name or ())
-    say(f"{server.url} shows namespace {namespace}; Ctrl-C ends it")
+    print_message(f"{server.url} shows namespace {namespace}; Ctrl-C ends it")
     try:
         server.serve_forever()
     except KeyboardInterrupt:
@@ -84,4 +84,4 @@ def _look_once(places: Places) -> None:
         except ConfigError:
             raise
         except TidegateError as error:
-            say(f"warning: {type(error).__name__}: {error}")
+            print_message(f"warning: {type(error).__name__}: {error}")

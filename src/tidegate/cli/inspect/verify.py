@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.operation import Operation, operation, require_namespace
 from tidegate.cli.core.options import examples
 from tidegate.cli.core.output import print_json, print_table
@@ -51,7 +51,7 @@ def verify(work: Operation) -> None:
         for name, report in zip(names, reports, strict=True):
             _print_nothing_wrong(f"store {name}: " * (len(reports) > 1), report)
     for note in dict.fromkeys(note for report in reports for note in report.notes):
-        say(f"note: {note}")
+        print_message(f"note: {note}")
     if findings:
         raise typer.Exit(CorruptError.exit_code)
 

@@ -70,18 +70,20 @@ def set_(
 def list_(store: Stores, store_config: StoreConfigs, *, json: Json = False) -> None:
     """List the aliases in a store, and the namespaces that they name. Writes nothing."""
     ats = stores_given(store, store_config)
-    found = [(at, alias, target, *_looked_at(at, target)) for at in ats for alias, target in _all(at).items()]
+    entries = [
+        (at, alias, target, *_looked_at(at, target)) for at in ats for alias, target in _all(at).items()
+    ]
     if json:
         rows = [
             {"store": at.name, "alias": alias, "namespace": target.namespace, "uuid": target.uuid}
             | {"visible": visible}
-            for at, alias, target, visible, _ in found
+            for at, alias, target, visible, _ in entries
         ]
         print_json({"aliases": rows})
         return
     print_table(
         ["alias", "namespace", "visible", "store"],
-        [(alias, target.namespace, shown, at.name) for at, alias, target, _, shown in found],
+        [(alias, target.namespace, shown, at.name) for at, alias, target, _, shown in entries],
     )
 
 
@@ -128,8 +130,8 @@ def _looked_at(at: StoreRef, target: Target) -> tuple[int | None, str]:
     try:
         with contextlib.closing(open_store(at.url, target.namespace, at.options)) as store:
             identity = store.identity()
-            there = identity is not None and identity.uuid == target.uuid
-            visible = store.pointer().visible if there else None
+            same = identity is not None and identity.uuid == target.uuid
+            visible = store.pointer().visible if same else None
     except (CorruptError, ConfigError) as error:
         logger.warning("%s", error)
         return None, "cannot be read"

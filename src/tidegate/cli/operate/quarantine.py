@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
 from tidegate.cli.core.options import Json, Namespace, Store, Yes, confirm, examples, gate_to
@@ -44,7 +44,7 @@ def list_(
     """
     with gate_to(store, namespace, store_options(store_config)) as gate, snapshot_at(gate, at) as snapshot:
         if TABLE not in snapshot.tables():
-            say(f"namespace {namespace} has no refused rows at version {snapshot.version}")
+            print_message(f"namespace {namespace} has no refused rows at version {snapshot.version}")
             return
         rows = (value for _, value in snapshot.table(TABLE).scan())
         if json:
@@ -55,7 +55,7 @@ def list_(
         print_table(["table", "cause", "key", "key bytes", "value bytes"], map(_cells, shown))
         counts = Counter(row["table"] for row in itertools.chain(shown, rows))
         totals = ", ".join(f"{count} of table {table}" for table, count in sorted(counts.items()))
-        say(f"refused at version {snapshot.version}: {totals or 'none'}")
+        print_message(f"refused at version {snapshot.version}: {totals or 'none'}")
 
 
 def _cells(row: Any) -> list[Any]:
@@ -112,7 +112,9 @@ def export(
     else:
         print(f"{file}: {written} refused rows of table {table} at version {version}")
     for why, count in sorted(left.items()):
-        say(f"warning: {count} rows are not in it ({why}): `tidegate scan {TABLE} --parquet FILE` has them")
+        print_message(
+            f"warning: {count} rows are not in it ({why}): `tidegate scan {TABLE} --parquet FILE` has them"
+        )
 
 
 @operation("tidegate quarantine drop")

@@ -58,12 +58,12 @@ def typed(
 def _key(values: Values, key: bytes | None) -> dict[str, Any]:
     columns = [column.name for column in values.schema.key]
     try:
-        found: Any = None if key is None else decode_key(key, values.key_types)
+        decoded: Any = None if key is None else decode_key(key, values.key_types)
     except (CorruptError, BadRecordError, ValueError):
-        found = None
-    if found is None:
+        decoded = None
+    if decoded is None:
         return dict.fromkeys(columns)
-    return dict(zip(columns, (found,) if len(columns) == 1 else found, strict=True))
+    return dict(zip(columns, (decoded,) if len(columns) == 1 else decoded, strict=True))
 
 
 def _has_columns(values: Values, value: bytes | None, names: set[str]) -> bool:
@@ -82,11 +82,11 @@ def _value(values: Values, value: bytes | None, names: set[str]) -> dict[str, An
         (name,) = names
         return {name: value}
     try:
-        found: dict[str, Any] = values.decode(value or b"")
-        encoder_of(values.schema).encode(found)
+        decoded: dict[str, Any] = values.decode(value or b"")
+        encoder_of(values.schema).encode(decoded)
     except (msgspec.MsgspecError, BadRecordError, CorruptError, UnicodeDecodeError):
         return None
-    return found
+    return decoded
 
 
 def ids_of(file: Path) -> list[bytes]:

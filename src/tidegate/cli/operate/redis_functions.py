@@ -60,6 +60,6 @@ def _installed(at: StoreRef, *, remove_others: bool, dry_run: bool) -> dict[str,
         if error.name != "redis":
             raise
         raise ConfigError(f"{redact(at.url)} needs redis-py: pip install 'tidegate[redis]'") from error
-    found = install(at.url, at.options, remove_others=remove_others, dry_run=dry_run)
-    servers = [one._asdict() for one in found]
+    installed = install(at.url, at.options, remove_others=remove_others, dry_run=dry_run)
+    servers = [one._asdict() for one in installed]
     return {"store": at.name, "library": library_name(), "dry_run": dry_run, "servers": servers}

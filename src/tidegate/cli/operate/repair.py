@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import store_options
 from tidegate.cli.core.operation import Operation, operation, require_namespace, stores_as_json
 from tidegate.cli.core.options import For, end_of, examples
@@ -155,7 +155,7 @@ def _watch(once: Callable[[], None], every_s: float, end: float | None) -> None:
             try:
                 once()
             except TidegateError as error:
-                say(f"{type(error).__name__}: {error}")
+                print_message(f"{type(error).__name__}: {error}")
 
 
 def _changed(coordinator: Coordinator) -> bool:

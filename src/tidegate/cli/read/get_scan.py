@@ -11,7 +11,7 @@ import typer
 
 from tidegate.base.text import cell
 from tidegate.cli.core import completion
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.options import Json, Namespace, Store, examples, gate_to
 from tidegate.cli.core.output import ROWS_AT_ONCE, first_of, on_terminal, print_json, print_pairs, print_table
@@ -64,7 +64,7 @@ def get(
     elif value is not None:
         print_pairs(zip(_value_names(schema), _value_cells(schema, value), strict=True))
     if value is None:
-        say(f"table {table} has no key {cell(parsed)} at version {version}")
+        print_message(f"table {table} has no key {cell(parsed)} at version {version}")
         raise typer.Exit(TidegateError.exit_code)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.options import Json, Namespace, Store, examples, gate_to
 from tidegate.cli.core.output import print_json, print_table
@@ -36,7 +36,7 @@ def history(
         print_json([dataclasses.asdict(info) for info in versions])
         return
     if not versions:
-        say(f"namespace {namespace} has no visible version yet")
+        print_message(f"namespace {namespace} has no visible version yet")
         return
     print_table(
         ["version", "from", "decided", "published", "tasks", "changes"],

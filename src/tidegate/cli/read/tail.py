@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from tidegate.base.text import cell
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.options import For, Json, Namespace, Store, end_of, examples, gate_to
 from tidegate.cli.core.output import print_json
@@ -59,13 +59,15 @@ def tail(
         if last > visible:
             raise ConfigError(f"--after {last}: the visible version of namespace {namespace} is {visible}")
         for name in sorted({*(table or ())} - {*gate.tables()}):
-            say(f"warning: there is no table {name} at version {visible}; it is printed once there is one")
+            print_message(
+                f"warning: there is no table {name} at version {visible}; it is printed once there is one"
+            )
         try:
             for changes in _versions(gate, last, table or None, limit, end):
                 _print(changes, json=json)
                 last = changes.version
         except KeyboardInterrupt:
-            say(f"stopped; `tidegate tail --after {last}` continues from there")
+            print_message(f"stopped; `tidegate tail --after {last}` continues from there")
 
 
 class _OfVersion(NamedTuple):

@@ -11,7 +11,7 @@ import typer
 
 from tidegate.base.clock import Clock
 from tidegate.base.urls import redact
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.core.options import AllowUnsafe, Json, examples
 from tidegate.cli.core.output import print_json, print_pairs
@@ -70,7 +70,9 @@ def demo(
     namespace = "flights" if wal is None and store is None else f"flights-{Clock().new_id()[:8]}"
     on_servers = wal is not None and folder_of(wal) is None
     if on_servers:
-        say(f"namespace {namespace} in the log {redact(str(wal))}; if it stays, `tidegate drop` removes it")
+        print_message(
+            f"namespace {namespace} in the log {redact(str(wal))}; if it stays, `tidegate drop` removes it"
+        )
     console = Console(stderr=True)
     with console.status("starting") as status:
         outcome = run(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.base.durations import duration_us
-from tidegate.cli.core.app import say
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.core.options import AllowUnsafe, Json, examples
 from tidegate.cli.core.output import print_json, print_pairs
@@ -200,8 +200,10 @@ class _Shown:
         self._told_at = time.monotonic()
 
     def begun(self, asked: Asked, folder: Path) -> None:
-        say(f"log {asked.wal}, store {asked.store}, namespaces torture-{asked.id}-..., seed {asked.seed}")
-        say(f"histories and report: {folder}")
+        print_message(
+            f"log {asked.wal}, store {asked.store}, namespaces torture-{asked.id}-..., seed {asked.seed}"
+        )
+        print_message(f"histories and report: {folder}")
 
     def cell(self, outcome: Outcome) -> None:
         self._cells += 1
@@ -213,7 +215,7 @@ class _Shown:
             self._progress.update(self._task, description=text)
         elif not self._quiet and time.monotonic() - self._told_at > self.EVERY_S:
             self._told_at = time.monotonic()
-            say(text)
+            print_message(text)
 
     def _tell_finding(self, outcome: Outcome) -> None:
         first = outcome.findings[0] if outcome.findings else None
@@ -222,7 +224,7 @@ class _Shown:
         if self._progress:
             self._progress.console.print(text, markup=False, highlight=False)
         else:
-            say(text)
+            print_message(text)
 
 
 @contextlib.contextmanager
