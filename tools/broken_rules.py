@@ -161,9 +161,9 @@ RULES: list[Rule] = [
     (
         "ahead-without-a-look",
         "I9: a read that did not look first is answered only when its version is still the newest",
-        "src/tidegate/reader/gate.py",
-        "if ahead.pointer is not None and rules.is_of(entry, self._seen_now(before, ahead.pointer)):",
-        "if ahead.pointer is not None:",
+        "src/tidegate/reader/flow.py",
+        "if rows.pointer is not None and is_of(entry, self._newest(before, rows.pointer)):",
+        "if rows.pointer is not None:",
         "tests/unit/reader/test_gate.py",
     ),
     (

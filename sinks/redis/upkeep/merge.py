@@ -15,8 +15,9 @@ from tidegate.sinks.records import Counts, Finding, Stamp, Stopped, never
 from tidegate.sinks.redis.client.replies import Refused, plain
 from tidegate.sinks.redis.client.servers import Node
 from tidegate.sinks.redis.keys import base_key, changes_key, header_key, patterns
-from tidegate.sinks.redis.namespace import RedisNamespace, headers
+from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import number
+from tidegate.sinks.redis.seals import headers
 from tidegate.sinks.rules.expiry import SweepPage
 
 MERGE_ROWS = 128

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
+from support.cli import done, done_json, refused, run
 from tidegate.base import text as text_of
 from tidegate.cli import app
 from tidegate.cli.inspect import doctor, doctor_disks, doctor_servers
@@ -66,30 +67,6 @@ def stuck(tmp_path, monkeypatch):
         example.write(BATCHES[1])
     yield types.SimpleNamespace(options=options_for(tmp_path), driver=example.driver)
     example.close()
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="tidegate")
-
-
-def done(*arguments):
-    result = run(*arguments)
-    assert (result.exit_code, result.stderr) == (0, ""), result.output
-    return result.stdout
-
-
-def done_json(*arguments):
-    return json.loads(done(*arguments, "--json"))
-
-
-def refused(code, *arguments):
-    """One message on stderr, nothing on stdout, the exit code, no traceback."""
-    result = run(*arguments)
-    assert result.exit_code == code, result.output
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-    return result.stderr
 
 
 def decisions(driver):
