@@ -107,8 +107,8 @@ class LeasedTable:
         return gathered(rows)
 
     def _of_groups(self, store: Store, groups: range) -> Iterator[Any]:
-        for group in groups:
-            yield from store.scan(self.table, group, self.version, self.start, self.at_us)
+        for _, batch in store.scan_groups(self.table, groups, self.version, self.start, self.at_us):
+            yield batch
 
     def _of_keys(self, store: Store, keys: Sequence[bytes]) -> Iterator[Any]:
         for first in range(0, len(keys), KEYS_AT_ONCE):

@@ -181,8 +181,8 @@ end
 local SOURCE_COST = 80
 
 -- The hashes that a read at the version searches, the newest first, one at each call: the layers from `start` to the
--- version, then the base if it is of the table's present life. Their names are made when they are asked for: most
--- reads end at the first ones.
+-- version, then the base if it is of the table's present life; each with its version, 0 for the base. Their names are
+-- made when they are asked for: most reads end at the first ones.
 local function sources_of(key, name, uuid, listed, based, version, start)
   local layers, newer = string.gmatch(listed or '', '%d+'), math.huge
   local before, behind, ended = place(key, name, ':d:'), ':' .. uuid, false
@@ -195,11 +195,13 @@ local function sources_of(key, name, uuid, listed, based, version, start)
       if number <= version and number >= start and number < newer then
         newer = number
         go_through(SOURCE_COST)
-        return before .. layer .. behind
+        return before .. layer .. behind, layer
       end
     end
     ended = true
-    return based and tonumber(based) >= start and place(key, name, ':b') or nil
+    if based and tonumber(based) >= start then
+      return place(key, name, ':b'), '0'
+    end
   end
 end
 
@@ -268,26 +270,56 @@ reads.read = function(keys, args)
   return read_many(keys[1], sources, args)
 end
 
--- uuid, server, table, version, start: this server's id, then the layers that a scan at this version reads,
--- newest first; the base comes last. All is read from this server, or begun anew: here a row only
--- ever moves from a layer to the base, so in this order none is missed.
+-- Key and stored value of all rows of these hashes, the newest first, or nil where they have more bytes.
+local function rows_of(sources, most_bytes)
+  local rows, known, bytes = {}, {}, 0
+  for _, source in ipairs(sources) do
+    local page = redis.call('HGETALL', source)
+    for at = 1, #page, 2 do
+      if not known[page[at]] then
+        known[page[at]] = true
+        rows[#rows + 1], rows[#rows + 2] = page[at], page[at + 1]
+        bytes = bytes + #page[at] + #page[at + 1]
+      end
+    end
+    if bytes > most_bytes then
+      return nil
+    end
+  end
+  return rows
+end
+
+-- uuid, server, table, version, start, the most rows, their most bytes: this server's id, the rows of the hashes that a
+-- scan at this version reads, then either the layers that it reads, newest first and 0 for the base last, or nothing,
+-- and key and stored value of all rows, if they are that few. All is read from this server, or begun again: here a row
+-- only ever moves from a layer to the base, so in this order none is missed. No layer and no base: no row.
 reads.layers = function(keys, args)
   local refusal = refuse_stranger(keys[1], args)
   if refusal then
     return refusal
   end
-  local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. args[3])
-  local version, start = tonumber(args[4]), tonumber(args[5])
+  local name, version, start = args[3], tonumber(args[4]), tonumber(args[5])
+  local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. name, 'b:' .. name)
   if version < (tonumber(header[1]) or 0) then
     return refuse('TGEXPIRED', header[1])
   end
-  local found = { args[2] }
-  for _, layer in ipairs(layers_of(header[2])) do
-    if layer <= version and layer >= start then
-      found[#found + 1] = text(layer)
-    end
+  local layers, sources, existing, rows = {}, {}, { keys[1] }, 0
+  for source, layer in sources_of(keys[1], name, args[1], header[2], header[3], version, start) do
+    layers[#layers + 1], sources[#sources + 1], existing[#existing + 1] = layer, source, source
+    rows = rows + redis.call('HLEN', source)
   end
-  return found
+  refusal = #sources > 0 and refuse_gone(existing)
+  if refusal or #sources == 0 then
+    return refusal or { args[2], 0, {}, {} }
+  end
+  local few = rows <= (tonumber(args[6]) or 0) and rows_of(sources, tonumber(args[7]))
+  if few then
+    return { args[2], rows, {}, few }
+  end
+  if layers[#layers] ~= '0' then
+    layers[#layers + 1] = '0'  -- a merge may make the base meanwhile
+  end
+  return { args[2], rows, layers, {} }
 end
 
 -- uuid, server, table, version, start, layer or 0 for the base, cursor, about how many rows:

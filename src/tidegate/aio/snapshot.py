@@ -18,6 +18,7 @@ from tidegate.reader.flow import Reader, SnapshotFlow
 from tidegate.reader.table import Result, Steps, TableReader, run_async, view_of
 from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer
 from tidegate.sinks.records import Identity
+from tidegate.sinks.rules.reads import windows
 from tidegate.values.decode import Value
 from tidegate.wal.record import TableSchema
 
@@ -160,9 +161,9 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
 async def _rows_of(reader: TableReader) -> AsyncGenerator[tuple[Any, Value], None]:
     """Yield all live rows, decoded, one key group after the other."""
     view = reader.view
-    for group in range(view.key_groups):
+    for groups in windows(view.key_groups):
         reader.check()
-        scan = reader.store.scan(view.name, group, view.version, view.start, view.at_us)
+        scan = reader.store.scan_groups(view.name, groups, view.version, view.start, view.at_us)
         async with contextlib.aclosing(scan) as batches:
             async for batch in batches:
                 await asyncio.sleep(0)  # other tasks run, the renewal of leases among them

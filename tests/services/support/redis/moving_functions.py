@@ -460,7 +460,10 @@ READS = [
     _on_group("read", "t", "3", "0", "a", refused="TGLOST").on(
         "something is lost", {"h": _MARKED | _LOST_BASE | {"l:t": "2", "lost": "3"}, LAYER: NEWER}
     ),
-    _on_group("layers", "t", "3", "0").on("layers", _STATE),
+    _on_group("layers", "t", "3", "0", "0", "0").on("layers", _STATE),
+    _on_group("layers", "t", "3", "0", "9", "999").on("all rows", _STATE),
+    _on_group("layers", "t", "2", "0", "9", "999").on("all rows, no base", _NO_BASE),
+    _on_group("layers", "u", "2", "0", "9", "999").on("no rows", _NO_BASE),
     _on_group("page", "t", "3", "0", "2", "0", "100").on("a layer", _STATE),
     _on_group("page", "t", "3", "0", "0", "0", "100").on("the base", _STATE),
     _on_group("page", "t", "3", "0", "0", "0", "100").on("no base", _NO_BASE),
