@@ -150,7 +150,7 @@ def check_java(*, spark_is_here: bool) -> Check:
         return Check("Java", bad, f"{java} (by {by}) does not run: {error}", promise)
     version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
     if version is None:
-        return Check("Java", bad, f"{java} (by {by}) does not tell its version", promise)
+        return Check("Java", bad, f"{java} (by {by}) does not print its version", promise)
     if int(version[1]) < JAVA_MIN:
         return Check("Java", bad, f"{java} (by {by}) is {version[1]}; needs {JAVA_MIN} or newer", promise)
     return Check("Java", "pass", f"{version[1]} at {java} (by {by})", promise)

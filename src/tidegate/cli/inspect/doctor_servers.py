@@ -26,7 +26,7 @@ from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Folded
 
-OF_LOG, OF_STORE = "what is decided becomes visible (I4)", "everything"
+OF_LOG, OF_STORE = "a decided version becomes visible (I4)", "everything"
 NOT_YET = "no namespace yet; the first batch or `tidegate init` makes it"
 ANY_NAME = "doctor"
 """A log is opened under this name only to validate URL and options; that touches nothing."""
