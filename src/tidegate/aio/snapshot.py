@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+
 from tidegate.aio.leases import AsyncLeaseKeeper
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
@@ -19,7 +21,7 @@ from tidegate.reader.table import Result, Steps, TableReader, run_async, view_of
 from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import windows
-from tidegate.values.decode import Value
+from tidegate.values.decode import CHUNK_ROWS, Value
 from tidegate.wal.record import TableSchema
 
 if TYPE_CHECKING:
@@ -139,10 +141,18 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
 
     async def to_arrow(self) -> Any:
         """Return the remaining rows as a ``pyarrow.Table`` of key and value columns."""
-        reader = await self._start()
-        rows = [row async for row in self]
-        await self.close()
-        return reader.view.values.to_arrow(iter(rows))
+        values = (await self._start()).view.values
+        chunks: list[Any] = []
+        rows: list[tuple[Any, Value]] = []
+        try:
+            async for row in self:
+                rows.append(row)
+                if len(rows) == CHUNK_ROWS:
+                    chunks.append(values.to_arrow(rows))
+                    rows = []
+            return pa.concat_tables([*chunks, values.to_arrow(rows)])
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Release the version; no more rows are returned. Repeatable."""

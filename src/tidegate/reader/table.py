@@ -152,7 +152,7 @@ class Scan(Iterator[tuple[Any, Value]]):
             raise
 
     def to_arrow(self) -> Any:
-        """Return the remaining rows as a ``pyarrow.Table`` of key and value columns."""
+        """Return the remaining rows as a ``pyarrow.Table`` of key and value columns, in chunks of rows."""
         try:
             return self._start().view.values.to_arrow(self)
         finally:
