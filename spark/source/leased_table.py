@@ -175,8 +175,7 @@ def _leased(reader: Reader, options: SourceOptions, version: int | None) -> Leas
     pointer = store.pointer()
     wanted = version or options.version or rules.newest_of(pointer, options.namespace)
     if options.as_of is not None:
-        entries = store.catalog(0, pointer.visible)
-        wanted = rules.version_as_of(entries, options.as_of, options.namespace)
+        wanted = run(reader.version_as_of(options.as_of, pointer))
     rules.check_is_visible(wanted, pointer.visible, options.namespace)
     if not wanted:
         raise rules.no_version_yet(options.namespace)
