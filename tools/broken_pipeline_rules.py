@@ -12,7 +12,7 @@ RULES: list[Rule] = [
         "committers/pipeline.py",
         "        in_flight_version = self._line[0]\n        try:",
         "        in_flight_version = self._line[-1]\n        try:",
-        "tests/unit/committers/test_pipeline.py",
+        "tests/unit/committers/test_pipeline_thread.py",
     ),
     (
         "pipeline-stale-state",

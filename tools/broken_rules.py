@@ -62,7 +62,7 @@ RULES: list[Rule] = [
         "wal/fold.py",
         "decided.origin.fingerprint != origin.fingerprint",
         "False",
-        "tests/unit/wal/test_fold.py",
+        "tests/unit/wal/test_fold_questions.py",
     ),
     (
         "every-batch-is-new",
@@ -287,7 +287,7 @@ RULES: list[Rule] = [
         "sinks/rules/reads.py",
         "FILLED_FROM = 2\n",
         "FILLED_FROM = 1\n",
-        "tests/unit/committers/background/test_many_stores.py",
+        "tests/unit/committers/background/test_adding_stores.py",
     ),
     (
         "cassandra-flip-of-any-epoch",

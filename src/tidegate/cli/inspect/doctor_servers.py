@@ -14,6 +14,7 @@ from tidegate.base.checks import Check
 from tidegate.base.urls import redact
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.inspect.doctor_disks import check_room, check_writable, folder_of, free_bytes
+from tidegate.cli.inspect.doctor_limits import check_tables
 from tidegate.committers.opening.store_list import suggested_fixes
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
 from tidegate.options import StoreRef
@@ -82,6 +83,8 @@ def look_at(given: ServerArguments) -> Seen:
         if given.wal is not None:
             in_log = _check_wal(given.wal, given.namespace, given.wal_config, closing)
         checks, state = [*in_log.checks, *in_store.checks], in_log.state
+        if state is not None:
+            checks.append(check_tables(state))
         if in_log.log is not None and in_store.store is not None:
             checks.append(check_one_namespace(state, in_store.identity, in_store.pointer))
             if state is not None and in_store.identity is not None:
