@@ -57,9 +57,10 @@ class AsyncStore(abc.ABC):
     ) -> Any: ...
 
     @abc.abstractmethod
-    def scan(
-        self, table: str, group: int, version: int, start: int = 0, at_us: int | None = None
-    ) -> AsyncGenerator[Any, None]: ...
+    def scan_groups(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0, at_us: int | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the live rows of several key groups, as ``Store.scan_groups``, without the key groups."""
 
     @abc.abstractmethod
     async def lease(self, lease: Lease, ttl_s: float) -> None: ...
@@ -117,12 +118,12 @@ class ThreadedStore(AsyncStore):
     ) -> Any:
         return await self._in_thread(lambda: self._store.get_many(table, keys, version, start, at_us))
 
-    async def scan(
-        self, table: str, group: int, version: int, start: int = 0, at_us: int | None = None
+    async def scan_groups(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0, at_us: int | None = None
     ) -> AsyncGenerator[Any, None]:
-        batches = self._store.scan(table, group, version, start, at_us)
-        while (batch := await self._in_thread(lambda: next(batches, None))) is not None:
-            yield batch
+        batches = self._store.scan_groups(table, groups, version, start, at_us)
+        while (page := await self._in_thread(lambda: next(batches, None))) is not None:
+            yield page[1]
 
     async def lease(self, lease: Lease, ttl_s: float) -> None:
         running = self._begun(lambda: self._store.lease(lease, ttl_s))

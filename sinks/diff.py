@@ -1,4 +1,4 @@
-"""The differences between two versions of a table, from its store alone: streamed, key group by key group.
+"""The differences between two versions of a table, from its store alone: streamed, by key group.
 
 There are two ways. If rows do not expire and the table was not emptied in between, only the rows written in
 between are read, and looked up at the older version: the cost grows with the changes (I11). Otherwise both
@@ -8,14 +8,15 @@ versions are scanned, side by side.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.sinks.records import CatalogEntry
-from tidegate.sinks.rules.reads import BATCH, check_kept, values_at
+from tidegate.sinks.rules.reads import BATCH, GROUPS_AT_ONCE, check_kept, values_at
 from tidegate.sinks.store import Store
 from tidegate.wal.record import TableAt
 from tidegate.wal.value_flags import DELETE, DELETES
@@ -34,15 +35,32 @@ def stored_differences(
 ) -> Iterator[Any]:
     """Yield the rows of one key group that differ, by key: record batches of ``DIFFERENCES``, none empty.
 
-    Either version may be the newer one; None is the empty state before the first version. A row that was
-    written again with the same value does not differ. Values are compared as they are stored.
-    Both versions must be pinned by leases, and nothing is held open in the store between batches. Raises:
-    SnapshotExpiredError: a version was retired meanwhile. VersionRegressedError: one is not visible.
+    As ``differences_of_groups``.
+    """
+    return differences_of_groups(store, table, (group,), before, after)
+
+
+def differences_of_groups(
+    store: Store,
+    table: str,
+    groups: Sequence[int],
+    before: CatalogEntry | None,
+    after: CatalogEntry | None,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Any]:
+    """Yield the rows of several key groups that differ, by key group and key.
+
+    They are record batches of ``DIFFERENCES``, none empty. ``check`` is called before each step through the
+    key groups, and may raise. Either version may be the newer one; None is the empty state before the first
+    version. A row that was written again with the same value does not differ. Values are compared as they
+    are stored. Both versions must be pinned by leases, and nothing is held open in the store between
+    batches. Raises: SnapshotExpiredError: a version was retired meanwhile. VersionRegressedError: one is not
+    visible.
     """
     if before is None or (after is not None and before.version <= after.version):
-        yield from _forward(store, table, group, before, after)
+        yield from _forward(store, table, groups, before, after, check)
         return
-    for batch in _forward(store, table, group, after, before):
+    for batch in _forward(store, table, groups, after, before, check):
         yield batch.select(["key", "after", "before"]).rename_columns(DIFFERENCES.names)
 
 
@@ -69,12 +87,22 @@ def _follows(old: TableAt | None, new: TableAt | None) -> bool:
 
 
 def _forward(
-    store: Store, table: str, group: int, older: CatalogEntry | None, newer: CatalogEntry | None
+    store: Store,
+    table: str,
+    groups: Sequence[int],
+    older: CatalogEntry | None,
+    newer: CatalogEntry | None,
+    check: Callable[[], None],
 ) -> Iterator[Any]:
     if older is not None and newer is not None and _follows(older.tables.get(table), newer.tables.get(table)):
-        yield from _written(store, table, group, older, newer)
+        yield from _written(store, table, groups, older, newer, check)
         return
-    yield from _side_by_side(_live(store, table, group, older), _live(store, table, group, newer))
+    for first in range(0, len(groups), GROUPS_AT_ONCE):
+        check()
+        step = groups[first : first + GROUPS_AT_ONCE]
+        old, new = _Groups(_live(store, table, step, older)), _Groups(_live(store, table, step, newer))
+        while (group := min(old.group, new.group)) < NO_GROUP:
+            yield from _side_by_side(old.take(group), new.take(group))
 
 
 def changes_to(
@@ -127,23 +155,49 @@ def _stored_live(store: Store, table: str, group: int, entry: CatalogEntry) -> I
 # -- the rows written in between ------------------------------------------------------------------
 
 
-def _written(store: Store, table: str, group: int, older: CatalogEntry, newer: CatalogEntry) -> Iterator[Any]:
+def _written(
+    store: Store,
+    table: str,
+    groups: Sequence[int],
+    older: CatalogEntry,
+    newer: CatalogEntry,
+    check: Callable[[], None],
+) -> Iterator[Any]:
     """Yield the newest rows above the older version, with their keys' values at that version.
 
     None of these rows is dropped, delete markers included, while the horizon is not above the older
     version. The horizon moves before anything is dropped, so it is checked after the rows were read.
     """
-    start = newer.tables[table].start
-    for batch in store.scan_stored(table, group, newer.version, max(start, older.version + 1)):
-        check_kept(store.where, older.version, store.pointer().horizon)
-        for at in range(0, batch.num_rows, KEYS_AT_ONCE):
-            rows = batch.slice(at, KEYS_AT_ONCE)
-            keys = rows["key"].to_pylist()
-            now = values_at(store.where, table, keys, rows["value"], newer.decided_at_us)
-            then = store.get_many(table, keys, older.version, start, older.decided_at_us)
-            differences = pa.record_batch([rows["key"], then, now], schema=DIFFERENCES)
-            yield from _non_empty(differences.filter(_differ(then, now)))
+    start, waiting, rows = newer.tables[table].start, list[Any](), 0
+    for first in range(0, len(groups), GROUPS_AT_ONCE):
+        check()
+        step = groups[first : first + GROUPS_AT_ONCE]
+        pages = store.scan_groups_stored(table, step, newer.version, max(start, older.version + 1))
+        for _, batch in pages:
+            for index in range(0, batch.num_rows, KEYS_AT_ONCE):
+                page = batch.slice(index, KEYS_AT_ONCE)
+                if rows + page.num_rows > KEYS_AT_ONCE:
+                    yield from _looked_up(store, table, waiting, start, older, newer)
+                    waiting, rows = [], 0
+                waiting.append(page)
+                rows += page.num_rows
+    yield from _looked_up(store, table, waiting, start, older, newer)
     check_kept(store.where, older.version, store.pointer().horizon)
+
+
+def _looked_up(
+    store: Store, table: str, pages: list[Any], start: int, older: CatalogEntry, newer: CatalogEntry
+) -> Iterator[Any]:
+    """Yield those of the newest rows that differ from the older version."""
+    if not pages:
+        return
+    check_kept(store.where, older.version, store.pointer().horizon)
+    for rows in pa.Table.from_batches(pages).combine_chunks().to_batches():  # one, below 2 GiB
+        keys = rows["key"].to_pylist()
+        now = values_at(store.where, table, keys, rows["value"], newer.decided_at_us)
+        then = store.get_many(table, keys, older.version, start, older.decided_at_us)
+        differences = pa.record_batch([rows["key"], then, now], schema=DIFFERENCES)
+        yield from _non_empty(differences.filter(_differ(then, now)))
 
 
 def _differ(left: Any, right: Any) -> Any:
@@ -155,10 +209,36 @@ def _differ(left: Any, right: Any) -> Any:
 # -- both versions, side by side ------------------------------------------------------------------
 
 
-def _live(store: Store, table: str, group: int, entry: CatalogEntry | None) -> Iterator[Any]:
+NO_GROUP = sys.maxsize
+"""More than any key group: the end."""
+
+
+def _live(
+    store: Store, table: str, groups: Sequence[int], entry: CatalogEntry | None
+) -> Iterator[tuple[int, Any]]:
     if entry is not None and table in entry.tables:
-        at = entry.tables[table]
-        yield from store.scan(table, group, entry.version, at.start, entry.decided_at_us)
+        start = entry.tables[table].start
+        yield from store.scan_groups(table, groups, entry.version, start, entry.decided_at_us)
+
+
+class _Groups:
+    """The rows of one version, by key group and key: ``group`` is the next one, ``NO_GROUP`` at the end."""
+
+    def __init__(self, pages: Iterator[tuple[int, Any]]) -> None:
+        self._pages = pages
+        self.group = NO_GROUP
+        self._batch: Any = None
+        self._advance()
+
+    def _advance(self) -> None:
+        self.group, self._batch = next(self._pages, (NO_GROUP, None))
+
+    def take(self, group: int) -> Iterator[Any]:
+        """Yield the batches of this key group, if it is the next one; all are to be taken."""
+        while self.group == group:
+            batch = self._batch
+            self._advance()
+            yield batch
 
 
 class _Side:

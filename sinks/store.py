@@ -204,10 +204,28 @@ class Store(Attempts):
 
         Values have no flags byte. A row is live if ``get_many`` returns its value. Raises: as ``get_many``.
         """
-        for batch in self.scan_stored(table, group, version, start):
+        for _, batch in self.scan_groups(table, (group,), version, start, at_us):
+            yield batch
+
+    def scan_groups_stored(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the rows of several key groups, as ``scan_stored``, each batch with its key group, in order.
+
+        A store whose answers take long reads several key groups at once.
+        """
+        for group in groups:
+            for batch in self.scan_stored(table, group, version, start):
+                yield group, batch
+
+    def scan_groups(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0, at_us: int | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the live rows of several key groups, as ``scan``, each batch with its key group, in order."""
+        for group, batch in self.scan_groups_stored(table, groups, version, start):
             live = live_rows(batch, at_us, self.where, table)
             if live.num_rows:
-                yield live
+                yield group, live
 
     # -- leases and retirement -----------------------------------------------------------------------
 

@@ -105,8 +105,8 @@ RULES: list[Rule] = [
         "redis-reads-past-lost-rows",
         "I10: a missing hash that a header lists is reported, not read as absent",
         "sinks/redis/lua/group.lua",
-        "  if #sources == 0 or redis.call('EXISTS', unpack(sources)) == #sources then\n",
-        "  if true then\n",
+        "    if redis.call('EXISTS', unpack(sources, first, last)) <= last - first then\n",
+        "    if false then\n",
         "tests/services/redis/faults/test_failover.py",
     ),
     (

@@ -31,7 +31,7 @@ from tidegate.errors import ConfigError
 from tidegate.reader.rules import no_entry
 from tidegate.reader.table import no_schema
 from tidegate.sinks.records import CatalogEntry, Identity
-from tidegate.sinks.rules.reads import values_at
+from tidegate.sinks.rules.reads import values_at, windows
 from tidegate.sinks.store import Store
 
 FILE_BYTES = 256 * 1024 * 1024
@@ -104,9 +104,9 @@ def _make_empty(folder: Path) -> None:
 
 def _live(store: Store, held: VersionPin, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:
     """Yield the live rows of a table, as they are stored: record batches of ``ROWS``."""
-    for group in range(key_groups):
+    for step in windows(key_groups):
         held.keep()
-        for batch in store.scan_stored(table, group, entry.version, entry.tables[table].start):
+        for group, batch in store.scan_groups_stored(table, step, entry.version, entry.tables[table].start):
             held.keep()
             keys, at_us = batch["key"].to_pylist(), entry.decided_at_us
             live = batch.filter(values_at(store.where, table, keys, batch["value"], at_us).is_valid())

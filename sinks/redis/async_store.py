@@ -32,11 +32,11 @@ from tidegate.sinks.redis.keys import meta_key
 from tidegate.sinks.redis.reads import (
     BLOCK_S,
     KEYS_AT_ONCE,
-    AnotherServerError,
     Known,
     batches_of,
     catalog_in,
     catalog_range,
+    following,
     head_of,
     identity_call,
     identity_in,
@@ -179,29 +179,29 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
             for group, indexes in groups
         ]
 
-    async def scan(
-        self, table: str, group: int, version: int, start: int = 0, at_us: int | None = None
+    async def scan_groups(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0, at_us: int | None = None
     ) -> AsyncGenerator[Any, None]:
         uuid = (await self._made()).uuid.encode()
         await self._check_readable(version)
-        head, steps, reply = head_of(table, version, start), scan_steps(self.where, group), None
-        while True:
-            try:
-                ask = steps.send(reply)
-            except StopIteration as end:
-                rows = end.value
-                break
-            call = of_group(self.namespace, uuid, group, ask.name, *head, *ask.args)
-            try:
+        head, steps, replies = head_of(table, version, start), scan_steps(self.where, groups), None
+        while (step := following(steps, replies)) is not None:
+            replies = None
+            if isinstance(step, list):
+                calls = [
+                    of_group(self.namespace, uuid, ask.group, ask.name, *head, *ask.args)._replace(
+                        server=ask.server
+                    )
+                    for ask in step
+                ]
                 with one_call():
-                    (reply,) = await self._asked([call._replace(server=ask.server)], version)
-            except AnotherServerError:
-                reply = None
-        for batch in batches_of(rows):
-            await self._check_readable(version)
-            live = live_rows(batch, at_us, self.where, table)
-            if live.num_rows:
-                yield live
+                    replies = await self._asked_of_scan(calls, version)
+                continue
+            for batch in batches_of(step[1]):
+                await self._check_readable(version)
+                live = live_rows(batch, at_us, self.where, table)
+                if live.num_rows:
+                    yield live
 
     async def _check_readable(self, version: int) -> None:
         """Check against the cached pointer; the key group's floor is compared where the rows are read."""
@@ -223,9 +223,17 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         replies = await self._calls.few(calls, self._listed_for(version))
         for reply in replies:
             if isinstance(reply, Refused):
-                if reply.code == "TGSERVER":
-                    raise AnotherServerError(reply.detail)
                 raise await self._refused(reply)
+        return replies
+
+    async def _asked_of_scan(self, calls: list[Call], version: int) -> list[Any]:
+        """Return the replies, None for a call that names a server and reached another."""
+        replies = await self._calls.few(calls, self._listed_for(version))
+        for index, reply in enumerate(replies):
+            if isinstance(reply, Refused):
+                if reply.code != "TGSERVER":
+                    raise await self._refused(reply)
+                replies[index] = None
         return replies
 
     async def _refused(self, refused: Refused) -> Exception:

@@ -29,7 +29,9 @@ from tidegate.sinks.redis.keys import header_key, meta_key, owner_key, patterns
 from tidegate.sinks.redis.reads import (
     KEYS_AT_ONCE,
     AnotherServerError,
+    Ask,
     batches_of,
+    following,
     head_of,
     identity_call,
     identity_in,
@@ -109,6 +111,14 @@ class RedisNamespace:
                     raise AnotherServerError(reply.detail)
                 raise self.refused(reply)
         return replies
+
+    def asked_of_scan(self, calls: Sequence[Call]) -> list[Any]:
+        """Return the replies, None for a call that names a server and reached another."""
+        replies = self.calls.run(calls)
+        for reply in replies:
+            if isinstance(reply, Refused) and reply.code != "TGSERVER":
+                raise self.refused(reply)
+        return [None if isinstance(reply, Refused) else reply for reply in replies]
 
     def asked_with_pointer(self, calls: Sequence[Call]) -> tuple[list[Any], Pointer]:
         """Return the replies to repeatable calls, and the pointer, read together."""
@@ -379,25 +389,38 @@ class RedisReads(SupportsReadWithPointer):
         ]
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        rows = self._read(version, self._rows_at_one_server, group, head_of(table, version, start))
-        for batch in batches_of(rows):
-            self._check_readable(version)
+        for _, batch in self.scan_groups_stored(table, (group,), version, start):
             yield batch
 
-    def _rows_at_one_server(self, group: int, head: tuple[bytes, ...]) -> dict[bytes, bytes]:
-        """Return all rows of a key group, delete markers too."""
-        steps, reply = scan_steps(self.where, group), None
-        while True:
-            try:
-                ask = steps.send(reply)
-            except StopIteration as end:
-                return dict(end.value)
-            call = self._space.of_group(group, ask.name, *head, *ask.args)._replace(server=ask.server)
-            try:
-                with one_call():
-                    (reply,) = self._space.asked([call])
-            except AnotherServerError:
-                reply = None
+    def scan_groups_stored(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        head, steps, replies = head_of(table, version, start), scan_steps(self.where, groups), None
+        began: dict[int, int] = {}
+        while (step := following(steps, replies)) is not None:
+            replies = None
+            if isinstance(step, list):
+                replies = self._read(version, self._step, step, head, began)
+                continue
+            group, rows = step
+            for batch in batches_of(rows):
+                self._check_readable(version)
+                yield group, batch
+
+    def _step(self, asks: list[Ask], head: tuple[bytes, ...], began: dict[int, int]) -> list[Any]:
+        """Return the replies, None for a key group whose scan starts again: the pointer stepped back.
+
+        ``began``: the pointer's steps back when the key group's scan began.
+        """
+        space = self._space
+        began.update((ask.group, space.went_back) for ask in asks if not ask.server)
+        calls = [space.of_group(ask.group, ask.name, *head, *ask.args) for ask in asks]
+        with one_call():
+            replies = space.asked_of_scan(
+                [call._replace(server=ask.server) for call, ask in zip(calls, asks, strict=True)]
+            )
+        pairs = zip(asks, replies, strict=True)
+        return [reply if began[ask.group] == space.went_back else None for ask, reply in pairs]
 
     def _read(self, version: int, ask: Callable[..., Replies], *args: Any) -> Replies:
         """Return the result of ``ask``, made while the version was visible all the time.

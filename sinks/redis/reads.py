@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -25,7 +25,7 @@ from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import beside, header_key, meta_key
 from tidegate.sinks.rules.attempts import other_attempt
 from tidegate.sinks.rules.leases import Lease, too_many_leases
-from tidegate.sinks.rules.reads import batch_of, decode, dropped, nothing_here
+from tidegate.sinks.rules.reads import GROUPS_AT_ONCE, batch_of, decode, dropped, nothing_here
 from tidegate.wal.record import TableSchema
 
 KEYS_AT_ONCE = 1_000
@@ -33,6 +33,10 @@ NEWEST = 2**52
 PAGE_ROWS = 1_000
 SCAN_BATCH_ROWS = 1_000
 SCAN_TRIES = 20
+FEW_ROWS, FEW_BYTES = 32, 64 * 1024
+"""A key group with at most these rows and bytes is scanned by one call."""
+ROWS_AT_ONCE = 8_000
+"""The number of rows of several key groups that a scan holds together."""
 DETAIL_MAX = 500
 """The most characters of a function's message: after tampering, header fields may have any length."""
 BLOCK_S = 1.0
@@ -102,47 +106,110 @@ class AnotherServerError(Exception):
 
 
 class Ask(NamedTuple):
-    """A function and its arguments after the head, in a read of several steps; ``server``: see ``Call``."""
+    """A function on a key group and its arguments after the head, in a scan; ``server``: see ``Call``."""
 
+    group: int
     name: str
-    args: tuple[bytes, ...] = ()
+    args: tuple[bytes, ...]
     server: bytes = b""
 
 
-Steps = Generator[Ask, Any, Kind]
+class _GroupScan:
+    """The scan of one key group: the next call, and the stored values by key that were read.
 
-
-def scan_steps(where: str, group: int) -> Steps[dict[bytes, bytes]]:
-    """Scan one key group and return the stored values by key.
-
-    The generator yields calls and is sent their replies, None when another server answered. It
-    starts from scratch when the key group's server changes: a cursor means nothing to another
-    server, and one that was promoted may again have rows in a layer that were already in the base.
-    Raises: StoreUnavailableError, the server changed ``SCAN_TRIES`` times.
+    It starts from scratch when the key group's server changes: a cursor means nothing to another server, and
+    one that was promoted may again have rows in a layer that were already in the base.
     """
-    for _ in range(SCAN_TRIES):
-        server, *layers = yield Ask("layers")
-        rows = yield from _pages(server, layers)
-        if rows is not None:
-            return rows
-    raise StoreUnavailableError(
-        f"{where}: key group {group} changed its server {SCAN_TRIES} times while it was read; read again"
-    )
+
+    def __init__(self, where: str, group: int) -> None:
+        self.group, self.rows_expected, self._where, self._tries = group, 0, where, 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+        self._server: bytes | None = None
+        self._layers: list[bytes] = []
+        self._cursor = b"0"
+
+    def ask(self) -> Ask | None:
+        """Return the next call; None when all rows were read."""
+        if self._server is None:
+            return Ask(self.group, "layers", (number(FEW_ROWS), number(FEW_BYTES)))
+        if not self._layers:
+            return None
+        return Ask(self.group, "page", (self._layers[0], self._cursor, number(PAGE_ROWS)), self._server)
+
+    def take(self, reply: Any) -> None:
+        """Take the reply, None when another server answered.
+
+        The newest layer is read first and the base last: rows that move meanwhile are found there. Raises:
+        StoreUnavailableError, the server changed ``SCAN_TRIES`` times.
+        """
+        if reply is None:
+            self._tries += 1
+            if self._tries == SCAN_TRIES:
+                raise StoreUnavailableError(
+                    f"{self._where}: key group {self.group} changed its server {SCAN_TRIES} times while it"
+                    " was read; read again"
+                )
+            self._begin()
+        elif self._server is None:
+            self._server, self.rows_expected, self._layers, page = reply
+            self._add(page)
+        else:
+            self._cursor, page = reply
+            self._add(page)
+            if self._cursor == b"0":
+                del self._layers[0]
+
+    def _add(self, page: list[bytes]) -> None:
+        for key, value in zip(page[::2], page[1::2], strict=True):
+            self.rows.setdefault(key, value)
 
 
-def _pages(server: bytes, layers: list[bytes]) -> Steps[dict[bytes, bytes] | None]:
-    """Read the newest layer first and the base last: rows that move meanwhile are found there."""
-    rows: dict[bytes, bytes] = {}
-    for layer in (*layers, b"0"):
-        cursor = b""
-        while cursor != b"0":
-            reply = yield Ask("page", (layer, cursor or b"0", number(PAGE_ROWS)), server)
-            if reply is None:
-                return None
-            cursor, page = reply
-            for key, value in zip(page[::2], page[1::2], strict=True):
-                rows.setdefault(key, value)
-    return rows
+ScanSteps = Generator[list[Ask] | tuple[int, dict[bytes, bytes]], Any, None]
+
+
+def scan_steps(where: str, groups: Sequence[int]) -> ScanSteps:
+    """Scan key groups: yield each with its stored values by key, in order.
+
+    In between it yields lists of calls, and is sent their replies, None where another server answered. The
+    calls of ``GROUPS_AT_ONCE`` key groups travel together, and key groups with few rows need one call each.
+    Raises: StoreUnavailableError, a key group changed its server too often.
+    """
+    for first in range(0, len(groups), GROUPS_AT_ONCE):
+        scans = [_GroupScan(where, group) for group in groups[first : first + GROUPS_AT_ONCE]]
+        yield from _step(scans)
+        waiting: list[_GroupScan] = []
+        for scan in scans:
+            if sum(each.rows_expected for each in waiting) + scan.rows_expected > ROWS_AT_ONCE:
+                yield from _finish(waiting)
+                waiting = []
+            waiting.append(scan)
+        yield from _finish(waiting)
+
+
+def following(steps: ScanSteps, replies: list[Any] | None) -> Any:
+    """Return the next of the steps, None at their end."""
+    try:
+        return steps.send(replies)
+    except StopIteration:
+        return None
+
+
+def _step(scans: list[_GroupScan]) -> ScanSteps:
+    asks = [(scan, ask) for scan in scans if (ask := scan.ask()) is not None]
+    replies = yield [ask for _, ask in asks]
+    for (scan, _), reply in zip(asks, replies, strict=True):
+        scan.take(reply)
+
+
+def _finish(scans: list[_GroupScan]) -> ScanSteps:
+    """Read the rest of these key groups together, then yield all."""
+    while left := [scan for scan in scans if scan.ask() is not None]:
+        yield from _step(left)
+    for scan in scans:
+        yield scan.group, scan.rows
 
 
 def batches_of(rows: dict[bytes, bytes]) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,6 +22,9 @@ newer one is decided, and an apply of it may have begun: with delete markers, an
 
 BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
 
+GROUPS_AT_ONCE = 64
+"""The number of key groups that one step of a scan reads, in a store that reads several at once."""
+
 Kind = TypeVar("Kind")
 encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -32,6 +35,16 @@ def decode(where: str, content: bytes | str, kind: type[Kind]) -> Kind:
         return json_decoder(kind).decode(content)
     except (*UNREADABLE, TypeError) as error:  # a column of another type than text
         raise CorruptError(f"{where}: a {kind.__name__} cannot be read: {error}") from error
+
+
+def windows(key_groups: int) -> Iterator[range]:
+    """Yield all key groups, ``GROUPS_AT_ONCE`` at a time.
+
+    >>> list(windows(100))
+    [range(0, 64), range(64, 100)]
+    """
+    for first in range(0, key_groups, GROUPS_AT_ONCE):
+        yield range(first, min(first + GROUPS_AT_ONCE, key_groups))
 
 
 # -- refusals -------------------------------------------------------------------------------------

@@ -107,8 +107,8 @@ class LeasedTable:
         return gathered(rows)
 
     def _of_groups(self, store: Store, groups: range) -> Iterator[Any]:
-        for group in groups:
-            yield from store.scan(self.table, group, self.version, self.start, self.at_us)
+        for _, batch in store.scan_groups(self.table, groups, self.version, self.start, self.at_us):
+            yield batch
 
     def _of_keys(self, store: Store, keys: Sequence[bytes]) -> Iterator[Any]:
         for first in range(0, len(keys), KEYS_AT_ONCE):
@@ -175,8 +175,7 @@ def _leased(reader: Reader, options: SourceOptions, version: int | None) -> Leas
     pointer = store.pointer()
     wanted = version or options.version or rules.newest_of(pointer, options.namespace)
     if options.as_of is not None:
-        entries = store.catalog(0, pointer.visible)
-        wanted = rules.version_as_of(entries, options.as_of, options.namespace)
+        wanted = run(reader.version_as_of(options.as_of, pointer))
     rules.check_is_visible(wanted, pointer.visible, options.namespace)
     if not wanted:
         raise rules.no_version_yet(options.namespace)

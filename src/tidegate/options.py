@@ -18,6 +18,8 @@ from tidegate.keys.groups import check_key_groups, check_parallelism
 KEY_BYTES_MAX = 32 * 1024
 VALUE_BYTES_MAX = 16 * 1024 * 1024
 KEEP_VERSIONS_MAX = 1_000
+MAX_LAYERS_MAX = 10_000
+"""A read of a key that no newer layer holds searches each: on Redis 1.1 us of the server a layer."""
 LEASES_MAX, MOST_LEASES = 4_000, 8_000
 """``KEEP_VERSIONS_MAX``: versions are retired by the fold's facts, which cover this number of versions."""
 DRIVER_ROWS_MAX = 100_000
@@ -110,7 +112,7 @@ class Options:
         _whole("summary_every", self.summary_every, 1)
         _whole("commit_in_flight", self.commit_in_flight, 1, IN_FLIGHT_MAX)
         if self.max_layers is not None:
-            _whole("max_layers", self.max_layers, 1)
+            _whole("max_layers", self.max_layers, 1, MAX_LAYERS_MAX)
         _whole("driver_apply_max_changes", self.driver_apply_max_changes, 0)
         _whole("driver_apply_max_bytes", self.driver_apply_max_bytes, 0)
         _whole("driver_stage_max_rows", self.driver_stage_max_rows, 0, DRIVER_ROWS_MAX)

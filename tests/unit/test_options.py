@@ -7,7 +7,14 @@ import pickle
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.options import KEEP_VERSIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX, Endpoints, Options
+from tidegate.options import (
+    KEEP_VERSIONS_MAX,
+    KEY_BYTES_MAX,
+    MAX_LAYERS_MAX,
+    VALUE_BYTES_MAX,
+    Endpoints,
+    Options,
+)
 from tidegate.wal.fold import RECENT_MAX
 
 
@@ -55,7 +62,7 @@ WHOLE = {
     "keep_versions": (1, 1_000),
     "summary_every": (1, None),
     "commit_in_flight": (1, 100),
-    "max_layers": (1, None),
+    "max_layers": (1, MAX_LAYERS_MAX),
     "parallelism": (1, None),
     "wait_replicas": (0, None),
     "state_cache_bytes": (0, None),

@@ -92,15 +92,19 @@ local function refuse_stranger_but_rebuild(key, args)
   return refuse_uuid(key, stands, args[1])
 end
 
+local EXISTS_AT_ONCE = 1000  -- Lua hands a call some 8,000 arguments at most
+
 -- What a header lists is there, or was lost: evicted, removed by hand, not brought along by a failover. A key that
 -- is not found in one source is looked for in an older one, which would be wrong where the newer one was lost.
 local function refuse_gone(sources)
-  if #sources == 0 or redis.call('EXISTS', unpack(sources)) == #sources then
-    return nil
-  end
-  for _, source in ipairs(sources) do
-    if redis.call('EXISTS', source) == 0 then
-      return refuse('TGLOST', source)
+  for first = 1, #sources, EXISTS_AT_ONCE do
+    local last = math.min(first + EXISTS_AT_ONCE - 1, #sources)
+    if redis.call('EXISTS', unpack(sources, first, last)) <= last - first then
+      for index = first, last do
+        if redis.call('EXISTS', sources[index]) == 0 then
+          return refuse('TGLOST', sources[index])
+        end
+      end
     end
   end
 end
@@ -173,6 +177,75 @@ writes.make = function(keys, args)
   return redis.call('HGET', keys[1], 'u')
 end
 
+-- The cost of a searched hash for `go_through`, which a writer's own list of layers may name without end.
+local SOURCE_COST = 80
+
+-- The hashes that a read at the version searches, the newest first, one at each call: the layers from `start` to the
+-- version, then the base if it is of the table's present life; each with its version, 0 for the base. Their names are
+-- made when they are asked for: most reads end at the first ones.
+local function sources_of(key, name, uuid, listed, based, version, start)
+  local layers, newer = string.gmatch(listed or '', '%d+'), math.huge
+  local before, behind, ended = place(key, name, ':d:'), ':' .. uuid, false
+  return function()
+    if ended then
+      return nil
+    end
+    for layer in layers do
+      local number = tonumber(layer)
+      if number <= version and number >= start and number < newer then
+        newer = number
+        go_through(SOURCE_COST)
+        return before .. layer .. behind, layer
+      end
+    end
+    ended = true
+    if based and tonumber(based) >= start then
+      return place(key, name, ':b'), '0'
+    end
+  end
+end
+
+-- The stored value of one key. The header's key is asked for with what was passed: in a slot that moves, a hash that
+-- is not here is an error then, and not a loss.
+local function read_one(header, sources, wanted)
+  local passed = { header }
+  for source in sources do
+    local value = redis.call('HGET', source, wanted)
+    if value then
+      return #passed > 1 and refuse_gone(passed) or { value }
+    end
+    passed[#passed + 1] = source
+  end
+  return #passed > 1 and refuse_gone(passed) or { false }
+end
+
+-- The stored values of the arguments from the sixth on.
+local function read_many(header, sources, args)
+  local values, places, wanted, passed = {}, {}, {}, { header }
+  for at = 6, #args do
+    values[at - 5] = false
+    places[at - 5], wanted[at - 5] = at - 5, args[at]
+  end
+  for source in sources do
+    local page, places_left, keys_left = redis.call('HMGET', source, unpack(wanted)), {}, {}
+    for at, value in ipairs(page) do
+      if value then
+        values[places[at]] = value
+      else
+        places_left[#places_left + 1], keys_left[#keys_left + 1] = places[at], wanted[at]
+      end
+    end
+    if #keys_left == #wanted then
+      passed[#passed + 1] = source  -- one of its rows proves of any other that it is here
+    end
+    places, wanted = places_left, keys_left
+    if #wanted == 0 then
+      break
+    end
+  end
+  return #passed > 1 and refuse_gone(passed) or values
+end
+
 -- uuid, server, table, version, start, key, ...: the stored values, null where there is none.
 -- The newest sealed layer at or below the version that has the key; then the base, if it is of the table's
 -- present life: not from before `start`, at which it was emptied.
@@ -190,70 +263,63 @@ reads.read = function(keys, args)
   if version < (tonumber(header[2]) or 0) then
     return refuse('TGEXPIRED', header[2])
   end
-  local sources, newer = {}, math.huge
-  for layer in string.gmatch(header[3] or '', '%d+') do
-    local at = tonumber(layer)
-    if at <= version and at >= start and at < newer then
-      newer = at
-      sources[#sources + 1] = changes_of(keys[1], name, layer, args[1])
-    end
-  end
-  if header[4] and tonumber(header[4]) >= start then
-    sources[#sources + 1] = place(keys[1], name, ':b')
-  end
+  local sources = sources_of(keys[1], name, args[1], header[3], header[4], version, start)
   if #args == 6 then
-    for at, source in ipairs(sources) do
-      local value = redis.call('HGET', source, args[6])
-      if value then
-        return at > 1 and refuse_gone(sources) or { value }
-      end
-    end
-    return refuse_gone(sources) or { false }
+    return read_one(keys[1], sources, args[6])
   end
-  local values, missing, wanted = {}, {}, {}
-  for at = 6, #args do
-    values[at - 5] = false
-    missing[at - 5], wanted[at - 5] = at - 5, args[at]
-  end
-  for _, source in ipairs(sources) do
-    if #wanted == 0 then
-      break
-    end
-    local found = redis.call('HMGET', source, unpack(wanted))
-    local still, keys_left = {}, {}
-    for at, value in ipairs(found) do
-      if value then
-        values[missing[at]] = value
-      else
-        still[#still + 1], keys_left[#keys_left + 1] = missing[at], wanted[at]
-      end
-    end
-    missing, wanted = still, keys_left
-    refusal = refusal or (#wanted > 0 and refuse_gone({ source }))
-  end
-  return refusal or values
+  return read_many(keys[1], sources, args)
 end
 
--- uuid, server, table, version, start: this server's id, then the layers that a scan at this version reads,
--- newest first; the base comes last. All is read from this server, or begun anew: here a row only
--- ever moves from a layer to the base, so in this order none is missed.
+-- Key and stored value of all rows of these hashes, the newest first, or nil where they have more bytes.
+local function rows_of(sources, most_bytes)
+  local rows, known, bytes = {}, {}, 0
+  for _, source in ipairs(sources) do
+    local page = redis.call('HGETALL', source)
+    for at = 1, #page, 2 do
+      if not known[page[at]] then
+        known[page[at]] = true
+        rows[#rows + 1], rows[#rows + 2] = page[at], page[at + 1]
+        bytes = bytes + #page[at] + #page[at + 1]
+      end
+    end
+    if bytes > most_bytes then
+      return nil
+    end
+  end
+  return rows
+end
+
+-- uuid, server, table, version, start, the most rows, their most bytes: this server's id, the rows of the hashes that a
+-- scan at this version reads, then either the layers that it reads, newest first and 0 for the base last, or nothing,
+-- and key and stored value of all rows, if they are that few. All is read from this server, or begun again: here a row
+-- only ever moves from a layer to the base, so in this order none is missed. No layer and no base: no row.
 reads.layers = function(keys, args)
   local refusal = refuse_stranger(keys[1], args)
   if refusal then
     return refusal
   end
-  local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. args[3])
-  local version, start = tonumber(args[4]), tonumber(args[5])
+  local name, version, start = args[3], tonumber(args[4]), tonumber(args[5])
+  local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. name, 'b:' .. name)
   if version < (tonumber(header[1]) or 0) then
     return refuse('TGEXPIRED', header[1])
   end
-  local found = { args[2] }
-  for _, layer in ipairs(layers_of(header[2])) do
-    if layer <= version and layer >= start then
-      found[#found + 1] = text(layer)
-    end
+  local layers, sources, existing, rows = {}, {}, { keys[1] }, 0
+  for source, layer in sources_of(keys[1], name, args[1], header[2], header[3], version, start) do
+    layers[#layers + 1], sources[#sources + 1], existing[#existing + 1] = layer, source, source
+    rows = rows + redis.call('HLEN', source)
   end
-  return found
+  refusal = #sources > 0 and refuse_gone(existing)
+  if refusal or #sources == 0 then
+    return refusal or { args[2], 0, {}, {} }
+  end
+  local few = rows <= (tonumber(args[6]) or 0) and rows_of(sources, tonumber(args[7]))
+  if few then
+    return { args[2], rows, {}, few }
+  end
+  if layers[#layers] ~= '0' then
+    layers[#layers + 1] = '0'  -- a merge may make the base meanwhile
+  end
+  return { args[2], rows, layers, {} }
 end
 
 -- uuid, server, table, version, start, layer or 0 for the base, cursor, about how many rows:
@@ -636,11 +702,11 @@ writes.expire = function(keys, args)
     return refusal
   end
   local page = redis.call('HSCAN', base, args[6], 'COUNT', args[7])
-  local rows = page[2]
+  local rows, layers = page[2], layers_of(header[3])
   for at = 1, #rows, 2 do
     local replaced = not expired(rows[at + 1], args[5])
     if not replaced and args[8] ~= '1' then
-      for _, layer in ipairs(layers_of(header[3])) do
+      for _, layer in ipairs(layers) do
         local changes = changes_of(keys[1], args[3], text(layer), args[1])
         replaced = replaced or (layer <= upto and redis.call('HEXISTS', changes, rows[at]) == 1)
       end
@@ -653,7 +719,6 @@ writes.expire = function(keys, args)
     -- A reader below the horizon is refused from now on, not told that there is no row.
     redis.call('HSET', keys[1], 'floor', text(math.max(tonumber(header[1]) or 0, upto)))
     -- Of a layer whose merge is under way the keys that went may be in the base already, and are not in both then.
-    local layers = layers_of(header[3])
     local oldest = layers[#layers]
     redis.call('HDEL', keys[1], keys_field(args[3]), keys_field(args[3], oldest))
     for at = 1, #found, 4000 do
@@ -666,39 +731,76 @@ writes.expire = function(keys, args)
   return { page[1], #rows / 2, #found }
 end
 
--- uuid, server, table, version, start, time: how many rows merging up to the version would drop, and dropping
--- what has expired at the time after it, but for rows of the base.
+-- The newest layer from `wanted` down, the one below it, and the hashes of those above it up to the version.
+local function layer_below(key, name, uuid, listed, upto, wanted)
+  local newer, layer = {}, nil
+  for _, version in ipairs(layers_of(listed)) do
+    if version <= upto and version > wanted then
+      newer[#newer + 1] = changes_of(key, name, text(version), uuid)
+      touch(key, newer[#newer])
+    elseif version <= wanted and layer then
+      return newer, layer, version
+    elseif version <= wanted then
+      layer = version
+    end
+  end
+  return newer, layer, nil
+end
+
+-- Whether one of these hashes has the key.
+local function one_has(hashes, wanted)
+  go_through(#hashes)
+  for _, hash in ipairs(hashes) do
+    if redis.call('HEXISTS', hash, wanted) == 1 then
+      return true
+    end
+  end
+  return false
+end
+
+-- uuid, server, table, version, start, time, layer or 0 for the newest, cursor, about how many rows: of some rows of
+-- one layer up to the version, how many merging would drop, and dropping what has expired at the time after it, but
+-- for rows of the base. The layer and the cursor of the next step, 0 for the layer when there is none, and the rows.
 reads.mergeable = function(keys, args)
   local refusal = refuse_stranger(keys[1], args)
   if refusal then
     return refusal
   end
-  local name, upto, start = args[3], tonumber(args[4]), tonumber(args[5])
+  local name, upto, start, asked = args[3], tonumber(args[4]), tonumber(args[5]), tonumber(args[7])
   local header = redis.call('HMGET', keys[1], 'l:' .. name, 'b:' .. name)
-  local based, base = tonumber(header[2]), place(keys[1], name, ':b')
-  local gone, seen, hidden = 0, {}, based and based >= start
+  local based, base, gone = tonumber(header[2]), place(keys[1], name, ':b'), 0
+  local hidden = based and based >= start
   touch(keys[1], base)
-  if based and based < start then
+  if asked == 0 and based and based < start then
     gone = redis.call('HLEN', base)
   end
-  for _, layer in ipairs(layers_of(header[1])) do
-    if layer <= upto then
-      local changes = changes_of(keys[1], name, text(layer), args[1])
-      touch(keys[1], changes)
-      local found = redis.call('HGETALL', changes)
-      for at = 1, #found, 2 do
-        local key = found[at]
-        if layer < start or seen[key] then
-          gone = gone + 1
-        else
-          seen[key] = true
-          gone = gone + ((found[at + 1] == '-' or expired(found[at + 1], args[6])) and 1 or 0)
-          gone = gone + (hidden and redis.call('HEXISTS', base, key) or 0)
-        end
+  local wanted = asked == 0 and upto or math.min(asked, upto)
+  local newer, layer, following = layer_below(keys[1], name, args[1], header[1], upto, wanted)
+  if not layer then
+    return { '0', '0', gone }
+  end
+  local changes, cursor = changes_of(keys[1], name, text(layer), args[1]), '0'
+  touch(keys[1], changes)
+  if layer < start then
+    gone = gone + redis.call('HLEN', changes)
+  else
+    local rows = math.ceil(tonumber(args[9]) / (1 + #newer / 8))  -- each is looked for in the newer ones
+    local page = redis.call('HSCAN', changes, layer == asked and args[8] or '0', 'COUNT', text(rows))
+    cursor = page[1]
+    for at = 1, #page[2], 2 do
+      local key, value = page[2][at], page[2][at + 1]
+      if one_has(newer, key) then
+        gone = gone + 1
+      else
+        gone = gone + ((value == '-' or expired(value, args[6])) and 1 or 0)
+        gone = gone + (hidden and redis.call('HEXISTS', base, key) or 0)
       end
     end
   end
-  return gone
+  if cursor ~= '0' then
+    following = layer
+  end
+  return { following and text(following) or '0', cursor, gone }
 end
 
 -- uuid, server, table, version, the changes' uuid (and attempt), 1 to drop: rows of changes that a late apply left

@@ -117,12 +117,7 @@ def merge_all(
         for table in {*header.layers, *header.bases}:
             tables[group, table] = starts.get(table, 0)
     if dry_run:
-        calls = [
-            space.of_group(group, "mergeable", table.encode(), number(upto), number(start), _time(at_us))
-            for (group, table), start in tables.items()
-        ]
-        steps = [calls[at : at + MERGE_FLIGHTS] for at in range(0, len(calls), MERGE_FLIGHTS)]
-        gone = sum(int(rows) for step in steps for rows in space.asked(step, flight=1))
+        gone = _mergeable(space, tables, upto, at_us)
     else:
         gone, _ = merge(space, tables, upto)
     for group, table in tables:
@@ -130,6 +125,34 @@ def merge_all(
         while cursor is not None:
             page = expire(space, table, group, cursor, MERGE_ROWS, upto, at_us, dry_run=dry_run)
             gone, cursor = gone + page.gone, page.cursor
+    return gone
+
+
+def _mergeable(space: RedisNamespace, starts: Starts, upto: int, at_us: int) -> int:
+    """Count the rows that ``merge`` would drop, a page of a layer at a time."""
+    gone, left = 0, iter(starts)
+    places = dict.fromkeys(itertools.islice(left, MERGE_FLIGHTS), (b"0", b"0"))
+    while places:
+        calls = [
+            space.of_group(
+                group,
+                "mergeable",
+                table.encode(),
+                number(upto),
+                number(starts[group, table]),
+                _time(at_us),
+                *place,
+                number(MERGE_ROWS),
+            )
+            for (group, table), place in places.items()
+        ]
+        for at, (layer, cursor, rows) in zip(list(places), space.asked(calls, flight=1), strict=True):
+            gone += int(rows)
+            if int(layer):
+                places[at] = layer, cursor
+            else:
+                del places[at]
+        places |= dict.fromkeys(itertools.islice(left, MERGE_FLIGHTS - len(places)), (b"0", b"0"))
     return gone
 
 

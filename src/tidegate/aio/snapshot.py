@@ -9,6 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+
 from tidegate.aio.leases import AsyncLeaseKeeper
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
@@ -18,7 +20,8 @@ from tidegate.reader.flow import Reader, SnapshotFlow
 from tidegate.reader.table import Result, Steps, TableReader, run_async, view_of
 from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer
 from tidegate.sinks.records import Identity
-from tidegate.values.decode import Value
+from tidegate.sinks.rules.reads import windows
+from tidegate.values.decode import CHUNK_ROWS, Value
 from tidegate.wal.record import TableSchema
 
 if TYPE_CHECKING:
@@ -138,10 +141,18 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
 
     async def to_arrow(self) -> Any:
         """Return the remaining rows as a ``pyarrow.Table`` of key and value columns."""
-        reader = await self._start()
-        rows = [row async for row in self]
-        await self.close()
-        return reader.view.values.to_arrow(iter(rows))
+        values = (await self._start()).view.values
+        chunks: list[Any] = []
+        rows: list[tuple[Any, Value]] = []
+        try:
+            async for row in self:
+                rows.append(row)
+                if len(rows) == CHUNK_ROWS:
+                    chunks.append(values.to_arrow(rows))
+                    rows = []
+            return pa.concat_tables([*chunks, values.to_arrow(rows)])
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Release the version; no more rows are returned. Repeatable."""
@@ -160,9 +171,9 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
 async def _rows_of(reader: TableReader) -> AsyncGenerator[tuple[Any, Value], None]:
     """Yield all live rows, decoded, one key group after the other."""
     view = reader.view
-    for group in range(view.key_groups):
+    for groups in windows(view.key_groups):
         reader.check()
-        scan = reader.store.scan(view.name, group, view.version, view.start, view.at_us)
+        scan = reader.store.scan_groups(view.name, groups, view.version, view.start, view.at_us)
         async with contextlib.aclosing(scan) as batches:
             async for batch in batches:
                 await asyncio.sleep(0)  # other tasks run, the renewal of leases among them

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidegate.errors import ConfigError
 from tidegate.reader.flow import Reader
 from tidegate.reader.table import TableView, run
-from tidegate.sinks.diff import stored_differences, untouched
+from tidegate.sinks.diff import differences_of_groups, untouched
 from tidegate.sinks.records import CatalogEntry
 from tidegate.values.decode import Value
 from tidegate.wal.record import TableSchema
@@ -176,15 +176,20 @@ class Diff(Iterator[Change]):
         if newer.entry is None or newer.version == older.version:
             self.tables()
             return
+
+        def check() -> None:
+            before.check()
+            after.check()
+
         same = untouched(store, older.entry, newer.entry)
         for table in self.tables():
-            for group in () if table in same else range(self._reader.identity.key_groups):
-                before.check()
-                after.check()
-                for batch in stored_differences(store, table, group, before.entry, after.entry):
-                    before.check()
-                    after.check()
-                    yield table, batch
+            if table in same:
+                continue
+            groups = range(self._reader.identity.key_groups)
+            batches = differences_of_groups(store, table, groups, before.entry, after.entry, check)
+            for batch in batches:
+                check()
+                yield table, batch
 
     def _decoded(self) -> Iterator[Change]:
         before, after = self._start()

@@ -73,6 +73,25 @@ class Reader:
             rules.check_there(self.store.where, version, (yield self.store.pointer()))
         raise rules.no_entry(self.store.where, version)
 
+    def version_as_of(self, as_of: datetime.datetime, pointer: Pointer) -> Steps[int]:
+        """Find the newest visible version that was decided by ``as_of``: by some entries, not by all.
+
+        Raises: as ``rules.version_as_of``.
+        """
+        oldest, newest = max(pointer.horizon, 1), pointer.visible
+        entries: list[CatalogEntry] = []
+        first, last = oldest, newest
+        while first <= last:
+            middle = (first + last) // 2
+            page = yield self.store.catalog(middle, middle)
+            if page and rules.is_after(page[0], as_of):
+                last = middle - 1
+            else:  # without an entry it was retired meanwhile
+                first, entries = middle + 1, page or entries
+        if not entries:
+            entries = (yield self.store.catalog(0, oldest)) or (yield self.store.catalog(0, newest))
+        return rules.version_as_of(entries, as_of, self.identity.name)
+
     def table(
         self, entry: CatalogEntry, table: str, check: Callable[[], None], *, optimistic: bool = False
     ) -> Steps[TableReader]:
@@ -227,8 +246,7 @@ class GateFlow:
         rules.check_snapshot(version, as_of, lease_s)
         with one_call():
             if as_of is not None:
-                entries = yield self._reader.store.catalog(0, (yield from self.version_steps()))
-                version = rules.version_as_of(entries, as_of, self.namespace)
+                version = yield from self._reader.version_as_of(as_of, (yield from self._read_pointer()))
             if version is None:
                 return (yield from self._retry(self._pin_newest, lease_s))
             rules.check_is_visible(version, (yield from self.version_steps()), self.namespace)

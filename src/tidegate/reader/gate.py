@@ -117,8 +117,8 @@ class Gate(GateFlow):
 
         ``before`` 0 is the empty state before version 1; ``after`` is the newest version unless given, and
         may be the older one. ``tables``: only these. Both versions are pinned while rows are fetched. If
-        rows do not expire and no table was replaced in between, the cost grows with the rows written between
-        the versions.
+        rows do not expire and no table was replaced in between, only the rows written between the versions
+        are read. Each key group is asked for them: on Redis 64 key groups in one round trip.
 
         Raises: ConfigError: a version is not visible yet, or a table is in neither. SnapshotExpiredError: a
         version was retired.

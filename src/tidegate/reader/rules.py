@@ -243,13 +243,17 @@ def check_kept(where: str, version: int, horizon: int) -> None:
         raise expired(where, version, horizon)
 
 
+def is_after(entry: CatalogEntry, as_of: datetime.datetime) -> bool:
+    """Whether the version was decided after this time."""
+    return entry.decided_at_us > (as_of - EPOCH) // datetime.timedelta(microseconds=1)
+
+
 def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespace: str) -> int:
     """Find the newest of these versions that was decided by ``as_of``.
 
     Raises: ConfigError: none was. SnapshotExpiredError: it was retired.
     """
-    us = (as_of - EPOCH) // datetime.timedelta(microseconds=1)
-    versions = [entry.version for entry in entries if entry.decided_at_us <= us]
+    versions = [entry.version for entry in entries if not is_after(entry, as_of)]
     if versions:
         return versions[-1]
     if not entries:

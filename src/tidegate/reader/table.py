@@ -15,7 +15,7 @@ from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import encode_key
 from tidegate.reader.rules import keys_of
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
-from tidegate.sinks.rules.reads import shown_bytes
+from tidegate.sinks.rules.reads import shown_bytes, windows
 from tidegate.values.decode import Value, Values, described, values_of
 from tidegate.wal.record import TableSchema
 
@@ -152,7 +152,7 @@ class Scan(Iterator[tuple[Any, Value]]):
             raise
 
     def to_arrow(self) -> Any:
-        """Return the remaining rows as a ``pyarrow.Table`` of key and value columns."""
+        """Return the remaining rows as a ``pyarrow.Table`` of key and value columns, in chunks of rows."""
         try:
             return self._start().view.values.to_arrow(self)
         finally:
@@ -233,9 +233,9 @@ class TableReader:
     def rows(self) -> Iterator[tuple[Any, Value]]:
         """Yield all live rows, decoded, one key group after the other. In threads."""
         view = self.view
-        for group in range(view.key_groups):
+        for groups in windows(view.key_groups):
             self.check()
-            for batch in self.store.scan(view.name, group, view.version, view.start, view.at_us):
+            for _, batch in self.store.scan_groups(view.name, groups, view.version, view.start, view.at_us):
                 self.check()
                 yield from view.rows(batch)
 

@@ -96,7 +96,7 @@ class Facts:
         self._known: tuple[float, dict[str, Any]] | None = None
         self._commits: dict[int, dict[str, Any]] = {}
         first, *others = (_Open(at, namespace) for at in stores)
-        self._in_store = Poller(lambda: _in_store(first.store()), first.close)
+        self._in_store = Poller(lambda: _in_store(first), first.close)
         self._others = [Poller(partial(_stands, one), one.close, STORES_EVERY_S) for one in others]
         self._in_log = Poller(self._read_log, self._forget_log)
         self._metrics = Poller(self._read_commits, lambda: None)
@@ -278,6 +278,24 @@ class _Open:
     def __init__(self, at: StoreRef, namespace: str) -> None:
         self.at, self._namespace = at, namespace
         self._store: Store | None = None
+        self._uuid = ""
+        self._entries: list[CatalogEntry] = []
+
+    def entries(self, identity: Identity, pointer: Pointer, oldest: int) -> list[CatalogEntry]:
+        """Return the catalog's entries from ``oldest`` on: those of new versions are read, no entry changes.
+
+        The newest known one is read again: if it is another now, its version was decided again, or the
+        namespace was made again.
+        """
+        known = self._entries if identity.uuid == self._uuid else []
+        known = [entry for entry in known if oldest <= entry.version <= pointer.visible]
+        if not pointer.visible:
+            return []
+        page = self.store().catalog(known[-1].version if known else oldest, pointer.visible)
+        if known and (not page or page[0] != known[-1]):
+            known, page = [], self.store().catalog(oldest, pointer.visible)
+        self._uuid, self._entries = identity.uuid, [*known[:-1], *page]
+        return self._entries
 
     def store(self) -> Store:
         if self._store is None:
@@ -297,13 +315,14 @@ def _stands(opened: _Open) -> InStore:
     return InStore(identity, Pointer() if identity is None else store.pointer(), {})
 
 
-def _in_store(store: Store) -> InStore:
+def _in_store(opened: _Open) -> InStore:
+    store = opened.store()
     identity = store.identity()
     if identity is None:
         return InStore(None, Pointer(), {"visible": 0, "versions": [], "tables": []})
     pointer = store.pointer()
     oldest = max(pointer.horizon, pointer.visible - VERSIONS_MAX + 1)
-    entries = store.catalog(oldest, pointer.visible) if pointer.visible else []
+    entries = opened.entries(identity, pointer, oldest)
     leases = [
         {"version": one.version, "age_s": one.age_s, "expires_in_s": one.expires_in_s}
         for one in sorted(store.leases(), key=lambda one: one.version)

@@ -44,6 +44,9 @@ Value: TypeAlias = dict[str, Any] | Any
 Mend = Callable[[Any], Any]
 """Converts msgspec's result to the Python value; never called with None."""
 
+CHUNK_ROWS = 10_000
+"""The number of rows that are converted to Arrow together."""
+
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
@@ -126,22 +129,28 @@ class Values:
             ) from error
 
     def to_arrow(self, pairs: Iterable[tuple[Any, Value]]) -> Any:
-        """Build one Arrow table of decoded pairs of key and value. Raises: CorruptError: a value is
-        out of range.
+        """Build one Arrow table of decoded pairs of key and value, in chunks of ``CHUNK_ROWS`` rows.
+
+        Only one chunk's pairs are held as Python values. Raises: CorruptError: a value is out of range.
         """
+        left, batches = iter(pairs), []
+        while chunk := list(itertools.islice(left, CHUNK_ROWS)):
+            batches.append(self._record_batch(chunk))
+        return pa.Table.from_batches(batches, schema=self.arrow_schema)
+
+    def _record_batch(self, pairs: list[tuple[Any, Value]]) -> Any:
         one_key, names, rows = len(self.schema.key) == 1, self._names_beside_key, []
         for key, value in pairs:
             rest = [value for _ in names] if self._is_bytes else [value[name] for name in names]
             rows.append((key, *rest) if one_key else (*key, *rest))
-        columns = list(zip(*rows, strict=True)) if rows else [() for _ in self.arrow_schema]
         try:
-            fields = zip(columns, self.arrow_schema, strict=True)
+            fields = zip(zip(*rows, strict=True), self.arrow_schema, strict=True)
             arrays = [pa.array(column, field.type) for column, field in fields]
         except (pa.ArrowException, OverflowError) as error:
             raise CorruptError(
                 f"stored values do not fit the table's columns ({described(self.schema.value)}): {error}"
             ) from error
-        return pa.Table.from_arrays(arrays, schema=self.arrow_schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
 
 @functools.lru_cache(maxsize=256)

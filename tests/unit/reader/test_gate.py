@@ -342,6 +342,28 @@ def test_as_of_takes_the_newest_version_decided_by_then(gate):
         gate.snapshot(as_of=decided[1] - microsecond)
 
 
+def test_as_of_reads_some_entries_of_the_catalog_alone(writer, monkeypatch):
+    """An entry has a line for each table: of 1,000 tables, 100 versions are 5 MB."""
+    for number in range(20):
+        writer.write({"airports": {"EWR": {"departures": number, "delay": 0.5}}})
+    with connect_to(writer) as gate:
+        history, read = gate.history(), []
+        store = gate._reader.store
+        catalog = store.catalog
+
+        def counted(oldest: int = 0, newest: int | None = None):
+            entries = catalog(oldest, newest)
+            read.extend(entry.version for entry in entries)
+            return entries
+
+        monkeypatch.setattr(store, "catalog", counted)
+        for info in history:
+            del read[:]
+            with gate.snapshot(as_of=info.decided_at) as snapshot:
+                assert snapshot.version == max(h.version for h in history if h.decided_at <= info.decided_at)
+            assert len(read) <= 6
+
+
 @pytest.mark.parametrize("as_of", [datetime.datetime(2026, 1, 1), "2026-01-01", datetime.date(2026, 1, 1)])  # noqa: DTZ001
 def test_as_of_without_a_time_zone_is_refused(gate, as_of):
     with pytest.raises(ConfigError, match="time zone"):

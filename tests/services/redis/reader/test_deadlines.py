@@ -19,6 +19,7 @@ from services.support.redis.server import RedisServer
 from services.support.workloads.random_versions import random_version, writer_on
 from tidegate.base import deadline
 from tidegate.errors import StoreUnavailableError
+from tidegate.sinks.redis import reads
 
 KEYS = [f"N{n}" for n in range(40)]
 IN_TIME_S, TOO_LATE_S = 6.0, 11.0
@@ -128,7 +129,13 @@ def test_a_call_of_several_requests_has_one_deadline_in_an_event_loop(writer, pr
     asyncio.run(main())
 
 
-def test_each_page_of_a_scan_has_a_deadline_of_its_own(writer, proxy, late):
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a scan is one call: the replies to several would each set the clock forward."""
+    monkeypatch.setattr(reads, "GROUPS_AT_ONCE", 1)
+
+
+def test_each_page_of_a_scan_has_a_deadline_of_its_own(writer, proxy, late, one_by_one):
     with (
         tidegate.connect(url_of(proxy), writer.driver.endpoints.namespace) as gate,
         gate.snapshot() as snapshot,
@@ -139,7 +146,7 @@ def test_each_page_of_a_scan_has_a_deadline_of_its_own(writer, proxy, late):
             assert {key: row for key, row in table.scan() if key in ROWS} == ROWS
 
 
-def test_each_page_of_a_scan_has_a_deadline_of_its_own_in_an_event_loop(writer, proxy, late):
+def test_each_page_of_a_scan_has_a_deadline_of_its_own_in_an_event_loop(writer, proxy, late, one_by_one):
     async def main():
         gate = await tidegate.aio.connect(url_of(proxy), writer.driver.endpoints.namespace)
         async with gate, gate.snapshot() as snapshot:

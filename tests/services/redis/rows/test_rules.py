@@ -9,6 +9,7 @@ import pytest
 from services.support.redis.server import RedisServer
 from tidegate.errors import IncompleteError, SnapshotExpiredError, StoreNotVerifiedError
 from tidegate.sinks.records import Identity
+from tidegate.sinks.redis import reads
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.store.harness import EPOCH, chunks_of, counts_of, entry, get, put, scanned, stamp, write
 
@@ -215,11 +216,12 @@ def test_a_publish_only_from_its_exact_predecessor(store):
     assert store.pointer().visible == 1
 
 
-def test_a_scan_begins_anew_at_another_server(store, redis, namespace):
+def test_a_scan_begins_anew_at_another_server(store, redis, monkeypatch):
     """A cursor means nothing to another server, and its layers may be others: what is pinned is refused."""
+    monkeypatch.setattr(reads, "FEW_ROWS", 0)  # pages, where one call would do
     put(store, 1, rows(b"1"), 1)
     space, pinned = store._space, []
-    asked = space.asked
+    asked = space.asked_of_scan
 
     def moved(calls):
         if calls[0].name == "page" and not pinned:
@@ -227,7 +229,7 @@ def test_a_scan_begins_anew_at_another_server(store, redis, namespace):
             calls = [calls[0]._replace(server=b"0" * 40)]
         return asked(calls)
 
-    space.asked = moved
+    space.asked_of_scan = moved
     assert scanned(store, "t", 1, key_groups=1) == dict.fromkeys(KEYS, b"1")
     assert pinned == [redis.info("replication")["master_replid"].encode()]
 

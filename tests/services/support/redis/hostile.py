@@ -211,7 +211,7 @@ def lists_without_end(world: World) -> None:
     server = world.ask("HGET", world.header, "s")
     of_group = (world.header, world.uuid, server)
     calls = (
-        ("mergeable", *of_group, "t", "9", "0", "\x7f" * 8),
+        ("mergeable", *of_group, "t", "9", "0", "\x7f" * 8, "0", "0", "128"),
         ("read", *of_group, "t", "9", "0", *(f"absent{n}" for n in range(1_000))),
         ("look", *of_group, "9", *["t"] * 100_000),
         ("seal", *of_group, f"9:1:{' ' * 400_000}b", "t", "0", ""),

@@ -22,6 +22,7 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.options import Options, StoreRef, parse_store
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import BATCHES, Example
 from tidegate.testing.store.harness import ManualClock
 from tidegate.ui.facts import Facts
@@ -153,6 +154,33 @@ def test_a_value_that_is_no_number_does_not_change_by_itself_and_large_ones_are_
         (3, '{"departures": 1, "delay": 0.0}'),
         (1, '{"departures": 9223372036854775807, "delay": "NaN"}'),
     ]
+
+
+def test_a_look_reads_the_entries_of_new_versions_alone(tmp_path, monkeypatch):
+    """The catalog of 100 versions of 1,000 tables has 5 MB, and a page looks once a second."""
+    wal, store = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    read, catalog = [], SqliteStore.catalog
+
+    def counted(self, oldest=0, newest=None):
+        entries = catalog(self, oldest, newest)
+        read.append(len(entries))
+        return entries
+
+    def looked(facts):
+        monkeypatch.setattr("tidegate.ui.facts.LOOK_EVERY_S", 0.0)
+        del read[:]
+        return [version["version"] for version in facts.look()["versions"]]
+
+    with contextlib.closing(Example(wal, store, options=Options(key_groups=2))) as writer:
+        for number in range(10):
+            writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": number}}})
+        with contextlib.closing(Facts("flights", (parse_store(store),))) as facts:
+            monkeypatch.setattr(SqliteStore, "catalog", counted)
+            assert looked(facts) == list(range(10, 0, -1))
+            assert looked(facts) == list(range(10, 0, -1))
+            assert sum(read) <= 1
+            writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": 11}}})
+            assert looked(facts) == list(range(11, 0, -1))
 
 
 def test_a_browser_that_leaves_or_asks_nonsense_leaves_no_traceback(tmp_path, served, capfd):

@@ -1,0 +1,136 @@
+"""Scans and diffs of many key groups: few round trips, and the same rows by one call or by pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from redis import connection
+
+from services.support.redis.server import RedisServer
+from tidegate.sinks.diff import differences_of_groups
+from tidegate.sinks.records import Identity
+from tidegate.sinks.redis import reads
+from tidegate.sinks.redis.async_store import AsyncRedisStore
+from tidegate.sinks.redis.client.channel import Channel
+from tidegate.sinks.redis.store import RedisStore
+from tidegate.testing.store.harness import EPOCH, get, live, put, retire_version
+from tidegate.wal.frame import Chunk
+
+GROUPS = 1_024
+MOST_TRIPS = 40
+KEYS = [b"k%d" % number for number in range(10)]
+
+
+@pytest.fixture
+def make(redis: RedisServer, namespace: str) -> Iterator[Callable[[int], RedisStore]]:
+    with contextlib.ExitStack() as closing:
+
+        def made(key_groups: int) -> RedisStore:
+            store = RedisStore(redis.url, namespace)
+            closing.callback(store.close)
+            store.create(Identity("uuid", namespace, key_groups))
+            store.claim(EPOCH, "writer")
+            return store
+
+        yield made
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the requests that were sent, which are at least as many as the round trips."""
+    sent: list[int] = []
+    send = connection.AbstractConnection.send_packed_command
+
+    def counted(self, command, *args, **kwargs):
+        sent.append(len(command))
+        return send(self, command, *args, **kwargs)
+
+    monkeypatch.setattr(connection.AbstractConnection, "send_packed_command", counted)
+    return sent
+
+
+def two_versions(store: RedisStore) -> None:
+    put(store, 1, {"t": dict.fromkeys(KEYS, b"1")}, GROUPS)
+    put(store, 2, {"t": dict.fromkeys(KEYS, b"2")}, GROUPS)
+
+
+def rows_of(store: RedisStore, groups: int, version: int, start: int = 0) -> dict[bytes, bytes]:
+    rows: dict[bytes, bytes] = {}
+    for _, batch in store.scan_groups("t", range(groups), version, start, 0):
+        rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+    return rows
+
+
+def test_a_scan_of_few_rows_in_many_key_groups_takes_few_round_trips(make, trips):
+    """One call after the other, two for each key group, are minutes at a server some milliseconds away."""
+    store = make(GROUPS)
+    two_versions(store)
+    del trips[:]
+    assert rows_of(store, GROUPS, 2) == dict.fromkeys(KEYS, b"2")
+    assert 0 < len(trips) <= MOST_TRIPS
+
+
+def test_a_diff_of_few_rows_in_many_key_groups_takes_few_round_trips(make, trips):
+    store = make(GROUPS)
+    two_versions(store)
+    one, two = store.catalog()
+    del trips[:]
+    batches = list(differences_of_groups(store, "t", range(GROUPS), one, two))
+    assert 0 < len(trips) <= MOST_TRIPS
+    changed = [row for batch in batches for row in batch.to_pylist()]
+    assert {row["key"]: (row["before"], row["after"]) for row in changed} == dict.fromkeys(KEYS, (b"1", b"2"))
+
+
+def test_a_scan_on_an_event_loop_takes_few_round_trips(make, redis, namespace, monkeypatch):
+    two_versions(make(GROUPS))
+    sent = []
+    send = Channel.send
+
+    async def counted(self, contents, *limit):
+        sent.append(len(contents))
+        return await send(self, contents, *limit)
+
+    async def scanned() -> dict[bytes, bytes]:
+        store = AsyncRedisStore(redis.url, namespace, {})
+        try:
+            await store.pointer()
+            monkeypatch.setattr(Channel, "send", counted)
+            rows: dict[bytes, bytes] = {}
+            async for batch in store.scan_groups("t", range(GROUPS), 2, 0, 0):
+                rows.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+            return rows
+        finally:
+            await store.close()
+
+    assert asyncio.run(scanned()) == dict.fromkeys(KEYS, b"2")
+    assert 0 < len(sent) <= MOST_TRIPS
+
+
+@pytest.mark.parametrize("few, at_once", [(0, 10), (32, 50), (10**6, 10**6)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_scan_is_get_many_by_one_call_and_by_pages(few, at_once, seed, make, monkeypatch):
+    monkeypatch.setattr(reads, "FEW_ROWS", few)
+    monkeypatch.setattr(reads, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(reads, "PAGE_ROWS", 7)
+    chance, store, groups, start = random.Random(seed), make(5), 5, 0
+    keys = [b"%d" % number for number in range(300)]
+    state: dict[bytes, bytes | None] = {}
+    written: list[list[Chunk]] = []
+    for version in range(1, 9):
+        if version == 4:
+            start, state = version, {}
+        chosen = chance.sample(keys, chance.choice([0, 3, 200]))
+        changes = {key: None if chance.random() < 0.3 else b"%d" % version for key in chosen}
+        state |= changes
+        written.append(put(store, version, {"t": changes}, groups, t=start))
+        assert rows_of(store, groups, version, start) == live(state), version
+        assert live(dict(zip(keys, get(store, "t", keys, version, start), strict=True))) == live(state)
+        if version > 2 and chance.random() < 0.5:
+            store.announce(version)
+            for older, chunks in enumerate(written, start=1):
+                assert retire_version(store, older, chunks)
+            assert rows_of(store, groups, version, start) == live(state), version
