@@ -10,6 +10,7 @@ that gives other results each time. ``none``: nothing.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -108,12 +109,13 @@ def main(folder: Path, log: dict, master: str, place: str) -> None:
         .config("spark.sql.shuffle.partitions", 2)
         .config("spark.shuffle.io.maxRetries", 1)  # an executor that was killed does not answer later
         .config("spark.shuffle.io.retryWait", "100ms")
-        # Spark's own look at outputs that differ would come first.
         .config("spark.sql.shuffle.orderIndependentChecksum.enabled", "false")
         .config("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false")
         .getOrCreate()
     )
     drivers = (int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()), os.getpid())
+    if place == "chance":  # Spark's own check would end the job first
+        job.whole_retries = lambda _: contextlib.nullcontext()
     if place in ("executor", "chance"):
         job._task = killing_executor(job._task, str(folder))
         threading.Thread(target=note_first_ack, args=(spark.sparkContext, str(folder)), daemon=True).start()
