@@ -9,7 +9,7 @@ import random
 
 import pyspark
 import pytest
-from stored_frames import frames_of
+from differential.frames import frames_of
 
 from tidegate.base import failpoints
 from tidegate.errors import WalUnavailableError

@@ -6,7 +6,7 @@ import datetime
 import decimal
 
 import pytest
-from stored_frames import frames_of
+from differential.frames import frames_of
 
 from tidegate.spark import register
 
