@@ -95,7 +95,7 @@ def main() -> None:
                 writer.write({"aircraft": rows})
             asyncio.run(measure(arguments.url, namespace, arguments.seconds))
         finally:
-            writer.coordinator.store.drop()
+            writer.driver.store.drop()
             writer.close()
 
 

@@ -43,6 +43,14 @@ class AsyncStore(abc.ABC):
     @abc.abstractmethod
     async def schemas(self) -> dict[str, TableSchema]: ...
 
+    async def get(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+    ) -> bytes | None:
+        """Read one key's value, None when it is absent; ``get_many`` of one key."""
+        values = await self.get_many(table, [key], version, start, at_us)
+        content: bytes | None = values[0].as_py()
+        return content
+
     @abc.abstractmethod
     async def get_many(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
@@ -68,6 +76,11 @@ class AsyncStore(abc.ABC):
 
 class AsyncSupportsReadWithPointer(AsyncStore):
     """A store that reads rows and the pointer in one round trip, as ``SupportsReadWithPointer``."""
+
+    @abc.abstractmethod
+    async def get_with_pointer(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[bytes | None, Pointer]: ...
 
     @abc.abstractmethod
     async def get_many_with_pointer(

@@ -17,7 +17,7 @@ from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Watch
 from tidegate.errors import TidegateError
 from tidegate.options import PIPELINED, Endpoints, Options
-from tidegate.reader.view import no_schema
+from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.placement.preferred import Placement, Places, placement_for

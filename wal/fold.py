@@ -35,6 +35,7 @@ from tidegate.wal.record import (
     digest_after,
     encode_record,
 )
+from tidegate.wal.tokens import Tokens
 
 RECENT_MAX = 1_000
 """The number of latest decided versions (and so fingerprints) that are kept."""
@@ -189,7 +190,8 @@ def _why_decided_void(state: Folded, record: Decided) -> str | None:
         case RestoreOrigin(version=version):
             return None if 0 <= version <= state.last_version else f"version {version} was never made"
         case origin:
-            return f"{once_key(origin)} was decided already" if once_key(origin) in state.once else None
+            known = once_key(origin) in Tokens.of(state.once)
+            return f"{once_key(origin)} was decided already" if known else None
 
 
 def _effect(state: Folded | None, record: AnyRecord, digest: str) -> Folded:
@@ -237,7 +239,7 @@ def _decide(state: Folded, record: Decided, digest: str) -> Folded:
         case BatchOrigin(lineage=lineage, generation=generation, batch_id=batch_id):
             batches = {**batches, lineage: (generation, batch_id)}
         case LoadOrigin() | ImportOrigin() as origin:
-            once = (*once, once_key(origin))
+            once = Tokens.of(once).followed_by(once_key(origin))
         case _:
             pass
     return msgspec.structs.replace(

@@ -14,7 +14,8 @@ fields bound their values: a value out of bounds cannot be decoded, so no later 
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, TypeAlias
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 import xxhash
@@ -23,17 +24,21 @@ from tidegate.base.decoders import json_decoder, msgpack_decoder
 from tidegate.base.names import NAME
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.groups import KEY_GROUPS_MAX
+from tidegate.wal.tokens import Tokens
 
 FORMAT = 1
 DECIDED_BYTES_MAX = 64 * 1024
 """A Decided record is always one record of at most this size."""
 OFFSETS_BYTES_MAX = 16 * 1024
-"""Longer source offsets are only in the manifest; the fingerprint represents them in the record."""
+"""Longer source offsets are only in the manifest, and so are those for which the tables leave no room; the
+fingerprint represents them in the record.
+"""
 
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """The errors of msgspec on hostile bytes: too deep nesting and bad UTF-8 are not DecodeErrors (T49)."""
 
 CHECKSUM_BYTES = 8
+HEAD_BYTES = 1 + CHECKSUM_BYTES
 MEND = "restore the log from a copy, or import an export into a new namespace"
 """The remedy for a record or manifest that cannot be right, though its checksum fits."""
 
@@ -176,6 +181,12 @@ class DecidedVersion(msgspec.Struct, frozen=True):
     digest: str
 
 
+if TYPE_CHECKING:
+    Once: TypeAlias = Collection[str]
+else:
+    Once = tuple[str, ...]  # what a decoder makes
+
+
 class Folded(msgspec.Struct, frozen=True):
     """The state of the decision log: ``wal/fold.py`` computes it and a Summary holds it.
 
@@ -195,7 +206,7 @@ class Folded(msgspec.Struct, frozen=True):
     last_version: Count = 0
     decided_at_us: Count = 0
     tables: dict[TableName, TableAt] = {}
-    once: tuple[str, ...] = ()
+    once: Once = ()
     stores: tuple[str, ...] = ()
     recent: tuple[DecidedVersion, ...] = ()
 
@@ -213,7 +224,14 @@ class Summary(Record, frozen=True, kw_only=True, tag="summary"):
 
 AnyRecord: TypeAlias = Genesis | Open | Decided | Adopted | Rewound | StoreAdded | StoreRemoved | Summary
 
-_json = msgspec.json.Encoder(order="deterministic")
+
+def _plain(value: object) -> object:
+    if isinstance(value, Tokens):
+        return list(value)
+    raise NotImplementedError(type(value))
+
+
+_json = msgspec.json.Encoder(order="deterministic", enc_hook=_plain)
 _record_decoder: msgspec.json.Decoder[AnyRecord] = json_decoder(AnyRecord)
 
 
@@ -233,13 +251,18 @@ def checksum(content: bytes | memoryview) -> bytes:
     return xxhash.xxh3_64_digest(content)
 
 
+def decided_bytes(record: Decided) -> int:
+    """Return the length of the record's encoding, which may be above the limit."""
+    return HEAD_BYTES + len(_json.encode(record))
+
+
 def encode_record(record: AnyRecord) -> bytes:
     """Encode a record; the same record always gives the same bytes.
 
     Raises: ConfigError when a Decided is larger than one log message may be (too many tables).
     """
     body = _json.encode(record)
-    size = 1 + CHECKSUM_BYTES + len(body)
+    size = HEAD_BYTES + len(body)
     if isinstance(record, Decided) and size > DECIDED_BYTES_MAX:
         msg = (
             f"the decision of version {record.version} takes {size} bytes, {DECIDED_BYTES_MAX} are"

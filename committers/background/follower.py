@@ -21,6 +21,7 @@ from tidegate.committers.opening.preflight import refuse_unsafe_store
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.repair.below_horizon import Repaired, repair_all
 from tidegate.committers.repair.rebuild import Source
+from tidegate.committers.steps.decided_versions import RetirementBacklog
 from tidegate.committers.steps.epoch import claim_epoch
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import CorruptError, FencedError, TidegateError, WalGapError
@@ -72,6 +73,7 @@ class Follower:
         self._fill_first = fill_first and coordinator.store.can_be_filled
         self._coordinator, self._source, self._epoch = coordinator, source, epoch
         self._visible = self._dropped = 0
+        self._backlog = RetirementBacklog(coordinator.log)
         self._error = ""
         self._level_at = self._alarmed_at = self._beat_at = coordinator.clock.monotonic()
         self._level = False
@@ -133,6 +135,7 @@ class Follower:
                 coordinator.options,
                 stopped,
                 self._dropped,
+                backlog=self._backlog,
             )
         self._beat()
         return self._level

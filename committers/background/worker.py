@@ -15,6 +15,7 @@ from tidegate.committers.background.follower import Follower, FollowerThread, St
 from tidegate.committers.background.gauges import report_gauges
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.recover import recover
+from tidegate.committers.steps.decided_versions import RetirementBacklog
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import TidegateError
@@ -143,7 +144,7 @@ class Background:
             self._ending.wait(self._options.heartbeat_s)
 
     def _retire_and_trim(self) -> None:
-        view, dropped = View(), 0
+        view, dropped, backlog = View(), 0, RetirementBacklog(self._log)
         trimmer = Trimmer(self._log, self._store, self._options, self._clock, self._others, self._name)
         while True:
             self._work.wait()
@@ -164,6 +165,7 @@ class Background:
                         self._between_steps,
                         dropped,
                         self.priority.retired,
+                        backlog,
                     )
                 if not self._ending.is_set():
                     trimmer.trim(view, folded_at_us, self._ending.is_set)

@@ -20,7 +20,7 @@ from tidegate.committers.steps.append import append_until_confirmed
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.reader.rules import offsets_at, offsets_stand_in
-from tidegate.reader.view import no_schema
+from tidegate.reader.table import no_schema
 from tidegate.sinks.diff import changes_to, untouched
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.store import Store

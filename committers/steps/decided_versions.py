@@ -34,6 +34,37 @@ def decided_versions(log: Log, state: Folded, version: int) -> Iterator[DecidedV
     yield from (decided for decided in state.recent if decided.version >= version)
 
 
+class RetirementBacklog:
+    """The decided versions that one thread has not yet dropped from one store.
+
+    A version is retired at most ``keep_versions`` and ``max_layers`` after its decision, which may be more
+    than the fold keeps. The backlog grows with the fold, so the log is read at most once, at the start. It is
+    read again when the fold no longer has the backlog's last version: the log may have lost it since.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._start = 0
+        """The version from which on ``_versions`` has all that the log still had; 0: nothing was read."""
+        self._versions: list[DecidedVersion] = []
+
+    def since(self, state: Folded, version: int) -> Iterator[DecidedVersion]:
+        """Yield as ``decided_versions``, and forget all versions before ``version``."""
+        version = max(version, 1)
+        newest = self._versions[-1] if self._versions else None
+        known = newest.version if newest else 0
+        # Its digest covers all decisions before it, so the backlog is of this history.
+        same_history = newest is not None and recent_version(state, known) == newest
+        if not self._start or not self._start <= version <= known or not same_history:
+            self._versions = list(decided_versions(self._log, state, version))
+        else:
+            newer = [decided for decided in state.recent if decided.version > known]
+            older = [decided for decided in self._versions if decided.version >= version]
+            self._versions = [*older, *newer]
+        self._start = version
+        yield from tuple(self._versions)
+
+
 def decided_versions_from(decisions: DecisionLog, version: int, store: str) -> Iterator[DecidedVersion]:
     """Yield ``version`` and all later decided versions, oldest first.
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
-from tidegate.committers.steps.decided_versions import decided_versions
+from tidegate.committers.steps.decided_versions import RetirementBacklog
 from tidegate.errors import WalGapError
 from tidegate.options import Options
 from tidegate.sinks.records import Stopped
@@ -64,13 +64,15 @@ def retire_up_to(
     stopped: Stopped,
     dropped: int = 0,
     retired: Callable[[], None] = lambda: None,
+    backlog: RetirementBacklog | None = None,
 ) -> int:
     """Move the horizon so that ``keep_versions`` stay readable, and drop the versions below it.
 
     Returns the version up to which all is dropped: the horizon, unless ``stopped`` ended the call
     half-way, or the horizon is past ``state``. ``dropped`` is the result of an earlier call; without it the
     last announced version is dropped once more, since the driver that announced it may have died before
-    the drop. ``retired`` is called after each version that is dropped.
+    the drop. ``retired`` is called after each version that is dropped. ``backlog`` is that of earlier calls;
+    without it, versions that the fold no longer keeps are read from the log in each call.
 
     Leases hold the horizon back, within ``max_lease_s`` and ``max_layers``. A version whose decision or
     changes the log no longer has is left to ``Store.vacuum``. Repeatable: also after an interruption at any
@@ -84,7 +86,9 @@ def retire_up_to(
     horizon, target = pointer.horizon, min(pointer.visible, last) - kept + 1
     if horizon >= target and min(horizon, last) <= dropped:
         return dropped
-    versions = decided_versions(log, state, min(horizon, dropped + 1) if dropped else horizon)
+    versions = (backlog or RetirementBacklog(log)).since(
+        state, min(horizon, dropped + 1) if dropped else horizon
+    )
     decided = next(versions, None)
     while decided is not None and decided.version <= horizon:
         if decided.version > dropped:

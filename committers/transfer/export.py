@@ -29,7 +29,7 @@ from tidegate.committers.transfer.export_format import (
 from tidegate.committers.transfer.export_rows import ROWS
 from tidegate.errors import ConfigError
 from tidegate.reader.rules import no_entry
-from tidegate.reader.view import no_schema
+from tidegate.reader.table import no_schema
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.reads import values_at
 from tidegate.sinks.store import Store

@@ -25,8 +25,7 @@ from tidegate.sinks.redis.client.async_calls import AsyncCalls, Listed
 from tidegate.sinks.redis.client.async_servers import View
 from tidegate.sinks.redis.client.channel import AsyncNode, Channel, closed, connected
 from tidegate.sinks.redis.client.origins import Origins, process_in
-from tidegate.sinks.redis.client.replies import Call, Refused, answer_of, encoded, plain
-from tidegate.sinks.redis.client.resp import pack
+from tidegate.sinks.redis.client.replies import Call, Refused, answer_of, encoded, pack, plain
 from tidegate.sinks.redis.client.settings import RedisSettings, settings_of
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 from tidegate.sinks.redis.keys import meta_key
@@ -51,7 +50,15 @@ from tidegate.sinks.redis.reads import (
     schemas_in,
 )
 from tidegate.sinks.rules.leases import Lease, check_lease
-from tidegate.sinks.rules.reads import by_group, check_kept, check_visible, live_rows, nothing_here, values_at
+from tidegate.sinks.rules.reads import (
+    by_group,
+    check_kept,
+    check_visible,
+    live_rows,
+    nothing_here,
+    value_at,
+    values_at,
+)
 from tidegate.wal.record import TableSchema
 
 CLOSING_STEPS = 3
@@ -79,21 +86,21 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         self._horizon = 0
         self._waiting = _Waiting(self._calls, namespace)
 
-    # -- the pointer and the keys beside it --------------------------------------------------------
+    # -- the pointer and its keys ---------------------------------------------------------------
 
     async def identity(self) -> Identity | None:
-        (found,) = await self._calls.run([identity_call(self.namespace)], _none_listed)
-        identity = identity_in(self.where, found)
+        (fields,) = await self._calls.run([identity_call(self.namespace)], _none_listed)
+        identity = identity_in(self.where, fields)
         if self._identity is None:
             self._identity = identity
         return identity
 
     async def alias(self, alias: str) -> Target | None:
-        (found,) = await self._calls.run([alias_call(alias)], _none_listed)
-        return target_in(self.where, alias, found)
+        (content,) = await self._calls.run([alias_call(alias)], _none_listed)
+        return target_in(self.where, alias, content)
 
     async def pointer(self) -> Pointer:
-        return (await self._look()).pointer
+        return (await self._read_pointer()).pointer
 
     async def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
         return catalog_in(self.where, await self._ask("catalog", *catalog_range(oldest, newest)))
@@ -121,37 +128,55 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
 
     # -- rows --------------------------------------------------------------------------------------
 
+    async def get(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+    ) -> bytes | None:
+        ((stored,),) = await self._asked([await self._read_of(table, key, version, start)], version)
+        return value_at(self.where, table, key, stored, at_us)
+
+    async def get_with_pointer(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[bytes | None, Pointer]:
+        read = await self._read_of(table, key, version, start)
+        fields, (stored,) = await self._asked([Call(self._meta, "pointer", read.args[:1]), read], version)
+        known = self._note(fields)
+        return value_at(self.where, table, key, stored, at_us), known.pointer
+
+    async def _read_of(self, table: str, key: bytes, version: int, start: int) -> Call:
+        """Return the call that reads one key."""
+        identity = self._identity or await self._made()
+        await self._check_readable(version)
+        group, head = key_group(key, identity.key_groups), head_of(table, version, start)
+        return of_group(self.namespace, identity.uuid.encode(), group, "read", *head, key)
+
     async def get_many(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
     ) -> Any:
-        asked, calls = await self._reads(table, keys, version, start)
-        found = in_places(asked, await self._asked(calls, version), len(keys))
-        return values_at(self.where, table, keys, found, at_us)
+        groups, calls = await self._reads(table, keys, version, start)
+        stored = in_places(groups, await self._asked(calls, version), len(keys))
+        return values_at(self.where, table, keys, stored, at_us)
 
     async def get_many_with_pointer(
         self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
     ) -> tuple[Any, Pointer]:
-        asked, calls = await self._reads(table, keys, version, start)
-        look = Call(self._meta, "pointer", ((await self._made()).uuid.encode(),))
-        found, *replies = await self._asked([look, *calls], version)
-        known = self._looked(found)
-        found = in_places(asked, replies, len(keys))
-        return values_at(self.where, table, keys, found, at_us), known.pointer
+        groups, calls = await self._reads(table, keys, version, start)
+        uuid = (await self._made()).uuid.encode()
+        fields, *replies = await self._asked([Call(self._meta, "pointer", (uuid,)), *calls], version)
+        known = self._note(fields)
+        stored = in_places(groups, replies, len(keys))
+        return values_at(self.where, table, keys, stored, at_us), known.pointer
 
     async def _reads(
         self, table: str, keys: Sequence[bytes], version: int, start: int
     ) -> tuple[list[tuple[int, list[int]]], list[Call]]:
         """Return the positions of the keys by key group, and a call for each group."""
-        made = self._identity or await self._made()
+        identity = self._identity or await self._made()
         await self._check_readable(version)
-        if len(keys) == 1:  # skip the grouping of many keys
-            asked = [(key_group(keys[0], made.key_groups), [0])]
-        else:
-            asked = by_group(keys, made.key_groups, KEYS_AT_ONCE)
-        uuid, head = made.uuid.encode(), head_of(table, version, start)
-        return asked, [
-            of_group(self.namespace, uuid, group, "read", *head, *(keys[at] for at in some))
-            for group, some in asked
+        groups = by_group(keys, identity.key_groups, KEYS_AT_ONCE)
+        uuid, head = identity.uuid.encode(), head_of(table, version, start)
+        return groups, [
+            of_group(self.namespace, uuid, group, "read", *head, *(keys[index] for index in indexes))
+            for group, indexes in groups
         ]
 
     async def scan(
@@ -181,7 +206,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
     async def _check_readable(self, version: int) -> None:
         """Check against the cached pointer; the key group's floor is compared where the rows are read."""
         if version > self._known.pointer.visible:
-            check_visible(self.where, version, (await self._look()).pointer.visible)
+            check_visible(self.where, version, (await self._read_pointer()).pointer.visible)
         check_kept(self.where, version, self._horizon)
 
     # -- sending -----------------------------------------------------------------------------------
@@ -205,7 +230,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
 
     async def _refused(self, refused: Refused) -> Exception:
         if refused.code == "TGLOST":
-            await self._look()  # if it was dropped meanwhile, this raises that error
+            await self._read_pointer()  # if it was dropped meanwhile, this raises that error
         return refusal(self.where, refused, opened=self._identity is not None)
 
     async def _made(self) -> Identity:
@@ -214,11 +239,11 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         assert self._identity is not None
         return self._identity
 
-    async def _look(self) -> Known:
-        return self._looked(await self._ask("pointer"))
+    async def _read_pointer(self) -> Known:
+        return self._note(await self._ask("pointer"))
 
-    def _looked(self, found: list[Any]) -> Known:
-        known = known_in(self.where, found)
+    def _note(self, fields: list[Any]) -> Known:
+        known = known_in(self.where, fields)
         known = known._replace(listed=self._origins.trusted(known.listed))
         self._known = known  # as a pair
         self._horizon = max(self._horizon, known.pointer.horizon)
@@ -240,10 +265,10 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
     async def _accept(self, server_id: bytes, listed: Listed) -> bool:
         """Return whether the pointer lists this server: the cached one, or else the current one."""
         if server_id not in listed():
-            await self._look()
+            await self._read_pointer()
         if server_id not in listed():
             await self._survey(await self._calls.servers.view())
-            await self._look()
+            await self._read_pointer()
         return server_id in listed()
 
     # -- planned changes -----------------------------------------------------------------------------
@@ -255,9 +280,9 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
     async def moved(self, call: Call, node: AsyncNode, origin: bytes) -> bool:
         """Return whether a key group that moved to this server is whole, so that the call is sent again."""
         view = await self._calls.servers.view_from(node)
-        found = await self._survey(view)
-        listed, server = (await self._look()).listed, call.server or node.server_id
-        if found is None or not self._origins.proves(origin, server, listed, found):
+        processes = await self._survey(view)
+        listed, server = (await self._read_pointer()).listed, call.server or node.server_id
+        if processes is None or not self._origins.proves(origin, server, listed, processes):
             return False
         self._origins.remember(call.key, server, origin, view)
         return True
@@ -267,10 +292,10 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         answers = await self._calls.each_primary(view, pack((b"INFO",)))
         if None in answers:
             return None
-        found = dict(map(process_in, answers))
+        processes = dict(map(process_in, answers))
         (noted,) = await self._calls.run([plain(self._meta, b"HGET", self._meta, b"processes")], _none_listed)
-        self._origins.learn(noted, found)
-        return found
+        self._origins.learn(noted, processes)
+        return processes
 
 
 class _Waiting:

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 from tidegate.base.checks import Check, Outcome, by_server, number_of
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.redis.client.functions import call_head
-from tidegate.sinks.redis.client.resp import pack
+from tidegate.sinks.redis.client.replies import pack
 from tidegate.sinks.redis.client.servers import Node
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.keys import SLOTS, changes_key
-from tidegate.sinks.redis.namespace import RedisNamespace, headers
+from tidegate.sinks.redis.namespace import RedisNamespace
+from tidegate.sinks.redis.seals import headers
 
 STEPS = "a version is read and made visible in one step (I1, I7)"
 KEPT = "visible versions stay (I3, I10)"

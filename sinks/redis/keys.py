@@ -8,6 +8,7 @@ atomic over them. Names of namespaces and tables are ``[A-Za-z0-9_.-]{1,64}``: n
 from __future__ import annotations
 
 import binascii
+import functools
 
 SLOTS = 16_384
 
@@ -25,6 +26,7 @@ def beside(namespace: str, name: str) -> bytes:
     return b"tg:{%b}:%b" % (namespace.encode(), name.encode())
 
 
+@functools.lru_cache(maxsize=32_768)
 def header_key(namespace: str, group: int) -> bytes:
     """Return the header's key of a key group: floor, sealed layers, versions of the bases."""
     return b"tg:{%b/%d}:h" % (namespace.encode(), group)

@@ -1,4 +1,4 @@
-"""One namespace in Redis as its functions see it: identity, pointer, listed servers, typed refusals."""
+"""One namespace in Redis as its functions see it: identity, pointer, listed servers, refusals, reads."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import contextlib
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
 
 from tidegate.base import forks
+from tidegate.base.deadline import one_call
 from tidegate.base.names import check_name
 from tidegate.base.urls import Address, redact
-from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
+from tidegate.errors import StoreNotVerifiedError, TidegateError
+from tidegate.keys.groups import key_group
+from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import Identity, Pointer
-from tidegate.sinks.redis import namespace as redis_drop
 from tidegate.sinks.redis.client.calls import Calls
 from tidegate.sinks.redis.client.functions import readers
 from tidegate.sinks.redis.client.origins import Origins, listing, process_in
@@ -24,15 +27,33 @@ from tidegate.sinks.redis.client.servers import Node, Servers, servers_of
 from tidegate.sinks.redis.client.settings import settings_of
 from tidegate.sinks.redis.keys import header_key, meta_key, owner_key, patterns
 from tidegate.sinks.redis.reads import (
+    KEYS_AT_ONCE,
     AnotherServerError,
+    batches_of,
+    head_of,
     identity_call,
     identity_in,
+    in_places,
     known_in,
     newer_call,
-    of_group,
+    number,
     refusal,
+    scan_steps,
 )
-from tidegate.sinks.rules.reads import decode, dropped, encode, nothing_here
+from tidegate.sinks.rules.reads import (
+    by_group,
+    check_kept,
+    check_visible,
+    decode,
+    dropped,
+    encode,
+    nothing_here,
+    value_at,
+    values_at,
+)
+from tidegate.wal.value_flags import VALUE
+
+Replies = TypeVar("Replies")
 
 
 class RedisNamespace:
@@ -60,6 +81,7 @@ class RedisNamespace:
         self.look_again_at = 0.0
         self._known: Identity | None = None
         self._lock = forks.Lock()
+        self._noted: tuple[list[Any], Pointer] | None = None  # the newest reply without its time
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -72,7 +94,8 @@ class RedisNamespace:
         return reply
 
     def of_group(self, group: int, name: str, *args: bytes) -> Call:
-        return of_group(self.namespace, self.uuid, group, name, *args)
+        """Return a call of a function on a key group."""
+        return Call(header_key(self.namespace, group), name, (self.uuid, *args), at_server=True)
 
     def asked(self, calls: Sequence[Call], *, flight: int = FLIGHT_CALLS) -> list[Any]:
         """Return the replies; ``flight`` as in ``Calls.run``.
@@ -89,11 +112,16 @@ class RedisNamespace:
 
     def asked_with_pointer(self, calls: Sequence[Call]) -> tuple[list[Any], Pointer]:
         """Return the replies to repeatable calls, and the pointer, read together."""
-        found = self.calls.few([Call(self.meta, "pointer", (self.uuid,)), *calls])
-        for reply in found:
+        fields, *replies = self.asked_few([Call(self.meta, "pointer", (self.uuid,)), *calls])
+        return replies, self._note(fields)
+
+    def asked_few(self, calls: Sequence[Call]) -> list[Any]:
+        """Return the replies to repeatable calls that name no server; fast if they are few."""
+        replies = self.calls.few(calls) if calls else []
+        for reply in replies:
             if isinstance(reply, Refused):
                 raise self.refused(reply)
-        return found[1:], self._looked(found[0])
+        return replies
 
     def refused(self, refused: Refused) -> TidegateError:
         if refused.code == "TGLOST":
@@ -106,7 +134,8 @@ class RedisNamespace:
         return bool(getattr(self._repairing, "ids", frozenset()))
 
     def _listed_now(self) -> frozenset[bytes]:
-        return self._trusted | getattr(self._repairing, "ids", frozenset())
+        repaired = getattr(self._repairing, "ids", None)
+        return self._trusted | repaired if repaired else self._trusted
 
     def _accept(self, server_id: bytes) -> bool:
         """Return whether the pointer lists this server: the cached one, or else the current one."""
@@ -120,26 +149,28 @@ class RedisNamespace:
 
     def meant(self, key: bytes, server_id: bytes) -> bytes:
         """Return the server as calls name it: with the origin of a key group that moved there whole."""
+        if not self.origins.moved:
+            return server_id
         return self.origins.meant(key, server_id, self.servers.looks)
 
     def survey(self) -> dict[bytes, bytes]:
         """Return the ids of all primaries, each with its process."""
         for attempt in self.calls.retrying():
             with attempt:
-                found = dict(map(process_in, self.calls.each_primary((b"INFO",))))
-                if b"" in found:
+                processes = dict(map(process_in, self.calls.each_primary((b"INFO",))))
+                if b"" in processes:
                     self.servers.refresh()
                     raise RetryLater("a server that was a primary is a replica now")
-        return found
+        return processes
 
     def trusted_of(self, ids: frozenset[bytes]) -> frozenset[bytes]:
         """Return those of these servers that are listed, or are the same processes as listed ones."""
         return ids & self._trusted
 
-    def learn(self, found: dict[bytes, bytes]) -> None:
+    def learn(self, processes: dict[bytes, bytes]) -> None:
         """Trust the ids that listed processes have taken since they were listed."""
         (noted,) = self.calls.run([plain(self.meta, b"HGET", self.meta, b"processes")])
-        self.origins.learn(noted, found)
+        self.origins.learn(noted, processes)
         with self._lock:
             self._trusted = self.origins.trusted(self.listed)
 
@@ -151,9 +182,9 @@ class RedisNamespace:
         answers = self.calls.each_primary_once((b"INFO",))
         if None in answers:
             return False
-        found = dict(map(process_in, answers))
-        self.learn(found)
-        if not self.origins.proves(origin, server, self.listed, found):
+        processes = dict(map(process_in, answers))
+        self.learn(processes)
+        if not self.origins.proves(origin, server, self.listed, processes):
             return False
         self.origins.remember(call.key, server, origin, self.servers.looks)
         if call.name not in readers() and call.name != "note_moved":
@@ -174,60 +205,69 @@ class RedisNamespace:
         return self._known
 
     def identity(self) -> Identity | None:
-        (found,) = self.calls.run([identity_call(self.namespace)])
-        identity = identity_in(self.where, found)
+        (fields,) = self.calls.run([identity_call(self.namespace)])
+        identity = identity_in(self.where, fields)
         if self._known is None:
             self._known = identity
         return identity
 
     def create(self, identity: Identity) -> Identity:
         uuid = identity.uuid.encode()
-        (found,) = self.calls.run([Call(self.meta, "create", (uuid, encode(identity)))])
-        stands = decode(self.where, found[0], Identity)
-        if found[1] is None:  # a header that is missing later is a loss (I10), and is never created again
-            uuid = stands.uuid.encode()
-            self._make_headers(uuid, stands.key_groups)
+        (fields,) = self.calls.run([Call(self.meta, "create", (uuid, encode(identity)))])
+        existing = decode(self.where, fields[0], Identity)
+        if fields[1] is None:  # a header that is missing later is a loss (I10), and is never created again
+            uuid = existing.uuid.encode()
+            self._make_headers(uuid, existing.key_groups)
             servers = self.survey()
             (reply,) = self.calls.run([Call(self.meta, "ready", (uuid, *listing(servers)))])
             if isinstance(reply, Refused):
                 raise refusal(self.where, reply, opened=True)
         if self._known is None:
-            self._known = stands
-        return stands
+            self._known = existing
+        return existing
 
     def _make_headers(self, uuid: bytes, key_groups: int) -> None:
         calls = [Call(header_key(self.namespace, group), "make", (uuid,)) for group in range(key_groups)]
-        if any(found != uuid for found in self.calls.run(calls)):
+        if any(owner != uuid for owner in self.calls.run(calls)):
             # A namespace that was dropped, but not completely.
-            if redis_drop.remove_groups(self.calls, self.namespace, uuid) is None:
+            if remove_groups(self.calls, self.namespace, uuid) is None:
                 raise dropped(self.where)
             self.calls.run(calls)
 
     def drop(self) -> bool:
         """Remove everything, the identity first; return whether there was anything."""
-        there, begun = False, redis_drop.made_here(self.calls, self.namespace)
-        known, found = self._known, self.identity()
-        made_since = found is not None and found.uuid.encode() != begun
+        existed, begun = False, made_here(self.calls, self.namespace)
+        known, identity = self._known, self.identity()
+        made_since = identity is not None and identity.uuid.encode() != begun
         if made_since or (known is not None and begun not in (b"", known.uuid.encode())):
             raise dropped(self.where)
-        if found is not None:
-            there = bool(self.ask("drop"))
-        gone = redis_drop.remove_namespace(self.calls, self.namespace, begun)
-        if gone is None:
+        if identity is not None:
+            existed = bool(self.ask("drop"))
+        removed = remove_namespace(self.calls, self.namespace, begun)
+        if removed is None:
             raise dropped(self.where)
         self._known, self.visible, self.horizon, self.listed = None, 0, 0, frozenset()
+        self._noted = None
         self._trusted = self.listed
         self.went_back += 1
-        return there or gone > 0
+        return existed or removed > 0
 
     # -- the pointer ---
 
     def pointer(self) -> Pointer:
-        return self._looked(self.ask("pointer"))
+        return self._note(self.ask("pointer"))
 
-    def _looked(self, found: list[Any]) -> Pointer:
-        pointer, listed = known_in(self.where, found)
+    def _note(self, fields: list[Any]) -> Pointer:
+        """Note the pointer. If only time has passed since the last one, it is not decoded again."""
+        *content, now_us = fields
+        noted = self._noted
+        if noted is not None and noted[0] == content:
+            beat_us = content[5]
+            age_s = None if beat_us is None else max(0.0, (int(now_us) - int(beat_us)) / 1e6)
+            return msgspec.structs.replace(noted[1], heartbeat_age_s=age_s)
+        pointer, listed = known_in(self.where, fields)
         with self._lock:
+            self._noted = content, pointer
             self.went_back += pointer.visible < self.visible
             self.visible = pointer.visible
             self.horizon = max(self.horizon, pointer.horizon)
@@ -247,11 +287,11 @@ class RedisNamespace:
         for attempt in self.calls.retrying():
             with attempt:
                 infos = self.calls.each_primary((b"INFO", b"replication"))
-                found = [_id_in(info) for info in infos]
-                if None in found:
+                ids = [_id_in(info) for info in infos]
+                if None in ids:
                     self.servers.refresh()
                     raise RetryLater("a server that was a primary is a replica now")
-        return frozenset(each for each in found if each)
+        return frozenset(server_id for server_id in ids if server_id)
 
     def changed_servers(self) -> frozenset[bytes]:
         """Return the ids of primaries that were not compared with the log."""
@@ -281,101 +321,126 @@ class RedisNamespace:
 
 
 def _id_in(info: bytes) -> bytes | None:
-    found = re.search(rb"^master_replid:(\w+)", info, re.MULTILINE)
-    return found.group(1) if found and b"role:master" in info else None
+    server_id = re.search(rb"^master_replid:(\w+)", info, re.MULTILINE)
+    return server_id.group(1) if server_id and b"role:master" in info else None
 
 
-# -- the header of a key group in Redis, as it is read: sealed and merged versions -------------------------
+class RedisReads(SupportsReadWithPointer):
+    """The reads of rows at a version, of ``RedisStore``."""
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+    def __init__(self, space: RedisNamespace) -> None:
+        self._space = space
+        self.where = space.where
 
+    def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
+        call = self._call_of(table, key, version, start)
+        ((stored,),) = self._read(version, self._space.asked_few, [call])
+        return stored  # type: ignore[no-any-return]
 
-class Header(NamedTuple):
-    """The decoded header of a key group. ``layers`` and ``bases`` are by table.
+    def get_with_pointer(
+        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[bytes | None, Pointer]:
+        call = self._call_of(table, key, version, start)
+        ((stored,),), pointer = self._read(version, self._space.asked_with_pointer, [call])
+        if stored is not None and stored[:1] == VALUE:  # no expiry and no sequence, as most values
+            return stored[1:], pointer
+        return value_at(self.where, table, key, stored, at_us), pointer
 
-    ``sealed``: version and attempt of the newest version that was sealed, (0, b"") without a note
-    of it. ``marked``: its losses are being restored. ``since``: versions from this one on may be
-    missing, 0: all of the key group. ``lost_layers`` and ``lost_bases``: entries that were listed
-    and are gone.
-    """
+    def _call_of(self, table: str, key: bytes, version: int, start: int) -> Call:
+        """Return one call, without the grouping of many keys."""
+        group = key_group(key, self._space.made.key_groups)
+        return self._space.of_group(group, "read", *head_of(table, version, start), key)
 
-    marked: bool
-    server: bytes
-    floor: int
-    whole: int
-    filling: int
-    layers: dict[str, list[int]]
-    bases: dict[str, int]
-    since: int | None = None
-    lost_layers: Mapping[str, list[int]] = NOTHING
-    lost_bases: Mapping[str, int] = NOTHING
-    sealed: tuple[int, bytes] = (0, b"")
+    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+        calls = self._calls_of(groups, "read", head_of(table, version, start), keys)
+        return in_places(groups, self._read(version, self._space.asked_few, calls), len(keys))
 
-    @property
-    def newest(self) -> int:
-        """Everything below this version was sealed on this server when it was written (decision 0013)."""
-        return max([self.floor, self.whole, *(at for of_table in self.layers.values() for at in of_table)])
+    def get_many_with_pointer(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+    ) -> tuple[Any, Pointer]:
+        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+        calls = self._calls_of(groups, "read", head_of(table, version, start), keys)
+        replies, pointer = self._read(version, self._space.asked_with_pointer, calls)
+        stored = in_places(groups, replies, len(keys))
+        return values_at(self.where, table, keys, stored, at_us), pointer
 
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+        calls = self._calls_of(groups, "rows", (table.encode(), number(version)), keys)
+        return in_places(groups, self._space.asked(calls), len(keys))
 
-def headers(space: RedisNamespace) -> dict[int, Header]:
-    """Return the header of every key group. Raises: CorruptError, no release writes such a header."""
-    groups = range(space.made.key_groups)
-    replies = space.asked([space.of_group(group, "header") for group in groups])
-    found = {}
-    for group, reply in zip(groups, replies, strict=True):
-        try:
-            found[group] = _header(reply)
-        except (ValueError, KeyError) as error:
-            raise CorruptError(
-                f"{space.where}, key group {group}: its header {header_key(space.namespace, group).decode()}"
-                f" cannot be read: {error!s:.200}: restore the store from a copy"
-            ) from error
-    return found
+    def _calls_of(
+        self, groups: list[tuple[int, list[int]]], name: str, head: tuple[bytes, ...], keys: Sequence[bytes]
+    ) -> list[Call]:
+        return [
+            self._space.of_group(group, name, *head, *(keys[index] for index in indexes))
+            for group, indexes in groups
+        ]
 
+    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        rows = self._read(version, self._rows_at_one_server, group, head_of(table, version, start))
+        for batch in batches_of(rows):
+            self._check_readable(version)
+            yield batch
 
-def _header(reply: list[bytes]) -> Header:
-    fields = dict(zip(reply[::2], reply[1::2], strict=True))
-    by_kind: dict[bytes, dict[str, bytes]] = {kind: {} for kind in (b"l", b"b", b"lost", b"lost_base")}
-    for name, value in fields.items():
-        kind, _, table = name.partition(b":")
-        if kind in by_kind and table:
-            by_kind[kind][table.decode()] = value
-    layers, lost = (
-        {table: [int(version) for version in value.split(b",")] for table, value in by_kind[kind].items()}
-        for kind in (b"l", b"lost")
-    )
-    bases, lost_bases = (
-        {table: int(value) for table, value in by_kind[kind].items()} for kind in (b"b", b"lost_base")
-    )
-    floor, whole, filling = (int(fields.get(name, 0)) for name in (b"floor", b"whole", b"filling"))
-    since = int(fields[b"lost"]) if b"lost" in fields else None
-    version, _, attempt = fields.get(b"sealed", b"0  ").split(b" ", 2)
-    marked, server = b"!" in fields[b"u"], fields.get(b"s", b"")
-    return Header(
-        marked, server, floor, whole, filling, layers, bases, since, lost, lost_bases, (int(version), attempt)
-    )
+    def _rows_at_one_server(self, group: int, head: tuple[bytes, ...]) -> dict[bytes, bytes]:
+        """Return all rows of a key group, delete markers too."""
+        steps, reply = scan_steps(self.where, group), None
+        while True:
+            try:
+                ask = steps.send(reply)
+            except StopIteration as end:
+                return dict(end.value)
+            call = self._space.of_group(group, ask.name, *head, *ask.args)._replace(server=ask.server)
+            try:
+                with one_call():
+                    (reply,) = self._space.asked([call])
+            except AnotherServerError:
+                reply = None
+
+    def _read(self, version: int, ask: Callable[..., Replies], *args: Any) -> Replies:
+        """Return the result of ``ask``, made while the version was visible all the time.
+
+        A server that is accepted in the middle of a read is covered by the pointer that lists it,
+        and that pointer may be at a lower version: then the read is repeated, or refused. So each
+        further try needs another step back of the pointer.
+        """
+        while True:
+            before = self._space.went_back
+            self._check_readable(version)
+            replies = ask(*args)
+            if self._space.went_back == before:
+                return replies
+
+    def _check_readable(self, version: int) -> None:
+        """Check against the cached pointer; the key group's floor is compared where the rows are read."""
+        if version > self._space.visible:
+            check_visible(self.where, version, self._space.pointer().visible)
+        if version < self._space.horizon:
+            check_kept(self.where, version, self._space.horizon)
 
 
 # -- removal of a namespace's keys from Redis, sparing a namespace made under its name since ---------------
 
-KEYS_AT_ONCE = 1_000
+REMOVED_AT_ONCE = 1_000
 
 
 def made_here(calls: Calls, namespace: str) -> bytes:
     """Return the uuid of the namespace that exists here or is being created; empty: none."""
-    return _stands(calls, [meta_key(namespace)], b"uuid")[0]
+    return _fields(calls, [meta_key(namespace)], b"uuid")[0]
 
 
 def remove_namespace(calls: Calls, namespace: str, uuid: bytes) -> int | None:
     """Remove every key, its key groups' too; return their number, or None as ``remove_groups``."""
     own, _ = patterns(namespace)
-    beside = _remove(calls, namespace, own, b"uuid", uuid)
-    of_groups = None if beside is None else remove_groups(calls, namespace, uuid)
-    return None if beside is None or of_groups is None else beside + of_groups
+    of_pointer = _remove(calls, namespace, own, b"uuid", uuid)
+    of_groups = None if of_pointer is None else remove_groups(calls, namespace, uuid)
+    return None if of_pointer is None or of_groups is None else of_pointer + of_groups
 
 
 def remove_groups(calls: Calls, namespace: str, uuid: bytes) -> int | None:
-    """Remove every key of its key groups, whatever it is; return their number.
+    """Remove every key of its key groups, of any type; return their number.
 
     None: a namespace of another uuid was created under the name meanwhile, and nothing of it was
     removed. Repeatable.
@@ -394,19 +459,19 @@ def _remove(calls: Calls, namespace: str, pattern: str, field: bytes, uuid: byte
     owned = defaultdict[bytes, list[bytes]](list)
     for key in calls.each_primary_scan(pattern):
         owned[owner_key(key)].append(key)
-    owners = _stands(calls, list(owned), field)
+    owners = _fields(calls, list(owned), field)
     if made_here(calls, namespace) not in (b"", uuid):
         return None
     removals = []
-    for (owner, keys), stands in zip(owned.items(), owners, strict=True):
+    for (owner, keys), owner_uuid in zip(owned.items(), owners, strict=True):
         keys.sort(key=owner.__eq__)  # the owner is removed last: until then it proves the ownership
-        parts = [keys[at : at + KEYS_AT_ONCE] for at in range(0, len(keys), KEYS_AT_ONCE)]
-        removals += [Call(owner, "remove", (field, stands, *part)) for part in parts]
+        parts = [keys[start : start + REMOVED_AT_ONCE] for start in range(0, len(keys), REMOVED_AT_ONCE)]
+        removals += [Call(owner, "remove", (field, owner_uuid, *part)) for part in parts]
     if not all(calls.run(removals)):
         return None
     return sum(map(len, owned.values()))
 
 
-def _stands(calls: Calls, keys: Sequence[bytes], field: bytes) -> list[bytes]:
+def _fields(calls: Calls, keys: Sequence[bytes], field: bytes) -> list[bytes]:
     """Return this field of each key; empty where it is missing."""
-    return [found or b"" for found in calls.run([plain(key, b"HGET", key, field) for key in keys])]
+    return [content or b"" for content in calls.run([plain(key, b"HGET", key, field) for key in keys])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple, TypeVar
@@ -81,18 +82,19 @@ def lease_args(lease: Lease, ttl_s: float) -> tuple[bytes, ...]:
     return lease.lease_id.encode(), number(lease.version), number(int(ttl_s * 1e6))
 
 
+@functools.lru_cache(maxsize=1_024)
 def head_of(table: str, version: int, start: int) -> tuple[bytes, bytes, bytes]:
     """Return the first arguments of every read of rows."""
     return table.encode(), number(version), number(start)
 
 
-def in_places(asked: list[tuple[int, list[int]]], replies: list[Any], keys: int) -> Any:
+def in_places(groups: list[tuple[int, list[int]]], replies: list[Any], keys: int) -> Any:
     """Return the stored values of ``by_group``'s calls, in the order of the keys."""
-    found: list[bytes | None] = [None] * keys
-    for (_, some), values in zip(asked, replies, strict=True):
-        for at, value in zip(some, values, strict=True):
-            found[at] = value
-    return pa.array(found, pa.binary())
+    stored: list[bytes | None] = [None] * keys
+    for (_, indexes), values in zip(groups, replies, strict=True):
+        for index, value in zip(indexes, values, strict=True):
+            stored[index] = value
+    return pa.array(stored, pa.binary())
 
 
 class AnotherServerError(Exception):
@@ -146,17 +148,17 @@ def _pages(server: bytes, layers: list[bytes]) -> Steps[dict[bytes, bytes] | Non
 def batches_of(rows: dict[bytes, bytes]) -> Iterator[Any]:
     """Yield stored values by key, as record batches."""
     keys = sorted(rows)
-    for at in range(0, len(keys), SCAN_BATCH_ROWS):
-        some = keys[at : at + SCAN_BATCH_ROWS]
-        yield batch_of(some, [rows[key] for key in some])
+    for start in range(0, len(keys), SCAN_BATCH_ROWS):
+        page = keys[start : start + SCAN_BATCH_ROWS]
+        yield batch_of(page, [rows[key] for key in page])
 
 
 # -- replies --------------------------------------------------------------------------------------
 
 
-def identity_in(where: str, found: list[Any]) -> Identity | None:
+def identity_in(where: str, fields: list[Any]) -> Identity | None:
     """Decode the identity; None while it is being created, or when its creation was interrupted."""
-    return None if found[0] is None or found[1] is None else decode(where, found[0], Identity)
+    return None if fields[0] is None or fields[1] is None else decode(where, fields[0], Identity)
 
 
 @contextlib.contextmanager
@@ -191,12 +193,12 @@ class Known(NamedTuple):
     listed: frozenset[bytes]
 
 
-def known_in(where: str, found: list[Any]) -> Known:
+def known_in(where: str, fields: list[Any]) -> Known:
     """Decode the pointer and the servers that it lists, as a pair.
 
     Raises: CorruptError, no release writes such a pointer.
     """
-    visible, digest, epoch, writer, horizon, beat_us, servers, now_us = found
+    visible, digest, epoch, writer, horizon, beat_us, servers, now_us = fields
     try:
         numbers = (
             number_in(visible),
@@ -207,16 +209,16 @@ def known_in(where: str, found: list[Any]) -> Known:
         texts, listed = (digest.decode(), writer.decode()), frozenset(servers.split(b","))
     except NOT_OURS as error:
         raise CorruptError(
-            f"{where}: the pointer is {found!r:.200}: restore the store from a copy"
+            f"{where}: the pointer is {fields!r:.200}: restore the store from a copy"
         ) from error
     age_s = None if beat_us is None else max(0.0, (int(now_us) - numbers[3]) / 1e6)
     return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], age_s), listed)
 
 
-def catalog_in(where: str, found: list[bytes]) -> list[CatalogEntry]:
+def catalog_in(where: str, contents: list[bytes]) -> list[CatalogEntry]:
     """Decode the entries of the catalog."""
     entries = []
-    for content in found:
+    for content in contents:
         published_us, _, entry = content.partition(b" ")
         decoded = decode(where, entry, CatalogEntry)
         try:
@@ -234,10 +236,10 @@ def starts_of(entry: CatalogEntry | None) -> dict[str, int]:
     return {} if entry is None else {table: at.start for table, at in entry.tables.items()}
 
 
-def schemas_in(where: str, found: list[bytes]) -> dict[str, TableSchema]:
+def schemas_in(where: str, pairs: list[bytes]) -> dict[str, TableSchema]:
     """Decode the schemas by id."""
-    pairs = zip(found[::2], found[1::2], strict=True)
-    return {name.decode(errors="replace"): decode(where, content, TableSchema) for name, content in pairs}
+    by_name = zip(pairs[::2], pairs[1::2], strict=True)
+    return {name.decode(errors="replace"): decode(where, content, TableSchema) for name, content in by_name}
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -275,8 +277,8 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
         case "TGLOST":
             return StoreNotVerifiedError(
                 f"{where}: {refused.detail} was not compared with the log: its server lost it (or evicted it,"
-                " look at maxmemory-policy), or it came from another server. A running query compares what it"
-                " comes to know of within seconds, `tidegate repair` does so now"
+                " look at maxmemory-policy), or it came from another server. A running query compares it"
+                " within seconds after it learns of it, `tidegate repair` does so now"
             )
         case _:
             return CorruptError(f"{where}: {refused.code} {refused.detail}")

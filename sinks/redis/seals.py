@@ -1,11 +1,16 @@
-"""Seals in Redis: key groups counted and listed, many in one call unless a Cluster separates them."""
+"""Seals in Redis: key groups counted and listed, many in one call unless a Cluster separates them.
+
+``headers`` reads back what was sealed and merged.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from tidegate.errors import CorruptError
 from tidegate.sinks.records import Counts, Stamp
 from tidegate.sinks.redis.client.replies import CROSS_SLOT, Call, Refused
 from tidegate.sinks.redis.keys import header_key
@@ -83,3 +88,82 @@ def _counted(group: int, counts: Counts, sets: KeySets) -> Iterator[bytes]:
 
 def _counts_in(reply: Sequence[Any]) -> dict[str, int]:
     return {name.decode(): int(rows) for name, rows in zip(reply[::2], reply[1::2], strict=True)}
+
+
+# -- the header of a key group in Redis, as it is read: sealed and merged versions -------------------------
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Header(NamedTuple):
+    """The decoded header of a key group. ``layers`` and ``bases`` are by table.
+
+    ``sealed``: version and attempt of the newest version that was sealed, (0, b"") without a note
+    of it. ``marked``: its losses are being restored. ``since``: versions from this one on may be
+    missing, 0: all of the key group. ``lost_layers`` and ``lost_bases``: entries that were listed
+    and are gone.
+    """
+
+    marked: bool
+    server: bytes
+    floor: int
+    whole: int
+    filling: int
+    layers: dict[str, list[int]]
+    bases: dict[str, int]
+    since: int | None = None
+    lost_layers: Mapping[str, list[int]] = NOTHING
+    lost_bases: Mapping[str, int] = NOTHING
+    sealed: tuple[int, bytes] = (0, b"")
+
+    @property
+    def newest(self) -> int:
+        """Everything below this version was sealed on this server when it was written (decision 0013)."""
+        return max([self.floor, self.whole, *(at for of_table in self.layers.values() for at in of_table)])
+
+
+def headers(space: RedisNamespace) -> dict[int, Header]:
+    """Return the header of every key group. Raises: CorruptError, no release writes such a header."""
+    found = {}
+    for group, header in headers_of(space):
+        if isinstance(header, CorruptError):
+            raise header
+        found[group] = header
+    return found
+
+
+def headers_of(space: RedisNamespace) -> Iterator[tuple[int, Header | CorruptError]]:
+    """Yield the header of every key group, or the error of one that no release writes."""
+    groups = range(space.made.key_groups)
+    replies = space.asked([space.of_group(group, "header") for group in groups])
+    for group, reply in zip(groups, replies, strict=True):
+        try:
+            yield group, _header(reply)
+        except (ValueError, KeyError) as error:
+            key = header_key(space.namespace, group).decode()
+            place = f"{space.where}, key group {group}: its header {key}"
+            message = f"{place} cannot be read: {error!s:.200}: restore the store from a copy"
+            yield group, CorruptError(message)
+
+
+def _header(reply: list[bytes]) -> Header:
+    fields = dict(zip(reply[::2], reply[1::2], strict=True))
+    by_kind: dict[bytes, dict[str, bytes]] = {kind: {} for kind in (b"l", b"b", b"lost", b"lost_base")}
+    for name, value in fields.items():
+        kind, _, table = name.partition(b":")
+        if kind in by_kind and table:
+            by_kind[kind][table.decode()] = value
+    layers, lost = (
+        {table: [int(version) for version in value.split(b",")] for table, value in by_kind[kind].items()}
+        for kind in (b"l", b"lost")
+    )
+    bases, lost_bases = (
+        {table: int(value) for table, value in by_kind[kind].items()} for kind in (b"b", b"lost_base")
+    )
+    floor, whole, filling = (int(fields.get(name, 0)) for name in (b"floor", b"whole", b"filling"))
+    since = int(fields[b"lost"]) if b"lost" in fields else None
+    version, _, attempt = fields.get(b"sealed", b"0  ").split(b" ", 2)
+    marked, server = b"!" in fields[b"u"], fields.get(b"s", b"")
+    return Header(
+        marked, server, floor, whole, filling, layers, bases, since, lost, lost_bases, (int(version), attempt)
+    )

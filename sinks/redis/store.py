@@ -15,21 +15,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tidegate.base.checks import Check
-from tidegate.base.deadline import one_call
 from tidegate.errors import StoreNotVerifiedError, TidegateError
-from tidegate.keys.groups import key_group
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.capabilities import Lost, SupportsApplyAndSeal, SupportsReadWithPointer, SupportsRebuild
+from tidegate.sinks.capabilities import Lost, SupportsApplyAndSeal, SupportsRebuild
 from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
     Finding,
     Identity,
     Pointer,
+    RowCount,
     Stamp,
     Stopped,
     Vacuumed,
@@ -40,21 +39,15 @@ from tidegate.sinks.redis import checks as redis_checks
 from tidegate.sinks.redis import checks as redis_room
 from tidegate.sinks.redis.aliases import RedisAliases
 from tidegate.sinks.redis.client.functions import library_name
-from tidegate.sinks.redis.client.replies import Call, Refused
+from tidegate.sinks.redis.client.replies import Call
 from tidegate.sinks.redis.client.resp import hset, rows_of
 from tidegate.sinks.redis.keys import changes_key
 from tidegate.sinks.redis.leases import Leases
-from tidegate.sinks.redis.namespace import RedisNamespace
+from tidegate.sinks.redis.namespace import RedisNamespace, RedisReads
 from tidegate.sinks.redis.reads import (
-    KEYS_AT_ONCE,
-    AnotherServerError,
-    batches_of,
     catalog_in,
     catalog_range,
-    head_of,
-    in_places,
     number,
-    scan_steps,
     schemas_in,
     starts_of,
 )
@@ -62,27 +55,22 @@ from tidegate.sinks.redis.seals import Seals
 from tidegate.sinks.redis.upkeep import merge as upkeep
 from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
 from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
+from tidegate.sinks.redis.upkeep.self_check import row_counts, self_check
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.rules.leases import Lease, LeaseInfo
 from tidegate.sinks.rules.reads import (
-    by_group,
     check_fillable,
-    check_kept,
-    check_visible,
-    value_at,
-    values_at,
 )
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
 logger = logging.getLogger("tidegate")
 
-Found = TypeVar("Found")
-LOOKS = 5  # so often pointer and catalog are read when the horizon moves on between the two
+LOOKS = 5  # the number of reads of pointer and catalog, if the horizon moves between the two
 
 
-class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild):
+class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
     """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects on first use.
 
     ``options``: ``sinks/redis/client/settings.py``.
@@ -94,13 +82,12 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
     """A read searches the layers one by one, so there are few."""
 
     def __init__(self, url: str, namespace: str, **options: Any) -> None:
-        self._space = RedisNamespace(url, namespace, options)
+        super().__init__(RedisNamespace(url, namespace, options))
         self._fill = Fill(self._space)
         self._sweep = ExpirySweep()
         self._seals = Seals(self._space)
         self._comparing = threading.local()
         self._leases = Leases(self._space)
-        self.where = self._space.where
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -179,88 +166,6 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
 
     def schemas(self) -> dict[str, TableSchema]:
         return schemas_in(self.where, self._space.ask("schemas"))
-
-    def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
-        return self._read(version, lambda: self._one(self._call_of(table, key, version, start)))
-
-    def get_with_pointer(
-        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
-    ) -> tuple[bytes | None, Pointer]:
-        call = self._call_of(table, key, version, start)
-        (((stored,),), pointer) = self._read(version, lambda: self._space.asked_with_pointer([call]))
-        return value_at(self.where, table, key, stored, at_us), pointer
-
-    def _call_of(self, table: str, key: bytes, version: int, start: int) -> Call:
-        """Return one call, without the grouping of many keys."""
-        group = key_group(key, self._space.made.key_groups)
-        return self._space.of_group(group, "read", *head_of(table, version, start), key)
-
-    def _one(self, call: Call) -> bytes | None:
-        reply = self._space.calls.one(call)
-        if isinstance(reply, Refused):
-            raise self._space.refused(reply)
-        stored: bytes | None = reply[0]
-        return stored
-
-    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
-        asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
-        calls = self._calls_of(asked, "read", head_of(table, version, start), keys)
-        return in_places(asked, self._read(version, lambda: self._space.asked(calls)), len(keys))
-
-    def get_many_with_pointer(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
-    ) -> tuple[Any, Pointer]:
-        asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
-        calls = self._calls_of(asked, "read", head_of(table, version, start), keys)
-        replies, pointer = self._read(version, lambda: self._space.asked_with_pointer(calls))
-        found = in_places(asked, replies, len(keys))
-        return values_at(self.where, table, keys, found, at_us), pointer
-
-    def _calls_of(
-        self, asked: list[tuple[int, list[int]]], name: str, head: tuple[bytes, ...], keys: Sequence[bytes]
-    ) -> list[Call]:
-        return [self._space.of_group(group, name, *head, *(keys[at] for at in some)) for group, some in asked]
-
-    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        head = head_of(table, version, start)
-        for batch in batches_of(self._read(version, lambda: self._rows_at_one_server(group, head))):
-            self._check_readable(version)
-            yield batch
-
-    def _rows_at_one_server(self, group: int, head: tuple[bytes, ...]) -> dict[bytes, bytes]:
-        """Return all rows of a key group, delete markers too."""
-        steps, reply = scan_steps(self.where, group), None
-        while True:
-            try:
-                ask = steps.send(reply)
-            except StopIteration as end:
-                return dict(end.value)
-            call = self._space.of_group(group, ask.name, *head, *ask.args)._replace(server=ask.server)
-            try:
-                with one_call():
-                    (reply,) = self._space.asked([call])
-            except AnotherServerError:
-                reply = None
-
-    def _read(self, version: int, read: Callable[[], Found]) -> Found:
-        """Return the result of ``read``, made while the version was visible all the time.
-
-        A server that is accepted in the middle of a read is covered by the pointer that lists it,
-        and that pointer may be at a lower version: then the read is repeated, or refused. So each
-        further try needs another step back of the pointer.
-        """
-        while True:
-            before = self._space.went_back
-            self._check_readable(version)
-            found = read()
-            if self._space.went_back == before:
-                return found
-
-    def _check_readable(self, version: int) -> None:
-        """Check against the cached pointer; the key group's floor is compared where the rows are read."""
-        if version > self._space.visible:
-            check_visible(self.where, version, self.pointer().visible)
-        check_kept(self.where, version, self._space.horizon)
 
     # -- leases and retirement -----------------------------------------------------------------------
 
@@ -378,8 +283,8 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
 
     @property
     def _rebuild(self) -> redis_rebuild.Rebuild:
-        found: redis_rebuild.Rebuild = self._comparing.rebuild
-        return found
+        rebuild: redis_rebuild.Rebuild = self._comparing.rebuild
+        return rebuild
 
     def missing(self, stamp: Stamp, counts: Counts) -> dict[int, Mapping[str, int]]:
         return upkeep.missing(self._space, stamp, counts)
@@ -395,18 +300,18 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
         upkeep.confirm(self._space, version, replicas, aof=aof)
 
     def checks(self, *, thorough: bool = False) -> list[Check]:
-        found = redis_checks.set_up(self._space, thorough=thorough)
+        checks = redis_checks.set_up(self._space, thorough=thorough)
         if not thorough:
-            return found
+            return checks
         try:
             entries = []
             if self.identity() is not None:
                 visible = self.pointer().visible
                 entries = self.catalog(visible - redis_room.LOOKED_AT + 1)
-            return [*found, redis_room.room(self._space, entries)]
+            return [*checks, redis_room.room(self._space, entries)]
         except TidegateError as error:
-            untold = f"cannot be told: {error}"
-            return [*found, Check("memory", "warn", untold, redis_checks.APPLIED)]
+            unknown = f"is not known: {error}"
+            return [*checks, Check("memory", "warn", unknown, redis_checks.APPLIED)]
 
     def await_newer(self, version: int, timeout_s: float) -> bool:
         return self._space.await_newer(version, timeout_s)
@@ -415,10 +320,10 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
 
     def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
         check_fillable(self.where, entry.version)
-        stands = self._fill.begin(entry.version, epoch)
-        if stands:
+        version = self._fill.begin(entry.version, epoch)
+        if version:
             upkeep.sweep(self._space, dry_run=False)  # unsealed changes of older fills
-        return stands
+        return version
 
     def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
         pointer = self.pointer()
@@ -435,13 +340,11 @@ class RedisStore(SupportsReadWithPointer, SupportsApplyAndSeal, SupportsRebuild)
     def size(self) -> int:
         return upkeep.size(self._space)
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
-        asked = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
-        calls = self._calls_of(asked, "rows", (table.encode(), number(version)), keys)
-        return in_places(asked, self._space.asked(calls), len(keys))
-
     def self_check(self) -> Iterator[Finding]:
-        return upkeep.self_check(self._space)
+        return self_check(self._space)
+
+    def row_counts(self, tables: Collection[str]) -> Iterator[RowCount]:
+        return row_counts(self._space)
 
     # -- vacuum and removal -----------------------------------------------------------------------------
 

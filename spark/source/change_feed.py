@@ -22,7 +22,7 @@ from tidegate.base.decoders import msgpack_decoder
 from tidegate.base.urls import redact
 from tidegate.committers.apply.apply import ApplyWork, chunks_of, plan, read_manifest, stamp_of
 from tidegate.errors import ConfigError, CorruptError, WalGapError
-from tidegate.reader.view import no_schema
+from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import shared_store
 from tidegate.sinks.records import Pointer
 from tidegate.sinks.rules.layout import payloads

@@ -18,9 +18,9 @@ from tidegate.base.clock import Clock
 from tidegate.base.urls import redact
 from tidegate.errors import SnapshotExpiredError, TidegateError
 from tidegate.reader import rules
+from tidegate.reader.flow import Reader
 from tidegate.reader.leases import LeaseKeeper
-from tidegate.reader.snapshot import Reader
-from tidegate.reader.view import TableView
+from tidegate.reader.table import TableView, run
 from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.open_store import open_store, shared_store
 from tidegate.sinks.records import Identity
@@ -184,7 +184,7 @@ def _leased(reader: Reader, options: SourceOptions, version: int | None) -> Leas
     try:
         store.lease(lease, options.lease_s)
         rules.check_kept(store.where, wanted, store.pointer().horizon)
-        view = reader.held(reader.entry(wanted), options.table, lambda: None).view
+        view = run(reader.table(run(reader.entry(wanted)), options.table, lambda: None)).view
     except BaseException:
         with contextlib.suppress(TidegateError):
             store.release(lease.lease_id)

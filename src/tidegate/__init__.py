@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from tidegate.reader.gate import Gate as Gate
     from tidegate.reader.open_gate import connect as connect
     from tidegate.reader.rules import VersionInfo as VersionInfo
-    from tidegate.reader.snapshot import Scan as Scan
     from tidegate.reader.snapshot import Snapshot as Snapshot
-    from tidegate.reader.snapshot import Table as Table
+    from tidegate.reader.table import Scan as Scan
+    from tidegate.reader.table import Table as Table
 
     __version__: str
 
@@ -44,7 +44,8 @@ _HOME = {
     "Gate": "tidegate.reader.gate",
     "connect": "tidegate.reader.open_gate",
     **dict.fromkeys(("Change", "Diff", "DiffCounts"), "tidegate.reader.diff"),
-    **dict.fromkeys(("Scan", "Snapshot", "Table"), "tidegate.reader.snapshot"),
+    **dict.fromkeys(("Scan", "Table"), "tidegate.reader.table"),
+    "Snapshot": "tidegate.reader.snapshot",
     "Options": "tidegate.options",
     "VersionInfo": "tidegate.reader.rules",
     **dict.fromkeys(

@@ -98,6 +98,7 @@ PYSPARK = [
     "spark/",
     "examples/",
     "tests/spark/",
+    "tests/support/spark_driver.py",  # the session of drivers in tests/spark, imported in a function
     "benchmarks/",
     "src/tidegate/bench/",
     "src/tidegate/cli/trials/",

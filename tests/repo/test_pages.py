@@ -23,7 +23,7 @@ import tidegate
 from tidegate import aio
 from tidegate.cli.core.app import COMMANDS, command
 from tidegate.options import Options
-from tidegate.reader import snapshot
+from tidegate.reader import table
 from tidegate.testing.example import BATCHES, Example
 from tidegate.torture.history.files import Recorder
 
@@ -51,7 +51,7 @@ def kinds(code):
         "gate": tidegate.Gate,
         "snap": tidegate.Snapshot,
         "table()": tidegate.Table,
-        "scan()": snapshot.Scan,
+        "scan()": table.Scan,
     }
     if "aio" in code:
         readers = {"gate": aio.Gate, "snap": aio.Snapshot, "table()": aio.Table, "scan()": aio.Scan}

@@ -21,35 +21,27 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
-
 from pyspark.sql import SparkSession
 
 from services.support.spark.cluster import SparkCluster
+from support.spark_driver import DEAD_EXECUTORS, run_query, session
 from tidegate.spark import VersionedSink
 from tidegate.spark.placement.preferred import executors_now
 from tidegate.spark.staging import job
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 DEADLINE_S = 120.0
 
 
-def session(master: str, wait: str) -> SparkSession:
-    return (
-        SparkSession.builder.master(master)
-        .appName("tidegate affinity")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
-        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executor.memory", "512m")
-        .config("spark.sql.shuffle.partitions", 3)
-        .config("spark.locality.wait", wait)
-        .config("spark.shuffle.io.maxRetries", 1)  # an executor that was killed does not answer later
-        .config("spark.shuffle.io.retryWait", "100ms")
-        .getOrCreate()
+def start_session(master: str, wait: str) -> SparkSession:
+    return session(
+        master,
+        "affinity",
+        {
+            **DEAD_EXECUTORS,
+            "spark.sql.shuffle.partitions": 3,
+            "spark.locality.wait": wait,
+        },
     )
 
 
@@ -70,7 +62,7 @@ def main(folder: Path, settings: dict) -> None:
         path.write_text("\n".join(map(json.dumps, rows)))
         os.utime(path, (1_600_000_000 + 100 * at,) * 2)
     with SparkCluster(folder / "cluster", *ADDRESSES) as cluster:
-        spark = session(cluster.url, settings["wait"])
+        spark = start_session(cluster.url, settings["wait"])
         try:
             run(spark, cluster, folder, settings)
         finally:
@@ -128,16 +120,7 @@ def run(spark: SparkSession, cluster: SparkCluster, folder: Path, settings: dict
         print(json.dumps(note), flush=True)
 
     wait_for_executors(spark, 3)
-    query = (
-        spark.readStream.schema("k string, n bigint")
-        .option("maxFilesPerTrigger", 1)
-        .json(str(folder / "input"))
-        .writeStream.foreachBatch(each)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    run_query(spark, folder, each)
     sink.close()
 
 

@@ -24,10 +24,10 @@ from pathlib import Path
 import psutil
 from pyspark.sql import SparkSession
 
+from support.spark_driver import DEAD_EXECUTORS, run_query, session
 from tidegate.spark import VersionedSink
 from tidegate.spark.staging import apply_job, job
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 FRAMES_FIRST = 3
 """So many frames are acknowledged when a task is killed while it stages."""
 DEADLINE_S = 60.0
@@ -237,23 +237,16 @@ def applying(watch: Watch, original):
     return make
 
 
-def session(master: str) -> SparkSession:
+def start_session(master: str) -> SparkSession:
     """``local[2] no-daemon``: each task has a Python process of its own, which ends as Python does."""
     master, _, rest = master.partition(" ")
-    return (
-        SparkSession.builder.master(master)
-        .appName("tidegate executors")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
-        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executor.memory", "512m")
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.shuffle.io.maxRetries", 1)  # an executor that was killed does not answer later
-        .config("spark.shuffle.io.retryWait", "100ms")
-        .config("spark.python.use.daemon", str(rest != NO_DAEMON).lower())
-        .getOrCreate()
+    return session(
+        master,
+        "executors",
+        {
+            **DEAD_EXECUTORS,
+            "spark.python.use.daemon": str(rest != NO_DAEMON).lower(),
+        },
     )
 
 
@@ -268,7 +261,7 @@ def outlived(processes: set[str]) -> list[str]:
 
 
 def main(folder: Path, log: dict, master: str, plans: dict) -> None:
-    spark = session(master)
+    spark = start_session(master)
     watch = Watch(str(folder), plans)
     job._task = staging(watch, job._task)
     apply_job._tasks = applying(watch, apply_job._tasks)
@@ -287,16 +280,7 @@ def main(folder: Path, log: dict, master: str, plans: dict) -> None:
         txn.upsert("newest", rows, key="k", delete_when="n < 0")
         txn.reduce("sums", rows, key="k", reducers={"n": "sum"})
 
-    query = (
-        spark.readStream.schema("k string, n bigint")
-        .option("maxFilesPerTrigger", 1)
-        .json(str(folder / "input"))
-        .writeStream.foreachBatch(sink.each(each))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    run_query(spark, folder, sink.each(each))
     sink.close()
     spark.stop()
     workers = {note["process"] for kind in ("staged", "applied") for note in watch.notes(kind)}

@@ -20,12 +20,10 @@ import sys
 from pathlib import Path
 
 import psutil
-from pyspark.sql import SparkSession
 
+from support.spark_driver import run_query, session
 from tidegate.spark import VersionedSink
 from tidegate.spark.staging import job
-
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def kill(*processes: int) -> None:
@@ -59,18 +57,7 @@ def killing(original, place: str, once: Path, drivers: tuple[int, ...]):
 
 
 def main(folder: Path, log: dict, master: str, place: str) -> None:
-    spark = (
-        SparkSession.builder.master(master)
-        .appName("tidegate killed driver")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
-        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executor.memory", "512m")
-        .config("spark.sql.shuffle.partitions", 2)
-        .getOrCreate()
-    )
+    spark = session(master, "killed driver")
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
     drivers = (jvm, os.getpid())
     if place in ("stage", "executor"):
@@ -96,16 +83,7 @@ def main(folder: Path, log: dict, master: str, place: str) -> None:
         with (folder / "reads").open("a") as reads:
             reads.write(f"{batch_id} {state.hits} {state.misses}\n")
 
-    query = (
-        spark.readStream.schema("k string, n bigint")
-        .option("maxFilesPerTrigger", 1)
-        .json(str(folder / "input"))
-        .writeStream.foreachBatch(run)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    run_query(spark, folder, run)
     sink.close()
     spark.stop()
 

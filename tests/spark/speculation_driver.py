@@ -13,12 +13,10 @@ import json
 import sys
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
+from support.spark_driver import run_query, session
 from tidegate.spark import VersionedSink
 from tidegate.spark.staging import job
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WAIT_S = 60.0
 
 
@@ -54,24 +52,18 @@ def dawdling(seen: str, original):
 
 
 def main(master: str, folder: Path, log: dict) -> None:
-    spark = (
-        SparkSession.builder.master(master)
-        .appName("tidegate speculation")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
-        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executor.memory", "512m")
-        .config("spark.executor.cores", 1)
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.speculation", "true")
-        .config("spark.speculation.interval", "100ms")
-        .config("spark.speculation.multiplier", "1.01")
-        .config("spark.speculation.quantile", "0.1")
-        .config("spark.speculation.minTaskRuntime", "100ms")
-        .config("spark.locality.wait", "0s")
-        .getOrCreate()
+    spark = session(
+        master,
+        "speculation",
+        {
+            "spark.executor.cores": 1,
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.multiplier": "1.01",
+            "spark.speculation.quantile": "0.1",
+            "spark.speculation.minTaskRuntime": "100ms",
+            "spark.locality.wait": "0s",
+        },
     )
     seen = folder / "seen"
     seen.mkdir()
@@ -96,15 +88,7 @@ def main(master: str, folder: Path, log: dict) -> None:
         sink.each(each)(rows, batch_id)
         hosts.update(info.host() for info in tracker.getExecutorInfos())
 
-    query = (
-        spark.readStream.schema("k string, n bigint")
-        .json(str(folder / "input"))
-        .writeStream.foreachBatch(run)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    run_query(spark, folder, run, all_at_once=True)
     sink.close()
     print(
         json.dumps({"hosts": sorted(hosts), "seen": sorted(path.name for path in seen.iterdir())}), flush=True

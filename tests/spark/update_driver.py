@@ -20,12 +20,11 @@ import time
 from pathlib import Path
 
 import psutil
-from pyspark.sql import SparkSession
 
+from support.spark_driver import DEAD_EXECUTORS, run_query, session
 from tidegate.spark import VersionedSink
 from tidegate.spark.staging import job
 
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 WAIT_S = 120.0
 
 
@@ -97,21 +96,14 @@ def function(place: str, folder: str, drivers: tuple[int, ...], batch_id: int):
 
 
 def main(folder: Path, log: dict, master: str, place: str) -> None:
-    spark = (
-        SparkSession.builder.master(master)
-        .appName("tidegate update")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
-        .config("spark.executor.extraJavaOptions", SHORT_LIVED)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executor.memory", "512m")
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.shuffle.io.maxRetries", 1)  # an executor that was killed does not answer later
-        .config("spark.shuffle.io.retryWait", "100ms")
-        .config("spark.sql.shuffle.orderIndependentChecksum.enabled", "false")
-        .config("spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch", "false")
-        .getOrCreate()
+    spark = session(
+        master,
+        "update",
+        {
+            **DEAD_EXECUTORS,
+            "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+            "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+        },
     )
     drivers = (int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()), os.getpid())
     if place == "chance":  # Spark's own check would end the job first
@@ -125,16 +117,7 @@ def main(folder: Path, log: dict, master: str, place: str) -> None:
         fn = function(place, str(folder), drivers, txn.batch_id)
         txn.update("sums", rows, "k", fn, schema="n bigint", outputs={"seen": ("k string", "n bigint")})
 
-    query = (
-        spark.readStream.schema("k string, n bigint")
-        .option("maxFilesPerTrigger", 1)
-        .json(str(folder / "input"))
-        .writeStream.foreachBatch(sink.each(each))
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    run_query(spark, folder, sink.each(each))
     sink.close()
     spark.stop()
 

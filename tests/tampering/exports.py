@@ -40,7 +40,7 @@ from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import TidegateError
 from tidegate.keys.groups import encode_key, key_group
 from tidegate.options import Endpoints, Options
-from tidegate.reader.view import view_of
+from tidegate.reader.table import view_of
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.rules.expiry import is_hidden
 from tidegate.sinks.rules.layout import payloads

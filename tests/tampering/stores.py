@@ -31,7 +31,7 @@ from tidegate.committers.operations.verify import verify
 from tidegate.errors import TidegateError
 from tidegate.options import Options
 from tidegate.reader import rules
-from tidegate.reader.view import no_schema, view_of
+from tidegate.reader.table import no_schema, view_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
 from tidegate.spark.source.arrow_rows import columns_of

@@ -41,10 +41,10 @@ from tidegate.sinks.redis.client.replies import (
     no_answer,
     not_compared,
     origin_in,
+    pack,
     takes_no_functions,
     why_again,
 )
-from tidegate.sinks.redis.client.resp import pack
 from tidegate.sinks.redis.client.servers import Node, Servers
 from tidegate.sinks.redis.client.steps import run
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.functions import call_head, library, library_name
-from tidegate.sinks.redis.client.replies import DENIED, barred
-from tidegate.sinks.redis.client.resp import pack
+from tidegate.sinks.redis.client.replies import DENIED, barred, pack
 
 
 def present() -> bytes:

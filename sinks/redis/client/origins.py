@@ -41,11 +41,14 @@ def listing(servers: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
 
 
 class Origins:
-    """One client's knowledge of servers that changed as planned. May be used by several threads."""
+    """One client's knowledge of servers that changed as planned. May be used by several threads.
+
+    ``moved`` has the origin of each key group, by key, that moved and was found whole.
+    """
 
     def __init__(self) -> None:
         self._same: dict[bytes, bytes] = {}
-        self._origins: dict[bytes, bytes] = {}
+        self.moved: dict[bytes, bytes] = {}
         self._until: dict[tuple[bytes, bytes], tuple[float, object]] = {}
 
     def learn(self, processes: bytes | None, servers: Mapping[bytes, bytes]) -> None:
@@ -77,12 +80,12 @@ class Origins:
 
     def remember(self, key: bytes, server: bytes, origin: bytes, view: object) -> None:
         """Treat the key group as whole at the server, for ``PROOF_S`` and while the view is unchanged."""
-        self._origins[key] = origin
+        self.moved[key] = origin
         self._until[server, origin] = time.monotonic() + PROOF_S, view
 
     def meant(self, key: bytes, server: bytes, view: object) -> bytes:
         """Return the server as calls for this key name it: with the origin, if it is proven."""
-        origin = self._origins.get(key)
+        origin = self.moved.get(key)
         if origin is None or origin == server:
             return server
         if self.first(origin) != self.first(server):

@@ -11,7 +11,6 @@ from redis import exceptions
 from tidegate.base.certificates import over_its_time
 from tidegate.errors import ConfigError, CorruptError, StoreNotVerifiedError, StoreUnavailableError
 from tidegate.sinks.redis.client.functions import call_head, script_of
-from tidegate.sinks.redis.client.resp import pack
 
 FLIGHT_BYTES = 256 * 1024
 FLIGHT_CALLS = 500
@@ -96,6 +95,15 @@ class NextAction(enum.Enum):
     LOAD = "load the functions there"
     LOAD_SCRIPT = "load the script there"
     EVAL = "use no functions any more"
+
+
+def pack(parts: tuple[bytes, ...] | list[bytes]) -> bytes:
+    r"""Encode one command.
+
+    >>> pack((b"GET", b"k"))
+    b'*2\r\n$3\r\nGET\r\n$1\r\nk\r\n'
+    """
+    return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
 
 
 def plain(key: bytes, *parts: bytes) -> Call:

@@ -28,15 +28,6 @@ DOLLAR = pa.scalar(b"$", pa.binary())
 NOTHING = pa.scalar(b"", pa.binary())
 
 
-def pack(parts: tuple[bytes, ...] | list[bytes]) -> bytes:
-    r"""Encode one command.
-
-    >>> pack((b"GET", b"k"))
-    b'*2\r\n$3\r\nGET\r\n$1\r\nk\r\n'
-    """
-    return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
-
-
 class Rows(NamedTuple):
     """Rows of one run as the arguments of an HSET: their number and their bytes."""
 

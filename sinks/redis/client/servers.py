@@ -24,7 +24,7 @@ from tidegate.base import forks
 from tidegate.base.deadline import left_of
 from tidegate.base.urls import Address, hide_forms
 from tidegate.errors import ConfigError
-from tidegate.sinks.redis.client.resp import pack
+from tidegate.sinks.redis.client.replies import pack
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.steps import run
 from tidegate.sinks.redis.keys import slot_of
@@ -205,8 +205,11 @@ class Servers(abc.ABC):
 
     def node_at(self, address: Address) -> Node:
         """Return the one node of this address."""
-        with self._lock:
-            return self._nodes.setdefault(address, Node(address, self.settings))
+        node = self._nodes.get(address)
+        if node is None:
+            with self._lock:
+                node = self._nodes.setdefault(address, Node(address, self.settings))
+        return node
 
     def close(self) -> None:
         with self._lock:

@@ -14,8 +14,9 @@ from tidegate.errors import StoreNotVerifiedError, WalGapError
 from tidegate.sinks.records import ABOVE_ALL, Pointer
 from tidegate.sinks.redis.client.replies import plain
 from tidegate.sinks.redis.keys import header_key
-from tidegate.sinks.redis.namespace import Header, RedisNamespace, headers
+from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import AnotherServerError, number, number_in, readable
+from tidegate.sinks.redis.seals import Header, headers
 
 FILL_AGAIN = (
     "nothing was put back; it has to be filled from scratch: `tidegate store remove`, `tidegate drop"

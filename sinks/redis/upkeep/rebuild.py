@@ -21,8 +21,9 @@ from tidegate.sinks.redis.client.origins import listing
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.client.resp import FIELDS_MAX, hset, rows_of
 from tidegate.sinks.redis.keys import rebuilt_key
-from tidegate.sinks.redis.namespace import Header, RedisNamespace, headers
+from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import AnotherServerError, catalog_in, catalog_range, number
+from tidegate.sinks.redis.seals import Header, headers
 from tidegate.sinks.redis.upkeep.fill import lost_while_filled, oldest_after_fill
 from tidegate.sinks.rules.attempts import DISCARDED_MAX
 from tidegate.sinks.rules.reads import encode

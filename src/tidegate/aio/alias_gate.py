@@ -1,120 +1,69 @@
-"""A gate by an alias, for asyncio: the rules are those of ``tidegate.reader.alias_gate``."""
+"""The gate of an alias, on an event loop. ``reader/alias_gate.py`` has its control flow."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
 
 from tidegate.aio.gate import Gate, to_the_end
-from tidegate.aio.snapshot import Result, Snapshot, SnapshotContext, TableReader
+from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call, outside
-from tidegate.base.source_offsets import Offsets
-from tidegate.errors import ConfigError, SnapshotExpiredError, WaitTimeoutError
 from tidegate.reader import rules
-from tidegate.reader.alias_gate import LOOK_S
-from tidegate.reader.alias_spaces import Opened, let_go
-from tidegate.reader.rules import LEASE_S, TRIES, VersionInfo
+from tidegate.reader.alias_gate import AliasFlow, Opened
+from tidegate.reader.table import run_async
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncStore
 
 logger = logging.getLogger("tidegate")
 
-Answer = TypeVar("Answer")
-
 
 async def by_alias(
-    alias: str, store: AsyncStore, open_gate: Callable[[Target], Awaitable[Gate]]
+    alias: str, store: AsyncStore, open_gate: Callable[[Target], Awaitable[Gate]], clock: Clock
 ) -> AliasGate:
-    """The gate, with what the alias names open. Errors as ``connect``."""
-    gate = AliasGate(alias, store, open_gate)
+    """Return the gate, and open the namespace that the alias names. Raises: as ``connect``."""
+    gate = AliasGate(alias, store, open_gate, clock)
     try:
-        await gate.version()
+        await run_async(gate.open_steps())
     except BaseException:
         await gate.close()
         raise
     return gate
 
 
-class AliasGate(Gate):
-    """What ``tidegate.aio.connect`` gives for an alias: a ``Gate`` whose calls follow it.
+class AliasGate(AliasFlow, Gate):
+    """A ``Gate`` whose calls follow an alias; ``tidegate.aio.connect`` returns it for one.
 
-    ``namespace`` is the one that was read last. Besides the errors of ``Gate`` every call may raise
+    ``namespace`` is the one that was read last. Raises: the errors of ``Gate``; also, at every call,
     ConfigError: the alias was dropped, or the namespace that it names.
     """
 
-    def __init__(self, alias: str, store: AsyncStore, open_gate: Callable[[Target], Awaitable[Gate]]) -> None:
-        self.alias = alias
-        self._store, self._open_gate = store, open_gate
+    def __init__(
+        self, alias: str, store: AsyncStore, open_gate: Callable[[Target], Awaitable[Gate]], clock: Clock
+    ) -> None:
+        super().__init__(alias, store, open_gate, clock)
         self._opening = asyncio.Lock()
-        self._spaces: dict[Target, Opened[Gate]] = {}
-        self._now: Target | None = None
-        self._ending: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._closing: set[asyncio.Task[None]] = set()
 
-    # -- which namespace ------------------------------------------------------------------------
+    def _read_alias(self) -> Awaitable[Target | None]:
+        target: Awaitable[Target | None] = self._store.alias(self.alias)
+        return target
 
-    async def _named(self) -> Target:
-        if self._closed:
-            raise rules.gate_closed(self._store.where)
-        with one_call():
-            found = await self._store.alias(self.alias)
-        return rules.checked_alias(found, self._store.where, self.alias)
-
-    async def _call(self, ask: Callable[[Gate], Awaitable[Answer]]) -> Answer:
-        """An answer of the namespace that the alias names; asked anew where the alias flips meanwhile, and
-        the namespace is gone.
-        """
-        for _ in range(TRIES - 1):
-            target = await self._named()
-            try:
-                return await self._ask(target, ask)
-            except (ConfigError, SnapshotExpiredError):
-                if await self._named() == target:
-                    raise
-        return await self._ask(await self._named(), ask)
-
-    async def _ask(self, target: Target, ask: Callable[[Gate], Awaitable[Answer]]) -> Answer:
-        async with self._inside(target) as space:
-            assert space.gate is not None
-            answer = await ask(space.gate)
-            if isinstance(answer, Snapshot):
-                space.taken.add(answer)
-            return answer
-
-    @contextlib.asynccontextmanager
-    async def _inside(self, target: Target) -> AsyncIterator[Opened[Gate]]:
+    async def _enter(self, target: Target) -> Opened:
         space = self._spaces.setdefault(target, Opened())
         space.calls += 1
         try:
             if space.gate is None:
                 async with self._opening:
-                    await self._open(space, target)
-            self._now = target
-            yield space
-        finally:
-            space.calls -= 1
-            for gate in let_go(self._spaces, self._now):
-                self._let_end(gate)
+                    await self._open_space(space, target)
+        except BaseException:
+            self._leave(space)
+            raise
+        self._now = target
+        return space
 
-    def _let_end(self, gate: Gate) -> None:
-        """Close a gate beside the call that was the last one in it: whoever was answered does not wait for
-        that, and has the answer (a snapshot, with its lease) also where they are cancelled meanwhile.
-        """
-        ending = outside().run(asyncio.get_running_loop().create_task, gate.close())
-        self._ending.add(ending)
-        ending.add_done_callback(self._ended)
-
-    def _ended(self, ending: asyncio.Task[None]) -> None:
-        self._ending.discard(ending)
-        if not ending.cancelled() and (error := ending.exception()) is not None:
-            logger.error("a namespace of %r was not closed: %s", self, error, exc_info=error)
-
-    async def _open(self, space: Opened[Gate], target: Target) -> None:
+    async def _open_space(self, space: Opened, target: Target) -> None:
         if space.gate is not None:
             return
         with one_call():
@@ -125,95 +74,36 @@ class AliasGate(Gate):
         gate.remember(space.seen)
         space.gate = gate
 
-    # -- what a gate answers ---------------------------------------------------------------------
+    def _leave(self, space: Opened) -> None:
+        """End a call in the namespace, and start to close the gates that are idle then.
 
-    @property
-    def namespace(self) -> str:
-        """The namespace that was read last."""
-        assert self._now is not None
-        return self._now.namespace
-
-    @property
-    def key_groups(self) -> int:
-        """How many key groups the namespace that was read last was made with."""
-        gate = self._spaces[self._now].gate if self._now is not None else None
-        if gate is None:
-            raise rules.gate_closed(self._store.where)
-        return gate.key_groups
-
-    async def version(self) -> int:
-        """The visible version of the namespace."""
-        return await self._call(Gate.version)
-
-    async def tables(self) -> list[str]:
-        """The names of the tables there are at the visible version."""
-        return await self._call(Gate.tables)
-
-    def snapshot(
-        self,
-        version: int | None = None,
-        *,
-        as_of: datetime.datetime | None = None,
-        lease_s: float = LEASE_S,
-    ) -> SnapshotContext:
-        """As ``Gate.snapshot``; it stays in the namespace that it was taken in, ``snapshot.namespace``."""
-
-        async def taken(gate: Gate) -> Snapshot:
-            return await gate.snapshot(version, as_of=as_of, lease_s=lease_s)
-
-        return SnapshotContext(lambda: self._call(taken))
-
-    async def wait_for(
-        self, version: int | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
-    ) -> int:
-        """As ``Gate.wait_for``. A version is one of the namespace that the alias names when the wait begins;
-        offsets are waited for wherever it points, and visible there on return.
+        They are closed in tasks: the caller does not wait for that. It has its answer (a snapshot, with its
+        lease) even if it is cancelled meanwhile.
         """
-        wanted = rules.awaited(version, offsets, timeout)
-        if offsets is None:
-            return await self._call(functools.partial(Gate.wait_for, version=version, timeout=timeout))
-        clock = (await self._gate()).clock
-        end = clock.monotonic() + float(timeout)
-        while True:
-            target, left = await self._named(), end - clock.monotonic()
-            ask = functools.partial(Gate.wait_for, timeout=max(min(left, LOOK_S), 0.0), offsets=offsets)
-            with contextlib.suppress(WaitTimeoutError):
-                visible = await self._call(ask)
-                if await self._named() == target:
-                    return visible
-            if left <= 0:
-                raise rules.waited(wanted, timeout, await self.version(), self.namespace)
+        space.calls -= 1
+        for gate in self._evict():
+            closing = outside().run(asyncio.get_running_loop().create_task, gate.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closed_one)
 
-    async def _gate(self) -> Gate:
-        async def itself(gate: Gate) -> Gate:
-            return gate
-
-        return await self._call(itself)
-
-    async def history(self, limit: int | None = None) -> list[VersionInfo]:
-        """The visible versions of the namespace that can still be read, oldest first."""
-        return await self._call(functools.partial(Gate.history, limit=limit))
-
-    async def read(self, table: str, fn: Callable[[TableReader], Awaitable[Result]]) -> Result:
-        """For ``Table``: the answer of one read at the newest version."""
-        return await self._call(lambda gate: gate.read(table, fn))
+    def _closed_one(self, closing: asyncio.Task[None]) -> None:
+        self._closing.discard(closing)
+        if not closing.cancelled() and (error := closing.exception()) is not None:
+            logger.error("a namespace of %r was not closed: %s", self, error, exc_info=error)
 
     async def close(self) -> None:
-        """Release the connections; its tables and snapshots end with it. May be repeated."""
+        """Release the connections; its tables and snapshots end with it. Repeatable."""
         if self._closed:
             return
         self._closed = True
-        async with contextlib.AsyncExitStack() as ending:  # all of it, also when it is cancelled
-            ending.push_async_callback(lambda: to_the_end(self._store.close()))
-            ending.push_async_callback(self._let_gates_end)
+        async with contextlib.AsyncExitStack() as stack:  # all of it, even if it is cancelled
+            stack.push_async_callback(lambda: to_the_end(self._store.close()))
+            stack.push_async_callback(self._wait_until_closed)
             for space in self._spaces.values():
                 if space.gate is not None:
-                    ending.push_async_callback(space.gate.close)
+                    stack.push_async_callback(space.gate.close)
 
-    async def _let_gates_end(self) -> None:
-        """Also those of calls that end while the other gates are closed; each has its own limits."""
-        while self._ending:
-            await asyncio.wait(list(self._ending))
-
-    def __repr__(self) -> str:
-        return f"<Gate by alias {self.alias} of {self._store.where}>"
+    async def _wait_until_closed(self) -> None:
+        """Wait for evicted gates, also of calls that end meanwhile; each has its own limits."""
+        while self._closing:
+            await asyncio.wait(list(self._closing))

@@ -1,4 +1,4 @@
-"""Opening a gate for asyncio: ``connect``."""
+"""The entry to the reader on an event loop: ``connect``, which returns a gate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.aio.alias_gate import by_alias
 from tidegate.aio.gate import Gate
-from tidegate.aio.snapshot import Reader
+from tidegate.aio.snapshot import AsyncReader
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.reader import rules
@@ -18,9 +18,9 @@ from tidegate.sinks.open_store import open_async_store
 async def connect(
     url: str, namespace: str, options: Mapping[str, Any] | None = None, *, clock: Clock | None = None
 ) -> Gate:
-    """A gate to one namespace in the store at ``url``, for the running event loop.
+    """Open a gate to one namespace in the store at ``url``, for the running event loop.
 
-    ``options`` are the store client's own, ``namespace`` may be an alias. Nothing is written. Errors as
+    ``options`` are the store client's own, ``namespace`` may be an alias. Nothing is written. Raises: as
     ``tidegate.connect``.
     """
     rules.check_url(url)
@@ -28,21 +28,24 @@ async def connect(
     store = open_async_store(url, namespace, options, clock)
     try:
         with one_call():
-            found = await store.identity()
-            if found is None and await store.alias(namespace) is not None:
-                return await by_alias(namespace, store, lambda target: gate_of(url, target, options, clock))
-            identity = rules.checked_identity(found, store.where, url, namespace)
-        return Gate(Reader(store, identity, clock))
+            identity = await store.identity()
+            if identity is None and await store.alias(namespace) is not None:
+                return await by_alias(
+                    namespace, store, lambda target: gate_of(url, target, options, clock), clock
+                )
+            identity = rules.checked_identity(identity, store.where, url, namespace)
+        return Gate(AsyncReader(store, identity, clock))
     except BaseException:
         await store.close()
         raise
 
 
 async def gate_of(url: str, target: Target, options: Mapping[str, Any] | None, clock: Clock) -> Gate:
-    """For ``AliasGate``: a gate to what an alias names. Errors as ``reader.open_gate.gate_of``."""
+    """Open a gate to an alias's target, for ``AliasGate``. Raises: as ``reader.open_gate.gate_of``."""
     store = open_async_store(url, target.namespace, options, clock)
     try:
-        return Gate(Reader(store, rules.checked_target(await store.identity(), store.where, target), clock))
+        identity = rules.checked_target(await store.identity(), store.where, target)
+        return Gate(AsyncReader(store, identity, clock))
     except BaseException:
         await store.close()
         raise

@@ -1,195 +1,63 @@
-"""Reading at a version with ``await``: snapshots, tables and scans. ``gate.py`` makes them."""
+"""Reads at a version with ``await``: snapshots, tables and scans. ``reader/flow.py`` has the control flow."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.aio.leases import AsyncRenewals
+from tidegate.aio.leases import AsyncLeaseKeeper
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.errors import ConfigError
-from tidegate.observe import events
 from tidegate.reader import rules
-from tidegate.reader.leases import ActiveLease
-from tidegate.reader.rules import OptimisticRead, moment
-from tidegate.reader.view import TableView, hashable, no_schema, view_of
+from tidegate.reader.flow import Reader, SnapshotFlow
+from tidegate.reader.table import Result, Steps, TableReader, run_async, view_of
 from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer
-from tidegate.sinks.records import CatalogEntry, Identity
+from tidegate.sinks.records import Identity
 from tidegate.values.decode import Value
 from tidegate.wal.record import TableSchema
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Result = TypeVar("Result")
 
+class AsyncReader(Reader):
+    """The ``Reader`` of an event loop."""
 
-class TableReader(NamedTuple):
-    """One table at one version, and where it is read. ``check`` raises when it may not read on."""
-
-    store: AsyncStore
-    view: TableView
-    check: Callable[[], None]
-    ahead: OptimisticRead[AsyncSupportsReadWithPointer] | None = None
-
-    async def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
-        """Values by key; absent ones are left out."""
-        view = self.view
-        asked = view.asked(keys)
-        if not asked:
-            return {}
-        values: dict[Any, Value] = {}
-        for some in view.parts(asked):
-            self.check()
-            with one_call(anew=some is not asked):  # one of several parts has its own deadline
-                found = await self._found(list(some))
-            values |= view.found(some, found)
-        return values
-
-    async def _found(self, keys: list[bytes]) -> Any:
-        view, ahead = self.view, self.ahead
-        if ahead is None or ahead.pointer is not None:
-            return await self.store.get_many(view.name, keys, view.version, view.start, view.at_us)
-        found, ahead.pointer = await ahead.store.get_many_with_pointer(
-            view.name, keys, view.version, view.start, view.at_us
-        )
-        return found
-
-    async def pairs(self) -> AsyncGenerator[tuple[Any, Value], None]:
-        """All live rows, decoded, one key group after the other."""
-        view = self.view
-        for group in range(view.key_groups):
-            self.check()
-            scan = self.store.scan(view.name, group, view.version, view.start, view.at_us)
-            async with contextlib.aclosing(scan) as batches:
-                async for batch in batches:
-                    await asyncio.sleep(0)  # others have their turn, the renewal of leases among them
-                    self.check()
-                    for row in view.rows(batch):
-                        yield row
-
-
-class Reader:
-    """What a gate and its snapshots share: the store, and what never changes in it."""
+    store_with_pointer = AsyncSupportsReadWithPointer
+    keeper = AsyncLeaseKeeper
 
     def __init__(self, store: AsyncStore, identity: Identity, clock: Clock) -> None:
-        self.store = store
-        self.identity = identity
-        self.clock = clock
-        self.renewals = AsyncRenewals(store, clock)
-        self.closed = False
+        super().__init__(store, identity, clock)
         self._loop = asyncio.get_running_loop()
-        self._schemas: dict[str, TableSchema] = {}
 
     def check_open(self) -> None:
-        """ConfigError when the gate was closed, or belongs to another event loop."""
-        if self.closed:
-            raise rules.gate_closed(self.store.where)
+        """Refuse reads after the gate was closed, or in another event loop. Raises: ConfigError."""
+        super().check_open()
         if asyncio.get_running_loop() is not self._loop:
             raise ConfigError(
                 f"this gate to {self.store.where} was connected in another event loop: connect in this one"
             )
 
-    async def entry(self, version: int) -> CatalogEntry:
-        """The catalog's entry of a visible version. SnapshotExpiredError: it was retired by now.
-        VersionRegressedError: the store lost it by now.
-        """
-        for _ in range(rules.LOOKS):
-            for entry in await self.store.catalog(version, version):
-                return entry
-            rules.check_there(self.store.where, version, await self.store.pointer())
-        raise rules.no_entry(self.store.where, version)
-
-    async def held(
-        self,
-        entry: CatalogEntry,
-        table: str,
-        check: Callable[[], None],
-        ahead: OptimisticRead[AsyncSupportsReadWithPointer] | None = None,
-    ) -> TableReader:
-        """A table at the entry's version. ConfigError: it is not there, and which tables are.
-        VersionRegressedError: the store lost the version by now.
-        """
-        where = self.store.where
-        view = view_of(where, self.identity, entry, table, self._schemas)
-        if view is None:
-            self._schemas = await self.store.schemas()
-            view = view_of(where, self.identity, entry, table, self._schemas)
-        if view is None:
-            rules.check_there(where, entry.version, await self.store.pointer())
-            raise no_schema(where, entry.version, table, entry.tables[table].schema_id)
-        return TableReader(self.store, view, check, ahead)
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Return a coroutine that pauses between two polls."""
+        return asyncio.sleep(seconds)
 
 
 class Source(Protocol):
-    """Where a table reads from: a gate (the newest version at each read) or a snapshot."""
+    """The source of a table's reads: a gate (the newest version at each read) or a snapshot."""
 
-    async def read(self, table: str, fn: Callable[[TableReader], Awaitable[Result]]) -> Result:
-        """The answer of one read."""
+    def read(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
+        """Do one read: ``fn`` with the table's reader and ``args``."""
         ...
 
-    def hold(self, table: str) -> AbstractAsyncContextManager[TableReader]:
-        """The table at one version, for as long as the context is open."""
+    def pin(self, table: str) -> AbstractAsyncContextManager[TableReader]:
+        """Give the table's reader at one version, which is pinned within the context."""
         ...
-
-
-class Scan(AsyncIterator[tuple[Any, Value]]):
-    """All rows of a table at one version, as (key, value), in no particular order.
-
-    Rows are fetched as they are asked for. It holds its version until the last row was given,
-    or until ``close``; it is an async context manager too. One task at a time.
-    """
-
-    def __init__(self, hold: Callable[[], AbstractAsyncContextManager[TableReader]]) -> None:
-        self._hold = hold
-        self._exit = contextlib.AsyncExitStack()
-        self._held: TableReader | None = None
-        self._pairs: AsyncGenerator[tuple[Any, Value], None] | None = None
-        self._closed = False
-
-    async def _start(self) -> TableReader:
-        if self._held is None:
-            with one_call():
-                self._held = await self._exit.enter_async_context(self._hold())
-            self._pairs = self._held.pairs()
-        return self._held
-
-    async def __anext__(self) -> tuple[Any, Value]:
-        if self._closed:
-            raise StopAsyncIteration
-        try:
-            await self._start()
-            assert self._pairs is not None
-            return await self._pairs.__anext__()
-        except BaseException:
-            await self.close()
-            raise
-
-    async def to_arrow(self) -> Any:
-        """The rows not yet given, as a ``pyarrow.Table`` of key and value columns."""
-        held = await self._start()
-        rows = [row async for row in self]
-        await self.close()
-        return held.view.values.to_arrow(iter(rows))
-
-    async def close(self) -> None:
-        """Let the version go; no more rows are given. May be repeated."""
-        self._closed = True
-        if self._pairs is not None:
-            await self._pairs.aclose()
-        await self._exit.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
 
 class Table:
@@ -203,116 +71,130 @@ class Table:
         self._source = source
 
     async def get(self, key: Any) -> Value | None:
-        """The key's value, None when it is absent.
+        """Read the key's value, None when it is absent.
 
-        BadRecordError: the key is not of the table's type. ConfigError: there is no such table.
-        SnapshotExpiredError: the snapshot's version is no longer held. StoreUnavailableError: no answer
-        within the store's ``timeout_s``, however many requests it took.
+        Raises: BadRecordError: the key is not of the table's type. ConfigError: there is no such table.
+        SnapshotExpiredError: the snapshot's version is no longer pinned. StoreUnavailableError: no answer
+        within the store's ``timeout_s``, for all requests of the call together.
         """
-        return (await self.get_many((key,))).get(hashable(key))
+        return await run_async(self._source.read(self.name, TableReader.get, key))
 
     async def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
-        """The values of these keys, all at one version, by key; absent keys are left out.
+        """Read the values of these keys, all at one version, by key, without absent keys.
 
-        Errors as for ``get``; ConfigError also for one key instead of several. More than 100,000 keys are
-        asked for in parts, each with a deadline of its own.
+        More than 100,000 keys are read in parts, each with a deadline of its own. Raises: as ``get``;
+        ConfigError also for one key instead of several.
         """
-        wanted = rules.keys_of(keys)
-        return await self._source.read(self.name, lambda held: held.get_many(wanted))
+        keys = rules.keys_of(keys)
+        return await run_async(self._source.read(self.name, TableReader.get_many, keys))
 
     def scan(self) -> Scan:
-        """All rows, at one version: an async iterator of (key, value), also ``await ....to_arrow()``.
+        """Read all rows, at one version: an async iterator of (key, value), also ``await ....to_arrow()``.
 
-        Errors as for ``get``, raised where the rows are fetched. Each page of rows that is fetched has a
-        deadline of its own, and so has taking the version that is read.
+        Each page of rows has a deadline of its own, and so has the lease on the version. Raises: as ``get``,
+        when rows are fetched.
         """
-        return Scan(lambda: self._source.hold(self.name))
+        return Scan(self._source, self.name)
 
     async def schema(self) -> TableSchema:
-        """The names and Spark types of the key's and the value's columns at the version read."""
-
-        async def schema_of(held: TableReader) -> TableSchema:
-            return held.view.values.schema
-
-        return await self._source.read(self.name, schema_of)
+        """Read the names and Spark types of the key's and the value's columns at the version read."""
+        return await run_async(self._source.read(self.name, TableReader.schema))
 
     def __repr__(self) -> str:
         return f"<Table {self.name} of {self._source!r}>"
 
 
-class Snapshot:
-    """One version for all reads, held by a lease until ``close`` or the end of an ``async with``.
+class Scan(AsyncIterator[tuple[Any, Value]]):
+    """All rows of a table at one version, as (key, value), in no particular order.
 
-    The lease is renewed by a task of the event loop while the snapshot is open. Every read answers
-    from ``version`` or raises SnapshotExpiredError: when the lease was not renewed in time (by this
-    process's monotonic clock; an event loop that stands still renews nothing) or was revoked,
-    because a writer's ``max_lease_s`` or ``max_layers`` let the version go. Once it raised that, it
-    always does. Tasks may share it. Made by ``Gate.snapshot``.
+    Rows are fetched on demand. It pins its version until the last row was returned, or until ``close``; it
+    is an async context manager, too. One task at a time.
     """
 
-    def __init__(self, reader: Reader, entry: CatalogEntry | None, held: ActiveLease) -> None:
-        self.version = held.lease.version
-        self._reader = reader
-        self._entry = entry
-        self._lease = held
+    def __init__(self, source: Source, table: str) -> None:
+        self._source, self._table = source, table
+        self._exit = contextlib.AsyncExitStack()
+        self._reader: TableReader | None = None
+        self._rows: AsyncGenerator[tuple[Any, Value], None] | None = None
         self._closed = False
 
-    @property
-    def namespace(self) -> str:
-        """The namespace it is of: by an alias, the one that it named when the snapshot was taken."""
-        return self._reader.identity.name
+    async def _start(self) -> TableReader:
+        if self._reader is None:
+            with one_call():
+                self._reader = await self._exit.enter_async_context(self._source.pin(self._table))
+            self._rows = _rows_of(self._reader)
+        return self._reader
 
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._closed
-
-    @property
-    def decided_at(self) -> datetime.datetime | None:
-        """When the version was decided (UTC); None for version 0."""
-        return None if self._entry is None else moment(self._entry.decided_at_us)
-
-    def tables(self) -> list[str]:
-        """The names of the tables there are at this version."""
-        return [] if self._entry is None else sorted(self._entry.tables)
-
-    def table(self, name: str) -> Table:
-        """A table at this version. ConfigError: it is not there, and which tables are."""
-        self._check()
-        view_of(self._reader.store.where, self._reader.identity, self._entry_there(), name, {})
-        return Table(self, name)
-
-    async def read(self, table: str, fn: Callable[[TableReader], Awaitable[Result]]) -> Result:
-        """For ``Table``: the answer of one read at this version."""
-        with events.reading(self._reader.identity.name, table), one_call():
-            return await fn(await self._held(table))
-
-    @contextlib.asynccontextmanager
-    async def hold(self, table: str) -> AsyncIterator[TableReader]:
-        """For ``Scan``: the table at this version; the snapshot is not closed by it."""
-        yield await self._held(table)
-
-    async def _held(self, table: str) -> TableReader:
-        self._check()
-        return await self._reader.held(self._entry_there(), table, self._check)
-
-    def _entry_there(self) -> CatalogEntry:
-        if self._entry is None:
-            raise rules.no_version_yet(self._reader.identity.name)
-        return self._entry
-
-    def _check(self) -> None:
-        self._reader.check_open()
+    async def __anext__(self) -> tuple[Any, Value]:
         if self._closed:
-            raise rules.snapshot_closed(self.version)
-        self._lease.check(self._reader.clock)
+            raise StopAsyncIteration
+        try:
+            await self._start()
+            assert self._rows is not None
+            return await self._rows.__anext__()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def to_arrow(self) -> Any:
+        """Return the remaining rows as a ``pyarrow.Table`` of key and value columns."""
+        reader = await self._start()
+        rows = [row async for row in self]
+        await self.close()
+        return reader.view.values.to_arrow(iter(rows))
 
     async def close(self) -> None:
-        """Give the lease back. May be repeated."""
-        if self._closed:
-            return
+        """Release the version; no more rows are returned. Repeatable."""
         self._closed = True
-        await self._reader.renewals.give_back(self._lease)
+        if self._rows is not None:
+            await self._rows.aclose()
+        await self._exit.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def _rows_of(reader: TableReader) -> AsyncGenerator[tuple[Any, Value], None]:
+    """Yield all live rows, decoded, one key group after the other."""
+    view = reader.view
+    for group in range(view.key_groups):
+        reader.check()
+        scan = reader.store.scan(view.name, group, view.version, view.start, view.at_us)
+        async with contextlib.aclosing(scan) as batches:
+            async for batch in batches:
+                await asyncio.sleep(0)  # other tasks run, the renewal of leases among them
+                reader.check()
+                for row in view.rows(batch):
+                    yield row
+
+
+class Snapshot(SnapshotFlow):
+    """One version for all reads, pinned by a lease until ``close`` or the end of an ``async with``.
+
+    ``Gate.snapshot`` creates it. The lease is renewed by a task of the event loop while the snapshot is
+    open. Every read answers from ``version`` or raises SnapshotExpiredError: if the lease was not renewed in
+    time (by this process's monotonic clock; a blocked event loop renews nothing), or was revoked because a
+    writer's ``max_lease_s`` or ``max_layers`` ended it. After the first such error every read raises it.
+    Tasks may share it.
+    """
+
+    def table(self, name: str) -> Table:
+        """Return a table at this version. Raises: ConfigError: it does not exist; it names those that do."""
+        self._check()
+        view_of(self._reader.store.where, self._reader.identity, self._entry_here(), name, {})
+        return Table(self, name)
+
+    @contextlib.asynccontextmanager
+    async def pin(self, table: str) -> AsyncIterator[TableReader]:
+        """Give the table's reader, for ``Scan``; it does not close the snapshot."""
+        yield await run_async(self._table(table))
+
+    async def close(self) -> None:
+        """Release the lease. Repeatable."""
+        await run_async(self._close())
 
     async def __aenter__(self) -> Self:
         return self
@@ -322,13 +204,10 @@ class Snapshot:
     ) -> None:
         await self.close()
 
-    def __repr__(self) -> str:
-        return f"<Snapshot of version {self.version}, {self._reader.store.where}>"
-
 
 class SnapshotContext(AbstractAsyncContextManager[Snapshot]):
-    """What ``Gate.snapshot`` gives: ``async with`` takes the snapshot and closes it at the end; ``await``
-    takes it and leaves closing to the caller.
+    """The result of ``Gate.snapshot``: ``async with`` takes the snapshot and closes it at the end; ``await``
+    takes it, and the caller closes it.
     """
 
     def __init__(self, take: Callable[[], Awaitable[Snapshot]]) -> None:

@@ -7,7 +7,7 @@ writers and background work do.
 
 The start is part of the context (``contextvars``): it is inherited by tasks that the call starts,
 and by threads of ``asyncio.to_thread``. Work that outlives the call starts with ``anew``. It is
-never held over a ``yield``: a generator's context is its consumer's.
+never held over a ``yield`` to a consumer in another context: a generator's context is its consumer's.
 """
 
 from __future__ import annotations

@@ -117,33 +117,33 @@ class Observer:
         """Receive the close of the sink by its user: its gauges are not valid any more."""
 
 
-_observers: tuple[Observer, ...] = ()
+observers: tuple[Observer, ...] = ()
 _lock = threading.Lock()
 
 
 def add(observer: Observer) -> None:
     """Add an observer. Repeatable."""
-    global _observers  # noqa: PLW0603 - one for the process, as Python's loggers are
+    global observers  # noqa: PLW0603 - one for the process, as Python's loggers are
     with _lock:
-        if observer not in _observers:
-            _observers = (*_observers, observer)
+        if observer not in observers:
+            observers = (*observers, observer)
 
 
 def remove(observer: Observer) -> None:
     """Remove an observer. Repeatable."""
-    global _observers  # noqa: PLW0603 - see add
+    global observers  # noqa: PLW0603 - see add
     with _lock:
-        _observers = tuple(each for each in _observers if each is not observer)
+        observers = tuple(each for each in observers if each is not observer)
 
 
 def observed() -> bool:
     """Return whether there are observers: values that cost a request are read only then."""
-    return bool(_observers)
+    return bool(observers)
 
 
 def tell(call: Callable[[Observer], None]) -> None:
     """Notify every observer; an observer's error never affects the observed work."""
-    for observer in _observers:
+    for observer in observers:
         try:
             call(observer)
         except Exception:
@@ -186,14 +186,6 @@ class Reading:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         took, error = time.perf_counter() - self._began, "" if kind is None else kind.__name__
         tell(lambda observer: observer.read(self._at, took, error))
-
-
-_unread = contextlib.nullcontext()
-
-
-def reading(namespace: str, table: str) -> contextlib.AbstractContextManager[None]:
-    """Return a timer of one call of a reader; a null context without observers."""
-    return Reading(namespace, table) if _observers else _unread
 
 
 def seen(namespace: str, version: int) -> None:

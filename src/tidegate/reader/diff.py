@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.errors import ConfigError
-from tidegate.reader.snapshot import Reader, Side
-from tidegate.reader.view import TableView
+from tidegate.reader.flow import Reader
+from tidegate.reader.table import TableView, run
 from tidegate.sinks.diff import stored_differences, untouched
+from tidegate.sinks.records import CatalogEntry
 from tidegate.values.decode import Value
 from tidegate.wal.record import TableSchema
 
@@ -51,6 +52,17 @@ class DiffCounts(NamedTuple):
     changed: int = 0
 
 
+class Side(NamedTuple):
+    """One of two versions that are compared.
+
+    ``entry`` None: version 0, which is empty. ``check`` raises when the version is no longer pinned.
+    """
+
+    version: int
+    entry: CatalogEntry | None
+    check: Callable[[], None]
+
+
 Sides = tuple[Side, Side]
 
 
@@ -66,11 +78,11 @@ class Diff(Iterator[Change]):
     def __init__(
         self,
         reader: Reader,
-        hold: Callable[[], contextlib.AbstractContextManager[Sides]],
+        pin: Callable[[], contextlib.AbstractContextManager[Sides]],
         tables: Iterable[str] | None = None,
     ) -> None:
         self._reader = reader
-        self._hold = hold
+        self._pin = pin
         self._wanted = None if tables is None else sorted({tables} if isinstance(tables, str) else {*tables})
         self.closed = False
         self._exit = contextlib.ExitStack()
@@ -112,21 +124,21 @@ class Diff(Iterator[Change]):
 
         Raises: ConfigError: a requested table is in neither version; it names those that are.
         """
-        there = self._there()
+        existing = self._existing()
         for name in self._wanted or ():
-            if name not in there:
+            if name not in existing:
                 raise self._in_neither(name)
-        return sorted(there) if self._wanted is None else self._wanted
+        return sorted(existing) if self._wanted is None else self._wanted
 
-    def _there(self) -> set[str]:
+    def _existing(self) -> set[str]:
         return {name for side in self._start() if side.entry is not None for name in side.entry.tables}
 
     def _in_neither(self, table: str) -> ConfigError:
         before, after = self._start()
-        there = ", ".join(sorted(self._there())) or "none"
+        existing = ", ".join(sorted(self._existing())) or "none"
         return ConfigError(
             f"there is no table {table!r} at version {before.version} nor at {after.version} of namespace"
-            f" {self._reader.identity.name}; the tables there are: {there}"
+            f" {self._reader.identity.name}; the tables there are: {existing}"
         )
 
     def schema(self, table: str) -> TableSchema:
@@ -153,7 +165,7 @@ class Diff(Iterator[Change]):
 
     def _start(self) -> Sides:
         if self._sides is None:
-            self._sides = self._exit.enter_context(self._hold())
+            self._sides = self._exit.enter_context(self._pin())
         return self._sides
 
     def _batches(self) -> Iterator[tuple[str, Any]]:
@@ -177,21 +189,21 @@ class Diff(Iterator[Change]):
     def _decoded(self) -> Iterator[Change]:
         before, after = self._start()
         for table, batch in self._batches():
-            was, now = self._view(before, table), self._view(after, table)
-            known = was or now
-            if known is None:
+            old_view, new_view = self._view(before, table), self._view(after, table)
+            view = old_view or new_view
+            if view is None:
                 msg = f"table {table} differs between two versions that do not have it"
                 raise AssertionError(msg)
             columns = (batch.column(name).to_pylist() for name in ("key", "before", "after"))
             for key, old, new in zip(*columns, strict=True):
                 yield Change(
                     table,
-                    known.values.decode_key(key),
-                    None if was is None or old is None else was.decode(key, old),
-                    None if now is None or new is None else now.decode(key, new),
+                    view.values.decode_key(key),
+                    None if old_view is None or old is None else old_view.decode(key, old),
+                    None if new_view is None or new is None else new_view.decode(key, new),
                 )
 
     def _view(self, side: Side, table: str) -> TableView | None:
         if side.entry is None or table not in side.entry.tables:
             return None
-        return self._reader.held(side.entry, table, side.check).view
+        return run(self._reader.table(side.entry, table, side.check)).view

@@ -1,4 +1,7 @@
-"""The lease keeper of a gate: a background thread that renews the leases of open snapshots and scans."""
+"""The leases of a gate's open snapshots and scans, and the thread that renews them.
+
+``aio/leases.py`` has the task that renews those of an event loop.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ import logging
 import os
 import threading
 import weakref
+from typing import Any
 
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.errors import SnapshotExpiredError, TidegateError
+from tidegate.reader.table import Steps, run
 from tidegate.sinks.rules.leases import Lease
-from tidegate.sinks.store import Store
 
 logger = logging.getLogger("tidegate")
 
@@ -79,33 +83,60 @@ class ActiveLease:
             )
 
 
-def alive_of(held: dict[str, weakref.ref[ActiveLease]], now: float) -> list[ActiveLease]:
-    """List the leases that are still to be renewed, and remove the others from ``held``."""
-    alive = []
-    for lease_id, ref in list(held.items()):
-        one = ref()
-        if one is None or one.revoked is not None or one.deadline <= now:
-            held.pop(lease_id, None)  # a scan that is collected meanwhile may have released it
-        else:
-            alive.append(one)
-    return alive
+class LeaseFlow:
+    """The leases of one gate: the part that is the same in threads and on an event loop."""
+
+    def __init__(self, store: Any, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._leases: dict[str, weakref.ref[ActiveLease]] = {}  # by lease id
+
+    def _alive(self) -> list[ActiveLease]:
+        """List the leases that are still to be renewed, and remove the others."""
+        alive, now = [], self._clock.monotonic()
+        for lease_id, ref in list(self._leases.items()):
+            lease = ref()
+            if lease is None or lease.revoked is not None or lease.deadline <= now:
+                self._leases.pop(lease_id, None)  # a scan that is collected meanwhile may have released it
+            else:
+                alive.append(lease)
+        return alive
+
+    def _renew(self, active: ActiveLease) -> Steps[None]:
+        with one_call(anew=True):  # no part of the call that took the lease
+            asked_at = self._clock.monotonic()
+            if asked_at >= active.deadline:
+                return  # its owner is refused already, and stays so
+            try:
+                yield self._store.lease(active.lease, active.ttl_s)
+            except Exception as error:  # noqa: BLE001 - one lease's error may not end the renewal of the others
+                active.not_renewed(asked_at, error)
+                return
+            active.renewed(asked_at)
+            if active.lease.lease_id not in self._leases:
+                # Released meanwhile: this renewal may have taken effect after the release.
+                yield from self._release(active.lease.lease_id)
+
+    def _release(self, lease_id: str) -> Steps[None]:
+        """Release a lease if the store answers; else it expires by itself."""
+        with contextlib.suppress(TidegateError):
+            yield self._store.release(lease_id)
 
 
-class LeaseKeeper:
+class LeaseKeeper(LeaseFlow):
     """The lease keeper of one gate: it takes, renews and releases leases. Thread-safe.
 
     Its thread exists only while there are leases. It is a daemon, and does not survive a
     fork: a child process starts its own when it takes a lease (T13).
     """
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: Any, clock: Clock) -> None:
+        super().__init__(store, clock)
         self._start_over()
         _all.add(self)
 
     def _start_over(self) -> None:
         self._changed = threading.Condition()
-        self._held: dict[str, weakref.ref[ActiveLease]] = {}  # by lease id
+        self._leases = {}
         self._left: collections.deque[str] = collections.deque()  # to be released
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -115,38 +146,38 @@ class LeaseKeeper:
         lease = Lease(self._clock.new_id(), version)
         deadline = self._clock.monotonic() + ttl_s
         self._store.lease(lease, ttl_s)
-        held = ActiveLease(lease, ttl_s, deadline)
+        active = ActiveLease(lease, ttl_s, deadline)
         with self._changed:
-            self._held[lease.lease_id] = weakref.ref(held)
+            self._leases[lease.lease_id] = weakref.ref(active)
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="tidegate-leases", daemon=True)
                 self._thread.start()
             self._changed.notify()
-        return held
+        return active
 
-    def give_back(self, held: ActiveLease) -> None:
+    def give_back(self, active: ActiveLease) -> None:
         """Stop the renewals of a lease, and release it if the store answers; else it expires by itself."""
         with self._changed:
-            self._held.pop(held.lease.lease_id, None)
-        if held.is_ours and not self._closed:
-            with one_call(), contextlib.suppress(TidegateError):
-                self._store.release(held.lease.lease_id)
+            self._leases.pop(active.lease.lease_id, None)
+        if active.is_ours and not self._closed:
+            with one_call():
+                run(self._release(active.lease.lease_id))
 
-    def leave(self, held: ActiveLease) -> None:
+    def leave(self, active: ActiveLease) -> None:
         """Do ``give_back`` soon, in the keeper's thread: this call makes no request."""
         with self._changed:
-            if self._held.pop(held.lease.lease_id, None) is not None:
-                self._left.append(held.lease.lease_id)
+            if self._leases.pop(active.lease.lease_id, None) is not None:
+                self._left.append(active.lease.lease_id)
             self._changed.notify()
 
     def close(self) -> None:
         """Release all leases and end the thread. Repeatable."""
         with self._changed:
-            held, thread = [one() for one in self._held.values()], self._thread
+            leases, thread = [ref() for ref in self._leases.values()], self._thread
         with one_call():
-            for one in held:
-                if one is not None:
-                    self.give_back(one)
+            for active in leases:
+                if active is not None:
+                    self.give_back(active)
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -157,40 +188,18 @@ class LeaseKeeper:
 
     def renew_due(self) -> None:
         """Renew the leases that are due."""
-        for held in self._alive():
-            if held.due <= self._clock.monotonic():
-                self._renew(held)
-
-    def _renew(self, held: ActiveLease) -> None:
-        with one_call(anew=True):
-            self._renew_once(held)
-
-    def _renew_once(self, held: ActiveLease) -> None:
-        asked_at = self._clock.monotonic()
-        if asked_at >= held.deadline:
-            return  # its owner is refused already, and stays so
-        try:
-            self._store.lease(held.lease, held.ttl_s)
-        except Exception as error:  # noqa: BLE001 - one lease's error may not end the renewal of the others
-            held.not_renewed(asked_at, error)
-        else:
-            held.renewed(asked_at)
-            if (
-                held.lease.lease_id not in self._held
-            ):  # released meanwhile: this renewal may have landed after the release
-                with contextlib.suppress(TidegateError):
-                    self._store.release(held.lease.lease_id)
-
-    def _alive(self) -> list[ActiveLease]:
         with self._changed:
-            return alive_of(self._held, self._clock.monotonic())
+            leases = self._alive()
+        for active in leases:
+            if active.due <= self._clock.monotonic():
+                run(self._renew(active))
 
     def _run(self) -> None:
         while True:
             self.renew_due()
             self._give_back_left()
             with self._changed:
-                due = [held.due for held in self._alive()]
+                due = [active.due for active in self._alive()]
                 if self._left:
                     continue
                 if self._closed or not due:
@@ -222,8 +231,8 @@ _all: weakref.WeakSet[LeaseKeeper] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for renewals in list(_all):
-        renewals.leave_to_parent()
+    for keeper in list(_all):
+        keeper.leave_to_parent()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -22,8 +22,8 @@ from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.reader import rules
 from tidegate.reader.alias_gate import AliasGate
+from tidegate.reader.flow import Reader
 from tidegate.reader.gate import Gate
-from tidegate.reader.snapshot import Reader
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 
@@ -46,10 +46,10 @@ def connect(
     store = open_store(url, namespace, options, clock)
     try:
         with one_call():
-            found = store.identity()
-            if found is None and store.aliases().get(namespace) is not None:
-                return AliasGate(namespace, store, lambda target: gate_of(url, target, options, clock))
-            identity = rules.checked_identity(found, store.where, url, namespace)
+            identity = store.identity()
+            if identity is None and store.aliases().get(namespace) is not None:
+                return AliasGate(namespace, store, lambda target: gate_of(url, target, options, clock), clock)
+            identity = rules.checked_identity(identity, store.where, url, namespace)
         return Gate(Reader(store, identity, clock))
     except BaseException:
         store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from tidegate.base.deadline import check_ends
 from tidegate.base.source_offsets import Offsets, checked_offsets, passed
@@ -32,7 +32,6 @@ from tidegate.wal.record import (
 LEASE_S = 60.0
 """The default time that a version stays pinned without a renewal from the snapshot's process."""
 LEASE_MAX_S = 86_400.0
-Looking = TypeVar("Looking")
 WAIT_FIRST_S, WAIT_MOST_S = 0.001, 0.05
 LOOKS = 2
 TRIES = 5
@@ -116,10 +115,10 @@ def checked_identity(identity: Identity | None, where: str, url: str, namespace:
 def checked_target(identity: Identity | None, where: str, target: Target) -> Identity:
     """Check an alias's target. Raises: ConfigError: it does not exist, or another namespace has its name."""
     if identity is None or identity.uuid != target.uuid:
-        there = "nothing" if identity is None else f"another one of that name ({identity.uuid})"
+        existing = "nothing" if identity is None else f"another one of that name ({identity.uuid})"
         raise ConfigError(
-            f"{where}: an alias names namespace {target.namespace} ({target.uuid}), and {there} is here: set"
-            " the alias again with `tidegate alias set`"
+            f"{where}: an alias names namespace {target.namespace} ({target.uuid}), and {existing} is here:"
+            " set the alias again with `tidegate alias set`"
         )
     return checked_identity(identity, where, "", target.namespace)
 
@@ -186,11 +185,6 @@ def check_seen(where: str, before: Pointer, pointer: Pointer) -> None:
         )
 
 
-def is_of(entry: CatalogEntry | None, pointer: Pointer) -> bool:
-    """Whether this is the catalog's entry of the pointer's version."""
-    return entry is not None and (entry.version, entry.digest) == (pointer.visible, pointer.digest)
-
-
 def check_entry(where: str, entry: CatalogEntry, pointer: Pointer) -> None:
     """Check that pointer and catalog have the same digest. Raises: CorruptError."""
     if entry.digest != pointer.digest:
@@ -255,9 +249,9 @@ def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespa
     Raises: ConfigError: none was. SnapshotExpiredError: it was retired.
     """
     us = (as_of - EPOCH) // datetime.timedelta(microseconds=1)
-    by_then = [entry.version for entry in entries if entry.decided_at_us <= us]
-    if by_then:
-        return by_then[-1]
+    versions = [entry.version for entry in entries if entry.decided_at_us <= us]
+    if versions:
+        return versions[-1]
     if not entries:
         raise no_version_yet(namespace)
     oldest = entries[0]
@@ -265,8 +259,8 @@ def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespa
     if oldest.version == 1:
         raise ConfigError(f"namespace {namespace} had no version at {as_of.isoformat()}: {first}, is first")
     raise SnapshotExpiredError(
-        f"what was visible at {as_of.isoformat()} was retired: {first}, is the oldest that can be read;"
-        " keep_versions at the writer says how many are kept"
+        f"the version of {as_of.isoformat()} was retired: {first}, is the oldest that can be read;"
+        " keep_versions at the writer sets how many are kept"
     )
 
 
@@ -313,13 +307,13 @@ def oldest_of(limit: int | None, visible: int) -> int:
     return 0 if limit is None else max(0, visible - limit + 1)
 
 
-def pause_of(before: float, took_s: float, *, told: bool) -> float:
+def pause_of(before: float, took_s: float, *, notified: bool) -> float:
     """Return the pause of ``wait_for`` before its next poll, after the store has slept ``took_s`` for it.
 
     It is 0 when the store woke it. It grows from ``before`` if the store cannot notify, or notifies at once
     of a version that the pointer does not show.
     """
-    if told and took_s >= WAIT_FIRST_S:
+    if notified and took_s >= WAIT_FIRST_S:
         return 0.0
     return min(max(WAIT_FIRST_S, 2 * before), WAIT_MOST_S)
 
@@ -331,7 +325,7 @@ def expired(where: str, version: int, horizon: int) -> SnapshotExpiredError:
     """Build the error for a version below the horizon."""
     return SnapshotExpiredError(
         f"{where}: version {version} was retired, the oldest that can be read is {horizon}: take a"
-        " newer one; keep_versions at the writer says how many are kept"
+        " newer one; keep_versions at the writer sets how many are kept"
     )
 
 
@@ -346,12 +340,12 @@ def no_version_yet(namespace: str) -> ConfigError:
 def waited(wanted: Awaited, timeout: float, visible: int, namespace: str) -> WaitTimeoutError:
     """Build the error for an awaited version, or offsets, not visible in time."""
     if isinstance(wanted, int):
-        what = f"version {wanted} of namespace {namespace} was"
+        missing = f"version {wanted} of namespace {namespace}"
     else:
         shown = ", ".join(f"{topic}-{partition}@{offset}" for (topic, partition), offset in wanted.items())
-        what = f"what namespace {namespace} reads from {shown} was"
+        missing = f"a version of namespace {namespace} that has read {shown}"
     return WaitTimeoutError(
-        f"{what} not visible within {timeout} s, the"
+        f"{missing} was not visible within {timeout} s, the"
         f" visible version is {visible}: wait longer, or see with `tidegate status` whether a"
         " writer is running"
     )
@@ -365,19 +359,3 @@ def gate_closed(where: str) -> ConfigError:
 def snapshot_closed(version: int) -> ConfigError:
     """Build the error for a snapshot that was closed."""
     return ConfigError(f"this snapshot of version {version} was closed: take a new one")
-
-
-# -- a table at one version -----------------------------------------------------------------------
-
-
-class OptimisticRead(Generic[Looking]):
-    """An optimistic read of the newest version: it reads rows and the pointer in one round trip.
-
-    ``pointer`` is the pointer that it read, None until rows were read.
-    """
-
-    __slots__ = ("pointer", "store")
-
-    def __init__(self, store: Looking) -> None:
-        self.store = store
-        self.pointer: Pointer | None = None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tidegate.base.clock import Clock
 from tidegate.errors import TidegateError
 from tidegate.options import StoreRef
-from tidegate.reader.view import no_schema
+from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.store import Store

@@ -27,8 +27,7 @@ from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import StoreRef
 from tidegate.reader.rules import info_of
-from tidegate.reader.snapshot import TableReader
-from tidegate.reader.view import no_schema, view_of
+from tidegate.reader.table import TableReader, no_schema, run, view_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.store import Store
@@ -407,7 +406,7 @@ def _key_history(
         if view is None:
             continue
         with contextlib.suppress(TidegateError) if found else contextlib.nullcontext():
-            value = TableReader(store, view, lambda: None).get(key)
+            value = run(TableReader(store, view, lambda: None).get(key))
             shown = None if value is None else msgspec.json.format(json_of(value), indent=0).decode()
             if found and found[-1]["shown"] == shown:  # as text: there NaN equals itself, and 0.0 is not -0.0
                 found.pop()  # the same value as before

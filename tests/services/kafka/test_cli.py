@@ -8,11 +8,10 @@ import uuid
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
-from typer.testing import CliRunner
 
+from support.cli import ended, run
 from support.wait import wait_until
 from tidegate.base.checks import Check
-from tidegate.cli import app
 from tidegate.cli.inspect import doctor
 from tidegate.errors import StoreUnavailableError
 from tidegate.options import Options
@@ -60,14 +59,8 @@ def config(tmp_path):
     return write
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(one) for one in arguments], prog_name="tidegate")
-
-
 def done(*arguments):
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return ended(0, *arguments).stdout
 
 
 def doctor_lines(*arguments):

@@ -8,10 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
+from support.cli import run
 from tidegate.base.checks import Check
-from tidegate.cli import app
 from tidegate.cli.core.config_files import endpoints, wal_options
 from tidegate.cli.inspect import doctor
 from tidegate.errors import ConfigError, WalUnavailableError
@@ -39,10 +38,6 @@ def written(tmp_path):
         return path
 
     return write
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(one) for one in arguments], prog_name="tidegate")
 
 
 # -- the file -------------------------------------------------------------------------------------

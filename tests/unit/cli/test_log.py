@@ -9,10 +9,9 @@ import types
 import uuid
 
 import pytest
-from typer.testing import CliRunner
 
+from support.cli import ended, run
 from tidegate.base.checks import Check
-from tidegate.cli import app
 from tidegate.cli.inspect import doctor
 from tidegate.demo import run as demo_run  # the function
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, WalUnavailableError
@@ -108,14 +107,8 @@ def stuck(log, tmp_path, monkeypatch):
     example.close()
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(one) for one in arguments], prog_name="tidegate")
-
-
 def done_json(*arguments):
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+    return json.loads(ended(0, *arguments, "--json").stdout)
 
 
 # -- doctor -----------------------------------------------------------------------------------------

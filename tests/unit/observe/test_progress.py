@@ -101,7 +101,7 @@ def test_in_a_notebook_one_display_is_replaced():
 
 
 def test_who_was_shown_is_told_no_more(monkeypatch):
-    monkeypatch.setattr(events, "_observers", ())
+    monkeypatch.setattr(events, "observers", ())
     with pytest.raises(ZeroDivisionError), progress.shown():
         1 // int(not events.observed())
     assert not events.observed()

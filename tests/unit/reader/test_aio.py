@@ -22,6 +22,7 @@ from tidegate.errors import (
     WaitTimeoutError,
 )
 from tidegate.options import Options
+from tidegate.reader.table import run_async
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights
@@ -230,7 +231,7 @@ def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(write
     clock = HandClock()
 
     async def read(gate):
-        gate._reader.renewals._run = _nothing
+        gate._reader.leases._run = _nothing
         async with gate.snapshot(lease_s=10) as snapshot:
             table = snapshot.table("airports")
             scan = table.scan()
@@ -258,7 +259,7 @@ def test_i8_a_lease_is_renewed_while_it_is_held_and_refused_when_it_was_revoked(
     clock = HandClock()
 
     async def read(gate):
-        store, renewals = gate._reader.store, gate._reader.renewals
+        store, renewals = gate._reader.store, gate._reader.leases
         async with gate.snapshot(lease_s=12) as snapshot:
             for _ in range(4):
                 clock.seconds, last = snapshot._lease.due, snapshot._lease.deadline
@@ -287,7 +288,7 @@ def test_i8_a_renewal_without_an_answer_leaves_the_deadline_where_it_was(writer,
     clock = HandClock()
 
     async def read(gate):
-        renewals = gate._reader.renewals
+        renewals = gate._reader.leases
         renewals._run = _nothing
         async with gate.snapshot(lease_s=12) as snapshot:
             held = snapshot._lease
@@ -319,7 +320,7 @@ def test_a_snapshot_that_is_cancelled_while_it_is_taken_gives_its_lease_back(wri
             await go_on.wait()
 
         store.lease = slow
-        task = asyncio.ensure_future(gate._take(None, None, 60.0))
+        task = asyncio.ensure_future(run_async(gate.snapshot_steps(None, None, 60.0)))
         await taken.wait()
         assert len(writer.driver.store.leases()) == 1
         task.cancel()

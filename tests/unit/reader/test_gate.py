@@ -26,6 +26,7 @@ from tidegate.errors import (
 )
 from tidegate.options import Options
 from tidegate.reader.leases import LeaseKeeper
+from tidegate.reader.table import run
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights
 from tidegate.wal.record import Column, TableSchema
@@ -453,7 +454,7 @@ def test_an_answer_ahead_takes_one_look(in_memory, monkeypatch):
         for name in ("get_with_pointer", "get_many_with_pointer"):
             real = getattr(store, name)
             monkeypatch.setattr(store, name, lambda *of, real=real: asked.append(of) or real(*of))
-        monkeypatch.setattr(gate, "_look", lambda: pytest.fail("it has looked already"))
+        monkeypatch.setattr(gate, "_read_pointer", lambda: pytest.fail("it has looked already"))
         assert gate.table("airports").get("EWR") == BATCHES[0]["airports"]["EWR"]
         assert gate.table("airports").get_many(["EWR"]) == {"EWR": BATCHES[0]["airports"]["EWR"]}
         assert len(asked) == 2
@@ -692,18 +693,18 @@ def test_i9_an_entry_that_is_gone_with_its_version_is_a_store_that_went_back(fli
         lost = msgspec.structs.replace(store.pointer(), visible=1)
         monkeypatch.setattr(store, "pointer", lambda: lost)
         with pytest.raises(VersionRegressedError, match="version 3 was visible, now it is 1"):
-            gate._reader.entry(3)
+            run(gate._reader.entry(3))
 
 
 def test_i9_a_schema_that_is_gone_with_its_version_is_a_store_that_went_back(flights, monkeypatch):
     """Its entry was read before: nothing is damaged, and repair puts both back."""
     with tidegate.connect(flights, namespace="flights") as gate:
-        store, entry = gate._reader.store, gate._reader.entry(3)
+        store, entry = gate._reader.store, run(gate._reader.entry(3))
         lost = msgspec.structs.replace(store.pointer(), visible=1)
         monkeypatch.setattr(store, "schemas", dict)
         monkeypatch.setattr(store, "pointer", lambda: lost)
         with pytest.raises(VersionRegressedError, match="version 3 was visible, now it is 1"):
-            gate._reader.held(entry, "airports", lambda: None)
+            run(gate._reader.table(entry, "airports", lambda: None))
 
 
 def test_i9_an_entry_that_was_put_back_before_the_pointer_was_read_is_found(flights, monkeypatch):
@@ -712,11 +713,11 @@ def test_i9_an_entry_that_was_put_back_before_the_pointer_was_read_is_found(flig
         store, plain = gate._reader.store, gate._reader.store.catalog
         answers = iter([[], plain(3, 3)])
         monkeypatch.setattr(store, "catalog", lambda *_: next(answers))
-        assert gate._reader.entry(3).version == 3
+        assert run(gate._reader.entry(3)).version == 3
 
 
 def test_an_entry_that_is_nowhere_is_corruption(flights, monkeypatch):
     with tidegate.connect(flights, namespace="flights") as gate:
         monkeypatch.setattr(gate._reader.store, "catalog", lambda *_: [])
         with pytest.raises(CorruptError, match="has no entry in the catalog"):
-            gate._reader.entry(3)
+            run(gate._reader.entry(3))

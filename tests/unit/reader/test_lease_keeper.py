@@ -54,7 +54,7 @@ def writer(tmp_path, clock):
 def gate(writer, clock):
     """Renews by hand: its thread waits in real time, and on a slow machine would renew beside the test."""
     with tidegate.connect(writer.driver.endpoints.store, namespace="flights", clock=clock) as gate:
-        gate._reader.renewals._run = lambda: None
+        gate._reader.leases._run = lambda: None
         yield gate
 
 
@@ -78,7 +78,7 @@ def test_a_snapshot_is_renewed_for_as_long_as_it_is_held(writer, gate, clock):
     with gate.snapshot(lease_s=30) as snapshot:
         for _ in range(20):
             clock.seconds += 10
-            gate._reader.renewals.renew_due()
+            gate._reader.leases.renew_due()
             write(writer)
             assert retire(writer) == 2
             assert departures(snapshot) == 2
@@ -145,7 +145,7 @@ def test_i8_a_reader_refuses_by_its_own_clock_and_stays_refused(writer, gate, cl
         clock.seconds = 30
         with pytest.raises(SnapshotExpiredError, match="has run out"):
             departures(snapshot)
-        gate._reader.renewals.renew_due()  # too late: it would answer again, and had refused
+        gate._reader.leases.renew_due()  # too late: it would answer again, and had refused
         with pytest.raises(SnapshotExpiredError, match="has run out"):
             departures(snapshot)
 
@@ -165,7 +165,7 @@ def test_i8_a_renewal_that_is_granted_behind_a_refusal_does_not_take_it_back(
     with gate.snapshot(lease_s=30) as snapshot:
         clock.seconds = 29
         monkeypatch.setattr(gate._reader.store, "lease", slowly)
-        gate._reader.renewals.renew_due()
+        gate._reader.leases.renew_due()
         with pytest.raises(SnapshotExpiredError, match="has run out"):
             departures(snapshot)
 
@@ -185,11 +185,11 @@ def test_a_lost_renewal_reply_is_harmless(writer, gate, clock, monkeypatch):
             patch.setattr(type(gate._reader.store), "lease", reply_lost)
             for seconds in (10, 13, 16):
                 clock.seconds = seconds
-                gate._reader.renewals.renew_due()
+                gate._reader.leases.renew_due()
                 assert departures(snapshot) == 2
         assert len(lost) == 3
         clock.seconds = 20
-        gate._reader.renewals.renew_due()
+        gate._reader.leases.renew_due()
         clock.seconds = 49
         assert departures(snapshot) == 2
         clock.seconds = 50
@@ -208,7 +208,7 @@ def test_a_renewal_that_does_not_arrive_is_refused_in_time(writer, gate, clock, 
         write(writer)
         for seconds in range(1, 30):
             clock.seconds = seconds
-            gate._reader.renewals.renew_due()
+            gate._reader.leases.renew_due()
             assert retire(writer) == 2
             assert departures(snapshot) == 2
         clock.seconds = 30
@@ -223,7 +223,7 @@ def test_i8_a_revoked_snapshot_is_refused_before_and_after_it_notices(writer, ga
         scan = snapshot.table("airports").scan()
         for _ in range(6):
             clock.seconds += 10
-            gate._reader.renewals.renew_due()
+            gate._reader.leases.renew_due()
             write(writer)
             before = departures(snapshot)
             if retire(writer, **limits) > 2:
@@ -232,7 +232,7 @@ def test_i8_a_revoked_snapshot_is_refused_before_and_after_it_notices(writer, ga
         with pytest.raises(SnapshotExpiredError):  # the store's word
             departures(snapshot)
         clock.seconds += 11
-        gate._reader.renewals.renew_due()
+        gate._reader.leases.renew_due()
         for ask in (lambda: departures(snapshot), lambda: next(scan)):  # its own
             with pytest.raises(SnapshotExpiredError, match="was revoked"):
                 ask()
@@ -246,7 +246,7 @@ def test_a_scan_that_is_open_is_held(writer, gate, clock):
     first = next(scan)
     for _ in range(20):
         clock.seconds += 25
-        gate._reader.renewals.renew_due()
+        gate._reader.leases.renew_due()
         write(writer)
         assert retire(writer) == 3
     rows = dict([first, *scan])
@@ -258,12 +258,12 @@ def test_a_scan_that_is_open_is_held(writer, gate, clock):
 def test_a_snapshot_that_is_forgotten_is_renewed_no_more(writer, gate, clock):
     snapshot = gate.snapshot(lease_s=30)
     clock.seconds = 10
-    gate._reader.renewals.renew_due()
+    gate._reader.leases.renew_due()
     del snapshot
     gc.collect()
     write(writer)
     clock.seconds = 39
-    gate._reader.renewals.renew_due()
+    gate._reader.leases.renew_due()
     assert retire(writer) == 2
     clock.seconds = 40
     assert retire(writer) == 3
@@ -280,7 +280,7 @@ def test_a_release_that_a_renewal_overtakes_is_sent_again(writer, gate, clock, m
 
     monkeypatch.setattr(type(gate._reader.store), "lease", slow)
     clock.seconds = 10
-    gate._reader.renewals.renew_due()
+    gate._reader.leases.renew_due()
     assert writer.driver.store.leases() == []
 
 
@@ -313,7 +313,7 @@ def test_t13_a_child_leaves_its_parents_leases_alone(writer, gate, clock):
                 assert not lease_threads()
                 assert departures(snapshot) == 2
                 snapshot.close()
-                del gate._reader.renewals._run  # a thread of its own
+                del gate._reader.leases._run  # a thread of its own
                 with gate.snapshot() as own:
                     assert len(lease_threads()) == 1
                     assert departures(own) == 2
@@ -323,14 +323,14 @@ def test_t13_a_child_leaves_its_parents_leases_alone(writer, gate, clock):
         (info,) = writer.driver.store.leases()
         assert info.version == 2
         clock.seconds = 10
-        gate._reader.renewals.renew_due()
+        gate._reader.leases.renew_due()
         clock.seconds = 39
         assert departures(snapshot) == 2
 
 
 def test_a_scan_that_is_dropped_gives_its_lease_back_elsewhere(writer, gate, monkeypatch):
     """It is collected wherever its thread is: perhaps in a transaction, whose lock it would wait for."""
-    del gate._reader.renewals._run  # a thread of its own
+    del gate._reader.leases._run  # a thread of its own
     store, asked = gate._reader.store, []
     release = store.release
 

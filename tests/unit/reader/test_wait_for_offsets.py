@@ -38,7 +38,7 @@ def test_a_record_is_visible_once_a_visible_batch_has_read_past_it(place):
     with tidegate.connect(place["store"], "flights") as gate:
         write(example, '[{"orders":{"0":42,"1":7}}]')
         assert gate.wait_for(offsets={"orders": {0: 41, "1": 6}}, timeout=0) == 1
-        with pytest.raises(WaitTimeoutError, match="reads from orders-0@42 was not visible within 0 s"):
+        with pytest.raises(WaitTimeoutError, match="that has read orders-0@42 was not visible within 0 s"):
             gate.wait_for(offsets={"orders": {0: 42}}, timeout=0)
         write(example, "")  # no offsets: the last batch's stand
         assert gate.wait_for(offsets={"orders": {0: 41}}, timeout=0) == 2

@@ -132,7 +132,7 @@ def test_nodes_that_do_not_agree_on_the_schema(cluster: CassandraCluster, tmp_pa
             found = {check.check: check for check in making.checks(thorough=True)}
             assert found["schema"].outcome == "warn"
             query.commit(driver, 2, 3)
-        cluster.wait_whole()
+        cluster.wait_ready()
         at_last(making.prepare)
         assert making.identity() is None
         query.check(4)

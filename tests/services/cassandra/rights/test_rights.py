@@ -10,14 +10,13 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import tidegate
 from services.support.cassandra.query import query_on
 from services.support.cassandra.server import CassandraServer
 from services.support.workloads.query import LINEAGE
+from support.cli import run
 from support.driver_process import MARKER
-from tidegate.cli import app
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
@@ -89,10 +88,6 @@ def roles(guarded, tmp_path):
     with query_on(made.url(WRITER), tmp_path, create=False) as query:
         made.query = query
         yield made
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(one) for one in arguments], prog_name="tidegate")
 
 
 def a_life(roles):

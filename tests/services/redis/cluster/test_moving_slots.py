@@ -26,8 +26,7 @@ from tidegate.committers.repair.repair import repair
 from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
 from tidegate.sinks.redis.client.functions import names, readers, source
 from tidegate.sinks.redis.client.library import load_library
-from tidegate.sinks.redis.client.replies import NON_LOCAL, NOT_NOW, Call, encoded, load_script
-from tidegate.sinks.redis.client.resp import pack
+from tidegate.sinks.redis.client.replies import NON_LOCAL, NOT_NOW, Call, encoded, load_script, pack
 
 pytestmark = pytest.mark.xdist_group("redis_cluster")
 

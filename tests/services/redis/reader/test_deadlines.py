@@ -152,7 +152,7 @@ def test_each_page_of_a_scan_has_a_deadline_of_its_own_in_an_event_loop(writer, 
 
 
 def test_many_keys_are_asked_for_in_parts_with_a_deadline_each(writer, proxy, late, monkeypatch):
-    monkeypatch.setattr("tidegate.reader.view.CALL_KEYS", 1)
+    monkeypatch.setattr("tidegate.reader.table.CALL_KEYS", 1)
 
     async def main():
         gate = await tidegate.aio.connect(url_of(proxy), writer.driver.endpoints.namespace)
@@ -179,7 +179,7 @@ def test_leases_are_renewed_after_the_call_that_took_them(writer, proxy, late):
                 assert await gate.version() == 2  # the call that began the renewal is long over now
             lease, before = snapshot._lease, snapshot._lease.deadline
             lease.due = 0.0
-            gate._reader.renewals._changed.set()
+            gate._reader.leases._changed.set()
             end = time.monotonic() + 30
             while not lease.due:
                 assert time.monotonic() < end, "it was not renewed"

@@ -1,8 +1,10 @@
 """A read of the newest version takes one round trip: it looks while it reads (decision 0042)."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,9 @@ from services.support.redis.server import RedisServer
 from services.support.workloads.random_versions import writer_on
 from tidegate.sinks.redis.client.functions import library_name
 
+ROOT = Path(tidegate.__file__).resolve().parents[2]
+FILES_MAX = 9
+"""How many files of the package a warm read of one key on one Redis server may pass."""
 LOOK, READ = (f"{library_name()}_{name}" for name in ("pointer", "read"))
 
 
@@ -146,3 +151,26 @@ def test_on_a_cluster_too(kind, redis_cluster: RedisGroup, tmp_path):
             reader.close()
         writer.driver.store.drop()
         writer.close()
+
+
+def test_a_warm_read_passes_few_files(writer):
+    """A read can be followed through the code in few files; docs/reading-the-code.md lists them."""
+    writer.write({"aircraft": {"N1": flights(1)}})
+    passed = set()
+
+    def note(frame, event, _):
+        if event == "call":
+            passed.add(Path(frame.f_code.co_filename))
+
+    with tidegate.connect(writer.driver.endpoints.store, writer.driver.endpoints.namespace) as gate:
+        table = gate.table("aircraft")
+        assert table.get("N1") == table.get("N1") == flights(1)  # its schema and its server are known now
+        sys.setprofile(note)
+        try:
+            table.get("N1")
+        finally:
+            sys.setprofile(None)
+    rooms = [ROOT / room for room in ("src", "sinks", "wal", "committers", "spark")]
+    own = {path for path in passed if any(path.resolve().is_relative_to(room) for room in rooms)}
+    assert {path.name for path in own} >= {"table.py", "flow.py", "calls.py"}
+    assert len(own) <= FILES_MAX, sorted(map(str, own))

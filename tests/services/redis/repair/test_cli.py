@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 import tidegate
-from tidegate.cli import app
+from support.cli import run
 from tidegate.errors import StoreNotVerifiedError
 from tidegate.testing.example import BATCHES, Example
 
@@ -15,10 +14,6 @@ from tidegate.testing.example import BATCHES, Example
 def environment(monkeypatch):
     for name in ("STORE", "WAL", "NAMESPACE", "WAL_CONFIG", "STORE_CONFIG"):
         monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, arguments, prog_name="tidegate")
 
 
 def test_a_server_that_came_back_as_it_was_before_is_mended(private_redis, tmp_path):

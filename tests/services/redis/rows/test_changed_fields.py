@@ -13,7 +13,7 @@ from tidegate.cli import app
 from tidegate.errors import CorruptError
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.redis.namespace import headers
+from tidegate.sinks.redis.seals import headers
 from tidegate.testing.example import BATCHES, Example
 
 

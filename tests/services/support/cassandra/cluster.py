@@ -6,18 +6,15 @@ import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cassandra import ConsistencyLevel
 from cassandra.query import SimpleStatement
 
 from services.support.cassandra.config import SMALL_JVM, Ports
 from services.support.cassandra.server import ABSENT, KEYSPACE, START_S, CassandraServer, quiet_driver
-from services.support.servers import free_ports, on_free_ports
-from support.wait import wait_until
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from services.support.server_process import ServerGroup
+from services.support.servers import free_ports
 
 # On each of three nodes there is a copy of it: all must be alive, as the node that is asked sees it.
 OF_ALL = SimpleStatement(
@@ -25,8 +22,10 @@ OF_ALL = SimpleStatement(
 )
 
 
-class CassandraCluster:
+class CassandraCluster(ServerGroup[CassandraServer]):
     """``nodes`` are all seeds: none waits for another one's data at its start."""
+
+    START_S = START_S
 
     def __init__(
         self,
@@ -36,7 +35,6 @@ class CassandraCluster:
         settings: Mapping[str, Any] | None = None,
         jvm: Sequence[str] = SMALL_JVM,
     ) -> None:
-        self.folder = folder
         addresses = [f"127.0.0.{n + 1}" for n in range(nodes)]
         name = f"tests-{uuid.uuid4().hex}"
         self.nodes = [
@@ -51,7 +49,7 @@ class CassandraCluster:
             )
             for n, address in enumerate(addresses)
         ]
-        self._paused: set[str] = set()
+        super().__init__(folder, self.nodes)
 
     # -- where clients go -------------------------------------------------------------------------
 
@@ -74,42 +72,13 @@ class CassandraCluster:
 
     # -- start and stop ---------------------------------------------------------------------------
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def start(self) -> None:
-        """Start all, on the data that they have, and wait until each sees all others alive."""
-        if self.nodes[0].ports:
-            self._launch(self.nodes)
-            self.wait_whole()
-        else:
-            on_free_ports(self._start_anew)
-
-    def _start_anew(self) -> None:
+    def take_ports(self) -> None:
         ports = Ports(*free_ports(len(Ports._fields), *(node.address for node in self.nodes)))
         for node in self.nodes:
             node.take_ports(ports)
-        try:
-            self._launch(self.nodes)
-            self.wait_whole()
-        except BaseException:
-            self.end()
-            raise
 
-    def _launch(self, nodes: Sequence[CassandraServer]) -> None:
-        for node in nodes:
-            node.launch()
-        wait_until(lambda: all(node.answers() for node in nodes), "all nodes answer", START_S)
-
-    def wait_whole(self) -> None:
-        """Return when all run, and each sees all alive and knows the same tables; TimeoutError."""
-        wait_until(self.whole, "the cluster is whole", START_S)
-
-    def whole(self) -> bool:
+    def ready(self) -> bool:
+        """Whether all run, and each sees all alive and knows the same tables."""
         return len(self.running()) == len(self.nodes) and all(map(self._sees_all, self.nodes))
 
     def _sees_all(self, node: CassandraServer) -> bool:
@@ -146,27 +115,11 @@ class CassandraCluster:
         each sees all others alive."""
         self.nodes[n].start()
         if len(self.running()) == len(self.nodes):
-            self.wait_whole()
+            self.wait_ready()
 
     def pause(self, n: int) -> None:
         """SIGSTOP, until ``resume`` or ``heal``."""
-        self.nodes[n].pause()
-        self._paused.add(self.nodes[n].name)
+        self.pause_member(self.nodes[n])
 
     def resume(self, n: int) -> None:
-        self.nodes[n].resume()
-        self._paused.discard(self.nodes[n].name)
-
-    def running(self) -> list[CassandraServer]:
-        """Those that live and are not paused."""
-        return [node for node in self.nodes if node.alive() and node.name not in self._paused]
-
-    def heal(self) -> None:
-        """Bring back all that was paused or killed, and wait until each sees all others alive."""
-        for n in range(len(self.nodes)):
-            self.resume(n)
-        self._launch([node for node in self.nodes if not node.alive()])
-        self.wait_whole()
-
-    def kept(self) -> list[Path]:
-        return [file for node in self.nodes for file in node.kept()]
+        self.resume_member(self.nodes[n])

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-import signal
 import socket
 import ssl
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from cassandra import DriverException, RequestExecutionException, Timeout
@@ -25,11 +24,8 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from services.support.cassandra.config import ADMIN, SMALL_JVM, Ports, command, configuration
 from services.support.certificates import make_certificates
 from services.support.leak_guard import Guarded
-from services.support.servers import end_all, free_ports, on_free_ports, pause, raise_ended
-from support.wait import wait_until
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from services.support.server_process import ServerProcess
+from services.support.servers import end_all, free_ports, raise_ended
 
 KEYSPACE = "tidegate"
 # A node takes 6 s of CPU time; three on two cores with 20 other processes took 51 s, one beside 35 took 150.
@@ -40,14 +36,17 @@ ASK_S = 30.0
 ABSENT = (NoHostAvailable, DriverException, RequestExecutionException, Timeout, OSError)
 
 
-class CassandraServer:
+class CassandraServer(ServerProcess):
     """One node; its files are in ``folder``, named ``name``.
 
-    settings: of cassandra.yaml, over ``cassandra_config.COMMON``.
+    settings: of cassandra.yaml, over ``config.COMMON``.
     users: names and passwords; nobody gets in without. All may do all, until ``settings`` name an authorizer.
     tls: clients come by TLS only; mutual: with a certificate of their own.
     A node of several has an ``address`` of its own, the ``seeds`` of all and the ``cluster_name`` of all.
     """
+
+    SUFFIX = ".yaml"
+    START_S = START_S
 
     def __init__(
         self,
@@ -63,14 +62,14 @@ class CassandraServer:
         mutual: bool = False,
         jvm: Sequence[str] = SMALL_JVM,
     ) -> None:
-        self.folder, self.name, self.address = folder, name, address
+        super().__init__(folder, name)
+        self.address = address
         self.settings = dict(settings or {})
         self.ports: Ports | None = None
         self._users, self._tls, self._mutual = dict(users or {}), tls or mutual, mutual
         self._seeds, self._jvm = tuple(seeds) or (address,), tuple(jvm)
         # Nobody else's: a node that answers by this name is one of ours.
         self._cluster_name = cluster_name or f"tests-{uuid.uuid4().hex}"
-        self._process: Guarded | None = None
 
     # -- where clients go -------------------------------------------------------------------------
 
@@ -93,17 +92,6 @@ class CassandraServer:
         """The first of the users, as a URL has it before the address."""
         first = list(self._users.items())[:1]
         return "".join(f"{quote(user, safe='')}:{quote(password, safe='')}@" for user, password in first)
-
-    @property
-    def certificates(self) -> Path:
-        """The folder of ca.pem, which clients have to trust, client.pem and client.key (tls)."""
-        return self.folder / "tls"
-
-    @property
-    def tls_settings(self) -> dict[str, str]:
-        """What a client needs besides a URL, as tidegate names it: whom to trust, and its own certificate."""
-        files = {"ca_certs": "ca.pem", "certfile": "client.pem", "keyfile": "client.key"}
-        return {f"ssl_{name}": str(self.certificates / file) for name, file in files.items()}
 
     @contextlib.contextmanager
     def session(
@@ -147,25 +135,11 @@ class CassandraServer:
 
     # -- start and stop ---------------------------------------------------------------------------
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+    def has_ports(self) -> bool:
+        return self.ports is not None
 
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def start(self) -> None:
-        """Start it, on the data that it has, and wait until it answers. The ports stay the same for life."""
-        if self.ports:
-            self.launch()
-            self._await()
-        else:
-            on_free_ports(self._start_anew)
-
-    def _start_anew(self) -> None:
+    def take_free_ports(self) -> None:
         self.take_ports(Ports(*free_ports(len(Ports._fields), self.address)))
-        self.launch()
-        self._await()
 
     def take_ports(self, ports: Ports) -> None:
         """Before the first start: nothing is left of a try on other ports."""
@@ -173,15 +147,7 @@ class CassandraServer:
         shutil.rmtree(self.data_folder, ignore_errors=True)
         self._log.unlink(missing_ok=True)
 
-    def _await(self) -> None:
-        try:
-            wait_until(self.answers, f"{self.name} answers", START_S)
-            self._make_users()
-        except BaseException:
-            self.end()
-            raise
-
-    def _make_users(self) -> None:
+    def prepare(self) -> None:
         for user, password in self._users.items():
             role = "CREATE ROLE IF NOT EXISTS {} WITH LOGIN = true AND PASSWORD = %s"
             self.ask(role.format(f'"{user}"'), password)
@@ -237,52 +203,9 @@ class CassandraServer:
 
     # -- faults -----------------------------------------------------------------------------------
 
-    def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
-        assert self._process is not None
-        self._process.kill()
-
     def restart(self) -> None:
         """Start it again on the same ports, with its data, and wait until it answers."""
         self.start()
-
-    def pause(self) -> None:
-        """SIGSTOP: its connections stay open and nothing is answered."""
-        assert self._process is not None
-        pause(self._process)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.signal(signal.SIGCONT)
-
-    # -- the process and its files ----------------------------------------------------------------
-
-    def alive(self) -> bool:
-        return self._process is not None and self._process.alive()
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def data_folder(self) -> Path:
-        return self.folder / self.name
-
-    def log_text(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def kept(self) -> list[Path]:
-        """What tells of a failure: the log and what the node was told."""
-        return [file for file in (self._log, self._configuration) if file.exists()]
-
-    @property
-    def _log(self) -> Path:
-        return self.folder / f"{self.name}.log"
-
-    @property
-    def _configuration(self) -> Path:
-        return self.folder / f"{self.name}.yaml"
 
 
 @contextlib.contextmanager

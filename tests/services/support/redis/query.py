@@ -12,7 +12,7 @@ from typing import Any
 from services.support.redis.server import RedisServer
 from services.support.workloads import query
 from tidegate.sinks.redis.keys import header_key, meta_key
-from tidegate.sinks.redis.namespace import headers
+from tidegate.sinks.redis.seals import headers
 
 
 class Query(query.Query):

@@ -7,10 +7,9 @@ the process that started it (``leak_guard.py``).
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import redis
@@ -20,16 +19,13 @@ from redis.retry import Retry
 from services.support.certificates import make_certificates
 from services.support.leak_guard import Guarded
 from services.support.redis.config import ADMIN, configuration, redis_program
-from services.support.servers import end_all, free_ports, on_free_ports, pause, raise_ended
-from support.wait import wait_until
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from services.support.server_process import ServerProcess
+from services.support.servers import end_all, free_ports, raise_ended
 
 STOP_S = 5.0
 
 
-class RedisServer:
+class RedisServer(ServerProcess):
     """One process; its files are in ``folder``, named ``name``.
 
     settings: lines of redis.conf over ``config.COMMON``, such as ``{"appendonly": "no"}``.
@@ -39,6 +35,8 @@ class RedisServer:
     barred: commands that the server does not know (``rename-command``).
     program: another one than ``config.redis_program``.
     """
+
+    SUFFIX = ".conf"
 
     def __init__(
         self,
@@ -53,12 +51,11 @@ class RedisServer:
         sentinel: bool = False,
         program: str | None = None,
     ) -> None:
-        self.folder, self.name = folder, name
+        super().__init__(folder, name)
         self.settings = dict(settings or {})
         self.port = 0
         self._password, self._users, self._tls = password, dict(users or {}), tls
         self._barred, self._sentinel, self._program = tuple(barred), sentinel, program
-        self._process: Guarded | None = None
         self._told = ""
 
     # -- where clients go -------------------------------------------------------------------------
@@ -77,11 +74,6 @@ class RedisServer:
         return f"{'rediss' if self._tls else 'redis'}://{login}{self.address}"
 
     @property
-    def certificates(self) -> Path:
-        """The folder of ca.pem, which clients have to trust, client.pem and client.key (tls)."""
-        return self.folder / "tls"
-
-    @property
     def client_settings(self) -> dict[str, Any]:
         """What a redis-py client needs to get in and may do all."""
         user, password = self._login()
@@ -91,12 +83,6 @@ class RedisServer:
         if self._tls:
             found |= {"ssl": True, "ssl_check_hostname": False, **self.tls_settings}  # tests change the name
         return found
-
-    @property
-    def tls_settings(self) -> dict[str, str]:
-        """What a client needs besides a URL, as redis-py names it: whom to trust, and its own certificate."""
-        files = {"ca_certs": "ca.pem", "certfile": "client.pem", "keyfile": "client.key"}
-        return {f"ssl_{name}": str(self.certificates / file) for name, file in files.items()}
 
     def client(self, **settings: Any) -> redis.Redis:
         """A client of the tests' own, with str for bytes; it tries each command once. Who asks closes it."""
@@ -122,38 +108,17 @@ class RedisServer:
 
     # -- start and stop ---------------------------------------------------------------------------
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+    def has_ports(self) -> bool:
+        return bool(self.port)
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start it, on the data that it has, and wait until it answers. The port stays the same for life."""
-        if self.port:
-            self.launch()
-            self._await()
-        else:
-            on_free_ports(self._start_anew)
-
-    def _start_anew(self) -> None:
+    def take_free_ports(self) -> None:
         self.take_port(*free_ports(1))
-        self.launch()
-        self._await()
 
     def take_port(self, port: int) -> None:
         """Before the first start: nothing is left of a try on another port."""
         self.port = port
         shutil.rmtree(self.data_folder, ignore_errors=True)
         self._log.unlink(missing_ok=True)
-
-    def _await(self) -> None:
-        try:
-            wait_until(self.answers, f"{self.name} answers")
-        except BaseException:
-            self.stop()
-            raise
 
     def launch(self) -> None:
         """Start it and do not wait: ``answers`` says when it is there."""
@@ -198,12 +163,10 @@ class RedisServer:
         """End it in order if it can; its files stay."""
         end_servers([self])
 
-    # -- faults -----------------------------------------------------------------------------------
+    def end(self) -> None:
+        self.stop()
 
-    def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
-        assert self._process is not None
-        self._process.kill()
+    # -- faults -----------------------------------------------------------------------------------
 
     def restart(self, *, empty: bool = False) -> None:
         """Start it again on the same port, with its data or with none, and wait until it answers."""
@@ -220,47 +183,9 @@ class RedisServer:
             elif path.suffix != ".conf":
                 path.unlink()
 
-    def pause(self) -> None:
-        """SIGSTOP: its connections stay open and nothing is answered."""
-        assert self._process is not None
-        pause(self._process)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.signal(signal.SIGCONT)
-
-    # -- the process and its files ----------------------------------------------------------------
-
-    def alive(self) -> bool:
-        return self._process is not None and self._process.alive()
-
     @property
     def process(self) -> Guarded | None:
         return self._process
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def data_folder(self) -> Path:
-        return self.folder / self.name
-
-    def log_text(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def kept(self) -> list[Path]:
-        """What tells of a failure: the log and what the server was told."""
-        return [file for file in (self._log, self._configuration) if file.exists()]
-
-    @property
-    def _log(self) -> Path:
-        return self.folder / f"{self.name}.log"
-
-    @property
-    def _configuration(self) -> Path:
-        return self.folder / f"{self.name}.conf"
 
 
 def end_servers(servers: Iterable[RedisServer]) -> None:

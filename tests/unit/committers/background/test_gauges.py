@@ -26,6 +26,6 @@ def test_how_far_each_store_is_behind_is_told_while_somebody_observes(place):
 
 
 def test_a_store_is_asked_how_it_stands_only_while_somebody_observes(place, monkeypatch):
-    monkeypatch.setattr(events, "_observers", ())  # metrics that another test exported go on observing
+    monkeypatch.setattr(events, "observers", ())  # metrics that another test exported go on observing
     driver = driver_at(place)  # its store is not even made
     report_gauges(Labels("n", "a"), driver.store, [], 2)

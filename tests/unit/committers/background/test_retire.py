@@ -9,7 +9,7 @@ from support.places import opened
 from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.committers.background.worker import Background
-from tidegate.committers.steps.decided_versions import decided_versions
+from tidegate.committers.steps.decided_versions import RetirementBacklog, decided_versions
 from tidegate.committers.steps.retire import LOOK_AT_ONCE, _drop_expired, kept_by, retire_up_to
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
@@ -420,3 +420,27 @@ def test_a_stop_while_what_was_announced_is_dropped_again_says_that_it_was_not(p
     driver.store.announce(2, max_lease_s=0.0, max_layers=10)
     assert retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: True) == 0
     assert retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False) == 3
+
+
+def test_retirement_far_behind_reads_the_log_once(writer, monkeypatch):
+    """Versions that the fold no longer keeps are kept until they are dropped, not read again for each."""
+    monkeypatch.setattr(fold, "RECENT_MAX", 3)
+    reads = []
+    decisions = type(writer.driver.log).decisions
+
+    def counted(log, position=0):
+        reads.append(position)
+        return decisions(log, position)
+
+    backlog, options = RetirementBacklog(writer.driver.log), Options(key_groups=2, keep_versions=8)
+    write(writer, 10)
+    driver, dropped = writer.driver, 0
+    monkeypatch.setattr(type(writer.driver.log), "decisions", counted)
+    for _ in range(12):
+        write(writer)
+        reads.clear()
+        dropped = retire_up_to(
+            driver.log, driver.store, driver.folded, options, lambda: False, dropped, backlog=backlog
+        )
+        assert horizon(writer) == dropped == driver.last_decided - 7
+        assert reads == [] or dropped == 4, "the log was read for one more version"

@@ -5,41 +5,11 @@ import os
 
 import pytest
 
+from support.file_log import HEADER, RECORDS, contents, log, path, positions, reopened
 from tidegate.errors import CorruptError, WalGapError
 from tidegate.wal.file import format as file_format
-from tidegate.wal.file.log import FileLog
 
-HEADER = file_format.HEADER_BYTES
-RECORDS = [b"alpha", b"", b"gamma, the last"]
-
-
-@pytest.fixture
-def log(tmp_path):
-    log = FileLog(tmp_path, "n")
-    log.create()
-    return log
-
-
-@pytest.fixture
-def path(log):
-    return log.folder / "decisions.log"
-
-
-@pytest.fixture
-def positions(log):
-    """Three records are there; their positions and the end."""
-    given = [log.append_decision(record) for record in RECORDS]
-    return [appended.position for appended in given] + [given[-1].next_position]
-
-
-def reopened(log):
-    return FileLog(log.folder.parent, log.folder.name)
-
-
-def contents(log):
-    return [entry.content for entry in log.decisions()]
-
-
+__all__ = ["log", "path", "positions"]  # fixtures
 # -- torn tails ---------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.clocks import HandClock
+from support.file_log import HEADER, RECORDS, contents, log, path, positions, reopened
 from tidegate.base.clock import Clock
 from tidegate.errors import (
     ConfigError,
@@ -23,39 +24,11 @@ from tidegate.errors import (
 from tidegate.wal.file import format as file_format
 from tidegate.wal.file.log import FileLog
 
-HEADER = file_format.HEADER_BYTES
-RECORDS = [b"alpha", b"", b"gamma, the last"]
-
-
-@pytest.fixture
-def log(tmp_path):
-    log = FileLog(tmp_path, "n")
-    log.create()
-    return log
-
-
-@pytest.fixture
-def path(log):
-    return log.folder / "decisions.log"
-
-
-@pytest.fixture
-def positions(log):
-    """Three records are there; their positions and the end."""
-    given = [log.append_decision(record) for record in RECORDS]
-    return [appended.position for appended in given] + [given[-1].next_position]
-
-
-def reopened(log):
-    return FileLog(log.folder.parent, log.folder.name)
+__all__ = ["log", "path", "positions"]  # fixtures
 
 
 def opened(fd):
     return Path(f"/proc/self/fd/{fd}").readlink()
-
-
-def contents(log):
-    return [entry.content for entry in log.decisions()]
 
 
 # -- the file's bytes -------------------------------------------------------------------------

@@ -8,37 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from support.file_log import HEADER, contents, log, path, reopened
 from tidegate.errors import CorruptError, WalGapError, WalUnavailableError
 from tidegate.wal.file import format as file_format
-from tidegate.wal.file.log import MTIME_US, FileLog
+from tidegate.wal.file.log import MTIME_US
 
-HEADER = file_format.HEADER_BYTES
+__all__ = ["log", "path"]  # fixtures
 RECORDS = [b"alpha", b"beta", b"gamma, the last"]
-
-
-@pytest.fixture
-def log(tmp_path):
-    log = FileLog(tmp_path, "n")
-    log.create()
-    return log
-
-
-@pytest.fixture
-def path(log):
-    return log.folder / "decisions.log"
 
 
 @pytest.fixture
 def positions(log):
     return [log.append_decision(record).position for record in RECORDS]
-
-
-def reopened(log):
-    return FileLog(log.folder.parent, log.folder.name)
-
-
-def contents(log):
-    return [entry.content for entry in log.decisions()]
 
 
 def calls_of(monkeypatch):

@@ -57,7 +57,7 @@ from tidegate.errors import (
     WalGapError,
 )
 from tidegate.sinks.records import CatalogEntry
-from tidegate.sinks.redis.namespace import headers
+from tidegate.sinks.redis.seals import headers
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.store.harness import chunks_of
 from tidegate.wal.memory_log import forget

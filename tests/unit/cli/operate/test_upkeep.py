@@ -7,12 +7,11 @@ import shutil
 import sqlite3
 
 import pytest
-from typer.testing import CliRunner
 
+from support.cli import done, refused, run
 from support.places import silence_writer
 from tidegate.base import files
 from tidegate.base.clock import Clock
-from tidegate.cli import app
 from tidegate.cli.inspect import doctor, doctor_disks
 from tidegate.errors import StoreUnavailableError, WalGapError
 from tidegate.options import Options
@@ -45,23 +44,6 @@ def options_for(root, namespace="flights"):
 
 def readers_only(options):
     return [option for option in options if not option.startswith("--wal")]
-
-
-def run(*arguments, typed=None):
-    return CliRunner().invoke(app, [str(one) for one in arguments], prog_name="tidegate", input=typed)
-
-
-def done(*arguments):
-    result = run(*arguments)
-    assert (result.exit_code, result.stderr) == (0, ""), result.output
-    return result.stdout
-
-
-def refused(code, *arguments):
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (code, ""), result.output
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-    return result.stderr
 
 
 def in_shards(root, statement):

@@ -6,11 +6,10 @@ import shutil
 import sqlite3
 
 import pytest
-from typer.testing import CliRunner
 
+from support.cli import ended, run
 from support.places import silence_writer, stored_rows
 from tidegate.base import failpoints
-from tidegate.cli import app
 from tidegate.cli.core.options import split_stores
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import LINEAGE, write_flights
@@ -24,14 +23,8 @@ def environment(monkeypatch):
     failpoints.arm(None)
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(one) for one in arguments], prog_name="tidegate")
-
-
 def done(*arguments):
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    return ended(0, *arguments).stdout
 
 
 def done_json(*arguments):
@@ -39,9 +32,7 @@ def done_json(*arguments):
 
 
 def refused(code, *arguments):
-    result = run(*arguments)
-    assert result.exit_code == code, result.output
-    return result.stderr
+    return ended(code, *arguments).stderr
 
 
 class Place:

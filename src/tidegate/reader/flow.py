@@ -1,0 +1,342 @@
+"""The control flow of gates and snapshots, written once for threads and for event loops.
+
+``reader/gate.py`` runs it in threads, ``aio/gate.py`` on an event loop. ``reader/table.py`` has ``Steps``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from tidegate.base import forks
+from tidegate.base.clock import Clock
+from tidegate.base.deadline import one_call
+from tidegate.base.source_offsets import Offsets
+from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError
+from tidegate.observe import events
+from tidegate.reader import rules
+from tidegate.reader.leases import ActiveLease, LeaseKeeper
+from tidegate.reader.rules import TRIES, VersionInfo
+from tidegate.reader.table import Result, Steps, TableReader, TableView, no_schema, view_of
+from tidegate.sinks.capabilities import SupportsReadWithPointer
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.wal.record import TableSchema
+
+UNOBSERVED = contextlib.nullcontext()
+VIEWS_MAX = 1_000
+"""The number of tables at a version whose views a gate remembers."""
+
+
+def is_of(entry: CatalogEntry, pointer: Pointer) -> bool:
+    """Whether this is the catalog's entry of the pointer's version."""
+    return entry.version == pointer.visible and entry.digest == pointer.digest
+
+
+class Reader:
+    """The parts that a gate and its snapshots share: the store, and its unchanging records.
+
+    ``reads_with_pointer``: the store reads rows and the pointer in one round trip.
+    """
+
+    store_with_pointer: ClassVar[type] = SupportsReadWithPointer
+    keeper: ClassVar[type] = LeaseKeeper
+
+    def __init__(self, store: Any, identity: Identity, clock: Clock) -> None:
+        self.store = store
+        self.identity = identity
+        self.clock = clock
+        self.leases = self.keeper(store, clock)
+        self.reads_with_pointer = isinstance(store, self.store_with_pointer)
+        self.closed = False
+        self._schemas: dict[str, TableSchema] = {}
+        self._views: dict[tuple[int, str, str], TableView] = {}  # by version, digest and table
+
+    def check_open(self) -> None:
+        """Refuse reads after the gate was closed. Raises: ConfigError."""
+        if self.closed:
+            raise rules.gate_closed(self.store.where)
+
+    def sleep(self, seconds: float) -> Any:
+        """Pause between two polls."""
+        return self.clock.sleep(seconds)
+
+    def entry(self, version: int) -> Steps[CatalogEntry]:
+        """Read the catalog's entry of a visible version.
+
+        Raises: SnapshotExpiredError: it was retired by now. VersionRegressedError: the store lost it by now.
+        """
+        for _ in range(rules.LOOKS):
+            for entry in (yield self.store.catalog(version, version)):
+                return entry  # type: ignore[no-any-return]
+            rules.check_there(self.store.where, version, (yield self.store.pointer()))
+        raise rules.no_entry(self.store.where, version)
+
+    def table(
+        self, entry: CatalogEntry, table: str, check: Callable[[], None], *, optimistic: bool = False
+    ) -> Steps[TableReader]:
+        """Return the reader of a table at the entry's version.
+
+        Raises: ConfigError: the table does not exist; it names those that do. VersionRegressedError: the
+        store lost the version by now.
+        """
+        known = entry.version, entry.digest, table
+        view = self._views.get(known)
+        if view is None:
+            view = yield from self._view_of(entry, table)
+            if len(self._views) >= VIEWS_MAX:
+                self._views = {}
+            self._views[known] = view
+        return TableReader(self.store, view, check, optimistic=optimistic)
+
+    def _view_of(self, entry: CatalogEntry, table: str) -> Steps[TableView]:
+        where = self.store.where
+        view = view_of(where, self.identity, entry, table, self._schemas)
+        if view is None:
+            self._schemas = yield self.store.schemas()
+            view = view_of(where, self.identity, entry, table, self._schemas)
+        if view is None:
+            rules.check_there(where, entry.version, (yield self.store.pointer()))
+            raise no_schema(where, entry.version, table, entry.tables[table].schema_id)
+        return view
+
+
+class GateFlow:
+    """A client of one namespace. It remembers the newest pointer that it has seen, and its entry (I9)."""
+
+    snapshot_class: ClassVar[type[SnapshotFlow]]
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._lock = forks.Lock()
+        self._seen = Pointer()
+        self._entry: CatalogEntry | None = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace's name."""
+        return self._reader.identity.name
+
+    @property
+    def key_groups(self) -> int:
+        """The number of key groups of the namespace."""
+        return self._reader.identity.key_groups
+
+    @property
+    def seen(self) -> Pointer:
+        """The newest pointer that was seen, for ``AliasFlow``."""
+        return self._seen
+
+    def remember(self, seen: Pointer) -> None:
+        """Set the pointer that an earlier gate to this namespace has seen, for ``AliasFlow`` (I9)."""
+        self._seen = seen
+
+    def __repr__(self) -> str:
+        return f"<Gate to {self._reader.store.where}>"
+
+    # -- reads of tables at the newest version ----------------------------------------------------------
+
+    def read(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
+        """Do one read at the newest version, for ``Table``.
+
+        The read is first done at the last seen version, together with the pointer, in one round trip. It
+        is done again if there is a newer version by now, if ``fn`` needed no rows, or if it failed: an error
+        at that version may be none at the newest, for example if a table is new.
+        """
+        reader, entry, before = self._reader, self._entry, self._seen
+        with events.Reading(self.namespace, table) if events.observers else UNOBSERVED, one_call():
+            if entry is not None and reader.reads_with_pointer and is_of(entry, before):
+                with contextlib.suppress(SnapshotExpiredError, ConfigError, BadRecordError):
+                    rows = yield from reader.table(entry, table, reader.check_open, optimistic=True)
+                    answer = yield from fn(rows, *args)
+                    if rows.pointer is not None and is_of(entry, self._newest(before, rows.pointer)):
+                        return answer
+            newest: Result = yield from self._retry(self._read_newest, table, fn, *args)
+            return newest
+
+    def _read_newest(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
+        pointer = yield from self._read_pointer()
+        if not pointer.visible:
+            raise rules.no_version_yet(self.namespace)
+        entry = yield from self._entry_of(pointer)
+        rows = yield from self._reader.table(entry, table, self._reader.check_open)
+        return (yield from fn(rows, *args))
+
+    def _retry(self, steps: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
+        """Repeat steps if the newest version was retired between the pointer and the rows (T28)."""
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(SnapshotExpiredError):
+                return (yield from steps(*args))
+        return (yield from steps(*args))
+
+    # -- versions ---------------------------------------------------------------------------------------
+
+    def _read_pointer(self) -> Steps[Pointer]:
+        """Read the store's pointer, never older than the one that this gate has seen (I9).
+
+        It is compared with the pointer seen before the request: another thread may see a newer
+        one while this one waits for its answer.
+        """
+        self._reader.check_open()
+        before = self._seen
+        with one_call():
+            pointer = yield self._reader.store.pointer()
+        return self._newest(before, pointer)
+
+    def _newest(self, before: Pointer, pointer: Pointer) -> Pointer:
+        """Check the pointer, and remember it if it is newer than the one seen."""
+        if pointer.visible == before.visible and pointer.digest == before.digest:
+            return pointer
+        rules.check_seen(self._reader.store.where, before, pointer)
+        with self._lock:
+            if pointer.visible > self._seen.visible:
+                self._seen = pointer
+                events.seen(self.namespace, pointer.visible)
+        return pointer
+
+    def _entry_of(self, pointer: Pointer) -> Steps[CatalogEntry]:
+        entry = self._entry
+        if entry is None or not is_of(entry, pointer):
+            entry = yield from self._reader.entry(pointer.visible)
+            rules.check_entry(self._reader.store.where, entry, pointer)
+            self._entry = entry
+        return entry
+
+    def version_steps(self) -> Steps[int]:
+        return (yield from self._read_pointer()).visible
+
+    def tables_steps(self) -> Steps[list[str]]:
+        with one_call():
+            pointer = yield from self._read_pointer()
+            return sorted((yield from self._entry_of(pointer)).tables) if pointer.visible else []
+
+    def history_steps(self, limit: int | None) -> Steps[list[VersionInfo]]:
+        if limit is not None:
+            rules.check_whole_number("limit", limit)
+        with one_call():
+            visible = yield from self.version_steps()
+            entries = yield self._reader.store.catalog(rules.oldest_of(limit, visible), visible)
+        return [rules.info_of(entry) for entry in entries]
+
+    # -- snapshots --------------------------------------------------------------------------------------
+
+    def snapshot_steps(
+        self, version: int | None, as_of: datetime.datetime | None, lease_s: float
+    ) -> Steps[Any]:
+        rules.check_snapshot(version, as_of, lease_s)
+        with one_call():
+            if as_of is not None:
+                entries = yield self._reader.store.catalog(0, (yield from self.version_steps()))
+                version = rules.version_as_of(entries, as_of, self.namespace)
+            if version is None:
+                return (yield from self._retry(self._pin_newest, lease_s))
+            rules.check_is_visible(version, (yield from self.version_steps()), self.namespace)
+            return (yield from self._pin(version, lease_s))
+
+    def _pin_newest(self, lease_s: float) -> Steps[SnapshotFlow]:
+        version = rules.newest_of((yield from self._read_pointer()), self.namespace)
+        return (yield from self._pin(version, lease_s))
+
+    def _pin(self, version: int, lease_s: float) -> Steps[SnapshotFlow]:
+        """Take a snapshot of the version.
+
+        The lease is first, then the horizon is read: a store without one atomic step for both announces the
+        horizon before it reads the leases.
+        """
+        reader = self._reader
+        lease = yield reader.leases.take(version, lease_s)
+        try:
+            rules.check_kept(reader.store.where, version, (yield from self._read_pointer()).horizon)
+            entry = (yield from reader.entry(version)) if version else None
+            return self.snapshot_class(reader, entry, lease)
+        except BaseException:
+            yield reader.leases.give_back(lease)
+            raise
+
+    # -- waiting ----------------------------------------------------------------------------------------
+
+    def wait_steps(self, version: int | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
+        wanted = rules.awaited(version, offsets, timeout)
+        clock = self._reader.clock
+        end, pause = clock.monotonic() + float(timeout), 0.0
+        while True:
+            visible, is_visible = yield from self._is_visible(wanted)
+            if is_visible:
+                return visible
+            asked_at = clock.monotonic()
+            left = end - asked_at
+            if left <= 0:
+                raise rules.waited(wanted, timeout, visible, self.namespace)
+            notified = yield self._reader.store.await_newer(visible, left)
+            pause = rules.pause_of(pause, clock.monotonic() - asked_at, notified=notified)
+            if pause:
+                yield self._reader.sleep(min(pause, left))
+
+    def _is_visible(self, wanted: rules.Awaited) -> Steps[tuple[int, bool]]:
+        """Read the visible version, and whether it is, or contains, the awaited one."""
+        with one_call():
+            visible = yield from self.version_steps()
+            if isinstance(wanted, int):
+                return visible, visible >= wanted
+            entries = yield self._reader.store.catalog(*rules.offsets_stand_in(visible))
+            return visible, rules.have_passed(entries, wanted)
+
+
+class SnapshotFlow:
+    """One version for all reads, pinned by a lease."""
+
+    def __init__(self, reader: Reader, entry: CatalogEntry | None, lease: ActiveLease) -> None:
+        self.version = lease.lease.version
+        self._reader = reader
+        self._entry = entry
+        self._lease = lease
+        self._closed = False
+
+    @property
+    def namespace(self) -> str:
+        """The snapshot's namespace; for an alias, its target when the snapshot was taken."""
+        return self._reader.identity.name
+
+    @property
+    def closed(self) -> bool:
+        """Whether the snapshot was closed."""
+        return self._closed
+
+    @property
+    def decided_at(self) -> datetime.datetime | None:
+        """The time of the version's decision (UTC); None for version 0."""
+        return None if self._entry is None else rules.moment(self._entry.decided_at_us)
+
+    def tables(self) -> list[str]:
+        """List the names of the tables at this version."""
+        return [] if self._entry is None else sorted(self._entry.tables)
+
+    def __repr__(self) -> str:
+        return f"<Snapshot of version {self.version}, {self._reader.store.where}>"
+
+    def read(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
+        """Do one read at this version, for ``Table``."""
+        with events.Reading(self.namespace, table) if events.observers else UNOBSERVED, one_call():
+            rows = yield from self._table(table)
+            return (yield from fn(rows, *args))
+
+    def _table(self, table: str) -> Steps[TableReader]:
+        self._check()
+        return self._reader.table(self._entry_here(), table, self._check)
+
+    def _entry_here(self) -> CatalogEntry:
+        if self._entry is None:
+            raise rules.no_version_yet(self.namespace)
+        return self._entry
+
+    def _check(self) -> None:
+        self._reader.check_open()
+        if self._closed:
+            raise rules.snapshot_closed(self.version)
+        self._lease.check(self._reader.clock)
+
+    def _close(self) -> Steps[None]:
+        if not self._closed:
+            self._closed = True
+            yield self._reader.leases.give_back(self._lease)

@@ -1,0 +1,360 @@
+"""A table as a reader sees it: ``Table`` and ``Scan`` of users, their reads, keys and values.
+
+A read's control flow is written once, as a generator, for threads and for an event loop: see ``Steps``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from tidegate.base.deadline import one_call
+from tidegate.errors import BadRecordError, ConfigError, CorruptError
+from tidegate.keys.groups import encode_key
+from tidegate.reader.rules import keys_of
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.reads import shown_bytes
+from tidegate.values.decode import Value, Values, described, values_of
+from tidegate.wal.record import TableSchema
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Result = TypeVar("Result")
+
+Steps: TypeAlias = Generator[Any, Any, Result]
+"""A control flow for threads and event loops: ``reply = yield store.pointer()`` is one call of the store.
+
+In a thread the expression after ``yield`` is the reply already, and ``run`` sends it back. On an event loop
+it is a coroutine, and ``run_async`` awaits it. An error of the call is raised at the ``yield`` in both.
+"""
+
+CALL_KEYS = 100_000
+"""The most keys that are read within one deadline; more are read in parts, each with its own."""
+
+
+def run(steps: Steps[Result]) -> Result:
+    """Run the steps in this thread."""
+    reply = None
+    try:
+        while True:
+            reply = steps.send(reply)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
+
+async def run_async(steps: Steps[Result]) -> Result:
+    """Run the steps in this task."""
+    try:
+        call = steps.send(None)
+        while True:
+            try:
+                reply = await call
+            except BaseException as error:  # noqa: BLE001 - the steps handle it, cancellation too
+                call = steps.throw(error)
+            else:
+                call = steps.send(reply)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
+
+# -- the table of users, in threads -----------------------------------------------------------------
+
+
+class Source(Protocol):
+    """The source of a table's reads: a gate (the newest version at each read) or a snapshot."""
+
+    def read(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
+        """Do one read: ``fn`` with the table's reader and ``args``."""
+        ...
+
+    def pin(self, table: str) -> AbstractContextManager[TableReader]:
+        """Give the table's reader at one version, which is pinned within the context."""
+        ...
+
+
+class Table:
+    """One table, read at its gate's newest version or at its snapshot's. Thread-safe.
+
+    A key is the key column's value, or a tuple of them for a key of several columns.
+    """
+
+    def __init__(self, source: Source, name: str) -> None:
+        self.name = name
+        self._source = source
+
+    def get(self, key: Any) -> Value | None:
+        """Read the key's value, None when it is absent.
+
+        Raises: BadRecordError: the key is not of the table's type. ConfigError: there is no such table.
+        SnapshotExpiredError: the snapshot's version is no longer pinned. StoreUnavailableError: no answer
+        within the store's ``timeout_s``, for all requests of the call together.
+        """
+        return run(self._source.read(self.name, TableReader.get, key))
+
+    def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
+        """Read the values of these keys, all at one version, by key, without absent keys.
+
+        More than 100,000 keys are read in parts, each with a deadline of its own. Raises: as ``get``;
+        ConfigError also for one key instead of several.
+        """
+        return run(self._source.read(self.name, TableReader.get_many, keys_of(keys)))
+
+    def scan(self) -> Scan:
+        """Read all rows, at one version: an iterator of (key, value), also with ``.to_arrow()``.
+
+        Each page of rows has a deadline of its own, and so has the lease on the version. Raises: as ``get``,
+        when rows are fetched.
+        """
+        return Scan(self._source, self.name)
+
+    def schema(self) -> TableSchema:
+        """Read the names and Spark types of the key's and the value's columns at the version read."""
+        return run(self._source.read(self.name, TableReader.schema))
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name} of {self._source!r}>"
+
+
+class Scan(Iterator[tuple[Any, Value]]):
+    """All rows of a table at one version, as (key, value), in no particular order.
+
+    Rows are fetched on demand. It pins its version until the last row was returned,
+    or until ``close``; it is a context manager, too. One thread at a time.
+    """
+
+    def __init__(self, source: Source, table: str) -> None:
+        self._source, self._table = source, table
+        self._exit = contextlib.ExitStack()
+        self._reader: TableReader | None = None
+        self._rows: Iterator[tuple[Any, Value]] = iter(())
+        self._closed = False
+
+    def _start(self) -> TableReader:
+        if self._reader is None:
+            with one_call():
+                self._reader = self._exit.enter_context(self._source.pin(self._table))
+            self._rows = self._reader.rows()
+        return self._reader
+
+    def __next__(self) -> tuple[Any, Value]:
+        if self._closed:
+            raise StopIteration
+        self._start()
+        try:
+            return next(self._rows)
+        except BaseException:
+            self.close()
+            raise
+
+    def to_arrow(self) -> Any:
+        """Return the remaining rows as a ``pyarrow.Table`` of key and value columns."""
+        try:
+            return self._start().view.values.to_arrow(self)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Release the version; no more rows are returned. Repeatable."""
+        self._closed = True
+        self._rows = iter(())
+        self._exit.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# -- a table at one version -----------------------------------------------------------------------
+
+
+class TableReader:
+    """One table at one version in a store, of threads or of an event loop.
+
+    ``check`` raises when it may no longer read. ``optimistic``: its first read of rows reads the store's
+    ``pointer``, too, in the same round trip.
+    """
+
+    __slots__ = ("check", "optimistic", "pointer", "store", "view")
+
+    def __init__(
+        self, store: Any, view: TableView, check: Callable[[], None], *, optimistic: bool = False
+    ) -> None:
+        self.store, self.view, self.check, self.optimistic = store, view, check, optimistic
+        self.pointer: Pointer | None = None
+
+    def get(self, key: Any) -> Steps[Value | None]:
+        """Read one key's value, None when it is absent."""
+        view = self.view
+        encoded = view.encode(key)
+        self.check()
+        if self.optimistic:
+            content, self.pointer = yield self.store.get_with_pointer(
+                view.name, encoded, view.version, view.start, view.at_us
+            )
+        else:
+            content = yield self.store.get(view.name, encoded, view.version, view.start, view.at_us)
+        return None if content is None else view.decode(encoded, content)
+
+    def get_many(self, keys: Iterable[Any]) -> Steps[dict[Any, Value]]:
+        """Read values by key, without absent ones."""
+        view = self.view
+        by_bytes = view.encode_all(keys)
+        if not by_bytes:
+            return {}
+        values: dict[Any, Value] = {}
+        for part in view.parts(by_bytes):
+            self.check()
+            with one_call(anew=part is not by_bytes):  # each of several parts has its own deadline
+                contents = yield from self._contents(list(part))
+            values |= view.decode_all(part, contents)
+        return values
+
+    def _contents(self, keys: list[bytes]) -> Steps[Any]:
+        view = self.view
+        if not self.optimistic or self.pointer is not None:
+            return (yield self.store.get_many(view.name, keys, view.version, view.start, view.at_us))
+        contents, self.pointer = yield self.store.get_many_with_pointer(
+            view.name, keys, view.version, view.start, view.at_us
+        )
+        return contents
+
+    def schema(self) -> Steps[TableSchema]:
+        """Return the table's schema; no row is read."""
+        yield from ()
+        return self.view.values.schema
+
+    def rows(self) -> Iterator[tuple[Any, Value]]:
+        """Yield all live rows, decoded, one key group after the other. In threads."""
+        view = self.view
+        for group in range(view.key_groups):
+            self.check()
+            for batch in self.store.scan(view.name, group, view.version, view.start, view.at_us):
+                self.check()
+                yield from view.rows(batch)
+
+
+class TableView(NamedTuple):
+    """The encoding of the keys and rows of one table at one version.
+
+    ``at_us`` is the time of the version's decision: a row that has expired by then is absent at this version,
+    at every later read.
+    """
+
+    where: str
+    name: str
+    version: int
+    start: int
+    at_us: int
+    key_groups: int
+    values: Values
+
+    def encode(self, key: Any) -> bytes:
+        """Encode the key. Raises: BadRecordError, with the table and its key's columns."""
+        types = self.values.key_types
+        single = len(types) == 1
+        if not single and not isinstance(key, tuple | list):
+            raise BadRecordError(f"table {self.name}: {key!r} is no key here; {self._expected()}")
+        try:
+            return encode_key((key,) if single else key, types)
+        except (BadRecordError, UnicodeEncodeError) as error:
+            raise BadRecordError(f"table {self.name}: {error}; {self._expected()}") from None
+
+    def _expected(self) -> str:
+        columns = self.values.schema.key
+        if len(columns) == 1:
+            return f"a key is one value ({described(columns)})"
+        return f"a key is a tuple of {len(columns)} values ({described(columns)})"
+
+    def encode_all(self, keys: Iterable[Any]) -> dict[bytes, Any]:
+        """Map the encoded keys to the keys."""
+        return {self.encode(key): hashable(key) for key in keys}
+
+    def parts(self, keys: dict[bytes, Any]) -> Iterator[dict[bytes, Any]]:
+        """Yield the keys in parts of at most ``CALL_KEYS``, which share one deadline."""
+        if len(keys) <= CALL_KEYS:
+            yield keys
+            return
+        pairs = list(keys.items())
+        for start in range(0, len(pairs), CALL_KEYS):
+            yield dict(pairs[start : start + CALL_KEYS])
+
+    def decode_all(self, keys: Mapping[bytes, Any], contents: Any) -> dict[Any, Value]:
+        """Decode the store's answer to values by key, without absent ones."""
+        return {
+            key: self.decode(encoded, content)
+            for (encoded, key), content in zip(keys.items(), contents.to_pylist(), strict=True)
+            if content is not None
+        }
+
+    def rows(self, batch: Any) -> Iterable[tuple[Any, Value]]:
+        """Yield the rows of one record batch, decoded one by one."""
+        keys, contents = (batch.column(name).to_pylist() for name in ("key", "value"))
+        for key, content in zip(keys, contents, strict=True):
+            yield self._key(key), self.decode(key, content)
+
+    def _key(self, key: bytes) -> Any:
+        try:
+            return self.values.decode_key(key)
+        except CorruptError as error:
+            raise CorruptError(f"{self.where}, table {self.name}: {error}") from error
+
+    def decode(self, key: bytes, content: bytes) -> Value:
+        """Decode a value. Raises: CorruptError, with the table and the key."""
+        try:
+            return self.values.decode(content)
+        except CorruptError as error:
+            raise CorruptError(f"{self.where}, table {self.name}, key {shown_bytes(key)}: {error}") from error
+
+
+FROM_A_COPY = "restore the store from a copy, or start a new namespace"
+
+
+def view_of(
+    where: str, identity: Identity, entry: CatalogEntry, table: str, schemas: Mapping[str, TableSchema]
+) -> TableView | None:
+    """Build the view of a table at the entry's version; None: its schema is not among these.
+
+    Raises: ConfigError: the table does not exist; it names those that do.
+    """
+    if table not in entry.tables:
+        existing = ", ".join(sorted(entry.tables)) or "none"
+        raise ConfigError(
+            f"there is no table {table!r} at version {entry.version} of namespace {identity.name};"
+            f" the tables there are: {existing}"
+        )
+    start, schema_id = entry.tables[table].start, entry.tables[table].schema_id
+    schema = schemas.get(schema_id)
+    if schema is None:
+        return None
+    if not schema.key:
+        raise CorruptError(f"{where}, table {table}: schema {schema_id} has no key column: {FROM_A_COPY}")
+    try:
+        values = values_of(schema)
+    except ConfigError as error:
+        raise ConfigError(f"{where}, table {table}, schema {schema_id}: {error}") from None
+    return TableView(where, table, entry.version, start, entry.decided_at_us, identity.key_groups, values)
+
+
+def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptError:
+    """Build the error for a table whose schema is missing in a store that has the version."""
+    return CorruptError(
+        f"{where}: schema {schema_id} of table {table} at version {version} is missing: {FROM_A_COPY}"
+    )
+
+
+def hashable(key: Any) -> Any:
+    """Convert a key to its form in an answer's dict."""
+    if isinstance(key, list | tuple):
+        try:
+            hash(whole := tuple(key))
+        except (TypeError, ValueError):  # a part is a bytearray, or a view of one
+            return tuple(map(hashable, key))
+        return whole
+    return bytes(key) if isinstance(key, bytearray | memoryview) else key
