@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tidegate.base.source_offsets import offsets_in
@@ -160,19 +161,47 @@ WORDS_MAX = 300
 
 
 class FailedBatch(NamedTuple):
-    """The first batch of a run that raised and has not succeeded since, and its error."""
+    """The first batch of a run that raised and has not succeeded since, and its error.
 
-    run_id: str
+    ``run_id`` None: the error was raised before the run was known. ``is_extra``: it was a further call
+    for a batch that has its version.
+    """
+
+    lineage: str
+    run_id: str | None
     batch_id: int
     why: str
+    is_extra: bool = False
+
+    def is_of(self, batch: BatchContext) -> bool:
+        """Return whether this batch may be of the same run."""
+        return self.lineage == batch.lineage and self.run_id in (None, batch.run_id)
 
 
-def first_failure(before: FailedBatch | None, batch: BatchContext, error: BaseException) -> FailedBatch:
-    """Return the failure to remember until a batch succeeds."""
-    if before is not None and before.run_id == batch.run_id:
+def first_failure(
+    before: FailedBatch | None,
+    rows: DataFrame,
+    batch_id: int,
+    run_id: str | None,
+    error: BaseException,
+    *,
+    is_extra: bool = False,
+) -> FailedBatch | None:
+    """Return the failure to remember until a batch succeeds. None: this was no batch of a query."""
+    try:
+        lineage = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+    except (AttributeError, PySparkException, Py4JError, OSError):
+        lineage = None if before is None else before.lineage
+    if lineage is None:
         return before
+    if (
+        before is not None
+        and before.lineage == lineage
+        and (run_id is None or before.run_id in (None, run_id))
+    ):
+        return before._replace(run_id=run_id)
     words = f"{type(error).__name__}: {error}".partition("\n")[0]
-    return FailedBatch(batch.run_id, batch.batch_id, words[:WORDS_MAX])
+    return FailedBatch(lineage, run_id, batch_id, words[:WORDS_MAX], is_extra)
 
 
 def refuse_after_swallowed_error(before: FailedBatch | None, batch: BatchContext, state: Folded) -> None:
@@ -181,8 +210,15 @@ def refuse_after_swallowed_error(before: FailedBatch | None, batch: BatchContext
     Spark repeats a batch only when its function raised. The check is only within a run: an operator who
     starts the query again has seen the error. Raises: ConfigError.
     """
-    if before is None or before.run_id != batch.run_id or batch.batch_id <= before.batch_id:
+    if before is None or not before.is_of(batch) or batch.batch_id <= before.batch_id:
         return
+    if before.is_extra:
+        raise ConfigError(
+            f"the function of foreachBatch called this sink for batch {before.batch_id} again, and the rows"
+            f" of that call are not in the store ({before.why}), but the function swallowed the error: let"
+            f" the sink's errors through. Started again, the query continues with batch {batch.batch_id};"
+            " rows of that call that are wanted can be written by sink.load"
+        )
     if state.last_batch is not None and state.last_batch >= (state.generation, before.batch_id):
         return  # its outcome was unknown, and it was decided
     raise ConfigError(

@@ -31,7 +31,7 @@ class SinkLock:
         self._whose: threading.Thread | None = None
 
     def __enter__(self) -> None:
-        if self._whose is threading.current_thread():
+        if self.is_mine():
             raise ConfigError(f"this sink is in the middle of a batch or a load: {WITHIN}")
         if not self._lock.acquire(timeout=WARN_AFTER_S):
             logger.warning("%s for %g s; at most for %g s in all", self._waiting(), WARN_AFTER_S, WAIT_MAX_S)
@@ -40,6 +40,10 @@ class SinkLock:
                     f"{self._waiting()} for {WAIT_MAX_S:g} s, which may wait for this one: {WITHIN}"
                 )
         self._whose = threading.current_thread()
+
+    def is_mine(self) -> bool:
+        """Return whether this thread has the lock."""
+        return self._whose is threading.current_thread()
 
     def _waiting(self) -> str:
         holder = self._whose

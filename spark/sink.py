@@ -292,24 +292,35 @@ class VersionedSink:
     # -- one batch ------------------------------------------------------------------------------
 
     def _run(self, batch_df: DataFrame, batch_id: int, write: Write) -> None:
-        with self._lock:
-            batch = batch_context(batch_df, batch_id)
-            if self._done == (batch.run_id, batch_id):
-                msg = (
-                    f"batch {batch_id} has its version already: one transaction per batch; write all"
-                    " tables in one sink.each(write), or use a second namespace"
+        with contextlib.ExitStack() as turn:
+            run_id, is_extra = None, self._lock.is_mine()
+            try:
+                turn.enter_context(self._lock)
+                batch = batch_context(batch_df, batch_id)
+                run_id = batch.run_id
+                if is_extra := self._done == (run_id, batch_id):
+                    msg = (
+                        f"batch {batch_id} has its version already: one transaction per batch; write all"
+                        " tables in one sink.each(write), or use a second namespace"
+                    )
+                    raise ConfigError(msg)
+            except BaseException as error:
+                self._failed = first_failure(
+                    self._failed, batch_df, batch_id, run_id, error, is_extra=is_extra
                 )
-                raise ConfigError(msg)
+                raise
             try:
                 fact = self._commit(batch_df, batch, write)
             except BaseException as error:
-                self._failed = first_failure(self._failed, batch, error)
+                self._failed = first_failure(self._failed, batch_df, batch_id, run_id, error)
                 self._reporter.failed(batch_id, error)
                 self._release()  # open again, and recover, before anything else is written
                 if (stop := as_query_stop(error, batch_id)) is not None:
                     raise stop from None
                 raise
-            self._done, self._failed, self.last_decided = (batch.run_id, batch_id), None, fact
+            self._done, self.last_decided = (batch.run_id, batch_id), fact
+            if self._failed is not None and not (self._failed.is_extra and self._failed.batch_id == batch_id):
+                self._failed = None
             skipped = self.last_commit is None or self.last_commit.version != fact.version
             if self._options.commit != PIPELINED and skipped:
                 self.last_commit = self._reporter.skipped(fact, batch_id)

@@ -6,6 +6,7 @@ All calls of a transaction are staged together, as one Spark job, when the funct
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -81,6 +82,8 @@ class Transaction:
         self._known = dict(known)
         self._calls: list[Call] = []
         self._open = True
+        self._lock = threading.Lock()
+        """Held while a call is added: the function may make calls in threads of its own."""
 
     def upsert(
         self,
@@ -321,8 +324,9 @@ class Transaction:
 
     def close(self) -> list[Call]:
         """End the transaction; return its calls, with every table's schema known. Later calls are refused."""
-        self._open = False
-        for call in self._calls:
+        with self._lock:  # a call of another thread is in the list, or is refused
+            self._open, calls = False, list(self._calls)
+        for call in calls:
             if call.schema is None and call.table not in self._known:
                 msg = (
                     f"table {call.table} is not known: a delete needs a table that has rows; tables are"
@@ -331,7 +335,7 @@ class Transaction:
                 raise ConfigError(msg)
             known = self._known[call.table]  # a delete may precede the table's first rows
             same_key(call.kind, call.table, call.key_columns, known, names=call.schema is not None)
-        return self._calls
+        return calls
 
     @property
     def schemas(self) -> dict[str, TableSchema]:
@@ -372,19 +376,27 @@ class Transaction:
         return record(table, rows, _columns(keys), schema, key_bytes(keys), stored, order)
 
     def _add(self, call: Call, emits: Mapping[str, TableSchema] | None = None) -> None:
-        if not self._open:
-            msg = f"table {call.table}: the transaction of batch {self.batch_id} has ended"
-            raise ConfigError(msg)
-        for earlier in self._calls:
-            _check_mixing(earlier, call)
+        self._check_open(call)
         if not isinstance(call, LocalState):
             try:
                 analyse(call.rows, call.key, call.value, *call.order)
             except PySparkException as error:
                 msg = f"table {call.table}: Spark cannot make this {call.kind}'s columns: {first_line(error)}"
                 raise ConfigError(msg) from error
+        with self._lock:
+            self._check_open(call)  # the function may have returned meanwhile
+            self._append(call, emits or {})
+
+    def _check_open(self, call: Call) -> None:
+        if not self._open:
+            msg = f"table {call.table}: the transaction of batch {self.batch_id} has ended"
+            raise ConfigError(msg)
+
+    def _append(self, call: Call, emits: Mapping[str, TableSchema]) -> None:
+        for earlier in self._calls:
+            _check_mixing(earlier, call)
         writes = [(call.kind, call.table, call.key_columns, call.schema)]
-        writes += [("emit", name, schema.key, schema) for name, schema in (emits or {}).items()]
+        writes += [("emit", name, schema.key, schema) for name, schema in emits.items()]
         for kind, table, key, schema in writes:
             known = self._known.get(table)
             if known is not None:

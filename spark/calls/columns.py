@@ -237,7 +237,7 @@ def _no_time(fields: Sequence[types.StructField]) -> Column:
 
 YEARS: dict[type[types.DataType], tuple[str, str]] = {
     types.DateType: ("DATE'0001-01-01'", "DATE'+10000-01-01'"),
-    types.TimestampType: ("TIMESTAMP'0001-01-01T00:00:00Z'", "TIMESTAMP'+10000-01-01T00:00:00Z'"),
+    types.TimestampType: ("TIMESTAMP_LTZ'0001-01-01T00:00:00Z'", "TIMESTAMP_LTZ'+10000-01-01T00:00:00Z'"),
     types.TimestampNTZType: ("TIMESTAMP_NTZ'0001-01-01T00:00:00'", "TIMESTAMP_NTZ'+10000-01-01T00:00:00'"),
 }
 """The first value that Python has of each type, and the first after its last one."""

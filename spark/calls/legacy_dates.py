@@ -37,8 +37,8 @@ TYPES: dict[type[types.DataType], Days] = {
         functions.unix_date,
     ),
     types.TimestampType: Days(
-        *("TIMESTAMP'0001-01-01T00:00:00Z'", "TIMESTAMP'1582-10-05T00:00:00Z'"),
-        *("TIMESTAMP'1582-10-15T00:00:00Z'", "TIMESTAMP'+10000-01-01T00:00:00Z'"),
+        *("TIMESTAMP_LTZ'0001-01-01T00:00:00Z'", "TIMESTAMP_LTZ'1582-10-05T00:00:00Z'"),
+        *("TIMESTAMP_LTZ'1582-10-15T00:00:00Z'", "TIMESTAMP_LTZ'+10000-01-01T00:00:00Z'"),
         "microsecond",
         functions.unix_micros,
     ),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.spark.calls.columns import column, json_value
-from tidegate.spark.state.reduce import ReducedColumn
+from tidegate.spark.state.reduce import FLOATS, ReducedColumn
 from tidegate.wal.value_flags import UNUSABLE
 
 _KEY, _ORDER = "tidegate key", "tidegate order"
@@ -44,21 +44,38 @@ def _aggregate(reduced: ReducedColumn) -> Column:
     """Return the batch's own aggregate of a column, nulls skipped, named as the column."""
     source = column(reduced.name)
     # ties in the order are broken by the value, so that any replay agrees (T44)
-    ordered = functions.when(source.isNotNull(), functions.struct(functions.col(_ORDER), source))
+    by = [functions.col(_ORDER), source, *([_sign(source)] if reduced.type in FLOATS else [])]
+    ordered = functions.when(source.isNotNull(), functions.struct(*by))
+    # No cast: a type's name would have the session's meaning (``spark.sql.timestampType``).
     match reduced.reducer:
-        case "sum":
+        case "sum":  # a bigint or a double
             result = functions.try_sum(source)
         case "count":
             result = functions.count(source)
-        case "min":
-            result = functions.min(source)
-        case "max":
-            result = functions.max(source)
+        case "min" | "max" as reducer:
+            result = (functions.min if reducer == "min" else functions.max)(source)
+            if reduced.type in FLOATS:
+                result = _with_sign(reduced, result, source)
         case "first":
             result = functions.min_by(source, ordered)
         case _:
             result = functions.max_by(source, ordered)
-    return result.cast(reduced.type).alias(reduced.name)
+    return result.alias(reduced.name)
+
+
+def _sign(source: Column) -> Column:
+    """Return 0 and -0.0 as texts, null for other numbers. Spark's comparisons count the two as equal."""
+    return functions.when(source == 0, source.cast(types.StringType()))
+
+
+def _with_sign(reduced: ReducedColumn, extreme: Column, source: Column) -> Column:
+    """Return the extreme, where it is a zero the one that any replay finds: -0.0 is below 0.0."""
+    negative = _sign(source) == functions.lit("-0.0")
+    is_negative = functions.bool_or(negative) if reduced.reducer == "min" else functions.bool_and(negative)
+    # No literals: Spark's optimizer takes -0.0 and 0.0 for one, and leaves the condition out.
+    zero = functions.abs(extreme)
+    zero = functions.when(is_negative, functions.negative(zero)).otherwise(zero)
+    return functions.when(extreme == 0, zero).otherwise(extreme)
 
 
 def _overflows(reduced: ReducedColumn) -> Column:

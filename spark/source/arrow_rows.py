@@ -19,6 +19,9 @@ from tidegate.keys.columns import key_columns
 from tidegate.spark.state.reduce import TYPES, ReducedColumn, parse
 from tidegate.values.decode import SIMPLE, Values
 
+INSTANT = "timestamp_ltz"
+"""Spark's name of an instant that does not depend on ``spark.sql.timestampType``, as ``timestamp`` does."""
+
 
 def ddl_of(values: Values) -> str:
     """Return the columns of ``Values.arrow_schema`` as Spark's DDL: the key's, then the value's.
@@ -37,7 +40,8 @@ def _ddl(kind: Any) -> str:
         return f"map<{_ddl(kind.key_type)}, {_ddl(kind.item_type)}>"
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
-    return next(name for name, simple in SIMPLE.items() if simple.arrow == kind)
+    name = next(name for name, simple in SIMPLE.items() if simple.arrow == kind)
+    return INSTANT if name == "timestamp" else name
 
 
 def _quoted(name: str) -> str:

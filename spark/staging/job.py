@@ -43,6 +43,7 @@ from tidegate.spark.placement.preferred import Placement, Places, collect_at
 from tidegate.spark.staging.collect import is_ordered
 from tidegate.spark.staging.first_stage import first_stage
 from tidegate.spark.staging.on_driver import DriverStage
+from tidegate.spark.staging.whole_retries import whole_retries
 from tidegate.spark.staging.work import StageWork
 from tidegate.spark.state.apply_changes import ChangedTable, deleted_table
 from tidegate.spark.state.cache import CachePlace
@@ -117,13 +118,14 @@ class SparkBarrier:
         if not self.calls:
             return self._empty(spec)
         work = self.work(spec, base_version)
-        acks = (
-            None if self.driver_stage is None else self.driver_stage.stage(self.calls, work, self.placement)
-        )
-        if acks is not None:
-            self.parallelism = 1
-        else:
-            acks = self._by_job(work)
+        acks = None
+        with whole_retries(call.rows.sparkSession for call in self.calls):
+            if self.driver_stage is not None:
+                acks = self.driver_stage.stage(self.calls, work, self.placement)
+            if acks is not None:
+                self.parallelism = 1
+            else:
+                acks = self._by_job(work)
         if self.driver_stage is not None:
             self.driver_stage.staged(acks)
         self.reads[:] = [ack.state for ack in acks if ack.state is not None]

@@ -141,10 +141,19 @@ def combine(reducer: str, state: Any, batch: Any) -> Any:
 
 
 def _above(one: Any, other: Any) -> Any:
-    """Return whether ``one`` is greater; NaN is above every number, as in Spark's order."""
+    """Return whether ``one`` is greater; NaN is above every number, as in Spark's order, and 0.0 above
+    -0.0.
+    """
     if not pa.types.is_floating(one.type):
         return pc.greater(one, other)
-    return pc.or_(pc.greater(one, other), pc.and_(pc.is_nan(one), pc.invert(pc.is_nan(other))))
+    nan = pc.and_(pc.is_nan(one), pc.invert(pc.is_nan(other)))
+    zeros = pc.and_(pc.equal(one, other), pc.and_(_is_minus_zero(other), pc.invert(_is_minus_zero(one))))
+    return pc.or_(pc.or_(pc.greater(one, other), nan), zeros)
+
+
+def _is_minus_zero(array: Any) -> Any:
+    """Return whether a number is -0.0, which equals 0.0."""
+    return pc.and_(pc.equal(array, 0.0), pc.less(pc.divide(pa.scalar(1.0), array), 0.0))
 
 
 # -- JSON in columns ----------------------------------------------------------------------------
@@ -319,7 +328,8 @@ def _json_text(array: Any) -> Any:
         special = pc.if_else(
             pc.is_nan(array), '"NaN"', pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"')
         )
-        return pc.if_else(pc.is_finite(array), array.cast(pa.string()), special)
+        text = pc.if_else(_is_minus_zero(array), "-0.0", array.cast(pa.string()))  # Arrow writes -0
+        return pc.if_else(pc.is_finite(array), text, special)
     if pa.types.is_timestamp(array.type):
         text = array.cast(pa.timestamp("us")).cast(pa.string())
         return _quoted(pc.binary_join_element_wise(pc.replace_substring(text, " ", "T"), "Z", ""))

@@ -9,17 +9,15 @@ import random
 
 import pyspark
 import pytest
+from differential.frames import frames_of
 
 from tidegate.base import failpoints
-from tidegate.committers.apply.apply import read_manifest
 from tidegate.errors import WalUnavailableError
 from tidegate.spark import Locality
 from tidegate.spark.jvm import NoArrowBatchesError
 from tidegate.spark.staging import collect as collected
 from tidegate.spark.staging import on_driver, small_batches
 from tidegate.wal.file.log import FileLog
-from tidegate.wal.frame import decode_frame
-from tidegate.wal.staging.quarantine import TABLE
 
 pytestmark = pytest.mark.spark
 takes_batches = pytest.mark.skipif(
@@ -74,23 +72,8 @@ def writing(seed):
 
 def staged(stream):
     """Of each version: how many tasks staged it, and its rows by table, as they lie in its frames."""
-    found = []
     with stream.log.opened("flights") as log:
-        for fact in stream.view().state.recent:
-            manifest = read_manifest(log, fact)
-            refs = {ref.address: ref for ref in manifest.frames()}
-            rows = {}
-            for blob in log.read(list(refs)):
-                for run in decode_frame(blob.content, refs[blob.address], fact.attempt, "here"):
-                    # A refused row's id names the attempt.
-                    keys = [b""] * len(run.keys) if run.table == TABLE else run.keys.to_pylist()
-                    values = run.values.to_pylist()
-                    rows.setdefault(run.table, []).extend(
-                        zip([run.group] * len(keys), keys, values, strict=True)
-                    )
-            (sink,) = (parts["sink"] for parts in manifest.topology.values())
-            found.append((sink.parallelism, {table: sorted(of) for table, of in rows.items()}))
-    return found
+        return [frames_of(log, version) for version in stream.view().state.recent]
 
 
 def tasks(stream):

@@ -150,3 +150,33 @@ def test_a_sum_that_overflows_is_a_bad_record_and_nothing_is_decided(stream, con
 
     flights.in_batch(check)
     assert flights.rows("sums") == {"a": {"n": big}, "b": {"n": 1}}
+
+
+@pytest.mark.both_ways
+def test_minus_zero_keeps_its_sign_whatever_the_order_of_the_rows(stream):
+    """It equals 0.0, so that any order of the rows, or of partitions, must decide for the same one."""
+    flights = stream("k string, o int, d double, f float")
+    rows = [
+        {"k": key, "o": place, "d": number, "f": number}
+        for key, numbers in {"a": [-0.0], "b": [0.0, -0.0], "c": [-0.0, 0.0], "d": [-0.0, -1.5, 1.5]}.items()
+        for place, number in enumerate(numbers)
+    ]
+
+    def write(txn, rows):
+        for reducer in ("min", "max", "first", "last"):
+            order = "o" if reducer in ("first", "last") else None
+            spread = rows.where("o = 1").union(rows.where("o <> 1"))
+            txn.reduce(reducer, spread, "k", {"d": reducer, "f": reducer}, order_by=order)
+
+    flights.commit(flights.sink(parallelism=2).each(write), rows, [{"k": "a", "o": 0, "d": 0.0, "f": 0.0}])
+    found = {
+        (name, key): {repr(number) for number in row.values()}
+        for name in ("min", "max", "first", "last")
+        for key, row in flights.rows(name).items()
+    }
+    assert found == {
+        ("min", "a"): {"-0.0"}, ("max", "a"): {"0.0"}, ("first", "a"): {"-0.0"}, ("last", "a"): {"0.0"},
+        ("min", "b"): {"-0.0"}, ("max", "b"): {"0.0"}, ("first", "b"): {"0.0"}, ("last", "b"): {"-0.0"},
+        ("min", "c"): {"-0.0"}, ("max", "c"): {"0.0"}, ("first", "c"): {"-0.0"}, ("last", "c"): {"0.0"},
+        ("min", "d"): {"-1.5"}, ("max", "d"): {"1.5"}, ("first", "d"): {"-0.0"}, ("last", "d"): {"1.5"},
+    }  # fmt: skip

@@ -1,8 +1,14 @@
-"""What is stored does not depend on settings of the session that change what Spark's functions give."""
+"""Settings of the session that change what Spark's functions return change nothing that is stored or read."""
 
 from __future__ import annotations
 
+import datetime
+import decimal
+
 import pytest
+from differential.frames import frames_of
+
+from tidegate.spark import register
 
 pytestmark = pytest.mark.spark
 
@@ -60,3 +66,114 @@ def test_a_long_value_is_whole_where_bytes_are_joined_to_text(stream, conf, valu
     flights.commit(sink, [{"k": "a", "x": "short"}], [{"k": "b", "x": LONG}])
     found = flights.rows("t")["b"]
     assert found == (LONG.encode() if value else {"x": LONG})
+
+
+# -- every byte that is stored, and every column that is read, under each setting ---------------------
+
+UTC = datetime.timezone.utc
+NOON = datetime.datetime(2024, 1, 1, 12, 0, 0, 1, UTC)
+TYPED = (
+    "k string, b binary, q boolean, i int, d double, f float, p decimal(20,9), day date, at timestamp_ltz,"
+    " n timestamp_ntz, l array<struct<t: timestamp_ltz, x: double>>, m map<timestamp_ltz, decimal(5,2)>"
+)
+FIRST = {
+    "k": "a", "b": b"\x00\xff", "q": True, "i": 1, "d": -0.0, "f": 0.1, "p": decimal.Decimal("0.000000100"),
+    "day": datetime.date(2024, 1, 1), "at": NOON, "n": NOON.replace(tzinfo=None),
+    "l": [{"t": NOON, "x": -0.0}], "m": [(NOON, decimal.Decimal("1.50"))],
+}  # fmt: skip
+SECOND = {
+    **FIRST, "k": "b", "b": None, "q": False, "i": None, "d": float("nan"), "f": float("-inf"), "p": None,
+    "day": datetime.date(1, 1, 1), "at": NOON.replace(year=1), "n": None, "l": None,
+}  # fmt: skip
+MEANINGS = {
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.function.concatBinaryAsString": "true",
+    "spark.sql.jsonGenerator.ignoreNullFields": "false",
+    "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    "spark.sql.legacy.timeParserPolicy": "LEGACY",
+    "spark.sql.legacy.castComplexTypesToString.enabled": "true",
+}
+
+
+def write_typed(txn, rows, suffix):
+    """Calls of all kinds that need no Python function, into tables with this suffix."""
+    times = {"at": "max", "day": "min", "d": "min", "f": "max", "i": "sum"}
+    txn.upsert(f"rows{suffix}", rows, ["k", "day"], order_by=["at", "d"], delete_when="i IS NULL AND d < 0")
+    txn.upsert(f"few{suffix}", rows.where("p IS NOT NULL").select("p", "at"), "p", order_by="at")
+    txn.delete(f"few{suffix}", rows.where("p < 0").select("p"), "p")
+    txn.reduce(f"firsts{suffix}", rows, "k", dict.fromkeys(times, "first"), order_by="n")
+    txn.reduce(f"most{suffix}", rows, "q", {**times, "k": "last"}, order_by="at")
+    txn.replace(f"exact{suffix}", rows, "k", order_by="at")
+    txn.apply_changes(f"changes{suffix}", rows, "k", sequence_by=["at", "day"])
+
+
+FRAMES = {}
+"""The frames of one batch per setting, the first with Spark's own settings; by who staged the batches."""
+
+
+def frames_by_setting(stream):
+    """Run one query whose batches differ in one setting of the batch's session alone."""
+    flights = stream(TYPED)
+    sink, settings = flights.sink(parallelism=2, key_groups=8), [None, *MEANINGS]
+
+    def write(rows, batch_id):
+        session, name = rows.sparkSession, settings[batch_id]
+        before = {name: session.conf.get(name)} if name else {}
+        if name:
+            session.conf.set(name, MEANINGS[name])
+        sink.each(lambda txn, rows: write_typed(txn, rows, batch_id))(rows, batch_id)
+        for name, value in before.items():
+            session.conf.set(name, value)
+
+    flights.commit(write, *[[FIRST, SECOND]] * len(settings))
+    with flights.log.opened("flights") as log:
+        frames = [frames_of(log, version)[1] for version in flights.view().state.recent]
+    return {
+        name: {table.rstrip("0123456789"): rows for table, rows in of.items()}
+        for name, of in zip(settings, frames, strict=True)
+    }
+
+
+@pytest.mark.both_ways
+@pytest.mark.parametrize("setting", MEANINGS)
+def test_a_setting_changes_no_stored_byte(stream, setting, request):
+    way = request.node.callspec.params["stream"]
+    if way not in FRAMES:
+        FRAMES[way] = {}  # a failure is not repeated for each setting
+        FRAMES[way] = frames_by_setting(stream)
+    assert FRAMES[way][setting] == FRAMES[way][None]
+    assert len(FRAMES[way][None]) == 6
+    for frames in FRAMES.values():
+        assert frames[setting] == FRAMES[way][None], "the job and the driver store the same bytes"
+
+
+READ_UNDER = ("spark.sql.timestampType", "spark.sql.session.timeZone", "spark.sql.legacy.timeParserPolicy")
+MICROSECONDS = ("unix_micros(at)", "unix_micros(l[0].t)", "unix_micros(map_keys(m)[0])")
+
+
+@pytest.mark.only_log("file")
+def test_a_setting_changes_nothing_that_is_read(stream, spark, conf):
+    flights = stream(TYPED)
+    flights.commit(flights.sink(table="t", key="k"), [FIRST, SECOND])
+    register(spark)
+    options = {"namespace": "flights", "store": flights.store, "table": "t", "parallelism": "1"}
+
+    def read():
+        rows = spark.read.format("tidegate").options(**options).load()
+        feed = spark.readStream.format("tidegate").options(wal=flights.log.keywords["wal"], **options).load()
+        equal = "at = TIMESTAMP_LTZ'2024-01-01T12:00:00.000001Z' AS equal"
+        numbers = rows.selectExpr("k", equal, *MICROSECONDS)
+        cells = rows.select("k", "b", "q", "i", "d", "f", "p", "day", "n").collect()
+        return [*map(str, (rows.dtypes, feed.dtypes, sorted(numbers.collect()), sorted(cells, key=str)))]
+
+    expected = read()
+    assert "Row(k='a'" in expected[2]
+    assert "equal=True" in expected[2]
+    for setting in READ_UNDER:
+        before = spark.conf.get(setting)
+        conf(setting, MEANINGS[setting])
+        assert read() == expected, setting
+        conf(setting, before)

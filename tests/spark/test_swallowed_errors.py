@@ -8,6 +8,7 @@ import pytest
 
 from tidegate.base import failpoints
 from tidegate.errors import ConfigError, OutcomeUnknownError
+from tidegate.spark import sink as sink_module
 
 pytestmark = pytest.mark.spark
 
@@ -73,3 +74,55 @@ def test_a_batch_that_was_decided_though_it_raised_is_not_told(stream):
 
     flights.commit(function, *BATCHES)
     assert flights.rows("t") == {f"k{n}": {"n": n} for n in range(3)}
+
+
+def test_an_error_before_the_batch_was_known_is_noticed_by_the_next_batch(stream, monkeypatch):
+    """The checkpoint's file system fails for a moment, for instance."""
+    flights = stream(SCHEMA)
+    context = sink_module.batch_context
+
+    def failing(rows, batch_id):
+        if batch_id == 1:
+            raise ConfigError("the offsets cannot be read")
+        return context(rows, batch_id)
+
+    monkeypatch.setattr(sink_module, "batch_context", failing)
+    sink = flights.sink(table="t", key="k")
+
+    def function(rows, batch_id):
+        with contextlib.suppress(ConfigError) if batch_id == 1 else contextlib.nullcontext():
+            sink(rows, batch_id)
+
+    flights.add(*BATCHES)
+    ran = flights.run(function)
+    assert isinstance(ran.error, ConfigError)
+    assert str(ran.error).startswith("batch 1 failed in this sink and is not in the store (ConfigError: ")
+    assert flights.decided() == 1
+    flights.commit(sink)
+    assert flights.rows("t") == {"k0": {"n": 0}, "k2": {"n": 2}}
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["after the batch", "within the batch"])
+def test_a_further_call_whose_error_was_swallowed_is_noticed_by_the_next_batch(stream, within):
+    flights = stream(SCHEMA)
+    sink = flights.sink()
+
+    def again(rows, batch_id):
+        with contextlib.suppress(ConfigError):
+            sink.each(lambda txn, rows: txn.upsert("other", rows, "k"))(rows, batch_id)
+
+    def function(rows, batch_id):
+        def write(txn, rows):
+            txn.upsert("t", rows, "k")
+            if within:
+                again(rows, batch_id)
+
+        sink.each(write)(rows, batch_id)
+        if not within:
+            again(rows, batch_id)
+
+    flights.add(*BATCHES[:2])
+    ran = flights.run(function)
+    assert isinstance(ran.error, ConfigError)
+    assert "called this sink for batch 0 again, and the rows of that call are not" in str(ran.error)
+    assert flights.decided() == 1
