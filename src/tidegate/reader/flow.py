@@ -17,7 +17,7 @@ from tidegate.base.source_offsets import Offsets
 from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError
 from tidegate.observe import events
 from tidegate.reader import rules
-from tidegate.reader.leases import ActiveLease, LeaseKeeper
+from tidegate.reader.leases import Hold, LeaseKeeper
 from tidegate.reader.rules import TRIES, VersionInfo
 from tidegate.reader.table import Result, Steps, TableReader, TableView, no_schema, view_of
 from tidegate.sinks.capabilities import SupportsReadWithPointer
@@ -245,13 +245,13 @@ class GateFlow:
         horizon before it reads the leases.
         """
         reader = self._reader
-        lease = yield reader.leases.take(version, lease_s)
+        hold = yield reader.leases.take(version, lease_s)
         try:
             rules.check_kept(reader.store.where, version, (yield from self._read_pointer()).horizon)
             entry = (yield from reader.entry(version)) if version else None
-            return self.snapshot_class(reader, entry, lease)
+            return self.snapshot_class(reader, entry, hold)
         except BaseException:
-            yield reader.leases.give_back(lease)
+            yield reader.leases.give_back(hold)
             raise
 
     # -- waiting ----------------------------------------------------------------------------------------
@@ -286,11 +286,11 @@ class GateFlow:
 class SnapshotFlow:
     """One version for all reads, pinned by a lease."""
 
-    def __init__(self, reader: Reader, entry: CatalogEntry | None, lease: ActiveLease) -> None:
-        self.version = lease.lease.version
+    def __init__(self, reader: Reader, entry: CatalogEntry | None, hold: Hold) -> None:
+        self.version = hold.active.lease.version
         self._reader = reader
         self._entry = entry
-        self._lease = lease
+        self._hold = hold
         self._closed = False
 
     @property
@@ -334,9 +334,9 @@ class SnapshotFlow:
         self._reader.check_open()
         if self._closed:
             raise rules.snapshot_closed(self.version)
-        self._lease.check(self._reader.clock)
+        self._hold.check(self._reader.clock)
 
     def _close(self) -> Steps[None]:
         if not self._closed:
             self._closed = True
-            yield self._reader.leases.give_back(self._lease)
+            yield self._reader.leases.give_back(self._hold)

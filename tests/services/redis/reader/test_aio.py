@@ -283,8 +283,8 @@ def test_i8_a_lease_is_renewed_and_given_back(writer):
 
     async def read(gate):
         async with gate.snapshot(lease_s=1.0) as snapshot:
-            deadline = snapshot._lease.deadline
-            await until(lambda: snapshot._lease.deadline > deadline + 1.0)
+            deadline = snapshot._hold.active.deadline
+            await until(lambda: snapshot._hold.active.deadline > deadline + 1.0)
             assert [info.version for info in store.leases()] == [1]
             snapshot.table(snapshot.tables()[0])
         assert store.leases() == []

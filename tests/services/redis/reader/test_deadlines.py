@@ -177,7 +177,7 @@ def test_leases_are_renewed_after_the_call_that_took_them(writer, proxy, late):
         async with gate, gate.snapshot() as snapshot:
             with late.replies(IN_TIME_S):
                 assert await gate.version() == 2  # the call that began the renewal is long over now
-            lease, before = snapshot._lease, snapshot._lease.deadline
+            lease, before = snapshot._hold.active, snapshot._hold.active.deadline
             lease.due = 0.0
             gate._reader.leases._changed.set()
             end = time.monotonic() + 30
