@@ -34,6 +34,10 @@ def is_of(entry: CatalogEntry, pointer: Pointer) -> bool:
     return entry.version == pointer.visible and entry.digest == pointer.digest
 
 
+def _ignored(_visible: int) -> None:
+    pass
+
+
 class Reader:
     """The parts that a gate and its snapshots share: the store, and its unchanging records.
 
@@ -258,10 +262,16 @@ class GateFlow:
 
     def wait_steps(self, version: int | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         wanted = rules.awaited(version, offsets, timeout)
-        clock = self._reader.clock
-        end, pause = clock.monotonic() + float(timeout), 0.0
+        return (yield from self._wait(wanted, timeout, self._reader.clock.monotonic() + float(timeout)))
+
+    def _wait(
+        self, wanted: rules.Awaited, timeout: float, end: float, looked: Callable[[int], None] = _ignored
+    ) -> Steps[int]:
+        """Wait until a time; ``looked`` is called with the visible version after each look."""
+        clock, pause = self._reader.clock, 0.0
         while True:
             visible, is_visible = yield from self._is_visible(wanted)
+            looked(visible)
             if is_visible:
                 return visible
             asked_at = clock.monotonic()

@@ -13,7 +13,7 @@ import tidegate
 import tidegate.aio
 from support.clocks import HandClock
 from support.wait import wait_until
-from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError, TidegateError
 from tidegate.reader import leases
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import write_flights
@@ -119,7 +119,7 @@ def in_threads(count, work):
     def run():
         try:
             results.append(work())
-        except tidegate.errors.TidegateError as error:
+        except TidegateError as error:
             results.append(error)
 
     threads = [threading.Thread(target=run, daemon=True) for _ in range(count)]
@@ -231,8 +231,8 @@ def test_tasks_that_are_cancelled_leave_the_lease_to_the_others(url):
             requests = Requests(gate, lambda: go_on.wait(DEADLINE_S))
             calls = [asyncio.ensure_future(gate.snapshot(lease_s=LEASE_S)._take()) for _ in range(5)]
             newest = gate._reader.leases._newest
-            while [len(active.holds) for active in newest.values()] != [5]:
-                await asyncio.sleep(0)  # noqa: ASYNC110 - no event of it exists
+            while [len(active.holds) for active in newest.values()] != [5]:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0)
             for call in calls[:4]:  # the first sent the request
                 call.cancel()
             await asyncio.wait(calls[:4])
@@ -289,8 +289,8 @@ def test_a_gate_of_an_event_loop_that_is_closed_while_leases_are_taken_releases_
         for _ in range(3):
             assert await asyncio.to_thread(asked.acquire, timeout=DEADLINE_S)
         closing = asyncio.ensure_future(gate.close())
-        while not gate._reader.leases._closing:
-            await asyncio.sleep(0)  # noqa: ASYNC110 - no event of it exists
+        while not gate._reader.leases._closing:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
         with pytest.raises(ConfigError, match="closed"):
             await gate._reader.leases.take(3, 60.0)
         assert not closing.done(), "it waits for the requests"
