@@ -184,7 +184,7 @@ class AliasFlow(GateFlow):
             looks: list[int] = []
             return (
                 yield from self._call_unless(
-                    lambda: bool(looks), GateFlow._wait, wanted, timeout, end, looks.append
+                    lambda: bool(looks), GateFlow.wait_until, wanted, timeout, end, looks.append
                 )
             )
         while True:

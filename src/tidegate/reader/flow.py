@@ -251,8 +251,11 @@ class GateFlow:
         reader = self._reader
         hold = yield reader.leases.take(version, lease_s)
         try:
-            rules.check_kept(reader.store.where, version, (yield from self._read_pointer()).horizon)
-            entry = (yield from reader.entry(version)) if version else None
+            pointer = yield from self._read_pointer()
+            rules.check_kept(reader.store.where, version, pointer.horizon)
+            is_newest = version == pointer.visible
+            steps = self._entry_of(pointer) if is_newest else reader.entry(version)
+            entry = (yield from steps) if version else None
             return self.snapshot_class(reader, entry, hold)
         except BaseException:
             yield reader.leases.give_back(hold)
@@ -262,9 +265,9 @@ class GateFlow:
 
     def wait_steps(self, version: int | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         wanted = rules.awaited(version, offsets, timeout)
-        return (yield from self._wait(wanted, timeout, self._reader.clock.monotonic() + float(timeout)))
+        return (yield from self.wait_until(wanted, timeout, self._reader.clock.monotonic() + float(timeout)))
 
-    def _wait(
+    def wait_until(
         self, wanted: rules.Awaited, timeout: float, end: float, looked: Callable[[int], None] = _ignored
     ) -> Steps[int]:
         """Wait until a time; ``looked`` is called with the visible version after each look."""

@@ -192,7 +192,7 @@ def test_a_version_is_waited_for_where_the_wait_began(place):
 
 
 class FlipsAndDrops:
-    """A flip from blue to green during a wait in blue, which is dropped then; green has the awaited version."""
+    """A flip from blue to green during a wait in blue, which is dropped; green has the version."""
 
     def __init__(self, place, gate):
         self.place = place
@@ -218,7 +218,7 @@ def test_a_version_of_a_namespace_that_is_dropped_meanwhile_is_not_answered_by_a
         assert gate.wait_for(4, timeout=0) == 5  # a new wait is in green
 
 
-def test_a_version_of_a_namespace_that_is_dropped_meanwhile_is_not_answered_by_another_one_with_asyncio(
+def test_a_version_of_a_namespace_that_is_dropped_meanwhile_is_not_answered_by_another_one_aio(
     place,
 ):
     place.write("green", 4)
