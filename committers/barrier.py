@@ -5,8 +5,11 @@ Nothing here does I/O or orders steps; ``commit.py`` does.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
+
+import msgspec
 
 from tidegate.base.names import LOCAL
 from tidegate.committers.coordinator import Coordinator
@@ -15,6 +18,7 @@ from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.manifest import Component, Manifest
 from tidegate.wal.record import (
+    DECIDED_BYTES_MAX,
     OFFSETS_BYTES_MAX,
     Ack,
     BatchOrigin,
@@ -23,9 +27,13 @@ from tidegate.wal.record import (
     Origin,
     TableAt,
     TableSchema,
+    decided_bytes,
 )
 from tidegate.wal.staging import quarantine
 from tidegate.wal.staging.spec import StageSpec
+from tidegate.wal.table_room import check_room
+
+logger = logging.getLogger("tidegate")
 
 COMPONENT = "sink"
 CLOCK_AHEAD_MAX_US = 3_600_000_000
@@ -62,6 +70,21 @@ class Barrier(Protocol):
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Run the tasks; return the acks that count. Durable: everything they name is in the log."""
         ...
+
+
+def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
+    """Admit the barrier's new tables, and log a warning from three quarters of the room on.
+
+    Raises: ConfigError: a Decided record has no room for them.
+    """
+    room = check_room(coordinator.folded.tables, barrier.tables)
+    if room is not None and room.is_short:
+        logger.warning(
+            "namespace %s has %s; a new table above that number is refused, so write further tables into"
+            " another namespace",
+            coordinator.endpoints.namespace,
+            room,
+        )
 
 
 def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> StageSpec:
@@ -143,7 +166,8 @@ def decided_of(
 ) -> Decided:
     """Build the Decided record of this attempt, which began at ``attempted_us``.
 
-    Its time is no earlier than that, even if the clock went back since, so that no row lives longer than
+    Its source offsets are left out if only that makes room for its tables; readers get the manifest's. Its
+    time is no earlier than that, even if the clock went back since, so that no row lives longer than
     its time to live after the decision. Raises: ConfigError: its time would be more than an hour ahead of
     this machine's clock, or of the log's.
     """
@@ -159,7 +183,7 @@ def decided_of(
                 " right (time synchronisation), then restart the query"
             )
             raise ConfigError(msg)
-    return Decided(
+    decided = Decided(
         **coordinator.decisions.header(),
         attempt=manifest.attempt,
         version=manifest.version,
@@ -172,6 +196,13 @@ def decided_of(
         source_offsets=_short(barrier.source_offsets),
         decided_at_us=decided_at_us,
     )
+    if decided.source_offsets and decided_bytes(decided) > DECIDED_BYTES_MAX:
+        logger.warning(
+            "the decision of version %s has no room for its source offsets: they are only in its manifest",
+            manifest.version,
+        )
+        return msgspec.structs.replace(decided, source_offsets="")
+    return decided
 
 
 def catalog_entry(decided: DecidedVersion, manifest: Manifest) -> CatalogEntry:

@@ -13,7 +13,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidegate.base import failpoints
-from tidegate.committers.barrier import Barrier, catalog_entry, decided_of, manifest_of, stage_spec
+from tidegate.committers.barrier import (
+    Barrier,
+    catalog_entry,
+    check_tables,
+    decided_of,
+    manifest_of,
+    stage_spec,
+)
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import Backoff
 from tidegate.committers.repair.repair import repair
@@ -80,6 +87,7 @@ def until_decided(
     machine = Machine(watch=coordinator.watch)
     base = coordinator.folded
     attempt = coordinator.clock.new_id()
+    check_tables(coordinator, barrier)
     spec = stage_spec(coordinator, barrier, attempt)
     machine.on(Event.BEGUN)
 

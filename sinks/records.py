@@ -98,6 +98,20 @@ class Finding(msgspec.Struct, frozen=True):
     found: str
 
 
+class RowCount(msgspec.Struct, frozen=True):
+    """The number of rows of one version in one key group of a table, as they are stored.
+
+    ``where`` names the part of the store. ``group`` and ``version`` are whole numbers unless somebody changed
+    the store.
+    """
+
+    where: str
+    table: str
+    group: int
+    version: int
+    rows: int
+
+
 ABOVE_ALL = 2**52  # above any possible version
 Counts = Mapping[int, Mapping[str, int]]
 """Changes per key group and table."""

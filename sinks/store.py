@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate.base.checks import ONLY_REDIS, Check
@@ -29,6 +29,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    RowCount,
     Stamp,
     Stopped,
     Vacuumed,
@@ -388,6 +389,15 @@ class Store(Attempts):
 
         It writes nothing, and may read everything.
         """
+
+    def row_counts(self, tables: Collection[str]) -> Iterator[RowCount]:
+        """Count the rows of every version by key group and table, of any table and any version.
+
+        ``tables`` are those of the log; any other table is named as it is stored. It writes nothing, and may
+        read everything. Rows that no reader would get at any version may be left out. A store that cannot
+        count yields nothing.
+        """
+        return iter(())
 
     def part_of(self, group: int) -> str:
         """Name the part of the store that contains a key group, for messages: a file, a server."""

@@ -8,11 +8,11 @@ Rule = tuple[str, str, str, str, str, str]
 RULES: list[Rule] = [
     (
         "pipeline-newest-first",
-        "I7: what is in flight becomes visible in order",
+        "I7: versions in flight become visible in order",
         "committers/pipeline.py",
         "        in_flight_version = self._line[0]\n        try:",
         "        in_flight_version = self._line[-1]\n        try:",
-        "tests/unit/committers/test_pipeline.py",
+        "tests/unit/committers/test_pipeline_thread.py",
     ),
     (
         "pipeline-stale-state",
@@ -48,7 +48,7 @@ RULES: list[Rule] = [
     ),
     (
         "what-a-fenced-driver-decided-stays",
-        "I4: what a driver decided that this one fenced becomes visible by this one",
+        "I4: a version that a fenced driver decided becomes visible by its successor",
         "committers/commit.py",
         "        coordinator.last_decided == mine.decided.version == base + 1\n",
         "        True\n",

@@ -111,7 +111,7 @@ RULES: list[Rule] = [
     ),
     (
         "redis-base-of-other-keys",
-        "a layer becomes the base where both have the same keys, which a base that was merged onto has not",
+        "a layer becomes the base where both have the same keys: a base that was merged onto has others",
         "sinks/redis/lua/group.lua",
         "    redis.call('HDEL', keys[1], keys_field(name))\n    local first",
         "    local first",
@@ -318,7 +318,7 @@ RULES: list[Rule] = [
     ),
     (
         "redis-half-a-fill-is-mended",
-        "what a fill brought is not in the log: a server that lost it is refused",
+        "the rows of a fill are not in the log: a server that lost them is refused",
         "sinks/redis/upkeep/fill.py",
         "if header.floor < filled",
         "if header.floor < 0",

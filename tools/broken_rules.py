@@ -62,7 +62,7 @@ RULES: list[Rule] = [
         "wal/fold.py",
         "decided.origin.fingerprint != origin.fingerprint",
         "False",
-        "tests/unit/wal/test_fold.py",
+        "tests/unit/wal/test_fold_questions.py",
     ),
     (
         "every-batch-is-new",
@@ -224,7 +224,7 @@ RULES: list[Rule] = [
     ),
     (
         "retire-once",
-        "I11: what a crash left of a retirement is dropped by the next one",
+        "I11: the rest of a retirement that a crash ended is dropped by the next one",
         "committers/steps/retire.py",
         "        if decided.version > dropped:\n",
         "        if decided.version < dropped:\n",
@@ -287,7 +287,7 @@ RULES: list[Rule] = [
         "sinks/rules/reads.py",
         "FILLED_FROM = 2\n",
         "FILLED_FROM = 1\n",
-        "tests/unit/committers/background/test_many_stores.py",
+        "tests/unit/committers/background/test_adding_stores.py",
     ),
     (
         "cassandra-flip-of-any-epoch",
@@ -307,7 +307,7 @@ RULES: list[Rule] = [
     ),
     (
         "cassandra-read-back-anywhere",
-        "what became of its own conditional write a driver reads at SERIAL",
+        "a driver reads the outcome of its own conditional write at SERIAL",
         "sinks/cassandra/namespace.py",
         "level = ConsistencyLevel.SERIAL if settle or self.writing else self.read_at",
         "level = self.read_at",
@@ -315,7 +315,7 @@ RULES: list[Rule] = [
     ),
     (
         "cassandra-missing-is-absent",
-        "T28: what is not found may have been retired since: refused, never answered from a mix",
+        "T28: a row that is not found may have been retired since: refused, never answered from a mix",
         "sinks/cassandra/store.py",
         "        if None in values:\n",
         "        if False:\n",
@@ -323,7 +323,7 @@ RULES: list[Rule] = [
     ),
     (
         "cassandra-retire-its-own-rows",
-        "what replaced others stays: a delete is bounded by the version",
+        "a row that replaced others stays: a delete is bounded by the version",
         "sinks/cassandra/rows.py",
         "((below, False), (until, True))",
         "((until, False), (until, True))",
@@ -331,7 +331,7 @@ RULES: list[Rule] = [
     ),
     (
         "cassandra-rows-of-now",
-        "a row's timestamp is its decision's: what is written late is older than its tombstone",
+        "a row's timestamp is its decision's: a late write is older than its tombstone",
         "sinks/cassandra/rows.py",
         "of, packed, stamp.decided_at_us, space.write_at)",
         'of, packed, __import__("time").time_ns() // 1_000, space.write_at)',
@@ -371,7 +371,7 @@ RULES: list[Rule] = [
     ),
     (
         "open-does-not-look-above-the-visible-version",
-        "what a store has begun is in the log, with its attempt",
+        "a version that a store has begun is in the log, with its attempt",
         "committers/opening/lost_attempts.py",
         "        if stamp.version > decisions.last_decided or (",
         "        if stamp.version < 0 and (",

@@ -10,7 +10,7 @@ STATE_CACHE = "tests/unit/sinks/cache/test_cache.py"
 RULES: list[Rule] = [
     (
         "expire-by-the-clock",
-        "a version shows what had not expired when it was decided, whatever the clock says",
+        "a version shows the rows that had not expired when it was decided, at any time of the clock",
         "sinks/rules/layout.py",
         "    return stored.value if at_us < stored.expiry_us else None\n",
         '    return stored.value if __import__("time").time_ns() // 1000 < stored.expiry_us else None\n',
@@ -18,7 +18,7 @@ RULES: list[Rule] = [
     ),
     (
         "expire-a-row-alone",
-        "what has expired goes together with the rows that it hides",
+        "an expired row is dropped together with the rows that it hides",
         "sinks/sqlite/rows.py",
         'DROP_UNTIL = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version <= ?"',
         'DROP_UNTIL = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"',
@@ -42,7 +42,7 @@ RULES: list[Rule] = [
     ),
     (
         "state-cache-of-any-attempt",
-        "T6: what an attempt kept that was not decided is nobody's",
+        "T6: the state that an undecided attempt kept is used by nobody",
         "sinks/cache/links.py",
         "    content = _encoder.encode((namespace, attempt, version, groups.start, groups.stop, written))\n",
         "    content = _encoder.encode((namespace, version, groups.start, groups.stop))\n",
@@ -58,7 +58,7 @@ RULES: list[Rule] = [
     ),
     (
         "state-cache-of-an-emptied-table",
-        "what was kept of a table ends with its start",
+        "the kept state of a table ends with its start",
         "sinks/cache/cache.py",
         "            if held.start != self._spec.starts.get(name):\n",
         "            if False:\n",
@@ -74,7 +74,7 @@ RULES: list[Rule] = [
     ),
     (
         "state-cache-behind-what-is-lost",
-        "what a lost run said last, an older one does not know",
+        "an older run does not know the last words of a lost run",
         "sinks/cache/cache.py",
         "                del runs[: place + 1]\n",
         "                del runs[place]\n",
@@ -82,7 +82,7 @@ RULES: list[Rule] = [
     ),
     (
         "state-cache-read-over-written",
-        "what was written holds after what was read",
+        "a written value counts after a read one",
         "sinks/cache/cache.py",
         "        if not read.runs and not written.runs:\n",
         "        if not read.runs:\n",
@@ -122,7 +122,7 @@ RULES: list[Rule] = [
     ),
     (
         "states-all-at-once",
-        "I11: what a task reads of states is bounded by bytes",
+        "I11: a task's reads of states are bounded by bytes",
         "spark/state/read.py",
         "rows.slice(at, self._rows), 0",
         "rows.slice(at), 0",

@@ -38,5 +38,5 @@ def page(text: str) -> str:
 if __name__ == "__main__":
     text = PAGE.read_text()
     if "--check" in sys.argv:
-        sys.exit(0 if page(text) == text else f"{PAGE} is not what committers/states.py says: run this tool")
+        sys.exit(0 if page(text) == text else f"{PAGE} differs from committers/states.py: run this tool")
     PAGE.write_text(page(text))

@@ -30,12 +30,15 @@ FORMAT = 1
 DECIDED_BYTES_MAX = 64 * 1024
 """A Decided record is always one record of at most this size."""
 OFFSETS_BYTES_MAX = 16 * 1024
-"""Longer source offsets are only in the manifest; the fingerprint represents them in the record."""
+"""Longer source offsets are only in the manifest, and so are those for which the tables leave no room; the
+fingerprint represents them in the record.
+"""
 
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """The errors of msgspec on hostile bytes: too deep nesting and bad UTF-8 are not DecodeErrors (T49)."""
 
 CHECKSUM_BYTES = 8
+HEAD_BYTES = 1 + CHECKSUM_BYTES
 MEND = "restore the log from a copy, or import an export into a new namespace"
 """The remedy for a record or manifest that cannot be right, though its checksum fits."""
 
@@ -248,13 +251,18 @@ def checksum(content: bytes | memoryview) -> bytes:
     return xxhash.xxh3_64_digest(content)
 
 
+def decided_bytes(record: Decided) -> int:
+    """Return the length of the record's encoding, which may be above the limit."""
+    return HEAD_BYTES + len(_json.encode(record))
+
+
 def encode_record(record: AnyRecord) -> bytes:
     """Encode a record; the same record always gives the same bytes.
 
     Raises: ConfigError when a Decided is larger than one log message may be (too many tables).
     """
     body = _json.encode(record)
-    size = 1 + CHECKSUM_BYTES + len(body)
+    size = HEAD_BYTES + len(body)
     if isinstance(record, Decided) and size > DECIDED_BYTES_MAX:
         msg = (
             f"the decision of version {record.version} takes {size} bytes, {DECIDED_BYTES_MAX} are"

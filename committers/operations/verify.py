@@ -5,8 +5,9 @@ It has three layers:
 1. The decision log, record by record, and the store's own files: bytes that do not fit.
 2. Every manifest and frame that the log still holds: digests, checksums, indexes.
 3. The store's contents. Pointer, catalog and schemas are compared with the fold. Above the horizon every row
-   of every version is compared exactly. At the horizon a reader's value is compared for every key that the
-   log still knows; if the log reaches back to version 1, there must be no other keys.
+   of every version is compared exactly, and there must be no others. At the horizon a reader's value is
+   compared for every key that the log still knows; if the log reaches back to version 1, there must be no
+   other keys. The counts of all rows: ``verify_counts.py``.
 
 A writer may run meanwhile: a version that it retires during the check is not reported.
 """
@@ -22,10 +23,17 @@ import msgspec
 
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
+from tidegate.committers.operations.verify_counts import Expected, strangers
 from tidegate.committers.repair.compare_rows import Horizon, compare_version
 from tidegate.committers.steps.decided_versions import decided_versions
-from tidegate.errors import CorruptError, SnapshotExpiredError, WalGapError
-from tidegate.sinks.records import CatalogEntry, Finding, Pointer
+from tidegate.errors import (
+    ConfigError,
+    CorruptError,
+    SnapshotExpiredError,
+    StoreNotVerifiedError,
+    WalGapError,
+)
+from tidegate.sinks.records import CatalogEntry, Counts, Finding, Pointer
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.frame import Chunk
@@ -106,7 +114,13 @@ def verify(log: Log, store: Store, progress: Callable[[Progress], None] = lambda
     if pointer is not None:
         report.oldest, report.visible = max(pointer.horizon, 1), pointer.visible
         _check_pointer(store, state, pointer, report)
-    _Check(log, store, state, pointer, report, progress).run()
+    try:
+        _Check(log, store, state, pointer, report, progress).run()
+    except (StoreNotVerifiedError, ConfigError) as error:
+        # Readers are refused, too. Without a finding that is a server to be compared first, or a drop.
+        if not report.findings or store.identity() != identity:
+            raise
+        report.add(Finding(store.where, "rows that readers may read", str(error)))
     return report
 
 
@@ -169,6 +183,7 @@ class _Check:
         self.has_store, self.pointer = pointer is not None, pointer or Pointer()
         self.report, self.progress = report, progress
         self.schemas: dict[str, TableSchema] = {}
+        self.counts: dict[int, Counts] = {}
         self.unread = 0
 
     def run(self) -> None:
@@ -186,6 +201,7 @@ class _Check:
                 self._version(decided, manifest)
                 changes += sum(ref.changes for ref in manifest.frames())
         if self.has_store:
+            self._other_rows()
             self._catalog_holes()
             self._at_horizon(
                 [decided for decided in versions if decided.version <= self.pointer.horizon], changes
@@ -208,13 +224,16 @@ class _Check:
     def _version(self, decided: DecidedVersion, manifest: Manifest) -> None:
         """Check one version. Its frames are checked even if its rows cannot be compared."""
         version, readable = decided.version, self.pointer.horizon <= decided.version <= self.pointer.visible
+        if self.has_store and version > self.pointer.horizon:
+            self.counts[version] = manifest.counts()
         if readable:
             self._catalog(decided, manifest)
         compared = readable and version > self.pointer.horizon
         findings: list[Finding] = []
         key_types = self._key_types(catalog_entry(decided, manifest)) if compared else {}
         if compared:
-            findings += self._read([], lambda: self.store.verify(apply.stamp_of(decided), manifest.counts()))
+            counts = self.counts[version]
+            findings += self._read([], lambda: self.store.verify(apply.stamp_of(decided), counts))
         for chunk in self._chunks(decided, manifest, counted=True):
             self.report.rows += sum(len(run.keys) for run in chunk.runs)
             if compared:
@@ -249,11 +268,40 @@ class _Check:
                     self.report.frames += counted
 
     def _gap(self, version: int, where: str, error: WalGapError) -> None:
-        if self.has_store and version > self.pointer.horizon:
+        kept = self.has_store and version > self.pointer.horizon
+        if kept and version > self.store.pointer().horizon:
             # Retirement and repair still read it, so it must not have been trimmed.
             self.report.add(Finding(where, "to be there: the version is not retired", str(error)))
         else:
             self.report.note("versions whose frames were trimmed from the log could not be compared")
+
+    # -- rows that no version has ------------------------------------------------------------------
+
+    def _other_rows(self) -> None:
+        """Look for rows that no manifest has. A version that was decided meanwhile is read from the log."""
+        rows = self._read([], lambda: list(self.store.row_counts(self.state.tables)))
+        last = self.state.last_version
+        newest = max((row.version for row in rows if type(row.version) is int), default=0)
+        if newest > last:
+            last = self._decided_since(last)
+        expected = Expected(self.counts, last, self.state.key_groups)
+        horizon = self.store.pointer().horizon
+        entries = self._read([], self.store.catalog)
+        for finding in strangers(self.store, rows, expected, horizon, entries):
+            self.report.add(finding)
+
+    def _decided_since(self, version: int) -> int:
+        """Note the counts of later versions: each is decided before its first row is written (I5)."""
+        try:
+            state = fold_all(View(), self.log.decisions(), self.log.where).state or self.state
+            later = [one for one in decided_versions(self.log, state, version + 1) if one.version > version]
+        except CorruptError:
+            return version  # the damage was found before
+        for decided in later:
+            manifest = self._manifest(decided)
+            if manifest is not None:
+                self.counts[decided.version] = manifest.counts()
+        return state.last_version
 
     # -- the catalog -----------------------------------------------------------------------------
 

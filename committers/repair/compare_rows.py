@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tidegate.sinks.records import CatalogEntry, Finding
 from tidegate.sinks.rules.layout import payload
+from tidegate.sinks.rules.reads import values_at
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.staging.validate import shown_key
@@ -71,7 +72,8 @@ class Unlike(NamedTuple):
     """A key for which readers get another value than the log has.
 
     ``stored`` is the log's value, ``wanted`` the value that readers should get (None: no row), ``there`` the
-    value that they get.
+    value that they get. Where they get the right one for now, because only flags, expiry or sequence differ,
+    these are stored values.
     """
 
     key: bytes
@@ -125,11 +127,14 @@ class Horizon:
         wrong = []
         for at in range(0, len(keys), KEYS_AT_ONCE):
             some = keys[at : at + KEYS_AT_ONCE]
-            found = self._store.get_many(table, some, self._entry.version, start, at_us).to_pylist()
-            for key, there in zip(some, found, strict=True):
+            rows = self._store.get_stored(table, some, self._entry.version, start)
+            values = values_at(self._store.where, table, some, rows, at_us).to_pylist()
+            for key, row, there in zip(some, rows.to_pylist(), values, strict=True):
                 wanted = payload(stored[key], at_us)
                 if wanted != there:
                     wrong.append(Unlike(key, stored[key], wanted, there))
+                elif wanted is not None and row != stored[key]:  # such as another expiry
+                    wrong.append(Unlike(key, stored[key], stored[key], row))
         return wrong
 
     def compare_counts(self, groups: range) -> list[Finding]:

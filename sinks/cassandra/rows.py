@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from cassandra import ConsistencyLevel
 
-from tidegate.errors import CorruptError
 from tidegate.keys.groups import key_group
 from tidegate.sinks.cassandra.client.batch import (
     Packed,
@@ -36,12 +35,11 @@ from tidegate.sinks.cassandra.client.batch import (
     statement,
 )
 from tidegate.sinks.cassandra.namespace import CassandraNamespace
-from tidegate.sinks.records import CatalogEntry, Counts, Finding, Stamp, Stopped
+from tidegate.sinks.records import CatalogEntry, Counts, Stamp, Stopped
 from tidegate.sinks.rules.attempts import other_attempt
 from tidegate.sinks.rules.expiry import SweepPage, collectable_versions, is_hidden
-from tidegate.sinks.rules.layout import unpack
 from tidegate.sinks.rules.reads import batch_of, by_group
-from tidegate.sinks.rules.seals import findings, is_whole, miscounted
+from tidegate.sinks.rules.seals import is_whole, miscounted
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.value_flags import DELETES
 
@@ -125,7 +123,7 @@ class Rows:
         """
         if self.is_merged(stamp.version):
             return []
-        sealed, counted, others = self._notes(stamp, counts)
+        sealed, counted, others = self.notes_of(stamp, counts)
         if others:
             raise other_attempt(self._space.where, stamp, min(others))
         whole = [
@@ -168,7 +166,7 @@ class Rows:
         ]
         return (self._batch(of, packed, stamp) for packed in _joined(encoded))
 
-    def _notes(
+    def notes_of(
         self, stamp: Stamp, counts: Counts, *, older: bool = False
     ) -> tuple[set[int], dict[int, dict[str, int]], set[str]]:
         """Read which key groups are sealed, their counts, and the other attempts with notes there.
@@ -293,7 +291,7 @@ class Rows:
         """
         lowest, times = min(stamp.version for stamp in lost), {stamp.decided_at_us for stamp in lost}
         head = self._start_of("drop_version", 5)
-        for table, group, key, versions in self._keys(level=ConsistencyLevel.ALL):
+        for table, group, key, versions in self.each_key(level=ConsistencyLevel.ALL):
             of = self._partition(table, group)
             gone = [(v, at_us) for v, (_, at_us) in versions.items() if v >= lowest and at_us in times]
             self._send(
@@ -314,36 +312,12 @@ class Rows:
         """
         self._space.write("drop_notes", timestamp_us, self._space.made.space, version)
 
-    # -- verification --------------------------------------------------------------------------
-
-    def verify(self, stamp: Stamp, counts: Counts) -> Iterator[Finding]:
-        if self.is_merged(stamp.version):
-            return
-        sealed, _, _ = self._notes(stamp, counts, older=True)
-        for group in sorted(counts):
-            where = f"{self._space.where}, version {stamp.version}, key group {group}"
-            counted = {
-                table: self._space.rows("count_version", table, group, stamp.version)[0][0]
-                for table in counts[group]
-            }
-            yield from findings(where, counts[group], counted, is_sealed=group in sealed)
-
-    def malformed(self) -> Iterator[Finding]:
-        """Yield stored values that cannot be decoded."""
-        for table, group, key, versions in self._keys():
-            for version, (value, _) in versions.items():
-                try:
-                    unpack(value)
-                except CorruptError as error:
-                    where = f"{self._space.where}, table {table}, key group {group}, key {key!r}"
-                    yield Finding(f"{where}, version {version}", "a stored value", str(error))
-
     # -- vacuum and drop -------------------------------------------------------------------------
 
     def vacuum(self, horizon: int, starts: Mapping[str, int], at_us: int, *, dry_run: bool) -> int:
         """Delete rows that no reader at or above the horizon can reach; return their number."""
         gone = 0
-        for table, group, key, versions in self._keys():
+        for table, group, key, versions in self.each_key():
             stored = {version: value for version, (value, _) in versions.items()}
             old = collectable_versions(stored, horizon, starts.get(table, 0), at_us)
             gone += len(old)
@@ -364,7 +338,7 @@ class Rows:
         """Return every table that may have rows."""
         return sorted(table for (table,) in self._space.rows("tables"))
 
-    def _keys(
+    def each_key(
         self, level: int | None = None
     ) -> Iterator[tuple[str, int, bytes, dict[int, tuple[bytes, int]]]]:
         """Yield every key with all its rows: (table, key group, key, version -> value and timestamp)."""

@@ -7,7 +7,7 @@ repeatable. docs/storage-format.md has the layout, docs/decisions/0014 why it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tidegate.base.checks import Check
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.cassandra import leases
+from tidegate.sinks.cassandra import leases, self_check
 from tidegate.sinks.cassandra.aliases import CassandraAliases
 from tidegate.sinks.cassandra.attempts import NotedAttempts
 from tidegate.sinks.cassandra.checks import set_up
@@ -27,6 +27,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    RowCount,
     Stamp,
     Stopped,
     Vacuumed,
@@ -260,7 +261,7 @@ class CassandraStore(Store):
     # -- verification -----------------------------------------------------------------------------------
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
-        return list(self._rows.verify(stamp, counts))
+        return list(self_check.verify(self._space, self._rows, stamp, counts))
 
     def size(self) -> int:
         return self._space.session.size()
@@ -272,14 +273,11 @@ class CassandraStore(Store):
         return pa.array(self._rows.look_up("of_version", table, keys, version), pa.binary())
 
     def self_check(self) -> Iterator[Finding]:
-        pointer, entries = self.pointer(), self.catalog()
-        expected = list(range(max(pointer.horizon, 1), pointer.visible + 1))
-        versions = [entry.version for entry in entries]
-        if versions != expected:
-            yield Finding(f"{self.where}, catalog", f"versions {expected}", f"versions {versions}")
-        if entries and entries[-1].digest != pointer.digest:
-            yield Finding(f"{self.where}, pointer", f"digest {entries[-1].digest}", pointer.digest)
-        yield from self._rows.malformed()
+        yield from self_check.check_catalog(self.where, self.pointer, self.catalog)
+        yield from self_check.malformed(self._space, self._rows)
+
+    def row_counts(self, tables: Collection[str]) -> Iterator[RowCount]:
+        return self_check.row_counts(self._space, self._rows, tables)
 
     # -- vacuum and removal -----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from tidegate.keys.groups import key_group
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.memory import aliases as memory_aliases
+from tidegate.sinks.memory import checks
 from tidegate.sinks.memory.aliases import MemoryAliases
 from tidegate.sinks.memory.namespace import MemoryNamespace
 from tidegate.sinks.memory.rows import (
@@ -37,6 +38,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    RowCount,
     Stamp,
     Stopped,
     Vacuumed,
@@ -54,7 +56,7 @@ from tidegate.sinks.rules.reads import (
     dropped,
     nothing_here,
 )
-from tidegate.sinks.rules.seals import findings, incomplete, is_whole, miscounted
+from tidegate.sinks.rules.seals import incomplete, is_whole, miscounted
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
@@ -404,20 +406,7 @@ class MemoryStore(SupportsReadWithPointer):
     # -- checking ---------------------------------------------------------------------------------------
 
     def verify(self, stamp: Stamp, counts: Counts) -> list[Finding]:
-        space, version = self._space, stamp.version
-        found: list[Finding] = []
-        with space.lock:
-            for group, expected in sorted(counts.items()):
-                if space.floors.get(group, 0) >= version:
-                    continue  # merged: its rows cannot be distinguished from newer ones
-                where = f"{self.where}, version {version}, key group {group}"
-                is_sealed = (group, version) in space.sealed
-                counted = {
-                    table: sum(version in of_key for of_key in space.rows[table, group].values())
-                    for table in expected
-                }
-                found += findings(where, expected, counted, is_sealed=is_sealed)
-        return found
+        return checks.verify(self._space, self.where, stamp.version, counts)
 
     def size(self) -> int:
         space = self._space
@@ -439,15 +428,11 @@ class MemoryStore(SupportsReadWithPointer):
         return pa.array(values, pa.binary())
 
     def self_check(self) -> Iterator[Finding]:
-        """Check that every row is in its key's key group: dictionaries have no other faults."""
-        space = self._space
-        key_groups = space.identity.key_groups if space.identity else 1
-        with space.lock:
-            rows = [(*at, key) for at, of_group in space.rows.items() for key in of_group]
-        for table, group, key in rows:
-            if key_group(key, key_groups) != group:
-                where = f"{self.where}, table {table}, key group {group}"
-                yield Finding(where, "keys of this key group", f"key {key!r}")
+        """Check key groups and floors: dictionaries have no other faults."""
+        return checks.self_check(self._space, self.where)
+
+    def row_counts(self, tables: Collection[str]) -> Iterator[RowCount]:
+        return checks.row_counts(self._space)
 
     # -- mending and ending -----------------------------------------------------------------------------
 

@@ -124,18 +124,26 @@ class Header(NamedTuple):
 
 def headers(space: RedisNamespace) -> dict[int, Header]:
     """Return the header of every key group. Raises: CorruptError, no release writes such a header."""
+    found = {}
+    for group, header in headers_of(space):
+        if isinstance(header, CorruptError):
+            raise header
+        found[group] = header
+    return found
+
+
+def headers_of(space: RedisNamespace) -> Iterator[tuple[int, Header | CorruptError]]:
+    """Yield the header of every key group, or the error of one that no release writes."""
     groups = range(space.made.key_groups)
     replies = space.asked([space.of_group(group, "header") for group in groups])
-    found = {}
     for group, reply in zip(groups, replies, strict=True):
         try:
-            found[group] = _header(reply)
+            yield group, _header(reply)
         except (ValueError, KeyError) as error:
-            raise CorruptError(
-                f"{space.where}, key group {group}: its header {header_key(space.namespace, group).decode()}"
-                f" cannot be read: {error!s:.200}: restore the store from a copy"
-            ) from error
-    return found
+            key = header_key(space.namespace, group).decode()
+            place = f"{space.where}, key group {group}: its header {key}"
+            message = f"{place} cannot be read: {error!s:.200}: restore the store from a copy"
+            yield group, CorruptError(message)
 
 
 def _header(reply: list[bytes]) -> Header:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate.base.checks import Check
@@ -28,6 +28,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    RowCount,
     Stamp,
     Stopped,
     Vacuumed,
@@ -54,6 +55,7 @@ from tidegate.sinks.redis.seals import Seals
 from tidegate.sinks.redis.upkeep import merge as upkeep
 from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
 from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
+from tidegate.sinks.redis.upkeep.self_check import row_counts, self_check
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.rules.leases import Lease, LeaseInfo
@@ -339,7 +341,10 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         return upkeep.size(self._space)
 
     def self_check(self) -> Iterator[Finding]:
-        return upkeep.self_check(self._space)
+        return self_check(self._space)
+
+    def row_counts(self, tables: Collection[str]) -> Iterator[RowCount]:
+        return row_counts(self._space)
 
     # -- vacuum and removal -----------------------------------------------------------------------------
 

@@ -27,11 +27,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import errno
 import os
 import sqlite3
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +40,7 @@ from tidegate.base.files import make_folder as make_durably
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import decode, dropped
+from tidegate.sinks.sqlite.idle import Connections, close_unused
 
 META_FILE = "meta.sqlite"
 SHARDS_MAX = 16
@@ -83,7 +82,7 @@ DURABLE = "UPDATE durable SET times = times + 1"
 a commit that writes no page does not fsync: this row always changes.
 """
 
-CACHE_KIB = 8_192
+CACHE_KIB = 2_048
 """Page cache of one connection. In benchmarks/bench_sqlite_apply.py 2, 8 and 32 MB had the same result."""
 AUTOCHECKPOINT_PAGES = 1_000
 """4 MB of ``-wal`` per file before a commit also copies pages into the main file. 4, 16 and 64 MB
@@ -98,14 +97,13 @@ HINTS = {
 }
 """Remedies, by a part of SQLite's message."""
 
-_all_files: weakref.WeakSet[Files] = weakref.WeakSet()
-
 
 class Files:
     """The connections of one process to one namespace's files; for any number of threads.
 
     A connection is used by one thread at a time, and only in the process that opened it: after a
-    fork the child abandons its parent's connections and opens its own (T13).
+    fork the child abandons its parent's connections and opens its own (T13). A file is opened at its
+    first use, and again if ``idle.py`` closed its connection.
     """
 
     def __init__(self, folder: Path, where: str, timeout_s: float) -> None:
@@ -114,14 +112,12 @@ class Files:
         self.uuid: str | None = None  # the namespace's, once it was read
         self.expected: dict[str, tuple[str, int, int]] = {}  # per shard file: uuid, number, files
         self._timeout_s = timeout_s
-        # A deque's append and pop need no lock, so that no lock is held when another thread forks.
-        self._idle: dict[str, collections.deque[sqlite3.Connection]] = {}
+        self._connections = Connections()
         self._commits: collections.Counter[str] = collections.Counter()
         """The number of this instance's commits per file that were not durable by themselves."""
         self._on_disk: dict[str, int] = {}
         """Their number at the latest durable commit of this instance; other processes are not counted."""
         self._closed = False
-        _all_files.add(self)
 
     def exists(self, name: str) -> bool:
         """Return whether the file exists. Raises: ConfigError: its path leads through a file, or is
@@ -179,8 +175,11 @@ class Files:
         """
         if self._closed:
             raise ConfigError(f"{self.where}: this store was closed; open it again")
-        with self._explaining(name):
-            connection = self._take(name) or self._connect_checked(name)
+        with self._explaining(name), self._connections.permit(name):
+            connection = self._connections.take(name)
+            if connection is None:
+                close_unused()
+                connection = self._connect_checked(name)
             try:
                 yield connection
             except sqlite3.Error:
@@ -228,6 +227,11 @@ class Files:
             with self.writing(name, durable=True):
                 pass
 
+    def check(self, name: str) -> None:
+        """Raise, as a first use does, unless the file is this namespace's. No connection is kept."""
+        with self._explaining(name):
+            self._connect_checked(name).close()
+
     def close(self) -> None:
         """Close the connections; the last one to a file also empties its ``-wal``."""
         self._closed = True
@@ -235,34 +239,15 @@ class Files:
 
     def forget(self) -> None:
         """Close the idle connections: their files may have been removed meanwhile."""
-        for name in list(self._idle):
-            while (connection := self._take(name)) is not None:
-                connection.close()
+        self._connections.close()
 
     # -- one connection ------------------------------------------------------------------------
-
-    def _take(self, name: str) -> sqlite3.Connection | None:
-        try:
-            return self._idle.setdefault(name, collections.deque()).pop()
-        except IndexError:
-            return None
 
     def _give_back(self, name: str, connection: sqlite3.Connection) -> None:
         if self._closed:
             connection.close()
         else:
-            self._idle[name].append(connection)
-
-    def leave_to_parent(self) -> None:
-        """Abandon the parent's connections in a child process, without ever freeing them.
-
-        SQLite forbids their use here; closing one, by hand or by garbage collection, could empty
-        and remove the ``-wal`` file under the parent.
-        """
-        for connections in self._idle.values():
-            for connection in connections:
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-        self._idle = {}
+            self._connections.give_back(name, connection)
 
     def _connect_checked(self, name: str) -> sqlite3.Connection:
         """Open a file that must exist and must be this namespace's (I10)."""
@@ -370,14 +355,6 @@ class Files:
                 f"{self.where}: {path} is damaged: its schema is not readable ({error}); put it back from a"
                 " copy"
             ) from error
-
-
-def _after_fork() -> None:
-    for files in list(_all_files):
-        files.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def make_folder(folder: Path, where: str) -> None:

@@ -100,8 +100,7 @@ class Shards:
         for name, (uuid, number, shards) in self._files.expected.items():
             about = f"INSERT OR IGNORE INTO shard VALUES (1, '{uuid}', {number}, {shards});"
             self._files.make(name, SHARD + about)
-            with self._files.reading(name):
-                pass  # a file that existed already must be of this namespace
+            self._files.check(name)  # a file that existed already must be of this namespace
 
     # -- writing -------------------------------------------------------------------------------
 

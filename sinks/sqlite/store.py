@@ -12,7 +12,7 @@ version may be half applied), the floor in one transaction with the rows, the ho
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    RowCount,
     Stamp,
     Stopped,
     Vacuumed,
@@ -50,12 +51,12 @@ from tidegate.sinks.rules.reads import (
     nothing_here,
 )
 from tidegate.sinks.rules.seals import incomplete
-from tidegate.sinks.sqlite import attempts, fill
+from tidegate.sinks.sqlite import attempts, checks, fill, newest
 from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.drop import drop_folder
 from tidegate.sinks.sqlite.files import META, META_FILE, Files, creation_lock, has_table, make_folder
 from tidegate.sinks.sqlite.rows import Asked, Shards
-from tidegate.sinks.sqlite.vacuum import Vacuum, check_file
+from tidegate.sinks.sqlite.vacuum import Vacuum
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
@@ -146,7 +147,9 @@ class SqliteStore(Store):
             if identity is None:
                 raise nothing_here(self.where)
             self._key_groups = identity.key_groups
-            self._opened = Shards(self._files, identity)
+            shards = Shards(self._files, identity)
+            newest.check(self._files)
+            self._opened = shards
         return self._opened
 
     # -- the pointer ---------------------------------------------------------------------------
@@ -198,11 +201,13 @@ class SqliteStore(Store):
 
     def _flip(self, update: str, entry: CatalogEntry, epoch: int) -> bool:
         content = encode(msgspec.structs.replace(entry, published_at_us=self._clock.now_us()))
+        sealed = newest.sealed_up_to(self._files, self._files.expected, entry.version)
         with self._files.writing(META_FILE, durable=True) as meta:
             flipped = meta.execute(
                 update, {"version": entry.version, "digest": entry.digest, "epoch": epoch}
             ).rowcount
             if flipped:
+                newest.note(meta, sealed)
                 meta.execute(
                     "INSERT OR REPLACE INTO catalog VALUES (?, ?)", (entry.version, content.decode())
                 )
@@ -430,7 +435,16 @@ class SqliteStore(Store):
     def self_check(self) -> Iterator[Finding]:
         _ = self._shards
         for name in (META_FILE, *self._files.expected):
-            yield from check_file(self._files, name)
+            yield from checks.check_file(self._files, name)
+        floors = [
+            (name, *floor) for name in self._files.expected for floor in checks.floors_of(self._files, name)
+        ]
+        pointer = self.pointer()
+        yield from checks.check_floors(self._files, floors, pointer.horizon, pointer.visible)
+
+    def row_counts(self, tables: Collection[str]) -> Iterator[RowCount]:
+        for name, _ in self._shards.files():
+            yield from checks.row_counts(self._files, name, tables)
 
     def part_of(self, group: int) -> str:
         return str(self._files.folder / self._shards.file_of(group))

@@ -1,4 +1,4 @@
-"""Vacuum of a SQLite store's shard, and the check of its files.
+"""Vacuum of a SQLite store's shard.
 
 Rows are read by pages, in the order of the primary key, outside any write transaction. Only
 deletions are written, a page at a time, so that an apply never waits for more.
@@ -6,11 +6,10 @@ deletions are written, a page at a time, so that an apply never waits for more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidegate.errors import TidegateError
-from tidegate.sinks.records import Finding, Vacuumed
+from tidegate.sinks.records import Vacuumed
 from tidegate.sinks.rules.expiry import HEAD_BYTES, is_hidden
 from tidegate.sinks.sqlite.files import NOTES, Files, tables_in
 from tidegate.sinks.sqlite.rows import BEFORE_ALL, RAISE_FLOOR, RETIRE_ROWS, sql_name
@@ -18,8 +17,6 @@ from tidegate.sinks.sqlite.rows import BEFORE_ALL, RAISE_FLOOR, RETIRE_ROWS, sql
 ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
     WHERE kg = ? AND (key, version) > (?, ?) AND version <= ? ORDER BY key, version LIMIT ?"""
 DROP_ROW = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version = ?"
-FINDINGS_MAX = 20
-"""The most lines of SQLite's own check per file: later lines seldom add anything."""
 
 
 class _Row(NamedTuple):
@@ -107,17 +104,3 @@ def _is_hidden(newest: _Row, start: int) -> bool:
     Either everything that it hides is gone, or its table was emptied since.
     """
     return newest.hides or newest.version < start
-
-
-def check_file(files: Files, name: str) -> Iterator[Finding]:
-    """Run SQLite's own check of a file: pages, indexes, and that it is this namespace's."""
-    where = str(files.folder / name)
-    try:
-        with files.reading(name) as connection:
-            lines = [line for (line,) in connection.execute(f"PRAGMA integrity_check({FINDINGS_MAX})")]
-    except TidegateError as error:
-        yield Finding(where, "a whole SQLite file of this namespace", str(error))
-        return
-    for line in lines:
-        if line != "ok":
-            yield Finding(where, "a whole SQLite file", line)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner, Result
 
 from tidegate.cli import app
+from tidegate.committers.coordinator import Coordinator
 
 
 def run(*arguments: object, typed: str | None = None) -> Result:
@@ -40,3 +43,15 @@ def refused(code: int, *arguments: object) -> str:
     assert "Traceback" not in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     return result.stderr
+
+
+def options_for(root: Path, namespace: str = "flights") -> list[str]:
+    return [f"--store=sqlite://{root}/store", f"--wal=file://{root}/wal", f"--namespace={namespace}"]
+
+
+def readers_only(options: Iterable[str]) -> list[str]:
+    return [option for option in options if not option.startswith("--wal")]
+
+
+def decisions(driver: Coordinator) -> list[bytes]:
+    return [entry.content for entry in driver.log.decisions()]

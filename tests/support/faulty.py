@@ -25,6 +25,7 @@ from tidegate.sinks.records import (
     Finding,
     Identity,
     Pointer,
+    RowCount,
     Stamp,
     Stopped,
     Vacuumed,
@@ -301,6 +302,9 @@ class FaultyStore(Store):
 
     def self_check(self) -> Iterator[Finding]:
         yield from self._port.call(_reads_store("self_check"), lambda: list(self._inner.self_check()))
+
+    def row_counts(self, tables: Collection[str]) -> Iterator[RowCount]:
+        yield from self._port.call(_reads_store("row_counts"), lambda: list(self._inner.row_counts(tables)))
 
     def part_of(self, group: int) -> str:
         return self._inner.part_of(group)

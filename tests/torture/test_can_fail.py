@@ -88,7 +88,7 @@ BROKEN = [
     ("a flip leaves out versions", ANY_VERSION, "publish.before:stop:claimed", {"stray"}),
     ("a seal counts nothing", NOT_COUNTED, "apply.before_chunk:forgotten:same", WRONG_ROWS),
     ("a horizon stays where it is", RETIRED_ONCE, "retire.after_announce:twice:same", {"finish"}),
-    ("retirement fails for ever", NEVER_RETIRED, "retire.after_announce:kill:second", {"error", "finish"}),
+    ("retirement fails permanently", NEVER_RETIRED, "retire.after_announce:kill:second", {"error", "finish"}),
     ("a repair mends what nobody destroyed", NOT_DESTROYED, "repair.before_listing:lost:same", {"mended"}),
     (
         "what is retired is read",

@@ -6,7 +6,6 @@ import itertools
 import re
 import struct
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from tidegate.base import failpoints
@@ -28,7 +27,6 @@ MERGE_FLIGHTS = 16
 """Flights per step, for all servers together: a merge can be stopped between steps, and each step
 has a time-out of its own.
 """
-CHANGES = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+)$")
 UNSEALED = re.compile(rb":d:(\d{1,16}):[^:]+:([^:]+)$")
 SWEPT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+(?::[^:]+)?)$")
 REBUILT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):r:([^:]+)$")
@@ -302,28 +300,3 @@ def size(space: RedisNamespace) -> int:
         keys.update((base_key(space.namespace, group, table), None) for table in header.bases)
     replies = space.calls.run([plain(key, b"MEMORY", b"USAGE", key) for key in keys])
     return sum(int(size_bytes or 0) for size_bytes in replies)
-
-
-def self_check(space: RedisNamespace) -> Iterator[Finding]:
-    """Yield contradictions between headers and keys. Reads every header and every key's name."""
-    uuid = space.uuid
-    groups = range(space.made.key_groups)
-    calls = [plain(header_key(space.namespace, group), b"HGET", header_key(space.namespace, group), b"u") for group in groups]  # fmt: skip  # noqa: E501
-    lost = [group for group, owner in zip(groups, space.calls.run(calls), strict=True) if owner != uuid]
-    for group in lost:
-        place = f"{space.where}, key group {group}"
-        yield Finding(place, "its header", "none: its server lost it; `tidegate repair` writes it again")
-    if lost:
-        return
-    existing: dict[tuple[int, str], set[int]] = defaultdict(set)
-    _, pattern = patterns(space.namespace)
-    for key in space.calls.each_primary_scan(pattern):
-        owner = CHANGES.search(key)
-        if owner is not None and owner.group(4) == uuid:
-            existing[int(owner.group(1)), owner.group(2).decode(errors="replace")].add(int(owner.group(3)))
-    for group, header in headers(space).items():
-        for table, versions in sorted(header.layers.items()):
-            missing = sorted(set(versions) - existing[group, table])
-            if missing and missing != [min(versions)]:  # the oldest may just have been merged
-                place = f"{space.where}, key group {group}, table {table}"
-                yield Finding(place, f"changes of versions {missing}, as listed", "none")

@@ -120,7 +120,7 @@ class Commands(TyperGroup):
             refuse(f"{type(error).__name__}: {error}{_next_step(error)}")
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            print_message("interrupted: what it has decided stays decided, and it may be run again")
+            print_message("interrupted: decided versions stay decided, and the command may be run again")
             raise typer.Exit(INTERRUPTED) from None
         except typer.Abort:  # Ctrl-C, or the end of the input, at a prompt
             print_message("nothing was changed")

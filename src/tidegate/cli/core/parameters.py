@@ -107,6 +107,6 @@ def _refuse_memory(params: dict[str, Any]) -> None:
                 at = parse_store(url)
                 shown = f"{at.name}=" * (url != at.url) + redact(at.url)
                 raise ConfigError(
-                    f"{told} {shown}: what is in memory ends with the command, nothing would be left of it;"
+                    f"{told} {shown}: a place in memory ends with the command, with all that is in it;"
                     f" use {others} (memory:// is for one process, by tidegate's Python functions)"
                 )

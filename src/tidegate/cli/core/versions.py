@@ -48,8 +48,8 @@ At = Annotated[
         "--at",
         metavar="VERSION",
         parser=_one_or_more,
-        help="Read at this version instead of the newest: its number, or a time (UTC unless it says"
-        " otherwise) for the newest that was decided by then.",
+        help="Read at this version instead of the newest: its number, or a time (UTC unless it has"
+        " a zone) for the newest that was decided by then.",
     ),
 ]
 """A parsed ``NumberOrTime``, despite its type: typer calls the parser."""

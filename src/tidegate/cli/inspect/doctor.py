@@ -22,6 +22,7 @@ from tidegate.cli.core.config_files import StoreConfigs, WalConfig, named_files,
 from tidegate.cli.core.options import Json, MaybeNamespace, MaybeWal, Stores, examples
 from tidegate.cli.core.output import print_json, print_table
 from tidegate.cli.inspect.doctor_disks import check_disk, check_private, check_writable, folder_of
+from tidegate.cli.inspect.doctor_limits import check_limits
 from tidegate.cli.inspect.doctor_servers import ServerArguments, look_at
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import parse_stores
@@ -52,7 +53,7 @@ def doctor(
 ) -> None:
     """Check what the promises rest on.
 
-    Java, disks, clock, log and store, how both are set up; without URLs only this machine.
+    Java, disks, limits, clock, log and store, how both are set up; without URLs only this machine.
     Each line names the promise at stake.
 
     Exit code 1 when a check fails; warnings do not count. Nothing is written.
@@ -105,6 +106,7 @@ def _checks(given: ServerArguments) -> Iterator[Check]:
             yield check_disk(what, folder)
             if given.namespace is not None and NAME.fullmatch(given.namespace):
                 yield from check_private(what, folder / escape(given.namespace))
+    yield from check_limits([given.wal, given.store, *(at.url for at in given.also)])
     seen = look_at(given)
     yield check_clock(Clock(), seen.state)
     yield from seen.checks
@@ -150,7 +152,7 @@ def check_java(*, spark_is_here: bool) -> Check:
         return Check("Java", bad, f"{java} (by {by}) does not run: {error}", promise)
     version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
     if version is None:
-        return Check("Java", bad, f"{java} (by {by}) does not tell its version", promise)
+        return Check("Java", bad, f"{java} (by {by}) does not print its version", promise)
     if int(version[1]) < JAVA_MIN:
         return Check("Java", bad, f"{java} (by {by}) is {version[1]}; needs {JAVA_MIN} or newer", promise)
     return Check("Java", "pass", f"{version[1]} at {java} (by {by})", promise)

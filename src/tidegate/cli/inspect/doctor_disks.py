@@ -69,7 +69,7 @@ def check_disk(what: str, folder: Path) -> Check:
     outcome: Outcome = "fail" if free < DISK_FAIL_BYTES else "warn" if free < DISK_WARN_BYTES else "pass"
     message = f"{free / 1024**3:,.1f} GiB free at {_nearest(folder)}"
     return Check(
-        f"{what}: disk", outcome, message, "what is decided can be applied (I4): a full disk stops the line"
+        f"{what}: disk", outcome, message, "a decided version can be applied (I4): a full disk stops the line"
     )
 
 
@@ -110,11 +110,11 @@ def check_leases(store: Store) -> Check:
 
 def check_forecast(log: Log, state: Folded, free: int) -> Check:
     """Forecast how long the log's disk lasts at the rate of the last versions, if nothing were trimmed."""
-    promise = "what is decided can be applied (I4): a full disk stops the line"
+    promise = "a decided version can be applied (I4): a full disk stops the line"
     decided = state.recent[-LOOKED_AT:]
     seconds = (decided[-1].decided_at_us - decided[0].decided_at_us) / 1e6 if len(decided) > 1 else 0.0
     if seconds <= 0:
-        return Check("log: room", "pass", "too few versions to tell a pace", promise)
+        return Check("log: room", "pass", "too few versions for a rate", promise)
     written = sum(frame.bytes for version in decided[1:] for frame in read_manifest(log, version).frames())
     per_day = written / seconds * DAY_S
     if per_day == 0:

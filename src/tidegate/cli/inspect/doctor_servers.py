@@ -14,6 +14,7 @@ from tidegate.base.checks import Check
 from tidegate.base.urls import redact
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.inspect.doctor_disks import check_room, check_writable, folder_of, free_bytes
+from tidegate.cli.inspect.doctor_limits import check_tables
 from tidegate.committers.opening.store_list import suggested_fixes
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
 from tidegate.options import StoreRef
@@ -26,7 +27,7 @@ from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Folded
 
-OF_LOG, OF_STORE = "what is decided becomes visible (I4)", "everything"
+OF_LOG, OF_STORE = "a decided version becomes visible (I4)", "everything"
 NOT_YET = "no namespace yet; the first batch or `tidegate init` makes it"
 ANY_NAME = "doctor"
 """A log is opened under this name only to validate URL and options; that touches nothing."""
@@ -82,6 +83,8 @@ def look_at(given: ServerArguments) -> Seen:
         if given.wal is not None:
             in_log = _check_wal(given.wal, given.namespace, given.wal_config, closing)
         checks, state = [*in_log.checks, *in_store.checks], in_log.state
+        if state is not None:
+            checks.append(check_tables(state))
         if in_log.log is not None and in_store.store is not None:
             checks.append(check_one_namespace(state, in_store.identity, in_store.pointer))
             if state is not None and in_store.identity is not None:

@@ -47,8 +47,7 @@ def restore(
         visible = coordinator.folded.last_version
         if not yes and to < visible:  # else it is refused, and nothing would be undone
             confirm(
-                f"what changed in namespace {work.namespace} from version {to + 1} to {visible} would be"
-                " undone"
+                f"the changes of versions {to + 1} to {visible} of namespace {work.namespace} would be undone"
             )
         done = restore_version(coordinator, to, reprocess=reprocess)
         standings = catch_up_others(coordinator, jobs)

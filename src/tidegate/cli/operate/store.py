@@ -37,7 +37,7 @@ LIST_EXAMPLES = examples("tidegate store list --store main=sqlite:///data/store 
 @operation("tidegate store add")
 def add(
     work: Operation,
-    new: Annotated[str, typer.Argument(metavar="NAME=URL", help="The new store, and what it is called.")],
+    new: Annotated[str, typer.Argument(metavar="NAME=URL", help="The new store, and its name.")],
     *,
     later: Annotated[
         bool, typer.Option("--later", help="Only put it into the log's list; the query fills it.")

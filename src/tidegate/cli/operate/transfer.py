@@ -114,7 +114,7 @@ def import_(
             replaced = sorted({*manifest.tables} & {*(state.tables if state else ())})
             if replaced and not yes:
                 tables = ", ".join(replaced)
-                confirm(f"what tables {tables} of namespace {work.namespace} hold would be replaced")
+                confirm(f"the rows of tables {tables} of namespace {work.namespace} would be replaced")
             done = import_rows(coordinator, folder, manifest, token or digest)
             standings = catch_up_others(coordinator, jobs)
     facts = {"version": done.version, "new": done.new, "recovered": done.recovered}

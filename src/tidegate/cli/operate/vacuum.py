@@ -24,7 +24,7 @@ def vacuum(
     namespace: Namespace,
     store_config: StoreConfigs,
     *,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
     json: Json = False,
 ) -> None:
     """Drop what no reader can reach any more and retirement has missed.

@@ -259,7 +259,7 @@ def _tell(done: Report, page: Path) -> None:
             ("cells", ", ".join(f"{number:,} {name}" for name, number in sorted(totals.results.items()))),
             (
                 "not run",
-                f"{sum(skip.cells for skip in done.skipped):,} cells of a round; the report says why",
+                f"{sum(skip.cells for skip in done.skipped):,} cells of a round; the report has the reasons",
             ),
             ("checked", ", ".join(f"{number:,} {name}" for name, number in sorted(counts.items()))),
             ("seconds", f"{done.seconds:,.0f}"),

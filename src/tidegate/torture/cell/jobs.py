@@ -26,6 +26,7 @@ from tidegate.torture.driver.driver import Where
 from tidegate.torture.driver.side_work import SECOND
 from tidegate.torture.history.files import Recorder
 from tidegate.torture.history.repairs import mending_noted
+from tidegate.torture.judge import verdict as verdicts
 from tidegate.torture.judge.check import check
 from tidegate.torture.judge.coverage import gaps
 from tidegate.torture.judge.verdict import Verdict
@@ -92,7 +93,7 @@ def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str
     verdict = check(Path(folder))
     judged = Judged(
         findings=(
-            *(msgspec.convert(finding, Finding, from_attributes=True) for finding in verdict.findings),
+            *(_copied(finding) for finding in verdict.findings),
             *_damage(verdict),
         ),
         unproven=tuple(verdict.unjudged),
@@ -123,6 +124,11 @@ def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str
     whole.write_bytes(msgspec.json.encode(judged))
     whole.replace(result)
     return 0
+
+
+def _copied(finding: verdicts.Finding) -> Finding:
+    """Return a finding on a history as one of a cell."""
+    return Finding(**{field: getattr(finding, field) for field in Finding.__struct_fields__})
 
 
 def _damage(verdict: Verdict) -> list[Finding]:

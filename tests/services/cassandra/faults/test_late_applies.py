@@ -161,7 +161,7 @@ def test_who_looked_before_a_retirement_is_refused_or_right(
 
 
 def stored(store: CassandraStore) -> list[tuple[bytes, int]]:
-    return [(key, version) for _, _, key, versions in store._rows._keys() for version in versions]
+    return [(key, version) for _, _, key, versions in store._rows.each_key() for version in versions]
 
 
 # -- clocks ---------------------------------------------------------------------------------------------

@@ -6,18 +6,16 @@ import uuid
 import msgspec
 import pytest
 
-from support.clocks import HandClock
+from support.committers.trims import DAY_S, HOUR_S, SECOND_US, Namespace, assert_readable
 from support.places import fails, opened
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
-from tidegate.committers.apply.apply import chunks_of, plan, read_manifest
+from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit, until_decided
-from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.recover import decided_versions_from
 from tidegate.committers.opening.store_list import add_to_list
-from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer, cut_place, keep_from_us
 from tidegate.errors import (
     CorruptError,
@@ -27,65 +25,14 @@ from tidegate.errors import (
     WalGapError,
     WalUnavailableError,
 )
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
 from tidegate.sinks.memory.store import MemoryStore
-from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Pointer
-from tidegate.testing.arrow_barrier import ArrowBarrier, batch
+from tidegate.testing.arrow_barrier import batch
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import RECENT_MAX, SummaryPlace, View, fold_all, replay_of
-from tidegate.wal.memory_log import MemoryLog, forget
+from tidegate.wal.memory_log import forget
 from tidegate.wal.record import Summary, decode_record, encode_record
-
-HOUR_S, DAY_S = 3_600, 86_400
-SECOND_US = 1_000_000
-
-
-class Namespace:
-    def __init__(self, **options):
-        self.name = uuid.uuid4().hex
-        self.clock = HandClock(1_800_000_000_000_000, tick_us=1)
-        self.options = Options(**{"key_groups": 4, "summary_every": 3, "keep_versions": 2} | options)
-
-    def log(self):
-        return MemoryLog(self.name, "n", clock=self.clock)
-
-    def driver(self):
-        endpoints = Endpoints("n", f"memory://{self.name}", f"memory://{self.name}")
-        store = open_store(endpoints.store, "n", None, self.clock)
-        return Coordinator(endpoints, self.log(), store, self.options, self.clock)
-
-    def opened(self):
-        driver = self.driver()
-        open_namespace(driver, "q")
-        return driver
-
-    def barrier(self, driver):
-        last = driver.folded.last_batch
-        number = last[1] + 1 if last else 0
-        rows = {"t": {b"k%d" % (number % 3): b"%d" % number, b"same": b"%d" % number}}
-        return ArrowBarrier(driver.log, rows, batch("q", number), 4, clock=self.clock)
-
-    def write(self, driver, versions, every_s=HOUR_S):
-        for _ in range(versions):
-            self.clock.advance(every_s)
-            commit(driver, self.barrier(driver))
-
-    def retire_and_trim(self, driver, trimmer=None):
-        """What the background does after a publish."""
-        now_us = self.clock.now_us()
-        view = catch_up(View(), driver.log)
-        retire_up_to(driver.log, driver.store, view.state, self.options, lambda: False)
-        (trimmer or self.trimmer(driver)).trim(view, now_us)
-
-    def trimmer(self, driver):
-        return Trimmer(driver.log, driver.store, self.options, self.clock)
-
-    def summaries(self):
-        return fold_all(View(), self.log().decisions()).summaries
-
-    def records(self):
-        return [decode_record(entry.content, "test") for entry in self.log().decisions()]
 
 
 @pytest.fixture
@@ -99,14 +46,6 @@ def space():
 def _disarmed():
     yield
     failpoints.arm(None)
-
-
-def assert_readable(driver, first, last=None):
-    """Manifests and frames of these versions are in the log."""
-    for fact in driver.folded.recent:
-        if first <= fact.version <= (last or fact.version):
-            manifest = read_manifest(driver.log, fact)
-            assert sum(len(list(chunks_of(work, driver.log))) for work in plan(manifest, fact, 2))
 
 
 # -- the Summary ------------------------------------------------------------------------------------

@@ -1,0 +1,134 @@
+"""The connections to SQLite files that no thread uses, and the number that threads use at one time.
+
+A connection has two descriptors and a page cache. So a file keeps ``IDLE_MAX`` of them, and a process
+``idle_in_process``: the files of the least recent use are closed first.
+
+No lock is held here when another thread forks: a deque's append and pop need none, and a child makes
+its own semaphores.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import itertools
+import os
+import resource
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator
+
+IDLE_MAX = 2
+"""Idle connections to one file that an instance keeps."""
+LENT_MAX = 8
+"""Connections to one file that an instance uses at one time. SQLite keeps the descriptor of a closed
+connection until the process has no other connection to the file.
+"""
+LENT_WAIT_S = 1.0
+"""The wait for one of them. Then one more is opened: the others may all wait for another process."""
+DESCRIPTORS = 3
+"""The descriptors of a file with one connection: the file, its ``-wal``, its ``-shm``."""
+IDLE_IN_PROCESS_MAX = 2_000
+"""Idle connections of a process without a limit of descriptors, or with a large one."""
+
+_numbers = itertools.count()
+_instances: weakref.WeakValueDictionary[int, Connections] = weakref.WeakValueDictionary()
+
+
+def idle_in_process() -> int:
+    """Return the number of idle connections that a process keeps: half of its descriptors are theirs."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = allowed == resource.RLIM_INFINITY
+    return IDLE_IN_PROCESS_MAX if unlimited else min(IDLE_IN_PROCESS_MAX, allowed // (2 * DESCRIPTORS))
+
+
+class Connections:
+    """The connections of one namespace's files, by file."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, collections.deque[sqlite3.Connection]] = {}
+        self._free: dict[str, threading.Semaphore] = {}
+        self._last_use = next(_numbers)
+        _instances[self._last_use] = self
+
+    @property
+    def last_use(self) -> int:
+        """The number of the latest use in this process: a larger one is later."""
+        return self._last_use
+
+    @property
+    def idle(self) -> int:
+        """The number of connections that no thread uses."""
+        return sum(map(len, list(self._idle.values())))
+
+    @contextlib.contextmanager
+    def permit(self, name: str) -> Iterator[None]:
+        """Wait while threads use ``LENT_MAX`` connections to the file, ``LENT_WAIT_S`` at most."""
+        free = self._free.setdefault(name, threading.Semaphore(LENT_MAX))
+        permitted = free.acquire(timeout=LENT_WAIT_S)
+        try:
+            yield
+        finally:
+            if permitted:
+                free.release()
+
+    def take(self, name: str) -> sqlite3.Connection | None:
+        """Return an idle connection to the file, which is the caller's from now on."""
+        self._last_use = next(_numbers)
+        try:
+            return self._idle.setdefault(name, collections.deque()).pop()
+        except IndexError:
+            return None
+
+    def give_back(self, name: str, connection: sqlite3.Connection) -> None:
+        """Keep the connection for the next thread, or close it."""
+        idle = self._idle.setdefault(name, collections.deque())
+        if len(idle) < IDLE_MAX:
+            idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        for idle in list(self._idle.values()):
+            with contextlib.suppress(IndexError):
+                while True:
+                    idle.pop().close()
+
+    def leave_to_parent(self) -> None:
+        """Abandon the parent's connections in a child process, without ever freeing them.
+
+        SQLite forbids their use here; closing one, by hand or by garbage collection, could empty
+        and remove the ``-wal`` file under the parent.
+        """
+        for connections in self._idle.values():
+            for connection in connections:
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        self._idle, self._free = {}, {}
+
+
+def _all_instances() -> list[Connections]:
+    # ``valuerefs`` is one step of the interpreter: other threads add instances meanwhile.
+    references = _instances.valuerefs()
+    return [instance for reference in references if (instance := reference()) is not None]
+
+
+def close_unused() -> None:
+    """Make room for one more connection: close those of the instances of the least recent use."""
+    instances, most = _all_instances(), idle_in_process()
+    idle = sum(instance.idle for instance in instances)
+    for instance in sorted(instances, key=lambda instance: instance.last_use):
+        if idle < most:
+            return
+        idle -= instance.idle
+        instance.close()
+
+
+def _after_fork() -> None:
+    for instance in _all_instances():
+        instance.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,1 @@
+"""The cache of state for tests: its buffer, and a world of hosts around it."""

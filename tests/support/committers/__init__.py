@@ -1,0 +1,1 @@
+"""Drivers of several kinds for tests: pipelined, trimming, and with many stores."""

@@ -1,0 +1,77 @@
+"""`tidegate doctor` on limits: descriptors, threads, tables."""
+
+import resource
+
+import pytest
+
+from tidegate.cli.inspect import doctor_limits
+from tidegate.wal.record import Folded, TableAt
+
+SQLITE = ["file:///data/wal", "sqlite:///data/store"]
+
+
+@pytest.fixture
+def limits(monkeypatch, tmp_path):
+    """Limits of descriptors and threads, soft and hard; no container."""
+    by_kind = {resource.RLIMIT_NOFILE: (1_024, 4_096), resource.RLIMIT_NPROC: (4_000, 4_000)}
+    monkeypatch.setattr(resource, "getrlimit", by_kind.__getitem__)
+    monkeypatch.setattr(doctor_limits, "PIDS", (tmp_path / "pids.max", tmp_path / "pids.current"))
+    return by_kind
+
+
+def checks(urls=SQLITE):
+    return {check.check: (check.outcome, check.found) for check in doctor_limits.check_limits(urls)}
+
+
+def test_the_usual_limits_are_enough_for_one_namespace(limits):
+    assert checks() == {
+        "descriptors": ("pass", "1,024 (ulimit -n); one namespace needs 212"),
+        "threads": ("pass", "4,000 of this user (ulimit -u); one namespace needs 60, Spark's own excluded"),
+    }
+
+
+def test_a_limit_below_the_need_is_a_warning_with_both_numbers(limits):
+    limits[resource.RLIMIT_NOFILE] = (128, 4_096)
+    limits[resource.RLIMIT_NPROC] = (50, 50)
+    seen = checks()
+    assert seen["descriptors"] == (
+        "warn",
+        "128 (ulimit -n); one namespace needs 212: raise it, this user may set up to 4,096",
+    )
+    assert seen["threads"][0] == "warn"
+
+
+def test_the_need_is_that_of_the_given_log_and_stores(limits):
+    limits[resource.RLIMIT_NOFILE] = (200, resource.RLIM_INFINITY)
+    assert checks([None])["descriptors"][0] == "pass"
+    urls = ["kafka://b:9092", "redis+cluster://r:6379", "cassandra://c/k"]
+    assert checks(urls)["descriptors"] == ("warn", "200 (ulimit -n); one namespace needs 224: raise it")
+    assert checks(["memory://x", "no-url"])["descriptors"][0] == "pass"
+
+
+def test_no_limit(limits):
+    limits[resource.RLIMIT_NOFILE] = limits[resource.RLIMIT_NPROC] = (resource.RLIM_INFINITY,) * 2
+    assert checks() == {"descriptors": ("pass", "no limit; one namespace needs 212")}
+
+
+def test_the_threads_of_a_container(limits):
+    limits[resource.RLIMIT_NPROC] = (resource.RLIM_INFINITY,) * 2
+    most, used = doctor_limits.PIDS
+    most.write_text("max\n")
+    used.write_text("300\n")
+    assert "threads" not in checks()
+    most.write_text("350\n")
+    assert checks()["threads"] == (
+        "warn",
+        "350 of this container (pids.max), 300 of them used; one namespace needs 60, Spark's own excluded",
+    )
+
+
+@pytest.mark.parametrize(
+    "count,outcome,found",
+    [(0, "pass", "no table yet"), (10, "pass", "10 tables of"), (600, "warn", "600 tables of about 768")],
+)
+def test_tables_are_compared_with_their_room(count, outcome, found):
+    state = Folded("u", "n", 4, "", tables={f"table-{number:04}": TableAt("") for number in range(count)})
+    check = doctor_limits.check_tables(state)
+    assert (check.outcome, check.found[: len(found)]) == (outcome, found)
