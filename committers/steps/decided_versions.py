@@ -38,7 +38,8 @@ class RetirementBacklog:
     """The decided versions that one thread has not yet dropped from one store.
 
     A version is retired at most ``keep_versions`` and ``max_layers`` after its decision, which may be more
-    than the fold keeps. The backlog grows with the fold, so the log is read at most once, at the start.
+    than the fold keeps. The backlog grows with the fold, so the log is read at most once, at the start. It is
+    read again when the fold no longer has the backlog's last version: the log may have lost it since.
     """
 
     def __init__(self, log: Log) -> None:
@@ -50,9 +51,11 @@ class RetirementBacklog:
     def since(self, state: Folded, version: int) -> Iterator[DecidedVersion]:
         """Yield as ``decided_versions``, and forget all versions before ``version``."""
         version = max(version, 1)
-        known = self._versions[-1].version if self._versions else 0
-        begins = state.recent[0].version if state.recent else 1
-        if not self._start or not self._start <= version <= known or known + 1 < begins:
+        newest = self._versions[-1] if self._versions else None
+        known = newest.version if newest else 0
+        # Its digest covers all decisions before it, so the backlog is of this history.
+        same_history = newest is not None and recent_version(state, known) == newest
+        if not self._start or not self._start <= version <= known or not same_history:
             self._versions = list(decided_versions(self._log, state, version))
         else:
             newer = [decided for decided in state.recent if decided.version > known]

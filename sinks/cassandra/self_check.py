@@ -83,6 +83,6 @@ def row_counts(space: CassandraNamespace, rows: Rows, tables: Collection[str]) -
     """Count the rows of each version, by key group and table."""
     for table in sorted({*tables, *rows.tables()}):
         for group in range(space.made.identity.key_groups):
-            found = space.session.stream("versions", space.made.space, table, group, level=space.read_at)
+            found = space.session.stream("row_versions", space.made.space, table, group, level=space.read_at)
             for version, count in sorted(Counter(itertools.chain.from_iterable(found)).items()):
                 yield RowCount("", table, group, version, count)

@@ -25,7 +25,7 @@ TIMEOUT_S = 5.0
 
 def written(wal: str, url: str) -> tuple[int, int]:
     """Write five versions, of which three can be read; return the oldest and the newest of these."""
-    options = Options(key_groups=KEY_GROUPS, keep_versions=3)
+    options = Options(key_groups=KEY_GROUPS, keep_versions=3, allow_unsafe=True)
     example = Example(wal, url, NAMESPACE, options=options)
     for rows in BATCHES:
         example.write(rows)
@@ -118,7 +118,8 @@ class RedisPlace(Place):
         self.client: Any = Redis.from_url(url)
         self.pattern = f"tg:{{{NAMESPACE}*"
         self.kept = {key: self.client.dump(key) for key in sorted(self.client.scan_iter(self.pattern))}
-        self.uuid = self.client.hget(f"tg:{{{NAMESPACE}}}:meta", "uuid").decode()
+        client: Any = self.client
+        self.uuid = client.hget(f"tg:{{{NAMESPACE}}}:meta", "uuid").decode()
 
     def put_back(self) -> None:
         with self.client.pipeline(transaction=True) as pipe:
@@ -179,12 +180,14 @@ class CassandraPlace(Place):
 
     def __init__(self, folder: Path, url: str) -> None:
         self.url, self.wal, self.options = url, f"file://{folder}/wal", {}
-        with contextlib.closing(open_store(url, "first")) as first:
+        creating = {"create": True, "replication": {"datacenter1": 1}}
+        with contextlib.closing(open_store(url, "first", creating)) as first:
             first.create(Identity(uuid.uuid4().hex, "first", 1))  # it creates the keyspace and its tables
         self.horizon, self.visible = written(self.wal, url)
-        self.store: Any = open_store(url, NAMESPACE)
-        self.space, self.driver = self.store._space.made.space, self.store._space.session.driver
-        self.keyspace = self.store._space.settings.keyspace
+        opened: Any = open_store(url, NAMESPACE)
+        self._store = opened
+        self.space, self.driver = opened._space.made.space, opened._space.session.driver
+        self.keyspace = opened._space.settings.keyspace
         self.kept = self.rows()
         self.changed: list[Row] = []
         self.undo: tuple[str, Any] | None = None
@@ -208,7 +211,7 @@ class CassandraPlace(Place):
     def rows(self) -> list[Row]:
         rows, of_group = [], "space = %s AND tbl = %s AND kg = %s"
         text = f"SELECT key, version, value FROM {self.keyspace}.tidegate_rows WHERE {of_group}"
-        for table in self.store._rows.tables():
+        for table in self._store._rows.tables():
             for group in range(KEY_GROUPS):
                 rows += [Row(table, group, *row) for row in self._run(text, self.space, table, group)]
         return rows
@@ -249,5 +252,5 @@ class CassandraPlace(Place):
         return f"{column} of version {version}: {old!r:.80} -> {new!r:.80}"
 
     def close(self) -> None:
-        self.store.drop()
-        self.store.close()
+        self._store.drop()
+        self._store.close()

@@ -15,7 +15,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import tenacity
@@ -105,18 +105,30 @@ IDLE_MAX = 4
 """How many idle clients of one kind a process keeps for a cluster. Each has about five threads."""
 
 
+TOPICS_MAX = 256
+"""The number of topics that a client has used when it is ended. It keeps about 15 KB for each,
+permanently, also for those that were deleted.
+"""
+
+
 class _Notes(threading.local):
     """The last error that the clients reported during this thread's call, separate per thread."""
 
     last: KafkaError | None = None
 
+    def add(self, error: KafkaError) -> None:
+        if not is_refused(self.last):  # errors after a refusal are its consequences
+            self.last = error
+
 
 class ReadingConsumer(Consumer):
-    """A consumer that records which topics it has read: see ``consumer._assign``."""
+    """A consumer that records the topics that it has read and their ids: see ``consumer._assign``."""
 
     def __init__(self, configuration: dict[str, Any], *, logger: logging.Logger) -> None:
         super().__init__(configuration, logger=logger)
-        self.topics: set[str] = set()
+        self.topics: dict[str, str | None] = {}
+        self.rested = False
+        """Whether it was used before: a new consumer requests metadata by itself."""
 
 
 class Pool:
@@ -125,16 +137,27 @@ class Pool:
     A topic is not part of a client's settings, so any number of namespaces use the same few clients.
     """
 
+    _freed: weakref.finalize[..., Pool] | None = None
+
     def __init__(self) -> None:
-        self.users: weakref.WeakSet[Clients] = weakref.WeakSet()
-        """The logs that have used a client and were not closed since."""
         self.forget()
 
     def forget(self) -> None:
+        self.users: weakref.WeakSet[Clients] = weakref.WeakSet()
+        """The logs that have used a client and were not closed since."""
         self.idle: dict[str, deque[Any]] = {}
         self.alive: list[Any] = []
         """Every client that was not closed, lent or idle."""
+        self.used: dict[int, set[str]] = {}
+        """The topics for which each living client was lent, by the client's ``id``."""
+        self.topic_ids: dict[str, str] = {}
+        """The ids of existing topics as they were last described: a remade topic has another one."""
         self.notes = _Notes()
+        if self._freed is not None:
+            self._freed.detach()
+        # A pool whose logs were not closed: a consumer that is only freed has no bound to its end.
+        self._freed = weakref.finalize(self, _end_all, self.idle)
+        self._freed.atexit = False
 
     def after_fork(self) -> None:
         """Abandon the inherited clients, in the child.
@@ -147,13 +170,15 @@ class Pool:
         self.forget()
 
     @contextlib.contextmanager
-    def lent(self, kind: str, make: Callable[[], T]) -> Generator[T, None, None]:
+    def lent(self, kind: str, make: Callable[[], T], topic: str) -> Generator[T, None, None]:
         """Lend a client of this kind for exclusive use; ``make`` creates one when none is idle."""
         idle: deque[T] = self.idle.setdefault(kind, deque())
         client = self._rested(idle, kind)
         if client is None:
             client = make()
             self.alive.append(client)
+        used = self.used.setdefault(id(client), set())
+        used.add(topic)
         self.notes.last = None
         alive, failed = self.alive, True
         try:
@@ -165,11 +190,15 @@ class Pool:
         finally:
             if alive is not self.alive:
                 pass  # lent before a fork, and this is the child: not its own
-            elif failed or len(idle) >= IDLE_MAX:
+            elif (
+                failed
+                or len(idle) >= IDLE_MAX
+                or len(used) >= TOPICS_MAX
+                or not self.users
+                or not _rests(kind, client)
+            ):
                 self._end(kind, client)
             else:
-                if kind.startswith("consumer"):
-                    client.unassign()  # type: ignore[attr-defined]
                 idle.append(client)
 
     def _rested(self, idle: deque[T], kind: str) -> T | None:
@@ -192,6 +221,7 @@ class Pool:
 
     def _end(self, kind: str, client: Any) -> None:
         ENDS[kind.partition(" ")[0]](client)
+        self.used.pop(id(client), None)
         self.alive.remove(client)
 
     def leave(self, log: Clients) -> None:
@@ -205,13 +235,33 @@ class Pool:
                     self._end(kind, idle.pop())
 
 
-_pools: weakref.WeakValueDictionary[tuple[str, ...], Pool] = weakref.WeakValueDictionary()
+def _end_all(idle: dict[str, deque[Any]]) -> None:
+    for kind, clients in list(idle.items()):
+        while clients:
+            ENDS[kind.partition(" ")[0]](clients.pop())
+
+
+def _rests(kind: str, client: Any) -> bool:
+    """Return whether the client fetches nothing any more."""
+    if kind.startswith("consumer"):
+        try:
+            client.unassign()
+            client.rested = True
+        except (KafkaException, RuntimeError):
+            return False
+    return True
+
+
+_pools: weakref.WeakValueDictionary[tuple[object, ...], Pool] = weakref.WeakValueDictionary()
 """Every pool of this process, by the settings of its clients. A pool lives as long as a log that uses it."""
 _pools_lock = threading.Lock()
 
 
 def _pool_of(settings: KafkaSettings) -> Pool:
-    key = (settings.brokers, repr(settings.timeout_s), *map(repr, sorted(settings.client.items())))
+    # By type too: True is 1, but librdkafka takes the one and not the other. Not by repr, which may hide
+    # a password.
+    options = sorted(settings.client.items())
+    key = (settings.brokers, settings.timeout_s, *((name, type(value), value) for name, value in options))
     with _pools_lock:
         pool = _pools.get(key)
         if pool is None:
@@ -231,14 +281,14 @@ class Clients:
     @contextlib.contextmanager
     def producer(self, topic: str) -> Generator[Any, None, None]:
         """Lend an idempotent producer for exclusive use."""
-        with self._lent("producer", lambda: self._new_producer(topic)) as producer:
+        with self._lent("producer", lambda: self._new_producer(topic), topic) as producer:
             yield producer
 
     @contextlib.contextmanager
     def consumer(self, topic: str) -> Generator[Any, None, None]:
         """Lend a consumer without any assignment for exclusive use."""
         kind = "changelog" if topic.endswith(CHANGELOG) else "decisions"
-        with self._lent(f"consumer of {kind}", lambda: self._new_consumer(topic)) as consumer:
+        with self._lent(f"consumer of {kind}", lambda: self._new_consumer(topic), topic) as consumer:
             yield consumer
 
     @contextlib.contextmanager
@@ -247,9 +297,23 @@ class Clients:
         with self._lent("admin", self._new_admin) as admin:
             yield admin
 
-    def _lent(self, kind: str, make: Callable[[], T]) -> contextlib.AbstractContextManager[T]:
+    def _lent(
+        self, kind: str, make: Callable[[], T], topic: str = ""
+    ) -> contextlib.AbstractContextManager[T]:
         self._pool.users.add(self)
-        return self._pool.lent(kind, make)
+        return self._pool.lent(kind, make, topic)
+
+    def described(self, names: Collection[str], topic_ids: Mapping[str, str]) -> None:
+        """Record which of these topics exist, and their ids."""
+        for name in names:
+            if name in topic_ids:
+                self._pool.topic_ids[name] = topic_ids[name]
+            else:
+                self._pool.topic_ids.pop(name, None)
+
+    def topic_id(self, topic: str) -> str | None:
+        """Return a topic's id as it was last described."""
+        return self._pool.topic_ids.get(topic)
 
     def close(self) -> None:
         """Close the idle clients, unless another log uses them. Repeatable: later calls create new ones."""
@@ -274,8 +338,9 @@ class Clients:
         return self._made(AdminClient, self.settings.for_admin())
 
     def _made(self, kind: Any, configuration: dict[str, Any]) -> Any:
+        # The callback holds neither this log nor the pool, so a log that nobody closes is freed.
         try:
-            return kind(configuration | {"error_cb": self._note}, logger=logger)
+            return kind(configuration | {"error_cb": self._pool.notes.add}, logger=logger)
         except (KafkaException, TypeError, ValueError) as error:
             said = self.settings.hide(
                 str(error.args[0].str() if isinstance(error, KafkaException) else error)
@@ -284,10 +349,6 @@ class Clients:
             raise ConfigError(msg) from None  # the cause may show a password
 
     # -- errors ---------------------------------------------------------------------------------------
-
-    def _note(self, error: KafkaError) -> None:
-        if not is_refused(self._pool.notes.last):  # errors after a refusal are its consequences
-            self._pool.notes.last = error
 
     def ask(
         self,

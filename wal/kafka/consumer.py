@@ -120,18 +120,30 @@ def ends(clients: Clients, topic: str, partition: int) -> tuple[int, int]:
 
 
 def _assign(clients: Clients, consumer: Any, topic: str, starts: Mapping[int, int]) -> None:
+    # The client looks for the leaders of a topic that is new to it, or was made again, once a second. A
+    # request for its metadata shows them at once. A new consumer sends one by itself.
+    topic_id = clients.topic_id(topic)
+    remade = topic_id is not None and consumer.topics.get(topic, topic_id) != topic_id
+    # Before the assignment: after a fetch by the old id, the client waits for 500 ms.
+    if remade and not _refreshed(clients, consumer, topic):
+        del consumer.topics[topic]
     try:
         consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
     except KafkaException as error:
         clients.unavailable(f"reading {topic}", error.args[0], error)
-    # The client looks for the leaders of a topic that is new to it once a second. A request for its
-    # metadata after the assignment starts the fetch at once. A new consumer sends one by itself.
-    if consumer.topics and topic not in consumer.topics:
-        try:
-            consumer.list_topics(topic, clients.settings.request_s)
-        except KafkaException:
-            return  # the fetch will show what is wrong
-    consumer.topics.add(topic)
+    # After the assignment: only then does the client need the leaders of a topic that is new to it.
+    if consumer.rested and topic not in consumer.topics and not _refreshed(clients, consumer, topic):
+        return  # the fetch will show what is wrong
+    consumer.topics[topic] = topic_id
+
+
+def _refreshed(clients: Clients, consumer: Any, topic: str) -> bool:
+    """Request a topic's metadata; return whether they arrived."""
+    try:
+        consumer.list_topics(topic, clients.settings.request_s)
+    except KafkaException:
+        return False
+    return True
 
 
 def _seek(

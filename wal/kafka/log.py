@@ -149,11 +149,12 @@ class KafkaLog(Log):
                 why = "those before were trimmed" if position < first else "an older copy was put back"
                 msg = f"{self.where}: {holds}, not {position}: {why}"
                 raise WalGapError(msg)
-            entries = Spool()
+            messages = read_range(self._clients, self._decisions, 0, position or first, end)
             try:
                 # All before the first is yielded, so that a concurrent trim cannot tear the iteration.
-                for message in read_range(self._clients, self._decisions, 0, position or first, end):
-                    entries.add(Entry(message.offset, message.offset + 1, message.content))
+                entries = Spool.of(
+                    Entry(message.offset, message.offset + 1, message.content) for message in messages
+                )
             except WalGapError:
                 if position or self._ends(self._decisions, 0)[0] <= first:
                     raise

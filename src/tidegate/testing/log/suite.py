@@ -74,6 +74,15 @@ class LogSuite(TrimTests):
             log.stage("s", [b"x"])
         assert list(log.decisions()) == []
 
+    def test_a_log_is_empty_until_its_first_record(self, log: Log) -> None:
+        assert self.make_log().is_empty()
+        assert log.is_empty()
+        log.append_decision(b"")
+        assert not log.is_empty()
+        assert not self.reopen(log).is_empty()
+        log.drop()
+        assert log.is_empty()
+
     def test_create_may_be_repeated_and_keeps_what_is_there(self, log: Log) -> None:
         log.append_decision(b"x")
         (address,) = log.stage("s", [b"y"])

@@ -81,7 +81,7 @@ def test_a_consumer_that_cannot_end_is_left_behind_and_named(monkeypatch, caplog
 )
 def test_a_broker_that_goes_away_in_a_handshake_does_not_refuse_this_user(said, kind):
     clients = Clients(settings_of("kafka://b:9092", {}), "kafka://b:9092")
-    clients._note(KafkaError(KafkaError._AUTHENTICATION, said))
+    clients._pool.notes.add(KafkaError(KafkaError._AUTHENTICATION, said))
     with pytest.raises(TidegateError) as raised:
         clients.unavailable("metadata", KafkaError(KafkaError._TIMED_OUT))
     assert type(raised.value) is kind
