@@ -17,7 +17,7 @@ import tenacity
 from tidegate.base.deadline import end_of, over_at
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.async_servers import AsyncServers, View
-from tidegate.sinks.redis.client.channel import AsyncNode
+from tidegate.sinks.redis.client.channel import AsyncNode, NoTurnError
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
     DENIED,
@@ -197,6 +197,8 @@ class AsyncCalls:
             why = ""
         except DENIED as error:
             raise denied(self.where, error) from error
+        except NoTurnError as error:
+            why = f"{node.address}: {error}"
         except (*LOST, *NOT_NOW) as error:
             node.ready = False
             self.servers.forget(view)

@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import heapq
+import itertools
 import math
 from collections.abc import Callable, Coroutine, Sequence
+from time import monotonic
 from typing import Any, TypeVar
 
 import redis
 from redis import exceptions
 from redis.asyncio.connection import Connection, SSLConnection
 
-from tidegate.base.deadline import left_of
+from tidegate.base.deadline import end_of, left_of
 from tidegate.base.urls import Address
 from tidegate.sinks.redis.client.replies import LOST
 from tidegate.sinks.redis.client.servers import without_words
@@ -252,6 +255,73 @@ async def _abandon(connection: Any) -> None:
     await asyncio.sleep(0)
 
 
+class NoTurnError(redis.TimeoutError):
+    """An error of a request that was not sent before its deadline: it proves nothing about the server."""
+
+
+class Slots:
+    """The slots for pending flights at one server. A free one is for the call with the earliest deadline.
+
+    A call that has begun therefore sends all its requests before a later call sends its first: of more calls
+    than the server can answer in time some succeed. All waiting flights share one timer.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self.reason = f"{count} requests were pending all the time"
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []  # a heap, by deadline
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+
+    def take(self) -> bool:
+        """Take a slot if one is free; no flight waits then."""
+        if not self.free:
+            return False
+        self.free -= 1
+        return True
+
+    async def wait(self, end: float) -> None:
+        """Take a slot, at ``end`` at the latest, by ``time.monotonic``. Raises: NoTurnError."""
+        turn = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (end, next(self._order), turn))
+        if end < self._timer_at:
+            self._look_at(end)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Hand the slot over to the next flight, or free it."""
+        while self._waiting:
+            turn = heapq.heappop(self._waiting)[2]
+            if not turn.done():  # else it was cancelled
+                turn.set_result(None)
+                return
+        self.free += 1
+
+    def _look_at(self, end: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer, self._timer_at = loop.call_later(max(0.0, end - monotonic()), self._look), end
+
+    def _look(self) -> None:
+        """Fail the flights whose deadline has passed."""
+        self._timer, self._timer_at = None, math.inf
+        now = monotonic()
+        while self._waiting and (self._waiting[0][0] <= now or self._waiting[0][2].done()):
+            turn = heapq.heappop(self._waiting)[2]
+            if not turn.done():
+                turn.set_exception(NoTurnError(self.reason))
+                turn.exception()  # a task that was cancelled meanwhile does not fetch it
+        if self._waiting:
+            self._look_at(self._waiting[0][0])
+
+
 class AsyncNode:
     """One server: connections to it, and what was learned about it (as ``redis_servers.Node``)."""
 
@@ -262,7 +332,7 @@ class AsyncNode:
         self._settings = settings
         self._channels: list[Channel] = []
         self._opening = SingleFlight(self._connect, closed)
-        self._slots = asyncio.Semaphore(FLIGHTS_MAX)
+        self._slots = Slots(FLIGHTS_MAX)
         self._closed = False
 
     async def ask(self, contents: Sequence[bytes]) -> list[Any]:
@@ -272,11 +342,9 @@ class AsyncNode:
         (``deadline.py``). The calls may or may not have taken effect.
         """
         if left_of(self._settings.timeout_s) <= 0:
-            raise redis.TimeoutError("no time was left for a request")
-        if self._slots.locked():
-            await self._wait_for_slot()
-        else:
-            await self._slots.acquire()  # at once
+            raise NoTurnError("no time was left for a request")
+        if not self._slots.take():
+            await self._slots.wait(end_of(self._settings.timeout_s))
         try:
             channel = self._free()
             if channel is None:
@@ -285,14 +353,6 @@ class AsyncNode:
             self._slots.release()
             raise
         return await channel.send(contents, left_of(self._settings.timeout_s))
-
-    async def _wait_for_slot(self) -> None:
-        reason = f"{FLIGHTS_MAX} requests were pending all the time"
-        limit_s = min(self._settings.timeout_s, left_of(self._settings.timeout_s))
-        try:
-            await asyncio.wait_for(self._slots.acquire(), limit_s)
-        except asyncio.TimeoutError:
-            raise redis.TimeoutError(reason) from None
 
     def _free(self) -> Channel | None:
         """Return the connection with the fewest pending flights; None: open another one."""

@@ -336,6 +336,8 @@ end
 
 local WRITERS, OF_WRITER = '^writer%-', 'lease:'
 local LEASES_MAX, LEASE_BYTES_MAX, LEASE_US_MAX, PAGE = 4000, 512, 86400 * 1000000, '250'
+-- One of this number of new leases removes a page of those that ran out: without a writer nothing else does.
+local SWEEP = 16
 
 local function is_lease_id(id)
   return #id <= 64 and string.find(id, '^[%w_.-]+$') ~= nil
@@ -428,14 +430,17 @@ writes.lease = function(keys, args)
     leases, field = keys[1], OF_WRITER .. id
   end
   local known = redis.call('HGET', leases, field)
-  if not known and leases ~= keys[1] and redis.call('HLEN', leases) >= most then
+  local kept = not known and leases ~= keys[1] and redis.call('HLEN', leases) or 0
+  if kept >= most or (kept >= SWEEP and now % SWEEP == 0) then
     -- Those that ran out while no writer was there: some page is likely to have one.
     local _, count, fit = leases_at(keys[1], most)
     local over, foreign = {}, {}
     if fit then
       _, _, over, foreign = page_of_leases(leases, text(now % 65536), horizon, visible, now)
     end
-    if count - #over - #foreign >= most then
+    if count < most then
+      foreign = {}  -- announce removes and counts them
+    elseif count - #over - #foreign >= most then
       return refuse('TGLEASES', text(most))
     end
     remove_fields(leases, over, foreign)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import weakref
+import logging
+import math
 from collections.abc import Coroutine
 from typing import Any
 
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
-from tidegate.reader.leases import ActiveLease, LeaseFlow
+from tidegate.reader.leases import CLOSE_S, ActiveLease, Hold, LeaseFlow, is_final
 from tidegate.reader.table import run_async
-from tidegate.sinks.rules.leases import Lease
+
+logger = logging.getLogger("tidegate")
 
 
 class AsyncLeaseKeeper(LeaseFlow):
@@ -22,56 +24,101 @@ class AsyncLeaseKeeper(LeaseFlow):
         super().__init__(store, clock)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._releases: set[asyncio.Task[None]] = set()  # of tasks that were cancelled
-        self._closed = False
+        self._aside: set[asyncio.Task[None]] = set()  # requests that take leases, or release cancelled ones
 
-    async def take(self, version: int, ttl_s: float) -> ActiveLease:
-        """Take a new lease on a version, and renew it from now on. Raises: as ``Store.lease``."""
-        lease = Lease(self._clock.new_id(), version)
-        deadline = self._clock.monotonic() + ttl_s
+    async def take(self, version: int, ttl_s: float) -> Hold:
+        """Hold a lease on a version, which is renewed from now on. Raises: as ``Store.lease``.
+
+        A snapshot of the same version shares the lease, and the request for it. If that request of another
+        task fails, this call sends its own.
+        """
+        hold = await self._take(version, ttl_s, share=True)
+        while hold is None:
+            hold = await self._take(version, ttl_s, share=False)
+        return hold
+
+    async def _take(self, version: int, ttl_s: float, *, share: bool) -> Hold | None:
+        hold, is_first = self._hold(version, ttl_s, share=share)
+        active = hold.active
+        if is_first:
+            active.request = self._start(self._request(active))
         try:
-            await self._store.lease(lease, ttl_s)
+            if not active.request.done():
+                await asyncio.shield(active.request)
         except asyncio.CancelledError:
-            self._start_release(lease.lease_id)  # perhaps it was taken
+            if self._drop(hold):
+                self._start_release(active.lease.lease_id)
+            if not active.holds and not active.granted:
+                active.request.cancel()  # it releases the lease, which it may have taken
             raise
-        active = ActiveLease(lease, ttl_s, deadline)
-        self._leases[lease.lease_id] = weakref.ref(active)
-        self._changed.set()
-        if self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-        return active
+        if active.refused is None:
+            return hold
+        if is_first or is_final(active.refused):
+            raise active.refused
+        return None
 
-    async def give_back(self, active: ActiveLease) -> None:
-        """Stop the renewals of a lease, and release it if the store answers; else it expires by itself."""
-        self._leases.pop(active.lease.lease_id, None)
-        if active.is_ours and not self._closed:
+    async def _request(self, active: ActiveLease) -> None:
+        """Take a lease; it is released at once if no snapshot waits for it any more. No error is raised."""
+        try:
+            await self._store.lease(active.lease, active.ttl_s)
+            is_wanted = self._granted(active)
+        except asyncio.CancelledError as cancelled:
+            self._refused(active, cancelled)
+            is_wanted = False  # perhaps it was taken
+        except Exception as error:  # noqa: BLE001 - the calls that wait for it raise it
+            self._refused(active, error)
+            return
+        if not is_wanted:
+            with one_call(anew=True):
+                await run_async(self._release(active.lease.lease_id))
+        elif self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        elif active.due < self._wakes_at:
+            self._changed.set()
+
+    async def give_back(self, hold: Hold) -> None:
+        """End a hold. The last one's lease is released if the store answers; else it expires by itself."""
+        if self._drop(hold):
             try:
                 with one_call():
-                    await run_async(self._release(active.lease.lease_id))
+                    await run_async(self._release(hold.active.lease.lease_id))
             except asyncio.CancelledError:
-                self._start_release(active.lease.lease_id)  # perhaps it was not sent
+                self._start_release(hold.active.lease.lease_id)  # perhaps it was not sent
                 raise
 
     async def close(self) -> None:
-        """Release all leases and end the task. Repeatable."""
-        leases = [active for ref in self._leases.values() if (active := ref()) is not None]
+        """Take no leases any more, release all, and end the task. Repeatable.
+
+        It waits for leases that are being taken, since these requests release them.
+        """
+        self._closing = True
         try:
+            await self._wait_for_aside()
             with one_call():
-                await asyncio.gather(*(self.give_back(active) for active in leases))
+                await asyncio.gather(*(run_async(self._release(each)) for each in self._forget_all()))
         finally:
             self._closed = True
             self._changed.set()
-        running = [*self._releases, *([self._task] if self._task is not None else [])]
-        if running:  # each ends with the store's answer, which has its own limit
-            await asyncio.wait(running)
+        if self._task is not None:  # it ends with the store's answer, which has its own limit
+            await asyncio.wait([self._task])
+        await self._wait_for_aside()
+
+    async def _wait_for_aside(self) -> None:
+        """Wait for all requests aside, also for those that begin meanwhile."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + CLOSE_S
+        while self._aside:
+            left = end - loop.time()
+            if left <= 0:
+                logger.error("%s: %d leases were not answered in time", self._store.where, len(self._aside))
+                return
+            await asyncio.wait(list(self._aside), timeout=left)
 
     # -- the task ----------------------------------------------------------------------------------
 
     async def renew_due(self) -> None:
         """Renew the leases that are due, all at once: none waits for another one's reply."""
-        now = self._clock.monotonic()
-        due = [active for active in self._alive() if active.due <= now]
-        await asyncio.gather(*(run_async(self._renew(active)) for active in due))
+        await asyncio.gather(*(run_async(self._renew(active)) for active in self._due()))
 
     async def _run(self) -> None:
         try:
@@ -81,9 +128,11 @@ class AsyncLeaseKeeper(LeaseFlow):
                 due = [active.due for active in self._alive()]
                 if not due:
                     return
-                left = max(0.0, min(due) - self._clock.monotonic())
+                self._wakes_at = min(due)
                 with contextlib.suppress(asyncio.TimeoutError):
+                    left = max(0.0, self._wakes_at - self._clock.monotonic())
                     await asyncio.wait_for(self._changed.wait(), left)
+                self._wakes_at = -math.inf
         finally:
             self._task = None
 
@@ -94,7 +143,10 @@ class AsyncLeaseKeeper(LeaseFlow):
             with one_call(anew=True):
                 await run_async(self._release(lease_id))
 
-        work: Coroutine[Any, Any, None] = release()
+        self._start(release())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
+        self._aside.add(task)
+        task.add_done_callback(self._aside.discard)
+        return task

@@ -98,12 +98,18 @@ class AliasFlow(GateFlow):
 
         It is repeated if the alias was set to another namespace meanwhile, and the earlier one is gone.
         """
+        return (yield from self._call_unless(lambda: False, flow, *args))
+
+    def _call_unless(
+        self, stays: Callable[[], bool], flow: Callable[..., Steps[Result]], *args: Any
+    ) -> Steps[Result]:
+        """Do ``_call``; once ``stays()`` is true, the errors of that namespace are final."""
         for _ in range(TRIES - 1):
             target = yield from self._target()
             try:
                 return (yield from self._call_in(target, flow, *args))
             except (ConfigError, SnapshotExpiredError):
-                if (yield from self._target()) == target:
+                if stays() or (yield from self._target()) == target:
                     raise
         return (yield from self._call_in((yield from self._target()), flow, *args))
 
@@ -168,13 +174,19 @@ class AliasFlow(GateFlow):
     def wait_steps(self, version: int | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         """Wait for a version, or for offsets.
 
-        A version is one of the namespace that the alias names when the wait begins. Offsets are waited for in
-        any namespace that the alias names meanwhile; on return they are visible in its present one.
+        A version is one of the namespace that the alias names when the wait begins: after the first look at
+        it, no other one answers. Offsets are waited for in any namespace that the alias names meanwhile; on
+        return they are visible in its present one.
         """
         wanted = rules.awaited(version, offsets, timeout)
-        if offsets is None:
-            return (yield from self._call(GateFlow.wait_steps, version, timeout, None))
         end = self._clock.monotonic() + float(timeout)
+        if offsets is None:
+            looks: list[int] = []
+            return (
+                yield from self._call_unless(
+                    lambda: bool(looks), GateFlow.wait_until, wanted, timeout, end, looks.append
+                )
+            )
         while True:
             target, left = (yield from self._target()), end - self._clock.monotonic()
             with contextlib.suppress(WaitTimeoutError):

@@ -17,7 +17,7 @@ from tidegate.base.source_offsets import Offsets
 from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError
 from tidegate.observe import events
 from tidegate.reader import rules
-from tidegate.reader.leases import ActiveLease, LeaseKeeper
+from tidegate.reader.leases import Hold, LeaseKeeper
 from tidegate.reader.rules import TRIES, VersionInfo
 from tidegate.reader.table import Result, Steps, TableReader, TableView, no_schema, view_of
 from tidegate.sinks.capabilities import SupportsReadWithPointer
@@ -32,6 +32,10 @@ VIEWS_MAX = 1_000
 def is_of(entry: CatalogEntry, pointer: Pointer) -> bool:
     """Whether this is the catalog's entry of the pointer's version."""
     return entry.version == pointer.visible and entry.digest == pointer.digest
+
+
+def _ignored(_visible: int) -> None:
+    pass
 
 
 class Reader:
@@ -263,23 +267,32 @@ class GateFlow:
         horizon before it reads the leases.
         """
         reader = self._reader
-        lease = yield reader.leases.take(version, lease_s)
+        hold = yield reader.leases.take(version, lease_s)
         try:
-            rules.check_kept(reader.store.where, version, (yield from self._read_pointer()).horizon)
-            entry = (yield from reader.entry(version)) if version else None
-            return self.snapshot_class(reader, entry, lease)
+            pointer = yield from self._read_pointer()
+            rules.check_kept(reader.store.where, version, pointer.horizon)
+            is_newest = version == pointer.visible
+            steps = self._entry_of(pointer) if is_newest else reader.entry(version)
+            entry = (yield from steps) if version else None
+            return self.snapshot_class(reader, entry, hold)
         except BaseException:
-            yield reader.leases.give_back(lease)
+            yield reader.leases.give_back(hold)
             raise
 
     # -- waiting ----------------------------------------------------------------------------------------
 
     def wait_steps(self, version: int | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         wanted = rules.awaited(version, offsets, timeout)
-        clock = self._reader.clock
-        end, pause = clock.monotonic() + float(timeout), 0.0
+        return (yield from self.wait_until(wanted, timeout, self._reader.clock.monotonic() + float(timeout)))
+
+    def wait_until(
+        self, wanted: rules.Awaited, timeout: float, end: float, looked: Callable[[int], None] = _ignored
+    ) -> Steps[int]:
+        """Wait until a time; ``looked`` is called with the visible version after each look."""
+        clock, pause = self._reader.clock, 0.0
         while True:
             visible, is_visible = yield from self._is_visible(wanted)
+            looked(visible)
             if is_visible:
                 return visible
             asked_at = clock.monotonic()
@@ -304,11 +317,11 @@ class GateFlow:
 class SnapshotFlow:
     """One version for all reads, pinned by a lease."""
 
-    def __init__(self, reader: Reader, entry: CatalogEntry | None, lease: ActiveLease) -> None:
-        self.version = lease.lease.version
+    def __init__(self, reader: Reader, entry: CatalogEntry | None, hold: Hold) -> None:
+        self.version = hold.active.lease.version
         self._reader = reader
         self._entry = entry
-        self._lease = lease
+        self._hold = hold
         self._closed = False
 
     @property
@@ -352,9 +365,9 @@ class SnapshotFlow:
         self._reader.check_open()
         if self._closed:
             raise rules.snapshot_closed(self.version)
-        self._lease.check(self._reader.clock)
+        self._hold.check(self._reader.clock)
 
     def _close(self) -> Steps[None]:
         if not self._closed:
             self._closed = True
-            yield self._reader.leases.give_back(self._lease)
+            yield self._reader.leases.give_back(self._hold)

@@ -55,6 +55,6 @@ class Snapshot(SnapshotFlow):
         if kind is GeneratorExit and not self._closed:
             # The snapshot of a dropped scan: it is collected at any point, even within a call of the store.
             self._closed = True
-            self._reader.leases.leave(self._lease)
+            self._reader.leases.leave(self._hold)
         else:
             self.close()

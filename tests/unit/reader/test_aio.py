@@ -262,9 +262,9 @@ def test_i8_a_lease_is_renewed_while_it_is_held_and_refused_when_it_was_revoked(
         store, renewals = gate._reader.store, gate._reader.leases
         async with gate.snapshot(lease_s=12) as snapshot:
             for _ in range(4):
-                clock.seconds, last = snapshot._lease.due, snapshot._lease.deadline
+                clock.seconds, last = snapshot._hold.active.due, snapshot._hold.active.deadline
                 renewals._changed.set()  # as if the time had passed
-                await until(lambda last=last: snapshot._lease.deadline > last)
+                await until(lambda last=last: snapshot._hold.active.deadline > last)
             assert clock.seconds > 12
             assert await snapshot.table("airports").get("EWR")
 
@@ -272,9 +272,9 @@ def test_i8_a_lease_is_renewed_while_it_is_held_and_refused_when_it_was_revoked(
                 raise SnapshotExpiredError("the horizon passed it")
 
             store.lease = revoked
-            clock.seconds = snapshot._lease.due
+            clock.seconds = snapshot._hold.active.due
             renewals._changed.set()
-            await until(lambda: snapshot._lease.revoked is not None)
+            await until(lambda: snapshot._hold.active.revoked is not None)
             with pytest.raises(SnapshotExpiredError, match="was revoked: the horizon passed it"):
                 await snapshot.table("airports").get("EWR")
             await until(lambda: renewals._task is None)
@@ -291,7 +291,7 @@ def test_i8_a_renewal_without_an_answer_leaves_the_deadline_where_it_was(writer,
         renewals = gate._reader.leases
         renewals._run = _nothing
         async with gate.snapshot(lease_s=12) as snapshot:
-            held = snapshot._lease
+            held = snapshot._hold.active
 
             async def lost(*_):
                 raise error

@@ -191,6 +191,65 @@ def test_a_version_is_waited_for_where_the_wait_began(place):
             gate.wait_for(3, timeout=0)
 
 
+class FlipsAndDrops:
+    """A flip from blue to green during a wait in blue, which is dropped; green has the version."""
+
+    def __init__(self, place, gate):
+        self.place = place
+        gate._spaces[gate._now].gate._reader.store.await_newer = self
+
+    def __call__(self, _visible, _timeout_s):
+        self.place.point("green")
+        self.place.writers.pop("blue").close()
+        with contextlib.closing(open_store(self.place.store, "blue")) as store:
+            store.drop()
+        return False
+
+    async def in_thread(self, visible, timeout_s):
+        return await asyncio.to_thread(self, visible, timeout_s)
+
+
+def test_a_version_of_a_namespace_that_is_dropped_meanwhile_is_not_answered_by_another_one(place):
+    place.write("green", 4)
+    with place.gate() as gate:
+        FlipsAndDrops(place, gate)
+        with pytest.raises(ConfigError, match="namespace blue"):
+            gate.wait_for(4, timeout=DEADLINE_S)
+        assert gate.wait_for(4, timeout=0) == 5  # a new wait is in green
+
+
+def test_a_version_of_a_namespace_that_is_dropped_meanwhile_is_not_answered_by_another_one_aio(
+    place,
+):
+    place.write("green", 4)
+
+    async def wait():
+        async with await place.aio() as gate:
+            assert gate.namespace == "blue"
+            store = gate._spaces[gate._now].gate._reader.store
+            store.await_newer = FlipsAndDrops(place, gate).in_thread
+            with pytest.raises(ConfigError, match="namespace blue"):
+                await gate.wait_for(4, timeout=DEADLINE_S)
+            assert await gate.wait_for(4, timeout=0) == 5
+
+    asyncio.run(wait())
+
+
+def test_the_first_look_of_a_wait_is_repeated_where_the_alias_points(place):
+    """Nothing was seen of the first namespace yet."""
+    place.write("green", 4)
+    with place.gate() as gate:
+
+        def pointer():
+            del store.pointer
+            FlipsAndDrops(place, gate)(0, 0)
+            return store.pointer()
+
+        store = gate._spaces[gate._now].gate._reader.store
+        store.pointer = pointer
+        assert gate.wait_for(4, timeout=0) == 5
+
+
 @pytest.mark.parametrize("aio", [False, True])
 def test_offsets_are_waited_for_wherever_the_alias_points(place, aio):
     """The wait began in a namespace that never gets there; the flip ends it."""

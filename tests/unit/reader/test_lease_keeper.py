@@ -100,7 +100,7 @@ def test_the_thread_renews_by_itself_and_ends_with_the_last_snapshot(writer, clo
             assert lease_threads()[0].daemon
             with gate.snapshot(lease_s=3):
                 assert len(lease_threads()) == 1  # one for all of a gate's
-            wait_until(lambda: renewed.count(snapshot._lease.lease) >= 3)
+            wait_until(lambda: renewed.count(snapshot._hold.active.lease) >= 3)
         wait_until(lambda: not lease_threads())
         with gate.snapshot():
             assert len(lease_threads()) == 1
@@ -128,7 +128,7 @@ def test_close_gives_leases_back_and_ends_the_thread(writer, clock):
     snapshot = gate.snapshot()
     scan = gate.table("airports").scan()
     assert next(scan)
-    assert len(writer.driver.store.leases()) == 2
+    assert len(writer.driver.store.leases()) == 1  # they share it
     gate.close()
     assert lease_threads() == []
     assert writer.driver.store.leases() == []

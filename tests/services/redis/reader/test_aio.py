@@ -283,8 +283,8 @@ def test_i8_a_lease_is_renewed_and_given_back(writer):
 
     async def read(gate):
         async with gate.snapshot(lease_s=1.0) as snapshot:
-            deadline = snapshot._lease.deadline
-            await until(lambda: snapshot._lease.deadline > deadline + 1.0)
+            deadline = snapshot._hold.active.deadline
+            await until(lambda: snapshot._hold.active.deadline > deadline + 1.0)
             assert [info.version for info in store.leases()] == [1]
             snapshot.table(snapshot.tables()[0])
         assert store.leases() == []
@@ -359,7 +359,7 @@ def test_cancelled_requests_never_give_their_replies_to_others(writer):
                     assert value == n or (n % 3 == 0 and isinstance(value, asyncio.CancelledError))
                 assert await one(7) == 7
             for node in gate._reader.store._calls.servers._nodes.values():
-                await until(lambda node=node: node._slots._value == redis_channel.FLIGHTS_MAX)
+                await until(lambda node=node: node._slots.free == redis_channel.FLIGHTS_MAX)
                 assert all(not channel.out for channel in node._channels)
 
     run(writer, read)
@@ -372,6 +372,42 @@ def test_two_hundred_gets_at_the_newest_version_at_once(writer):
         table = gate.table("aircraft")
         found = await asyncio.gather(*(table.get(f"N{n}") for n in range(200)))
         assert [row["flights"] for row in found] == list(range(200))
+
+    run(writer, read)
+
+
+def test_a_request_without_a_turn_proves_nothing_about_the_server(writer):
+    writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+
+    async def read(gate):
+        table = gate.table("aircraft")
+        assert await table.get("N1")
+        servers = gate._reader.store._calls.servers
+        (node,), view = servers._nodes.values(), servers.known
+        slots, node._slots.free = node._slots.free, 0
+        with pytest.raises(StoreUnavailableError, match=r"pending all the time|no time was left"):
+            await table.get("N1")
+        assert servers.known is view
+        assert node.ready
+        node._slots.free = slots
+        assert await table.get("N1")
+
+    run(writer, read, timeout_s=0.5)
+
+
+def test_a_thousand_snapshots_at_once_take_few_requests(writer):
+    writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+
+    async def read(gate):
+        store, asked = gate._reader.store, []
+        for name in ("lease", "release", "catalog"):
+            plain = getattr(store, name)
+            setattr(store, name, lambda *args, n=name, p=plain: asked.append(n) or p(*args))
+        await gate.tables()
+        snapshots = await asyncio.gather(*(gate.snapshot()._take() for _ in range(1_000)))
+        await asyncio.gather(*(snapshot.close() for snapshot in snapshots))
+        assert asked.count("lease") == asked.count("release") <= 5, "one, or a few on a slow machine"
+        assert asked.count("catalog") == 1
 
     run(writer, read)
 

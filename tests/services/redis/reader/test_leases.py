@@ -118,6 +118,18 @@ def test_as_many_leases_as_max_leases_allows(query, redis):
         store.lease(Lease("e", 3), 60)
 
 
+def test_leases_of_killed_readers_are_removed_without_a_writer(query, redis):
+    store = query.run(3).store
+    for number in range(200):
+        redis.ask("HSET", leases_of(query), f"killed-{number}", "3 1 2")
+    redis.ask("HSET", leases_of(query), "evil", "x")  # announce warns of it
+    store.lease(Lease("mine", 3), 60)
+    for number in range(600):  # some of them remove a page
+        store.lease(Lease(f"new-{number}", 3), 60)
+        store.release(f"new-{number}")
+    assert set(redis.ask("HKEYS", leases_of(query))) <= {"mine", "evil", b"mine", b"evil"}
+
+
 def test_more_than_max_leases_were_not_taken_and_hold_nothing(query, redis, caplog):
     driver = query.run(3)
     driver.store.announce(1, max_leases=3)
