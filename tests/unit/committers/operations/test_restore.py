@@ -197,7 +197,9 @@ def run(place, *arguments, code=0):
 
 
 def test_restore_asks_or_is_told(place):
-    assert "changes of versions 2 to 3 of namespace flights would be undone: add --yes" in run(place, "restore", "--to", "1", code=2)
+    assert "changes of versions 2 to 3 of namespace flights would be undone: add --yes" in run(
+        place, "restore", "--to", "1", code=2
+    )
     told = json.loads(run(place, "restore", "--to", "1", "--yes", "--reprocess", "--json"))
     assert told == {
         "namespace": "flights",
