@@ -126,11 +126,11 @@ def test_an_unknown_kind_of_store_or_log(leaf, place):
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_what_is_in_memory_is_no_place_for_a_command(leaf, place):
     """It would end with the command, which said that it is made."""
-    refused(called(leaf, place, store="memory://here"), "--store memory://here: what is in memory ends")
+    refused(called(leaf, place, store="memory://here"), "--store memory://here: a place in memory ends")
     refused(called(leaf, place, store="main=memory://here"), "sqlite:///path, redis://")
     if leaf not in NO_LOG:
         told = called(leaf, place, wal="memory://here")
-        refused(told, "--wal memory://here: what is in memory ends")
+        refused(told, "--wal memory://here: a place in memory ends")
         assert "file:///path or kafka://" in told.output
         assert told.exit_code == 2
 
