@@ -153,7 +153,7 @@ def snapshots(place: Place, sizes: list[int]) -> Iterator[Row]:
 
 async def _snapshots(where: Endpoints, sizes: list[int]) -> list[Row]:
     rows: list[Row] = []
-    gate = await connect_async(where.store, namespace=where.namespace, timeout=120)
+    gate = await connect_async(where.store, namespace=where.namespace)
     opened: list[Any] = []
     for size in sizes:
         started, before = time.process_time(), len(opened)

@@ -234,7 +234,7 @@ class _Check:
         if compared:
             counts = self.counts[version]
             findings += self._read([], lambda: self.store.verify(apply.stamp_of(decided), counts))
-        for chunk in self._chunks(decided, manifest, counted=True):
+        for chunk in self._chunks(decided, manifest):
             self.report.rows += sum(len(run.keys) for run in chunk.runs)
             if compared:
                 for run in chunk.runs:
@@ -250,10 +250,17 @@ class _Check:
         schemas = {name: self.schemas.get(at.schema_id) for name, at in entry.tables.items()}
         return {name: [column.type for column in found.key] for name, found in schemas.items() if found}
 
-    def _chunks(self, decided: DecidedVersion, manifest: Manifest, *, counted: bool) -> Iterator[Chunk]:
-        """Yield the version's frames one by one; one that cannot be read is a finding, and is left out."""
+    def _chunks(
+        self, decided: DecidedVersion, manifest: Manifest, groups: range | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the version's frames one by one; one that cannot be read is a finding, and is left out.
+
+        With ``groups``, frames without any of these key groups are not read, and no frame is counted.
+        """
         for work in apply.plan(manifest, decided, 1):
             for ordinal, ref in work.frames:
+                if groups is not None and not any(group in groups for group in ref.groups):
+                    continue
                 one = msgspec.structs.replace(work, frames=((ordinal, ref),))
                 where = f"{self.log.where}, version {decided.version}, frame at {ref.address}"
                 try:
@@ -265,7 +272,7 @@ class _Check:
                     self.unread += 1
                     self.report.add(Finding(where, "the frame that was acked", str(error)))
                 else:
-                    self.report.frames += counted
+                    self.report.frames += groups is None
 
     def _gap(self, version: int, where: str, error: WalGapError) -> None:
         kept = self.has_store and version > self.pointer.horizon
@@ -364,7 +371,7 @@ class _Check:
                     manifest = self._manifest(decided)
                     unread = self.unread
                     if manifest is not None:
-                        for chunk in self._chunks(decided, manifest, counted=False):
+                        for chunk in self._chunks(decided, manifest, groups):
                             findings += horizon.compare(decided.version, chunk, groups)
                     if manifest is None or self.unread > unread:
                         # Its keys are unknown, so older changes of the same keys cannot be distinguished.

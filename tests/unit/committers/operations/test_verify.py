@@ -3,12 +3,14 @@
 import contextlib
 import sqlite3
 import uuid
+from collections import Counter
 
 import msgspec
 import pytest
 
 from support.checked_place import OPTIONS, Place
 from support.places import fails, new_place, opened
+from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.operations.verify import Progress, verify
 from tidegate.committers.repair import compare_rows
 from tidegate.committers.repair.compare_rows import KEYS_NAMED
@@ -400,3 +402,23 @@ def test_keys_are_compared_in_several_passes_where_they_are_many(monkeypatch):
     steps = []
     assert not verify(driver.log, driver.store, steps.append).findings
     assert len([step for step in steps if step.step == "rows at the horizon"]) == 4
+
+
+def test_a_pass_reads_the_frames_of_its_key_groups_alone(monkeypatch):
+    """Each pass read every frame: a check of N changes read the log N / 2,000,000 times."""
+    monkeypatch.setattr(compare_rows, "KEYS_PER_PASS", 5)
+    driver = opened(new_place(), 3)
+    driver.store.announce(3, max_lease_s=0.0, max_layers=10)
+    groups_of = {
+        ref.address: set(ref.groups)
+        for decided in driver.folded.recent
+        for ref in read_manifest(driver.log, decided).frames()
+    }
+    reads, read = Counter(), driver.log.read
+    monkeypatch.setattr(driver.log, "read", lambda addresses: [reads.update(addresses), *read(addresses)][1:])
+    assert not verify(driver.log, driver.store).findings
+    key_groups = driver.folded.key_groups
+    passes = [range(key_groups * at // 4, key_groups * (at + 1) // 4) for at in range(4)]
+    for address, groups in groups_of.items():
+        assert reads[address] == 1 + sum(any(group in each for group in groups) for each in passes)
+    assert any(reads[address] < 1 + len(passes) for address in groups_of), "each frame has all key groups"
