@@ -157,7 +157,7 @@ def test_records_on_both_sides_of_foreign_transactions_are_read_and_trimmed(worl
         foreign.send(world.decisions, genesis, commit=commit)
         foreign.send(world.changelog, b"garbage", commit=commit)
         reader.decisions.catch_up()
-        assert (reader.folded.last_version, reader.view.void) == (batch_id + 1, batch_id + 1)
+        assert (reader.folded.last_version, reader.decisions.view.void) == (batch_id + 1, batch_id + 1)
     world.commit(driver, 3)
     view = world.check(4)
     positions = [message.offset() for message in world.raw(world.decisions)]
