@@ -69,7 +69,7 @@ class AsyncLeaseKeeper(LeaseFlow):
             self._refused(active, error)
             return
         if not is_wanted:
-            with one_call(anew=True):
+            with one_call(fresh=True):
                 await run_async(self._release(active.lease.lease_id))
         elif self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -140,7 +140,7 @@ class AsyncLeaseKeeper(LeaseFlow):
         """Release a lease in a task of its own, with a deadline of its own."""
 
         async def release() -> None:
-            with one_call(anew=True):
+            with one_call(fresh=True):
                 await run_async(self._release(lease_id))
 
         self._start(release())

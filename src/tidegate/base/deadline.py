@@ -6,7 +6,7 @@ the store's ``timeout_s`` from there. Outside of it every request counts from it
 writers and background work do.
 
 The start is part of the context (``contextvars``): it is inherited by tasks that the call starts,
-and by threads of ``asyncio.to_thread``. Work that outlives the call starts with ``anew``. It is
+and by threads of ``asyncio.to_thread``. Work that outlives the call starts with ``fresh``. It is
 never held over a ``yield`` to a consumer in another context: a generator's context is its consumer's.
 """
 
@@ -27,18 +27,18 @@ _began: contextvars.ContextVar[float | None] = contextvars.ContextVar("tidegate_
 class one_call:  # noqa: N801 - it is used as a function
     """A context whose requests share one deadline; a nested one shares the outer one's.
 
-    ``anew``: a deadline of its own even then.
+    ``fresh``: a deadline of its own even then.
     """
 
-    __slots__ = ("_anew", "_before")
+    __slots__ = ("_before", "_fresh")
 
-    def __init__(self, *, anew: bool = False) -> None:
-        self._anew = anew
+    def __init__(self, *, fresh: bool = False) -> None:
+        self._fresh = fresh
         self._before: float | None = None
 
     def __enter__(self) -> None:
         self._before = _began.get()
-        if self._anew or self._before is None:
+        if self._fresh or self._before is None:
             _began.set(monotonic())
 
     def __exit__(self, *_: object) -> None:

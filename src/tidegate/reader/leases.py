@@ -202,7 +202,7 @@ class LeaseFlow:
         return [active for active in self._alive() if active.due <= now + active.ttl_s / TOGETHER_PER_TTL]
 
     def _renew(self, active: ActiveLease) -> Steps[None]:
-        with one_call(anew=True):  # no part of the call that took the lease
+        with one_call(fresh=True):  # no part of the call that took the lease
             asked_at = self._clock.monotonic()
             if asked_at >= active.deadline:
                 return  # its owner is refused already, and stays so
@@ -279,7 +279,7 @@ class LeaseKeeper(LeaseFlow):
             with self._changed:
                 is_wanted = self._granted(active)
             if not is_wanted:
-                with one_call(anew=True):
+                with one_call(fresh=True):
                     run(self._release(active.lease.lease_id))
         except BaseException as error:
             with self._changed:
@@ -360,7 +360,7 @@ class LeaseKeeper(LeaseFlow):
         while self._left:
             lease_id = self._left.popleft()
             try:
-                with one_call(anew=True):
+                with one_call(fresh=True):
                     self._store.release(lease_id)
             except TidegateError:
                 pass  # it expires by itself

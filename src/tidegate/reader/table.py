@@ -211,7 +211,7 @@ class TableReader:
         values: dict[Any, Value] = {}
         for part in view.parts(by_bytes):
             self.check()
-            with one_call(anew=part is not by_bytes):  # each of several parts has its own deadline
+            with one_call(fresh=part is not by_bytes):  # each of several parts has its own deadline
                 contents = yield from self._contents(list(part))
             values |= view.decode_all(part, contents)
         return values

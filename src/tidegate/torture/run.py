@@ -106,7 +106,7 @@ def torture(  # noqa: PLR0913 - its options
     progress: Progress = lambda _: None,
     begun: Callable[[Asked, Path], object] = lambda *_: None,
 ) -> Report:
-    """Torture log and store: faults at failpoints of the protocol, concurrent readers, every history judged.
+    """Torture log and store: faults at failpoints, concurrent readers, every history judged.
 
     The run uses only namespaces of its own, whose names begin with ``torture-`` and a random part. It drops
     them at the end, even after an error. It ends after ``duration_s`` (60 s unless another limit is given),
@@ -121,16 +121,14 @@ def torture(  # noqa: PLR0913 - its options
     ConfigError: an argument does not fit, or log and store cannot be opened; nothing was run.
     """
     workloads = tuple(workloads)
+    changed = seed is not None or bool(only) or faults is not None or workloads != tuple(WORKLOADS)
     if resume is None:
         asked = _new_run(wal, store, seed, workloads, FAULTS if faults is None else faults, only)
     else:
-        changed = seed is not None or bool(only) or faults is not None or workloads != tuple(WORKLOADS)
-        _refuse_changes(changed=changed, folder=folder)
-        asked = _earlier_run(resume, wal, store)
+        asked = _resumed(resume, wal, store, changed=changed, folder=folder)
     _check_limits(duration_s, cells, jobs, cell_s)
     where = Where(wal, store, "", dict(wal_options or {}), dict(store_options or {}), allow_unsafe)
-    environment = _environment(where, asked, server_kill, topology=topology)
-    _check_possible(asked.only, environment)
+    _check_possible(asked.only, environment := _environment(where, asked, server_kill, topology=topology))
     _check_reachable(where, asked)
     report_folder = resume or _report_folder(folder)
     setting = Setting(
@@ -149,11 +147,17 @@ def torture(  # noqa: PLR0913 - its options
     )
     if resume is None:
         (report_folder / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asked)))
+    limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
     with _locked(report_folder):
-        outcomes = _outcomes(report_folder)
+        done = _outcomes(report_folder)
         begun(asked, report_folder)
-        limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
-        return _Run(setting, asked, limits, jobs, progress, outcomes, environment, topology=topology).run()
+        return _Run(setting, asked, limits, jobs, progress, done, environment, topology=topology).run()
+
+
+def _resumed(resume: Path, wal: str, store: str, *, changed: bool, folder: Path | None) -> Asked:
+    """Return the parameters of an earlier run. ConfigError: other ones, or another folder, were given."""
+    _refuse_changes(changed=changed, folder=folder)
+    return _earlier_run(resume, wal, store)
 
 
 def _refuse_changes(*, changed: bool, folder: Path | None) -> None:

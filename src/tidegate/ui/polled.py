@@ -89,7 +89,7 @@ class Poller(Generic[T]):
     def _ask(self) -> None:
         answer, error = None, ""
         try:
-            with one_call(anew=True):
+            with one_call(fresh=True):
                 answer = self._read()
         except (TidegateError, OSError) as problem:
             error = f"{type(problem).__name__}: {problem}"
@@ -111,7 +111,7 @@ def within(wait_s: float, run: Callable[[], T]) -> T:
 
     def go() -> None:
         try:
-            with one_call(anew=True):
+            with one_call(fresh=True):
                 future.set_result(run())
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             future.set_exception(error)
