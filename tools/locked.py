@@ -46,7 +46,8 @@ def write() -> None:
 def make(folder: Path) -> None:
     """Install what is locked, and tidegate itself from here, without asking for anything else."""
     pip = [str(environment(folder)), "-m", "pip", "install", *QUIET]
-    subprocess.run([*pip, "--require-hashes", "-r", str(LOCK)], check=True)
+    # pip's own resolver would take a newer coverage for "coverage[toml]", and refuse it for its hash.
+    subprocess.run([*pip, "--require-hashes", "--no-deps", "-r", str(LOCK)], check=True)
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], check=True)
 
 

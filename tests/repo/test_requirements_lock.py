@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -48,3 +51,35 @@ def test_everything_has_hashes_and_no_place_it_comes_from():
     assert entries
     assert all("--hash=sha256:" in entry for entry in entries)
     assert "://" not in text
+
+
+def _wheel(folder: Path, name: str, version: str, *more: str) -> str:
+    """Write a wheel without code; a line of a lock file for it."""
+    file = folder / f"{name}-{version}-py3-none-any.whl"
+    about = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(file, "w") as wheel:
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", *more]
+        wheel.writestr(f"{about}/METADATA", "\n".join(lines) + "\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return f"{name}=={version} --hash=sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}\n"
+
+
+def test_the_lock_is_installed_though_the_index_has_newer_versions(tmp_path):
+    # pip resolves "base[toml]" apart from "base": it took the newest, which has another hash.
+    lines = [
+        _wheel(tmp_path, "tgbase", "1.0", "Provides-Extra: toml"),
+        _wheel(tmp_path, "tgplugin", "1.0", "Requires-Dist: tgbase[toml]>=1"),
+    ]
+    _wheel(tmp_path, "tgbase", "2.0", "Provides-Extra: toml")
+    lock = tmp_path / "requirements.lock"
+    lock.write_text("".join(lines))
+    given = re.search(r"install (--require-hashes .*?) -r ", (ROOT / "tools" / "setup").read_text())
+    assert given
+    # The pip that a new environment has, as for tools/setup: it came with Python, and may be old.
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=60)
+    pip = [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "install", "-q"]
+    offline = ["--no-index", "--find-links", str(tmp_path)]
+    asked = [*pip, *offline, *given[1].split(), "-r", str(lock)]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -28,5 +28,5 @@ def test_the_lock_has_a_hash_for_each_library_and_names_no_index():
 
 def test_the_set_up_installs_the_lock_by_its_hashes():
     script = (ROOT / "tools" / "setup").read_text()
-    assert "--require-hashes --no-build-isolation" in script
+    assert "--require-hashes --no-deps --no-build-isolation" in script
     assert "install --no-deps --no-build-isolation -e ." in script
