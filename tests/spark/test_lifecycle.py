@@ -52,7 +52,7 @@ def test_a_query_with_a_trigger_interval_takes_what_comes_and_its_threads_end_wi
             flights.add(*batches(1, start=n))
             poll(lambda n=n: sink.last_commit is not None and sink.last_commit.version == n + 1, "a version")
         assert flights.rows("t") == content(3)
-        assert sink_threads() == ["tidegate-heartbeat", "tidegate-retire_and_trim"]
+        assert sink_threads() == ["tidegate-heartbeat", "tidegate-measure", "tidegate-retire_and_trim"]
         store = open_store(flights.store, "flights")
         assert store.pointer().heartbeat_age_s < 60
         store.close()
