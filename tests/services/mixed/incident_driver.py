@@ -34,10 +34,10 @@ class Query:
             allow_unsafe=True,
             heartbeat_s=0.3,
             stuck_alarm_s=1.0,
-            apply_deadline_s=15.0,
+            apply_deadline_s=8.0,
             metrics_port=port,
         )
-        self._at = Endpoints("flights", wal, store, {"timeout_s": 15.0}, {"timeout_s": 1.0})
+        self._at = Endpoints("flights", wal, store, {"timeout_s": 8.0}, {"timeout_s": 1.0})
         self._reporter = SinkReporter(self._at, self._options)
         self._driver: Coordinator | None = None
         self._background: Background | None = None
