@@ -118,7 +118,7 @@ def exposed():
     worker = threading.Thread(target=write, args=(1,))
     worker.start()
     end = time.monotonic() + 60
-    while "tidegate_alarms_total{" not in prometheus_client.generate_latest(registry).decode():
+    while "tidegate_stuck_seconds{" not in prometheus_client.generate_latest(registry).decode():
         assert time.monotonic() < end
         time.sleep(0.02)
     store.hold.set()
