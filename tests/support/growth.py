@@ -155,8 +155,8 @@ def versions_in(wal: str, store: str, **options: object) -> Iterator[Callable[[i
 def check_versions(wal: str, store: str, how: str, monkeypatch: pytest.MonkeyPatch, *, many: bool) -> None:
     """Make versions, 2,000 if ``many``, after as many as the fold keeps.
 
-    The fold keeps 1,000 versions and 1,000 places of Summaries. These tests keep two places, and a test of few
-    versions keeps 10.
+    The fold keeps 1,000 versions and 1,000 places of Summaries. These tests keep two places, and a test of
+    few versions keeps 10.
     """
     monkeypatch.setattr(fold, "SUMMARIES_MAX", 2)
     if not many:
