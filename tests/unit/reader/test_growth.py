@@ -24,6 +24,7 @@ def test_readers_leave_nothing(url, check, size):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("check, size", [pytest.param(*each[::2], id=each[0].__name__) for each in CHECKS])
 def test_many_readers_leave_nothing(url, check, size):
     check(url, size)
