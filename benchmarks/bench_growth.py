@@ -151,6 +151,19 @@ def key_groups(place: Place, sizes: list[int]) -> Iterator[Row]:
             yield row
 
 
+def memory(place: Place, sizes: list[int], rows: int = 20_000) -> Iterator[Row]:
+    """Keys of a key group: bytes of Redis for each row (a key of 11 bytes, a value of 58)."""
+    if place.server is None:
+        return
+    for size in sizes:
+        before = place.server.info("memory")["used_memory"]
+        count = max(1, rows // size)
+        with writer_of(place.endpoints(), options(key_groups=count, keep_versions=1)) as writer:
+            write_versions(writer, keys_up_to(rows), 1)
+            used = place.server.info("memory")["used_memory"] - before
+            yield {"keys a key group": size, "key groups": count, "bytes a row": round(used / rows)}
+
+
 def snapshots(place: Place, sizes: list[int]) -> Iterator[Row]:
     """Snapshots that are open at one asyncio gate: CPU ms to take one, on the way to each number."""
     where = place.endpoints()
@@ -283,6 +296,7 @@ CURVES: dict[str, tuple[Callable[[Place, list[int]], Iterator[Row]], list[int]]]
     "namespaces": (namespaces, [1, 10, 40]),
     "layers": (layers, [1, 10, 100, 500]),
     "key-groups": (key_groups, [128, 1_024, 8_192]),
+    "memory": (memory, [5, 20, 100, 200, 400]),
     "snapshots": (snapshots, [100, 1_000, 4_000, 10_000]),
     "threads": (threads, [1, 5, 20, 60]),
     "tables": (tables, [1, 100, 700]),
