@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,12 +101,12 @@ async def windows_of_tasks(work: Callable[[int], Awaitable[object]], size: int) 
 
 
 def wait_until_quiet() -> None:
-    """Wait until all other threads wait for work, twice in a row."""
+    """Wait until all threads of tidegate wait for work, twice in a row."""
 
     def are_waiting() -> bool:
         frames = sys._current_frames()
-        del frames[threading.get_ident()]
-        return all(frame.f_code.co_name in ("wait", "_worker") for frame in frames.values())
+        ours = [thread.ident for thread in threading.enumerate() if thread.name.startswith("tidegate")]
+        return all(frames[ident].f_code.co_name == "wait" for ident in ours if ident in frames)
 
     def are_quiet() -> bool:
         first = are_waiting()
@@ -119,7 +120,7 @@ def wait_until_quiet() -> None:
 
 
 @contextlib.contextmanager
-def versions_in(wal: str, store: str, **options: object) -> Iterator[Callable[[int], None]]:
+def versions_in(wal: str, store: str, **options: Any) -> Iterator[Callable[[int], None]]:
     """Yield a function that makes this number of versions, with the background work of a driver."""
     where = Endpoints(f"growth-{uuid.uuid4().hex[:8]}", wal, store)
     how = Options(allow_unsafe=True, key_groups=KEY_GROUPS, keep_versions=2, **options)

@@ -10,7 +10,8 @@ from support.growth import CHECKS, check_versions
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import write_flights
 
-CASSANDRA_GATES = 50
+CASSANDRA = {"check_gates": 50, "check_gates_of_a_loop": 50, "check_snapshots_of_a_loop": 250}
+"""Smaller windows: a session is opened for each gate, and a loop's requests wait for one thread."""
 SIZES = [pytest.param(False, id="few"), pytest.param(True, id="many", marks=pytest.mark.slow)]
 
 
@@ -57,4 +58,4 @@ def test_many_readers_of_redis_leave_nothing(private_redis, tmp_path, check, siz
 @pytest.mark.parametrize("check, size", cases(slow=True))
 def test_many_readers_of_cassandra_leave_nothing(cassandra_tables, tmp_path, check, size):
     with flights_on(cassandra_tables, tmp_path):
-        check(cassandra_tables, CASSANDRA_GATES if "gates" in check.__name__ else size)
+        check(cassandra_tables, CASSANDRA.get(check.__name__, size))
