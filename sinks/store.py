@@ -393,6 +393,10 @@ class Store(Attempts):
     def size(self) -> int:
         """Estimate the bytes that the store takes up, garbage included. It writes nothing."""
 
+    def used_shares(self) -> dict[str, float]:
+        """Return the used share of each server's memory, or of the disk; empty: not known."""
+        return {}
+
     @abc.abstractmethod
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
         """Read the rows of exactly this version: an Arrow binary array of stored values.

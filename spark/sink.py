@@ -313,9 +313,12 @@ class VersionedSink:
                 fact = self._commit(batch_df, batch, write)
             except BaseException as error:
                 self._failed = first_failure(self._failed, batch_df, batch_id, run_id, error)
-                self._reporter.failed(batch_id, error)
+                stop = as_query_stop(error, batch_id)
+                if stop is None:
+                    self._reporter.failed(batch_id, error)
                 self._release()  # open again, and recover, before anything else is written
-                if (stop := as_query_stop(error, batch_id)) is not None:
+                self._reporter.closed()
+                if stop is not None:
                     raise stop from None
                 raise
             self._done, self.last_decided = (batch.run_id, batch_id), fact
@@ -396,9 +399,8 @@ class VersionedSink:
         def refuse_older_batch(state: Folded) -> None:
             replay_of(state, batch.origin(state))
 
-        return self._writer_for(
-            session, batch.lineage, refuse_older_batch, partial(is_running, session, batch.lineage)
-        )
+        alive = partial(is_running, session, batch.lineage, self._reporter.query_failed)
+        return self._writer_for(session, batch.lineage, refuse_older_batch, alive)
 
     def _writer_for(
         self, session: SparkSession, lineage: str | None, check: Callable[[Folded], None], alive: Alive

@@ -175,6 +175,7 @@ class OpenWriter:
 
     def _start_background(self, alive: Alive) -> Background:
         coordinator = self.coordinator
+        self._settings.reporter.running()
 
         def is_needed() -> bool:
             return alive() or (not self.commits.stopped and self.commits.in_flight > 0)
@@ -188,7 +189,7 @@ class OpenWriter:
             followers=self.connections.followers,
             at=self._settings.reporter.at,
             way=coordinator.priority,
-            decided=lambda: coordinator.last_decided,
+            folded=lambda: coordinator.decisions.view.state,
         )
 
     def _published(self, fact: DecidedVersion, manifest: Manifest | None, watch: Watch) -> None:

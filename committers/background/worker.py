@@ -1,4 +1,4 @@
-"""The background work of a driver: heartbeat, repair between batches, retirement, trimming, and followers.
+"""A driver's background work: heartbeat, gauges, repair between batches, retirement, trimming, followers.
 
 A batch waits for it only when too many older versions wait for retirement (``committers/apply/priority.py``).
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from tidegate.base.clock import Clock
 from tidegate.committers.apply.priority import ApplyPriority
 from tidegate.committers.background.follower import Follower, FollowerThread, Standing
-from tidegate.committers.background.gauges import report_gauges
+from tidegate.committers.background.gauges import Gauges
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.steps.decided_versions import RetirementBacklog
@@ -26,12 +26,13 @@ from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.log import Log
+from tidegate.wal.record import Folded
 
 logger = logging.getLogger("tidegate")
 
 
 class Background:
-    """The daemon threads of one open driver, two and one for each follower; ``stop`` ends them and waits.
+    """The daemon threads of one open driver, three and one for each follower; ``stop`` ends them and waits.
 
     ``alive`` is called at every heartbeat: when the query has ended, the heartbeat ends, and the
     followers end at the log's end. ``at`` is the namespace, and the primary's name in the log's list of
@@ -50,13 +51,14 @@ class Background:
         followers: Sequence[Follower] = (),
         at: Labels = Labels(""),  # noqa: B008 - it is frozen
         way: ApplyPriority | None = None,
-        decided: Callable[[], int] = lambda: 0,
+        folded: Callable[[], Folded | None] = lambda: None,
     ) -> None:
-        """``way`` is the driver's priority at the store, ``decided`` returns its last decided version."""
+        """``way`` is the driver's priority at the store, ``folded`` returns its state of the log, if any."""
         self._log, self._store, self._options, self._epoch, self._alive = log, store, options, epoch, alive
         self._clock = clock or Clock()
         self._at = at
-        self.priority, self._decided = way or ApplyPriority(), decided
+        self.priority = way or ApplyPriority()
+        self._gauges = Gauges(at, log, store, folded, options.max_leases, self._clock)
         self._name, self._others = at.store, {follower.name: follower.store for follower in followers}
         self._ending = threading.Event()
         self._work = threading.Event()
@@ -67,7 +69,7 @@ class Background:
                 name=f"tidegate-{target.__name__.strip('_')}",
                 daemon=True,
             )
-            for target in (self._heartbeat, self._retire_and_trim)
+            for target in (self._heartbeat, self._measure, self._retire_and_trim)
         ]
         self._followers = [FollowerThread(follower, self._ending.is_set) for follower in followers]
         for thread in self._threads:
@@ -138,10 +140,22 @@ class Background:
                     self._store.heartbeat(epoch)
                     if self._store.unverified():
                         self._work.set()  # readers are refused until it is repaired
-                    report_gauges(self._at, self._store, self.standings, self._decided())
             except Exception as error:  # noqa: BLE001 - a driver without a heartbeat would be silent
                 _tell(error, "heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s)
             self._ending.wait(self._options.heartbeat_s)
+
+    def _measure(self) -> None:
+        """Report the gauges at each heartbeat, in a thread of its own: a silent log delays no heartbeat."""
+        while not self._ending.is_set():
+            try:
+                if self._epoch():
+                    self._gauges.report(self.standings)
+            except Exception as error:  # noqa: BLE001 - without gauges nobody would be alerted
+                _tell(
+                    error, "the gauges could not be read, tried again in %s s: %s", self._options.heartbeat_s
+                )
+            self._ending.wait(self._options.heartbeat_s)
+        events.tell(lambda observer: observer.closed(self._at.namespace))
 
     def _retire_and_trim(self) -> None:
         view, dropped, backlog = View(), 0, RetirementBacklog(self._log)

@@ -340,6 +340,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
     def size(self) -> int:
         return upkeep.size(self._space)
 
+    def used_shares(self) -> dict[str, float]:
+        return redis_room.used_shares(self._space)
+
     def self_check(self) -> Iterator[Finding]:
         return self_check(self._space)
 

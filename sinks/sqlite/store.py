@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.base.clock import Clock
+from tidegate.base.files import used_share
 from tidegate.base.names import check_name, escape
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group
@@ -423,6 +424,9 @@ class SqliteStore(Store):
     def size(self) -> int:
         _ = self._shards
         return self._files.size()
+
+    def used_shares(self) -> dict[str, float]:
+        return {self.where: used_share(self._files.folder)}
 
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
         values: list[bytes | None] = [None] * len(keys)

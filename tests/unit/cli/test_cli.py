@@ -93,6 +93,7 @@ COMMANDS = [
     "recover",
     "adopt",
     "doctor",
+    "explain",
     "key-groups",
     "diff",
     "tail",

@@ -37,7 +37,7 @@ NEEDS = {
     "torture": ["--cells", "1"],
 }
 """What a command needs besides store, log and namespace, so that the fault is all that is wrong."""
-NOWHERE = {"key-groups"}
+NOWHERE = {"explain", "key-groups"}
 NO_LOG = {
     "history",
     "get",

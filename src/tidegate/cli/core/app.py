@@ -56,6 +56,7 @@ COMMANDS = {
     "export": Command("Write a version into a folder.", "operate.transfer", "export", "EXPORT_EXAMPLES"),
     "import": Command("Make one new version of an export.", "operate.transfer", "import_", "IMPORT_EXAMPLES"),
     "adopt": Command("Let another Spark checkpoint take over.", "operate.adopt", "adopt"),
+    "explain": Command("Print cause and next step of an error or alert.", "inspect.explain", "explain"),
     "doctor": Command("Check what the promises rest on.", "inspect.doctor", "doctor"),
     "verify": Command("Check the store against the log, and all checksums.", "inspect.verify", "verify"),
     "vacuum": Command("Drop what no reader can reach any more.", "operate.vacuum", "vacuum"),
