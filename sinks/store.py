@@ -294,8 +294,8 @@ class Store(Attempts):
         It is called in version order, only for versions at or below the horizon. In every key group
         that ``changes`` touch the floor becomes at least that version, before or together with
         the deletes. Rows that a row of ``changes`` replaced are dropped, and its delete
-        markers too. A table that the version emptied loses all its older rows, whichever keys
-        ``changes`` name. Catalog entries up to it and below the horizon are removed.
+        markers too. A table that the version emptied or dropped (``CatalogEntry.starts``) loses all its older
+        rows, whichever keys ``changes`` name. Catalog entries up to it and below the horizon are removed.
 
         Repeatable: also with a part of the changes, and it may land late: it never drops a row that a reader
         at or above the horizon needs.

@@ -287,8 +287,7 @@ class CassandraStore(Store):
             return Vacuumed()  # the version that is being written may not be taken for an old one
         horizon = pointer.horizon
         entry = self._entry(horizon)
-        starts, at_us = (entry.starts, entry.decided_at_us) if entry else ({}, 0)
-        rows = self._rows.vacuum(horizon, starts, at_us, dry_run=dry_run) if horizon else 0
+        rows = self._rows.vacuum(horizon, entry, dry_run=dry_run) if horizon else 0
         entries = len(self._space.rows("versions_below", horizon))
         ran_out = leases.ran_out(self._space)
         if not dry_run:

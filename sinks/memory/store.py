@@ -349,9 +349,9 @@ class MemoryStore(SupportsReadWithPointer):
         return self._sweep.run(rows, entry, space.identity.key_groups, check_page)
 
     def _retire_replaced_tables(self, space: MemoryNamespace, version: int) -> None:
-        """Drop the older rows of tables that ``version`` emptied, also of keys that it wrote again."""
+        """Drop the older rows of tables that ``version`` emptied or dropped, also of keys written again."""
         entry = space.catalog.get(version)
-        starts = {table for table, at in entry.tables.items() if at.start == version} if entry else set()
+        starts = {table for table, start in entry.starts.items() if start == version} if entry else set()
         for table, group in [at for at in space.rows if at[0] in starts]:
             self._raise_floor(space, group, version)
             drop_below(space.rows[table, group], version)
@@ -444,12 +444,13 @@ class MemoryStore(SupportsReadWithPointer):
             now_us, horizon = self._clock.now_us(), space.pointer.horizon
             entry = space.catalog.get(horizon)
             starts = entry.starts if entry else {}
+            no_table = horizon if entry else 0  # no row of a table that the horizon lacks can be read
             at_us = entry.decided_at_us if entry else 0
             rows = [
                 (at, key, version)
                 for at, of_group in space.rows.items()
                 for key, versions in of_group.items()
-                for version in collectable_versions(versions, horizon, starts.get(at[0], 0), at_us)
+                for version in collectable_versions(versions, horizon, starts.get(at[0], no_table), at_us)
             ]
             notes = {at for at in {*space.applied, *space.sealed} if at[1] <= horizon}
             leases = [name for name, held in space.leases.items() if held.expires_us <= now_us]

@@ -371,9 +371,12 @@ class SqliteStore(Store):
         with self._files.connection(META_FILE) as meta:
             row = meta.execute("SELECT entry FROM catalog WHERE version = ?", (version,)).fetchone()
         if row is not None:
-            for table, at in sorted(self._decode(row[0], CatalogEntry).tables.items()):
-                if at.start == version and not self._shards.retire_replaced(version, table, stopped):
+            entry = self._decode(row[0], CatalogEntry)
+            for table, start in sorted(entry.starts.items()):
+                if start == version and not self._shards.retire_replaced(version, table, stopped):
                     return False
+            for table in entry.dropped or ():
+                self._shards.drop_if_empty(table)
         with self._files.writing(META_FILE, durable=False) as meta:
             # Later entries still record which tables they emptied.
             meta.execute(
@@ -456,10 +459,9 @@ class SqliteStore(Store):
         if pointer.filling_at:
             return Vacuumed()  # the floors must stay below the version that is being written
         horizon, entry = pointer.horizon, self._horizon_entry()
-        starts, at_us = (entry.starts, entry.decided_at_us) if entry else ({}, 0)
         rows = notes = 0
         for name, groups in shards.files() if horizon else ():
-            gone_here = Vacuum(self._files, name, groups, horizon, at_us, dry_run=dry_run).run(starts)
+            gone_here = Vacuum(self._files, name, groups, horizon, entry, dry_run=dry_run).run()
             rows, notes = rows + gone_here.rows, notes + gone_here.notes
         # Only now: until here a retirement that restarts would still read which tables were emptied.
         gone = []

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pytest
 import xxhash
@@ -201,7 +202,9 @@ def stamp(version: int) -> Stamp:
     return Stamp(version, 1_000 + version)
 
 
-def entry(version: int, changes: Changes | None = None, **starts: int) -> CatalogEntry:
+def entry(
+    version: int, changes: Changes | None = None, dropped: Sequence[str] = (), **starts: int
+) -> CatalogEntry:
     """Make a catalog entry; ``starts`` are the versions at which tables were emptied."""
     tables = {table: TableAt("schema-1", starts.get(table, 0)) for table in {**(changes or {}), **starts}}
     return CatalogEntry(
@@ -213,6 +216,7 @@ def entry(version: int, changes: Changes | None = None, **starts: int) -> Catalo
         tables=tables,
         changes={table: len(keys) for table, keys in (changes or {}).items()},
         parallelism={"query": {"sink": 2}},
+        dropped=tuple(dropped) or msgspec.UNSET,
     )
 
 
@@ -229,11 +233,16 @@ def write(store: Store, version: int, changes: Changes, key_groups: int = KEY_GR
 
 
 def put(
-    store: Store, version: int, changes: Changes, key_groups: int = KEY_GROUPS, **starts: int
+    store: Store,
+    version: int,
+    changes: Changes,
+    key_groups: int = KEY_GROUPS,
+    dropped: Sequence[str] = (),
+    **starts: int,
 ) -> list[Chunk]:
     """Apply, seal and publish one version; return its changes."""
     write(store, version, changes, key_groups)
-    assert store.publish(entry(version, changes, **starts), EPOCH) is True
+    assert store.publish(entry(version, changes, dropped, **starts), EPOCH) is True
     return [Chunk(0, runs_of(changes, key_groups))]
 
 

@@ -206,6 +206,35 @@ class RetireTests(StoreHarness):
         store.apply(stamp(1), Chunk(0, runs_of(first)))  # late
         assert held(self.stored_rows(store)) == {(KEYS[0], 2), (b"a", 1)}
 
+    def test_a_dropped_table_leaves_no_row_and_its_name_is_free(self, store: Store) -> None:
+        first, again = {"t": dict.fromkeys(KEYS, b"1"), "u": {b"a": b"1"}}, {"t": {KEYS[0]: b"3"}}
+        put(store, 1, first)
+        put(store, 2, {}, dropped=["t"], u=0)
+        put(store, 3, again, t=2, u=0)
+        assert scanned(store, "t", 1) == first["t"]
+        assert scanned(store, "t", 3, 2) == again["t"]
+        store.announce(2)
+        retire_version(store, 1, [Chunk(0, runs_of(first))])
+        retire_version(store, 2, [])
+        assert held(self.stored_rows(store)) == {(KEYS[0], 3), (b"a", 1)}
+        assert scanned(store, "t", 3, 2) == again["t"]
+        assert get(store, "u", [b"a"], 3) == [b"1"]
+        self.reopen(store).apply(stamp(1), Chunk(0, runs_of({"t": first["t"]})))  # late
+        assert held(self.stored_rows(store)) == {(KEYS[0], 3), (b"a", 1)}
+        put(store, 4, {"t": {KEYS[1]: b"4"}}, t=2, u=0)
+        assert scanned(store, "t", 4, 2) == {KEYS[0]: b"3", KEYS[1]: b"4"}
+
+    def test_vacuum_removes_a_dropped_table_that_retirement_left(self, store: Store) -> None:
+        first = {"t": dict.fromkeys(KEYS, b"1"), "u": {b"a": b"1"}}
+        put(store, 1, first)
+        put(store, 2, {}, dropped=["t"], u=0)
+        put(store, 3, {}, u=0)
+        store.announce(3)
+        assert store.vacuum(dry_run=True).rows == len(KEYS)
+        assert store.vacuum().rows == len(KEYS)
+        assert held(self.stored_rows(store)) == {(b"a", 1)}
+        assert get(store, "u", [b"a"], 3) == [b"1"]
+
     # -- late writes ----------------------------------------------------------------------------
 
     def test_a_late_apply_brings_nothing_back(self, store: Store) -> None:
