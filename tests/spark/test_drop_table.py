@@ -1,4 +1,4 @@
-"""``drop_table``: removed by one version, refused beside other calls, free for another table later (I1, I2)."""
+"""``drop_table``: one version removes a table, and its name is free for another one later (I1, I2)."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def test_what_apply_changes_remembers_of_deletes_goes_with_the_table(stream):
 @pytest.mark.parametrize(
     "call,message",
     [
-        (lambda txn, batch: txn.drop_table("nn"), r"none of this name; tables are t, u"),
-        (lambda txn, batch: txn.drop_table("_quarantine"), "reserved"),
+        (lambda txn, _: txn.drop_table("nn"), "none of this name; tables are t, u"),
+        (lambda txn, _: txn.drop_table("_quarantine"), "reserved"),
         (lambda txn, batch: (txn.drop_table("t"), txn.upsert("t", batch, key="k")), "do not mix"),
         (lambda txn, batch: (txn.delete("t", batch, key="k"), txn.drop_table("t")), "do not mix"),
         (lambda txn, batch: (txn.upsert("new", batch, key="k"), txn.drop_table("new")), "do not mix"),
-        (lambda txn, batch: (txn.drop_table("t"), txn.drop_table("t")), "do not mix"),
+        (lambda txn, _: (txn.drop_table("t"), txn.drop_table("t")), "do not mix"),
     ],
 )
 def test_a_drop_is_refused_before_staging(stream, call, message):
@@ -104,7 +104,7 @@ def test_a_drop_is_refused_before_staging(stream, call, message):
     place.add(rows(("a", 2)))
     ran = place.run(sink.each(call))
     assert isinstance(ran.error, ConfigError)
-    assert message.replace("\\", "") in str(ran.error)
+    assert message in str(ran.error)
     assert (place.decided(), place.segments()) == (1, staged)
 
 
