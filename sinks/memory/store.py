@@ -56,6 +56,7 @@ from tidegate.sinks.rules.reads import (
     dropped,
     nothing_here,
 )
+from tidegate.sinks.rules.schemas import SchemaLooks, unnamed
 from tidegate.sinks.rules.seals import incomplete, is_whole, miscounted
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
@@ -84,7 +85,7 @@ class MemoryStore(SupportsReadWithPointer):
         check_name("namespace", namespace)
         self.where = f"store {redact(f'memory://{name}')}, namespace {namespace}"
         self._place, self._clock = name, clock or Clock()
-        self._sweep = ExpirySweep()
+        self._sweep, self._looks = ExpirySweep(), SchemaLooks()
         self._known: Identity | None = None
         with _spaces_lock:
             self._found = _spaces.setdefault((name, namespace), MemoryNamespace())
@@ -324,6 +325,7 @@ class MemoryStore(SupportsReadWithPointer):
             last = min(version, space.pointer.horizon - 1)  # later ones still name the tables they emptied
             for old in [old for old in space.catalog if old <= last]:
                 del space.catalog[old]
+            self._forget_schemas(space)
         return True
 
     def drop_expired(self, rows: int) -> int:
@@ -355,6 +357,14 @@ class MemoryStore(SupportsReadWithPointer):
         for table, group in [at for at in space.rows if at[0] in starts]:
             self._raise_floor(space, group, version)
             drop_below(space.rows[table, group], version)
+
+    def _forget_schemas(self, space: MemoryNamespace) -> None:
+        pointer = space.pointer
+        if self._looks.is_due(pointer.horizon) and not space.attempts.above(pointer.visible):
+            kept = [entry for version, entry in sorted(space.catalog.items()) if version >= pointer.horizon]
+            for schema_id in unnamed(space.schemas, pointer, kept):
+                del space.schemas[schema_id]
+            self._looks.ended(pointer)
 
     @staticmethod
     def _raise_floor(space: MemoryNamespace, group: int, version: int) -> None:
@@ -469,6 +479,7 @@ class MemoryStore(SupportsReadWithPointer):
                     del space.leases[name]
                 for version in entries:
                     del space.catalog[version]
+                self._forget_schemas(space)
             return Vacuumed(len(rows), len(notes), len(leases), len(entries))
 
     def drop(self) -> bool:

@@ -50,8 +50,10 @@ from tidegate.sinks.rules.reads import (
     encode,
     nothing_here,
 )
+from tidegate.sinks.rules.schemas import SchemaLooks
 from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.sqlite import attempts, checks, fill, newest
+from tidegate.sinks.sqlite import schemas as kept_schemas
 from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.drop import drop_folder
 from tidegate.sinks.sqlite.files import META, META_FILE, Files, creation_lock, has_table, make_folder
@@ -95,7 +97,7 @@ class SqliteStore(Store):
         self._files = Files(Path(path) / escape(namespace), self.where, timeout_s)
         self._opened: Shards | None = None
         self._visible_seen = 0
-        self._sweep = ExpirySweep()
+        self._sweep, self._looks = ExpirySweep(), SchemaLooks()
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -218,17 +220,12 @@ class SqliteStore(Store):
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
         _ = self._shards
         with self._files.writing(META_FILE, durable=True) as meta:
-            self._keep_schemas(meta, schemas)
-
-    @staticmethod
-    def _keep_schemas(meta: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
-        rows = [(schema.schema_id, encode(schema).decode()) for schema in schemas]
-        meta.executemany("INSERT OR REPLACE INTO schemas VALUES (?, ?)", rows)
+            kept_schemas.put(meta, schemas)
 
     def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
         _ = self._shards
         with self._files.writing(META_FILE, durable=True) as meta:
-            self._keep_schemas(meta, schemas)
+            kept_schemas.put(meta, schemas)
             return attempts.begin(meta, self.where, stamp, epoch)
 
     def begun(self) -> list[Stamp]:
@@ -383,6 +380,7 @@ class SqliteStore(Store):
                 "DELETE FROM catalog WHERE version <= ? AND version < (SELECT horizon FROM pointer)",
                 (version,),
             )
+            kept_schemas.forget(meta, self.where, self._looks)
         return True
 
     def drop_expired(self, rows: int) -> int:
@@ -476,6 +474,9 @@ class SqliteStore(Store):
                 with self._files.writing(META_FILE, durable=False) as meta:
                     meta.execute(f"DELETE FROM {table} WHERE {condition}", (value,))
             gone.append(count)
+        if not dry_run:
+            with self._files.writing(META_FILE, durable=False) as meta:
+                kept_schemas.forget(meta, self.where, self._looks)
         return Vacuumed(rows, notes, *gone)
 
     def drop(self) -> bool:

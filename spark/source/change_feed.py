@@ -256,7 +256,7 @@ class FeedPlanner:
                 )
 
     def _schema(self, table: str, schema_id: str, manifest: Manifest, version: int) -> TableSchema:
-        schema = manifest.schemas.get(schema_id) or self._store.schemas().get(schema_id)
+        schema = manifest.schemas.get(schema_id) or self._store.schemas_of([schema_id]).get(schema_id)
         if schema is None:
             raise no_schema(self._store.where, version, table, schema_id)
         check_columns(self._feed.leased, schema, version)

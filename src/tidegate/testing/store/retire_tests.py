@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from tidegate.errors import SnapshotExpiredError
@@ -13,11 +14,13 @@ from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.testing.concurrency import in_threads
 from tidegate.testing.store.harness import (
+    EPOCH,
     Changes,
     Row,
     StoreHarness,
     chunks_of,
     counts_of,
+    entry,
     get,
     group_of,
     put,
@@ -28,7 +31,9 @@ from tidegate.testing.store.harness import (
     stamp,
 )
 from tidegate.wal.frame import Chunk
+from tidegate.wal.record import Column, TableAt, TableSchema
 
+KEY = (Column("id", "bigint"),)
 KEYS = [b"key-%02d" % i for i in range(30)]
 
 
@@ -234,6 +239,48 @@ class RetireTests(StoreHarness):
         assert store.vacuum().rows == len(KEYS)
         assert held(self.stored_rows(store)) == {(b"a", 1)}
         assert get(store, "u", [b"a"], 3) == [b"1"]
+
+    # -- schemas --------------------------------------------------------------------------------
+
+    def test_schemas_that_no_version_names_are_forgotten(self, store: Store) -> None:
+        """200 changes of a schema at two kept versions leave a handful; a pinned version keeps its own."""
+        changed = [TableSchema(KEY, (Column(f"c{n}", "int"),)) for n in range(1, 201)]
+        horizon = 0
+        for version, schema in enumerate(changed, 1):
+            self._change_schema(store, version, schema)
+            if version == 100:
+                store.lease(Lease("pin", 100), 3_600)
+            before, horizon = horizon, store.announce(version - 1)
+            for old in range(before + 1, horizon + 1):
+                retire_version(store, old, [])
+            if version == 120:
+                assert store.schemas()[changed[99].schema_id] == changed[99]
+                store.release("pin")
+        kept = store.schemas()
+        assert kept.keys() >= {schema.schema_id for schema in changed[-2:]}
+        assert len(kept) <= 5
+        assert store.schemas_of([changed[-1].schema_id])[changed[-1].schema_id] == changed[-1]
+
+    def test_a_schema_that_a_begun_version_brings_back_is_not_forgotten(self, store: Store) -> None:
+        first, second = (TableSchema(KEY, (Column(name, "int"),)) for name in ("a", "b"))
+        for version, schema in ((1, first), (2, second), (3, second)):
+            self._change_schema(store, version, schema)
+        assert self.reopen(store).begin(stamp(4), [first], EPOCH)
+        store.announce(3)
+        for version in (1, 2, 3):
+            retire_version(store, version, [])
+        named = entry(4, {}, t=0)
+        tables = {"t": TableAt(first.schema_id)}
+        assert store.publish(msgspec.structs.replace(named, tables=tables), EPOCH)
+        store.announce(4)
+        retire_version(self.reopen(store), 4, [])
+        assert store.schemas() == {first.schema_id: first}
+
+    @staticmethod
+    def _change_schema(store: Store, version: int, schema: TableSchema) -> None:
+        assert store.begin(stamp(version), [schema], EPOCH)
+        tables = {"t": TableAt(schema.schema_id)}
+        assert store.publish(msgspec.structs.replace(entry(version), tables=tables), EPOCH)
 
     # -- late writes ----------------------------------------------------------------------------
 
