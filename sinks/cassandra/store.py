@@ -208,7 +208,8 @@ class CassandraStore(Store):
     ) -> bool:
         if not self._rows.retire(stamp, changes, stopped):
             return False
-        entry = self._entry(self.pointer().horizon)
+        # Its own entry names what it dropped. Another driver that removed it has retired the version.
+        entry = next(iter(self._entries(stamp.version, stamp.version)), None)
         for table, start in (entry.starts if entry else {}).items():
             if start == stamp.version:
                 if stopped():

@@ -202,9 +202,7 @@ def stamp(version: int) -> Stamp:
     return Stamp(version, 1_000 + version)
 
 
-def entry(
-    version: int, changes: Changes | None = None, dropped: Sequence[str] = (), **starts: int
-) -> CatalogEntry:
+def entry(version: int, changes: Changes | None = None, **starts: int) -> CatalogEntry:
     """Make a catalog entry; ``starts`` are the versions at which tables were emptied."""
     tables = {table: TableAt("schema-1", starts.get(table, 0)) for table in {**(changes or {}), **starts}}
     return CatalogEntry(
@@ -216,7 +214,6 @@ def entry(
         tables=tables,
         changes={table: len(keys) for table, keys in (changes or {}).items()},
         parallelism={"query": {"sink": 2}},
-        dropped=tuple(dropped) or msgspec.UNSET,
     )
 
 
@@ -233,17 +230,18 @@ def write(store: Store, version: int, changes: Changes, key_groups: int = KEY_GR
 
 
 def put(
-    store: Store,
-    version: int,
-    changes: Changes,
-    key_groups: int = KEY_GROUPS,
-    dropped: Sequence[str] = (),
-    **starts: int,
+    store: Store, version: int, changes: Changes, key_groups: int = KEY_GROUPS, **starts: int
 ) -> list[Chunk]:
     """Apply, seal and publish one version; return its changes."""
     write(store, version, changes, key_groups)
-    assert store.publish(entry(version, changes, dropped, **starts), EPOCH) is True
+    assert store.publish(entry(version, changes, **starts), EPOCH) is True
     return [Chunk(0, runs_of(changes, key_groups))]
+
+
+def put_drop(store: Store, version: int, table: str, **starts: int) -> None:
+    """Publish a version that drops a table, and has no rows; ``starts`` are those of the tables that stay."""
+    dropping = msgspec.structs.replace(entry(version, {}, **starts), dropped=(table,))
+    assert store.publish(dropping, EPOCH) is True
 
 
 def put_each(store: Store, last: int, table: str = "") -> None:

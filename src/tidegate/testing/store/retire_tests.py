@@ -24,6 +24,7 @@ from tidegate.testing.store.harness import (
     get,
     group_of,
     put,
+    put_drop,
     put_each,
     retire_version,
     runs_of,
@@ -214,7 +215,7 @@ class RetireTests(StoreHarness):
     def test_a_dropped_table_leaves_no_row_and_its_name_is_free(self, store: Store) -> None:
         first, again = {"t": dict.fromkeys(KEYS, b"1"), "u": {b"a": b"1"}}, {"t": {KEYS[0]: b"3"}}
         put(store, 1, first)
-        put(store, 2, {}, dropped=["t"], u=0)
+        put_drop(store, 2, "t", u=0)
         put(store, 3, again, t=2, u=0)
         assert scanned(store, "t", 1) == first["t"]
         assert scanned(store, "t", 3, 2) == again["t"]
@@ -232,7 +233,7 @@ class RetireTests(StoreHarness):
     def test_vacuum_removes_a_dropped_table_that_retirement_left(self, store: Store) -> None:
         first = {"t": dict.fromkeys(KEYS, b"1"), "u": {b"a": b"1"}}
         put(store, 1, first)
-        put(store, 2, {}, dropped=["t"], u=0)
+        put_drop(store, 2, "t", u=0)
         put(store, 3, {}, u=0)
         store.announce(3)
         assert store.vacuum(dry_run=True).rows == len(KEYS)

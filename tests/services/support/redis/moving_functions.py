@@ -490,6 +490,7 @@ READS = [
     _on_pointer("catalog", "1", "3").on("none", {"meta": _meta(visible="0")}),
     _on_pointer("schemas").on("schemas", {"meta": _meta(), "schemas": {"id": "one"}}),
     _on_pointer("schemas").on("none", {"meta": _meta()}),
+    _on_pointer("schemas", "id", "other").on("some", {"meta": _meta(), "schemas": {"id": "one"}}),
     _leases.on("leases", {"meta": _meta(), "leases": {"mine": f"3 {PAST} {LATER}"}}),
     _leases.on("the writer's", {"meta": _meta() | {"lease:writer-1": f"3 {PAST} {LATER}"}}),
     _leases.on("none that holds", {"meta": _meta(), "leases": {"mine": f"3 {PAST} {PAST}", "m y": "x"}}),
