@@ -206,7 +206,7 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         version, (pointer, entry) = stamp.version, self._at_horizon()
         upto, starts = min(version, pointer.horizon), starts_of(entry)
         touched = {(group, table) for group, tables in counts.items() for table in tables}
-        # A table that this version emptied or dropped loses its rows in every key group, whichever key groups have rows again.
+        # A table that this version emptied is dropped everywhere, whichever key groups have rows again.
         emptied = [table for table, start in starts.items() if start == version]
         touched |= {(group, table) for table in emptied for group in range(self._space.made.key_groups)}
         of = {at: starts.get(at[1], 0) for at in sorted(touched)}
