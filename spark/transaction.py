@@ -313,18 +313,16 @@ class Transaction:
     def drop_table(self, table: str) -> None:
         """Drop a table: from this version on there is no table of its name.
 
-        Older versions that are kept show it as before. A later batch may make a table of its name again, with
-        another key and other columns. The rows are removed once this version is retired, together with the
-        deletes of the table that ``apply_changes`` remembers.
+        Older versions that are kept show it as before. A later batch may make a table of its name again.
+        Retirement of this version removes the rows, and the deletes that ``apply_changes`` remembers.
         """
         check_table(table)
         with self._lock:
             self._check_open(table)
-            for call in self._calls:
-                if table in call.touches:
-                    raise _drop_mixed(table, call.touches[table])
-            if table in self._drops:
-                raise _drop_mixed(table, DROP)
+            kinds = {name: kind for call in self._calls for name, kind in call.touches.items()}
+            kinds |= dict.fromkeys(self._drops, DROP)
+            if table in kinds:
+                raise _drop_mixed(table, kinds[table])
             if table not in self._known:
                 msg = (
                     f"table {table} cannot be dropped, there is none of this name; tables are"
@@ -487,10 +485,8 @@ def _check_mixing(earlier: Call, call: Call) -> None:
 
 
 def _drop_mixed(table: str, kind: str) -> ConfigError:
-    return ConfigError(
-        f"table {table}: {DROP} and {kind} of one table do not mix in one transaction: its name is free again"
-        " from the next version on; use replace to give it other rows"
-    )
+    rule = "do not mix in one transaction: its name is free again from the next version on"
+    return ConfigError(f"table {table}: {DROP} and {kind} of one table {rule}; use replace for other rows")
 
 
 def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:
