@@ -44,8 +44,8 @@ class Barrier(Protocol):
     """One batch to be committed: its origin, the tables it writes, and the tasks that stage it.
 
     ``tables`` are in index order, ``schemas`` by table. ``starts`` are the tables that this version empties
-    first; ``expiring`` those whose rows come as they are stored and may have an expiry. ``parallelism`` is
-    the number of tasks, one ack each.
+    first; ``drops`` those that it drops, none of ``tables``; ``expiring`` those whose rows come as they are
+    stored and may have an expiry. ``parallelism`` is the number of tasks, one ack each.
     """
 
     @property
@@ -58,6 +58,8 @@ class Barrier(Protocol):
     def schemas(self) -> dict[str, TableSchema]: ...
     @property
     def starts(self) -> frozenset[str]: ...
+    @property
+    def drops(self) -> frozenset[str]: ...
     @property
     def expiring(self) -> frozenset[str]: ...
     @property
@@ -128,9 +130,9 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
     """Build the manifest of the version after the last one folded."""
     state = coordinator.folded
     version = state.last_version + 1
-    tables = dict(state.tables)
+    tables = {name: at for name, at in state.tables.items() if name not in barrier.drops}
     for name in barrier.tables:
-        before = tables.get(name, TableAt(""))
+        before = tables.get(name, TableAt("", state.first_start))
         start = version if name in barrier.starts else before.start
         brought = name in barrier.expiring
         expires = True if coordinator.options.ttl_us(name) or brought else before.expires
@@ -145,6 +147,7 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
         tables,
         {state.name: _components(barrier, acks)},
         barrier.source_offsets,
+        dropped=tuple(sorted(barrier.drops)) or msgspec.UNSET,
     )
 
 
@@ -195,6 +198,7 @@ def decided_of(
         parallelism={t: {c: x.parallelism for c, x in cs.items()} for t, cs in manifest.topology.items()},
         source_offsets=_short(barrier.source_offsets),
         decided_at_us=decided_at_us,
+        dropped=manifest.dropped,
     )
     if decided.source_offsets and decided_bytes(decided) > DECIDED_BYTES_MAX:
         logger.warning(
@@ -217,6 +221,7 @@ def catalog_entry(decided: DecidedVersion, manifest: Manifest) -> CatalogEntry:
         manifest.changes(),
         {t: {c: x.parallelism for c, x in cs.items()} for t, cs in manifest.topology.items()},
         source_offsets=_short(manifest.source_offsets),
+        dropped=manifest.dropped,
     )
 
 

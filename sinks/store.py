@@ -158,6 +158,11 @@ class Store(Attempts):
     def schemas(self) -> dict[str, TableSchema]:
         """Read all schemas, by id."""
 
+    def schemas_of(self, ids: Collection[str]) -> dict[str, TableSchema]:
+        """Read the schemas of these ids, by id; all schemas where a choice saves nothing."""
+        del ids
+        return self.schemas()
+
     @abc.abstractmethod
     def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
         """Read the stored values of keys at a version, with their flags byte.
@@ -294,8 +299,9 @@ class Store(Attempts):
         It is called in version order, only for versions at or below the horizon. In every key group
         that ``changes`` touch the floor becomes at least that version, before or together with
         the deletes. Rows that a row of ``changes`` replaced are dropped, and its delete
-        markers too. A table that the version emptied loses all its older rows, whichever keys
-        ``changes`` name. Catalog entries up to it and below the horizon are removed.
+        markers too. A table that the version emptied or dropped (``CatalogEntry.starts``) loses all its older
+        rows, whichever keys ``changes`` name. Catalog entries up to it and below the horizon are removed, and
+        schemas that no version names, sooner or later.
 
         Repeatable: also with a part of the changes, and it may land late: it never drops a row that a reader
         at or above the horizon needs.

@@ -374,6 +374,8 @@ class VersionedSink:
             parallelism=tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups),
             table_ats=state.tables,
             starts=txn.starts,
+            drops=txn.drops,
+            first_start=state.first_start,
             expiring=expiring,
             placement=writer.placement,
             function_deadline_s=self._options.function_deadline_s,

@@ -221,10 +221,11 @@ class OpenWriter:
         tables = coordinator.folded.tables
         if not tables:
             return {}
-        schemas = {**coordinator.store.schemas(), **self.commits.schemas()}
+        ids = sorted({at.schema_id for at in tables.values()})
+        schemas = {**coordinator.store.schemas_of(ids), **self.commits.schemas()}
         if not all(at.schema_id in schemas for at in tables.values()) and coordinator.store.unverified():
             repair(coordinator)  # a server lost them with its last writes
-            schemas |= coordinator.store.schemas()
+            schemas |= coordinator.store.schemas_of(ids)
         for name, at in tables.items():
             if at.schema_id not in schemas:
                 raise no_schema(coordinator.store.where, coordinator.folded.last_version, name, at.schema_id)

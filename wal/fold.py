@@ -250,6 +250,7 @@ def _decide(state: Folded, record: Decided, digest: str) -> Folded:
         once=once,
         decided_at_us=record.decided_at_us,
         tables=record.tables,
+        dropped_at=record.version if record.dropped else state.dropped_at,
         recent=(*state.recent[-(RECENT_MAX - 1) :], decided),
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from tidegate.committers.background.pin import VersionPin
@@ -103,15 +104,19 @@ def _commit(coordinator: Coordinator, version: int) -> int:
     try:
         last = coordinator.folded.last_version
         (wanted,), (now,) = store.catalog(version, version), store.catalog(last, last)
-        tables = _tables(coordinator, wanted, now)
         schemas = store.schemas()
+        tables, replaced = _tables(coordinator, wanted, now), _replaced(schemas, wanted, now)
+        kept = {name: at for name, at in now.tables.items() if name not in replaced}
+        compared = msgspec.structs.replace(now, tables=kept)
         barrier = StoredRowsBarrier(
             coordinator.log,
             RestoreOrigin(version),
             tables,
             {name: _schema(store, schemas, name, _source(name, wanted, now)) for name in tables},
-            lambda: _rows(coordinator, held, tables, wanted, now),
+            lambda: _rows(coordinator, held, tables, wanted, compared),
             coordinator.clock,
+            starts=replaced,
+            expiring=frozenset(name for name, at in wanted.tables.items() if at.expires),
             source_offsets=offsets_at(store.catalog(*offsets_stand_in(version))),
         )
         return commit(coordinator, barrier).version
@@ -124,7 +129,18 @@ def _tables(coordinator: Coordinator, wanted: CatalogEntry, now: CatalogEntry) -
     same = {
         name for name in untouched(coordinator.store, wanted, now) if wanted.tables[name] == now.tables[name]
     }
-    return tuple(sorted(now.tables.keys() - same))
+    return tuple(sorted({*now.tables, *wanted.tables} - same))
+
+
+def _replaced(schemas: Mapping[str, TableSchema], wanted: CatalogEntry, now: CatalogEntry) -> frozenset[str]:
+    """List the tables that were dropped and made again with another key: nothing of theirs is compared."""
+
+    def key(entry: CatalogEntry, table: str) -> object:
+        schema = schemas.get(entry.tables[table].schema_id)
+        return schema and schema.key
+
+    both = wanted.tables.keys() & now.tables.keys()
+    return frozenset(name for name in both if key(wanted, name) != key(now, name))
 
 
 def _source(table: str, wanted: CatalogEntry, now: CatalogEntry) -> CatalogEntry:

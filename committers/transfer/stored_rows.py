@@ -28,6 +28,7 @@ class StoredRowsBarrier:
     rows: Callable[[], Iterator[Any]]
     clock: Clock
     starts: frozenset[str] = frozenset()
+    drops: frozenset[str] = frozenset()
     expiring: frozenset[str] = frozenset()
     source_offsets: str = ""
     parallelism: int = 1

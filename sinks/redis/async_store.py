@@ -8,7 +8,7 @@ tasks refresh the pointer meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any
 
 import redis
@@ -107,6 +107,9 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
 
     async def schemas(self) -> dict[str, TableSchema]:
         return schemas_in(self.where, await self._ask("schemas"))
+
+    async def schemas_of(self, ids: Collection[str]) -> dict[str, TableSchema]:
+        return schemas_in(self.where, await self._ask("schemas", *map(str.encode, ids))) if ids else {}
 
     async def lease(self, lease: Lease, ttl_s: float) -> None:
         check_lease(self.where, lease, ttl_s)

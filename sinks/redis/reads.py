@@ -299,8 +299,8 @@ def catalog_in(where: str, contents: list[bytes]) -> list[CatalogEntry]:
 
 
 def starts_of(entry: CatalogEntry | None) -> dict[str, int]:
-    """Return, by table, the version at which it was last emptied."""
-    return {} if entry is None else {table: at.start for table, at in entry.tables.items()}
+    """Return, by table, the version at which it was last emptied, or that dropped it."""
+    return {} if entry is None else entry.starts
 
 
 def schemas_in(where: str, pairs: list[bytes]) -> dict[str, TableSchema]:

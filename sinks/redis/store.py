@@ -62,6 +62,7 @@ from tidegate.sinks.rules.leases import Lease, LeaseInfo
 from tidegate.sinks.rules.reads import (
     check_fillable,
 )
+from tidegate.sinks.rules.schemas import SchemaLooks, unnamed
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
@@ -84,7 +85,7 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
     def __init__(self, url: str, namespace: str, **options: Any) -> None:
         super().__init__(RedisNamespace(url, namespace, options))
         self._fill = Fill(self._space)
-        self._sweep = ExpirySweep()
+        self._sweep, self._looks = ExpirySweep(), SchemaLooks()
         self._seals = Seals(self._space)
         self._comparing = threading.local()
         self._leases = Leases(self._space)
@@ -167,6 +168,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
     def schemas(self) -> dict[str, TableSchema]:
         return schemas_in(self.where, self._space.ask("schemas"))
 
+    def schemas_of(self, ids: Collection[str]) -> dict[str, TableSchema]:
+        return schemas_in(self.where, self._space.ask("schemas", *map(str.encode, ids))) if ids else {}
+
     # -- leases and retirement -----------------------------------------------------------------------
 
     def lease(self, lease: Lease, ttl_s: float) -> None:
@@ -210,7 +214,17 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         _, done = upkeep.merge(self._space, of, upto, stopped, rows=rows)
         if done:
             self._space.ask("forget", number(version))
+            self._forget_schemas(pointer.horizon)
         return done
+
+    def _forget_schemas(self, horizon: int) -> None:
+        if not self._looks.is_due(horizon) or len(self._space.ask("begun")) > 1:
+            return
+        pointer = self.pointer()
+        entries = self.catalog(pointer.horizon, pointer.visible)
+        gone = unnamed(self.schemas(), pointer, entries)
+        if self._space.ask("forget_schemas", number(pointer.visible), *map(str.encode, gone)):
+            self._looks.ended(pointer)
 
     def drop_expired(self, rows: int) -> int:
         entry = self._entry(self.pointer().horizon)
@@ -364,6 +378,7 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         entries, leases = int(self._space.ask("leftovers")), self._leases.unheld()
         if not dry_run:
             self._space.ask("forget", number(horizon))
+            self._forget_schemas(horizon)
             self._leases.drop_unheld()
         return Vacuumed(rows, 0, leases, entries)
 

@@ -88,6 +88,9 @@ class SparkBarrier:
     parallelism: int
     table_ats: dict[str, TableAt]
     starts: frozenset[str] = frozenset()
+    drops: frozenset[str] = frozenset()
+    first_start: int = 0
+    """The start of a table that this batch makes: no older row of its name is state."""
     expiring: frozenset[str] = frozenset()
     """Tables whose rows may have an expiry already."""
     placement: Placement | None = None
@@ -186,7 +189,7 @@ class SparkBarrier:
         return merged
 
     def _start(self, table: str) -> int:
-        return self.table_ats[table].start if table in self.table_ats else 0
+        return self.table_ats[table].start if table in self.table_ats else self.first_start
 
     def _empty(self, spec: StageSpec) -> list[Ack]:
         return [Ack(spec.attempt, task, "", "", (), 0) for task in range(self.parallelism)]

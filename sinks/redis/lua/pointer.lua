@@ -311,6 +311,28 @@ writes.forget = function(keys, args)
   return gone
 end
 
+-- uuid, version, then schema ids: these go, if the version is the visible one and none above it has begun. 1: they went.
+writes.forget_schemas = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local visible = number_of(keys[1], 'visible')
+  if visible ~= tonumber(args[2]) then
+    return 0
+  end
+  for _, field in ipairs(redis.call('HKEYS', keys[1])) do
+    local version = string.match(field, '^begun:(%d+)$')
+    if version and tonumber(version) > visible then
+      return 0
+    end
+  end
+  for at = 3, #args do
+    redis.call('HDEL', beside(keys[1], 'schemas'), args[at])
+  end
+  return 1
+end
+
 -- uuid, then schema id and schema, again and again.
 writes.put_schemas = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
@@ -323,10 +345,22 @@ writes.put_schemas = function(keys, args)
   return (#args - 1) / 2
 end
 
+-- uuid, then optionally schema ids: id and schema, again and again, of all schemas or of those of the ids.
 reads.schemas = function(keys, args)
   local schemas = beside(keys[1], 'schemas')
   touch(keys[1], schemas)
-  return refuse_other(keys[1], args[1]) or redis.call('HGETALL', schemas)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal or #args == 1 then
+    return refusal or redis.call('HGETALL', schemas)
+  end
+  local found = {}
+  for at = 2, #args do
+    local schema = redis.call('HGET', schemas, args[at])
+    if schema then
+      found[#found + 1], found[#found + 2] = args[at], schema
+    end
+  end
+  return found
 end
 
 -- Leases: lease id -> "<version> <taken, us> <expires, us>". They and the horizon move in the same place,

@@ -110,12 +110,13 @@ def merge_all(
 ) -> int:
     """Merge every key group of every table up to the version, and drop rows that had expired at ``at_us``.
 
-    ``at_us`` is the time of its decision. Return the number of rows dropped, or that would be.
+    ``at_us`` is the time of its decision, ``starts`` are those of its tables. Return the number of
+    rows dropped, or that would be.
     """
     tables: dict[tuple[int, str], int] = {}
     for group, header in headers(space).items():
         for table in {*header.layers, *header.bases}:
-            tables[group, table] = starts.get(table, 0)
+            tables[group, table] = starts.get(table, upto)  # no row of another table can be read
     if dry_run:
         gone = _mergeable(space, tables, upto, at_us)
     else:

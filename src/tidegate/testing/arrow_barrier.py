@@ -42,6 +42,7 @@ class ArrowBarrier:
     parallelism: int = 2
     source_offsets: str = ""
     starts: frozenset[str] = frozenset()
+    drops: frozenset[str] = frozenset()
     expiring: frozenset[str] = frozenset()
     batch_rows: int = 1000
     reads_state: bool = False

@@ -328,6 +328,7 @@ _publish = _on_pointer("publish", "1", "4", "d4", "entry")
 _publish_first = _on_pointer("publish", "1", "1", "d1", "entry")
 _filled = _on_pointer("publish_filled", "1", "5", "d5", "entry")
 _forget = _on_pointer("forget", "3")
+_forget_schemas = _on_pointer("forget_schemas", "3", "id0", "id1")
 _put_schemas = _on_pointer("put_schemas", "id1", "one", "id2", "two")
 _put_entries = _on_pointer("put_entries", "2", "50", "two", "3", "60", "three")
 _resume = _on_pointer("resume", "1", "9", "d9", "7", "0")
@@ -385,6 +386,11 @@ POINTERS = [
     _resume.on("a pointer that shows a version", {"meta": _meta()}),
     _resume.on("a pointer of a fill", {"meta": _meta(visible="0", horizon="5")}),
     _resume.on("under a higher epoch", {"meta": _meta(visible="0", horizon="0", epoch="2")}),
+    _forget_schemas.on("some", {"meta": _meta(), "schemas": {"id0": "zero", "id2": "two"}}),
+    _forget_schemas.on(
+        "another version is visible", {"meta": _meta(visible="4"), "schemas": {"id0": "zero"}}
+    ),
+    _forget_schemas.on("a version has begun", {"meta": _meta() | _BEGUN, "schemas": {"id0": "zero"}}),
     _put_schemas.on("the first ones", {"meta": _meta()}),
     _put_schemas.on("more", {"meta": _meta(), "schemas": {"id0": "zero"}}),
     _lease.on("the first one", {"meta": _meta()}),
@@ -484,6 +490,7 @@ READS = [
     _on_pointer("catalog", "1", "3").on("none", {"meta": _meta(visible="0")}),
     _on_pointer("schemas").on("schemas", {"meta": _meta(), "schemas": {"id": "one"}}),
     _on_pointer("schemas").on("none", {"meta": _meta()}),
+    _on_pointer("schemas", "id", "other").on("some", {"meta": _meta(), "schemas": {"id": "one"}}),
     _leases.on("leases", {"meta": _meta(), "leases": {"mine": f"3 {PAST} {LATER}"}}),
     _leases.on("the writer's", {"meta": _meta() | {"lease:writer-1": f"3 {PAST} {LATER}"}}),
     _leases.on("none that holds", {"meta": _meta(), "leases": {"mine": f"3 {PAST} {PAST}", "m y": "x"}}),

@@ -55,6 +55,7 @@ def merges(monkeypatch):
     monkeypatch.setattr(redis_upkeep, "merge_all", merge_all)
     monkeypatch.setattr(redis_upkeep, "sweep", lambda *_, **__: 0)
     answers = {"leftovers": 0, "leases": [b"1", b"0", 0, 0], "announce": [0, b"0", 0]}
+    answers |= {"begun": [b""], "schemas": []}
     monkeypatch.setattr(
         "tidegate.sinks.redis.namespace.RedisNamespace.ask", lambda _, name, *__: answers.get(name, 0)
     )
