@@ -436,7 +436,7 @@ class MemoryStore(SupportsReadWithPointer):
 
     # -- mending and ending -----------------------------------------------------------------------------
 
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
         space = self._space
         with space.lock:
             if space.pointer.filling_at:
@@ -470,7 +470,7 @@ class MemoryStore(SupportsReadWithPointer):
                     del space.catalog[version]
             return Vacuumed(len(rows), len(notes), len(leases), len(entries))
 
-    def drop(self) -> bool:
+    def drop(self, *, thorough: bool = False) -> bool:
         with self._found.lock:
             if self.identity() not in (None, self._known):
                 raise dropped(self.where)
