@@ -215,7 +215,7 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         touched = {(group, table) for group, tables in counts.items() for table in tables}
         # A table that this version emptied is dropped everywhere, whichever key groups have rows again.
         emptied = [table for table, start in starts.items() if start == version]
-        touched |= {(group, table) for table in emptied for group in range(self._space.made.key_groups)}
+        touched |= upkeep.listing(self._space, emptied)
         of = {at: starts.get(at[1], 0) for at in sorted(touched)}
         rows = max((rows for tables in counts.values() for rows in tables.values()), default=0)
         _, done = upkeep.merge(self._space, of, upto, stopped, rows=rows)

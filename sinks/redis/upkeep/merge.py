@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tidegate.base import failpoints
 from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
@@ -17,6 +17,7 @@ from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import number
 from tidegate.sinks.redis.seals import headers
 from tidegate.sinks.rules.expiry import SweepPage
+from tidegate.sinks.rules.reads import windows
 
 MERGE_ROWS = 128
 """Rows that one call moves into the base: it delays other calls by about a quarter of a millisecond."""
@@ -59,6 +60,21 @@ def merge(
         room = max(MERGE_FLIGHTS * flight - len(cursors), 0)
         cursors |= dict.fromkeys(itertools.islice(left, room), b"0")
     return gone, True
+
+
+def listing(space: RedisNamespace, tables: Sequence[str]) -> set[tuple[int, str]]:
+    """Return the key groups whose headers list rows of the tables, or are lost or marked."""
+    fields = [kind + table.encode() for table in tables for kind in (b"l:", b"b:")]
+    listed: set[tuple[int, str]] = set()
+    for groups in windows(space.made.key_groups) if tables else ():
+        keys = [header_key(space.namespace, group) for group in groups]
+        replies = space.calls.run([plain(key, b"HMGET", key, b"u", *fields) for key in keys])
+        for group, (owner, *values) in zip(groups, replies, strict=True):
+            places = zip(tables, values[::2], values[1::2], strict=True)
+            listed |= {
+                (group, table) for table, layers, base in places if layers or base or owner != space.uuid
+            }
+    return listed
 
 
 def flight_of(rows: int | None) -> int:

@@ -17,7 +17,7 @@ from tidegate.sinks.redis import reads
 from tidegate.sinks.redis.async_store import AsyncRedisStore
 from tidegate.sinks.redis.client.channel import Channel
 from tidegate.sinks.redis.store import RedisStore
-from tidegate.testing.store.harness import EPOCH, get, live, put, retire_version
+from tidegate.testing.store.harness import EPOCH, chunks_of, get, live, put, retire_version
 from tidegate.wal.frame import Chunk
 
 GROUPS = 1_024
@@ -134,3 +134,27 @@ def test_a_scan_is_get_many_by_one_call_and_by_pages(few, at_once, seed, make, m
             for older, chunks in enumerate(written, start=1):
                 assert retire_version(store, older, chunks)
             assert rows_of(store, groups, version, start) == live(state), version
+
+
+def test_retirement_of_an_emptied_table_touches_only_key_groups_with_rows(make, trips, redis):
+    """Its rows go everywhere, and a key group without any costs a look at its header."""
+    store = make(GROUPS)
+    two_versions(store)
+    changes = {"t": {KEYS[0]: b"3"}}
+    put(store, 3, changes, GROUPS, t=3)
+    store.announce(3)
+    for version in (1, 2):
+        retire_version(store, version, chunks_of({"t": dict.fromkeys(KEYS, b"1")}, GROUPS))
+    before = calls_of(redis)
+    del trips[:]
+    retire_version(store, 3, chunks_of(changes, GROUPS))
+    after = calls_of(redis)
+    assert after["hmget"] - before.get("hmget", 0) <= GROUPS + 4 * len(KEYS)
+    assert sum(after.values()) - sum(before.values()) <= GROUPS + 40 * len(KEYS)
+    assert 0 < len(trips) <= MOST_TRIPS
+    assert rows_of(store, GROUPS, 3, 3) == {KEYS[0]: b"3"}
+    assert [count.rows for count in store.row_counts(())] == [1]
+
+
+def calls_of(redis: RedisServer) -> dict[str, int]:
+    return {name.removeprefix("cmdstat_"): of["calls"] for name, of in redis.info("commandstats").items()}
