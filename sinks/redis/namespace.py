@@ -29,7 +29,6 @@ from tidegate.sinks.redis.reads import (
     KEYS_AT_ONCE,
     AnotherServerError,
     Ask,
-    batches_of,
     following,
     head_of,
     identity_call,
@@ -407,7 +406,7 @@ class RedisReads(SupportsReadWithPointer):
                 replies = self._read(version, self._step, step, head, began)
                 continue
             group, rows = step
-            for batch in batches_of(rows):
+            for batch in rows.batches():
                 self._check_readable(version)
                 yield group, batch
 

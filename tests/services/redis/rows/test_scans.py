@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -158,3 +159,29 @@ def test_retirement_of_an_emptied_table_touches_only_key_groups_with_rows(make, 
 
 def calls_of(redis: RedisServer) -> dict[str, int]:
     return {name.removeprefix("cmdstat_"): of["calls"] for name, of in redis.info("commandstats").items()}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_scan_of_a_large_key_group_holds_a_part_of_its_rows(make, finished, redis):
+    """Sorted by key, and the newest value of each, though Redis gives them in no order."""
+    rows, store = 120_000, make(1)
+    values = {b"%07d" % number: b"1" * 100 for number in range(rows)}
+    put(store, 1, {"t": values}, 1)
+    newer = dict.fromkeys(list(values)[::7], b"2")
+    put(store, 2, {"t": newer}, 1)
+    tracemalloc.start()
+    try:
+        scan = store.scan("t", 0, 2, 0, 0)
+        keys, changed = [next(scan)["key"][0].as_py()], 0
+        if finished:
+            for batch in scan:
+                first, last = batch["key"][0].as_py(), batch["key"][-1].as_py()
+                assert keys[-1] < first <= last
+                keys.append(last)
+                changed += sum(len(value) == 1 for value in batch["value"].to_pylist())
+            assert len(keys) == rows // 1_000
+            assert changed == len(list(newer)) - len([key for key in newer if key < b"0001000"])
+        scan.close()
+        assert tracemalloc.get_traced_memory()[1] < 24 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
