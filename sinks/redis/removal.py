@@ -223,7 +223,7 @@ def _remove_groups(
     that shows the uuid of a namespace made since is read before the pointer that shows it, too.
     """
     existed = False
-    for groups in windows(key_groups):
+    for groups in windows(range(key_groups)):
         keys = [header_key(namespace, group) for group in groups]
         replies = calls.run([plain(key, b"HGETALL", key) for key in keys])
         made = made_here(calls, namespace)

@@ -66,7 +66,7 @@ def listing(space: RedisNamespace, tables: Sequence[str]) -> set[tuple[int, str]
     """Return the key groups whose headers list rows of the tables, or are lost or marked."""
     fields = [kind + table.encode() for table in tables for kind in (b"l:", b"b:")]
     listed: set[tuple[int, str]] = set()
-    for groups in windows(space.made.key_groups) if tables else ():
+    for groups in windows(range(space.made.key_groups)) if tables else ():
         keys = [header_key(space.namespace, group) for group in groups]
         replies = space.calls.run([plain(key, b"HMGET", key, b"u", *fields) for key in keys])
         for group, (owner, *values) in zip(groups, replies, strict=True):

@@ -73,7 +73,7 @@ def unlink_unsealed(space: RedisNamespace, lost: Sequence[Stamp]) -> None:
     _, listed = listed_tables(calls, namespace, key_groups)
     tables = places(calls, namespace).tables | listed
     attempts = {(stamp.version, stamp.attempt.encode()): tables for stamp in lost if stamp.attempt}
-    for groups in windows(key_groups):
+    for groups in windows(range(key_groups)):
         removals = []
         for group in groups:
             header, keys = header_key(namespace, group), unlisted_keys(namespace, group, space.uuid, attempts)

@@ -7,18 +7,22 @@ import contextlib
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from redis import connection
 
 from services.support.redis.server import RedisServer
+from tidegate.committers.background import fill
+from tidegate.committers.operations import restore
+from tidegate.committers.operations.repair_source import StoreSource
 from tidegate.sinks.diff import differences_of_groups
 from tidegate.sinks.records import Identity
 from tidegate.sinks.redis import reads
 from tidegate.sinks.redis.async_store import AsyncRedisStore
 from tidegate.sinks.redis.client.channel import Channel
 from tidegate.sinks.redis.store import RedisStore
-from tidegate.testing.store.harness import EPOCH, chunks_of, get, live, put, retire_version
+from tidegate.testing.store.harness import EPOCH, chunks_of, get, live, put, retire_version, stamp
 from tidegate.wal.frame import Chunk
 
 GROUPS = 1_024
@@ -185,3 +189,49 @@ def test_a_scan_of_a_large_key_group_holds_a_part_of_its_rows(make, finished, re
         assert tracemalloc.get_traced_memory()[1] < 24 * 1024 * 1024
     finally:
         tracemalloc.stop()
+
+
+class Held:
+    """A pin, which no test here needs."""
+
+    def keep(self) -> None: ...
+
+
+def read_by_restore(store: RedisStore) -> dict[bytes, bytes]:
+    one, two = store.catalog()
+    coordinator = SimpleNamespace(store=store, folded=SimpleNamespace(key_groups=GROUPS))
+    rows: dict[bytes, bytes] = {}
+    places = []
+    for batch in restore._rows(coordinator, Held(), ("t",), one, two):
+        groups, _, keys, values = (column.to_pylist() for column in batch.columns)
+        rows.update(zip(keys, values, strict=True))
+        places += groups
+    assert places == sorted(places)
+    return rows
+
+
+def read_by_fill(store: RedisStore) -> dict[bytes, bytes]:
+    rows: dict[bytes, bytes] = {}
+    entry = store.catalog()[0]
+    for group, tables in fill._rows_of(store, entry, range(GROUPS), Held()):
+        for run in fill._runs(tables["t"].take(group), "t", group, stamp(1)):
+            rows.update(zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True))
+    return rows
+
+
+def read_by_repair(store: RedisStore) -> dict[bytes, bytes]:
+    rows: dict[bytes, bytes] = {}
+    source = StoreSource(store)
+    source._held = Held()
+    for run in source.runs(store.catalog()[0], range(GROUPS), GROUPS):
+        rows.update(zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True))
+    return rows
+
+
+@pytest.mark.parametrize("read", [read_by_restore, read_by_fill, read_by_repair])
+def test_restore_fill_and_repair_read_many_key_groups_in_few_round_trips(make, trips, read):
+    store = make(GROUPS)
+    two_versions(store)
+    del trips[:]
+    assert read(store) == dict.fromkeys(KEYS, b"+1")
+    assert 0 < len(trips) <= 4 * GROUPS // 64
