@@ -22,11 +22,11 @@ from tidegate.errors import (
 )
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
-from tidegate.sinks.redis.client.sorted_rows import SortedRows
 from tidegate.sinks.redis.keys import beside, header_key, meta_key
 from tidegate.sinks.rules.attempts import other_attempt
 from tidegate.sinks.rules.leases import Lease, too_many_leases
 from tidegate.sinks.rules.reads import GROUPS_AT_ONCE, decode, dropped, nothing_here
+from tidegate.sinks.sorted_rows import SortedRows
 from tidegate.wal.record import TableSchema
 
 KEYS_AT_ONCE = 1_000
