@@ -61,6 +61,7 @@ class Store(Attempts):
 
     In a store whose reads cost the same with more versions, the limit protects the disk, not the reads.
     """
+    unsearched = ""  # what ``vacuum`` and ``drop`` look for only if they are ``thorough``
     can_be_filled = False
     """Whether ``begin_fill`` and ``publish_filled`` work here."""
     can_rewrite = False
@@ -434,24 +435,25 @@ class Store(Attempts):
     # -- mending and ending -----------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
         """Drop everything that no reader at or above the horizon can reach and retirement has missed.
 
         The result counts the dropped things; with ``dry_run`` nothing is written, and it counts those that
         would be dropped. They are: rows that another row at or below the horizon has replaced, delete
         markers with nothing left to hide, rows that have expired there, rows from before their table's
         start; notes of versions at or below the horizon; expired leases; catalog entries below the horizon.
-        Floors move up to the horizon before anything is dropped. Repeatable: in small steps, also after an
-        interruption, while readers and a writer run.
+        Floors move up to the horizon before anything is dropped. ``thorough``: also ``unsearched``.
+        Repeatable: in small steps, also after an interruption, while readers and a writer run.
         """
 
     @abc.abstractmethod
-    def drop(self) -> bool:
+    def drop(self, *, thorough: bool = False) -> bool:
         """Remove everything of the namespace permanently; return whether there was anything.
 
         The identity is removed first: after a crash in between, the namespace does not exist (and can be
         created again) or is refused, but is never half there. Repeatable: also after such a crash. Durable:
-        on return nothing is left; another instance that still has it open is refused.
+        on return nothing is left but, unless ``thorough``, ``unsearched``; another instance that still has it
+        open is refused.
         """
 
     @abc.abstractmethod

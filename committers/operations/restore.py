@@ -6,6 +6,7 @@ applied and published as any other; no visible version is taken back. docs/decis
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from tidegate.reader.rules import offsets_at, offsets_stand_in
 from tidegate.reader.table import no_schema
 from tidegate.sinks.diff import changes_to, untouched
 from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.rules.reads import GroupedRows, windows
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import last_batch_within
 from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin, Rewound, TableSchema
@@ -155,10 +157,11 @@ def _rows(
     wanted: CatalogEntry,
     now: CatalogEntry,
 ) -> Iterator[Any]:
-    for group in range(coordinator.folded.key_groups):
-        for index, table in enumerate(tables):
-            held.keep()
-            for batch in changes_to(coordinator.store, table, group, now, wanted):
+    for step in windows(range(coordinator.folded.key_groups), len(tables)):
+        held.keep()
+        changes = [GroupedRows(changes_to(coordinator.store, table, step, now, wanted)) for table in tables]
+        for group, (index, rows) in itertools.product(step, enumerate(changes)):
+            for batch in rows.take(group):
                 held.keep()
                 places = [pa.repeat(pa.scalar(at, pa.int32()), batch.num_rows) for at in (group, index)]
                 yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)

@@ -296,7 +296,7 @@ class CassandraStore(Store):
 
     # -- vacuum and removal -----------------------------------------------------------------------------
 
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
         pointer = self.pointer()
         if pointer.filling_at:
             return Vacuumed()  # the version that is being written may not be taken for an old one
@@ -313,7 +313,7 @@ class CassandraStore(Store):
             leases.announce(self._space, 0, Limits(), self._published_us)  # drops expired leases
         return Vacuumed(rows, 0, ran_out, entries)
 
-    def drop(self) -> bool:
+    def drop(self, *, thorough: bool = False) -> bool:
         begun = self._space.begin_drop()
         return self._space.finish_drop() or begun
 

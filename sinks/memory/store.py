@@ -446,7 +446,7 @@ class MemoryStore(SupportsReadWithPointer):
 
     # -- mending and ending -----------------------------------------------------------------------------
 
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
         space = self._space
         with space.lock:
             if space.pointer.filling_at:
@@ -482,7 +482,7 @@ class MemoryStore(SupportsReadWithPointer):
                 self._forget_schemas(space)
             return Vacuumed(len(rows), len(notes), len(leases), len(entries))
 
-    def drop(self) -> bool:
+    def drop(self, *, thorough: bool = False) -> bool:
         with self._found.lock:
             if self.identity() not in (None, self._known):
                 raise dropped(self.where)

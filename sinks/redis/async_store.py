@@ -33,7 +33,6 @@ from tidegate.sinks.redis.reads import (
     BLOCK_S,
     KEYS_AT_ONCE,
     Known,
-    batches_of,
     catalog_in,
     catalog_range,
     following,
@@ -200,7 +199,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
                 with one_call():
                     replies = await self._asked_of_scan(calls, version)
                 continue
-            for batch in batches_of(step[1]):
+            for batch in step[1].batches():
                 await self._check_readable(version)
                 live = live_rows(batch, at_us, self.where, table)
                 if live.num_rows:

@@ -456,7 +456,7 @@ class SqliteStore(Store):
 
     # -- vacuum and removal -----------------------------------------------------------------------------
 
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
         shards, pointer = self._shards, self.pointer()
         if pointer.filling_at:
             return Vacuumed()  # the floors must stay below the version that is being written
@@ -483,7 +483,7 @@ class SqliteStore(Store):
                 kept_schemas.forget(meta, self.where, self._looks)
         return Vacuumed(rows, notes, *gone)
 
-    def drop(self) -> bool:
+    def drop(self, *, thorough: bool = False) -> bool:
         self._files.close()
         files = self._files
         existed = drop_folder(files.folder, self.where, self._timeout_s, files.refuse_another)

@@ -182,6 +182,7 @@ SEALS = [
 
 _begin_rebuild = _on_group("begin_rebuild", "token")
 _end_rebuild = _on_group("end_rebuild", "token", "2", "older")
+_begin_base = _on_group("begin_base", "token", "t")
 _put_base = _on_group("put_bases", "token", "0", "t", "1")
 _put_all = _on_group("put_bases", "token", "3", "t", "3", "u", "3")
 _keep_lost = _on_group("keep_lost", "token", "2")
@@ -202,6 +203,8 @@ REBUILDS = [
     Case("begin_rebuild", "another's header", ("h",), {"h": _header(u="V")}, ("U", "@", "token"), "TGOTHER"),
     _keep_lost.on("a mark", {"h": _MARKED | {"l:t": "2"}, LAYER: TWO}),
     _keep_lost.on("no mark, and something lost", {"h": _header(lost="5")}),
+    _begin_base.on("a base", {"h": _MARKED | _LOST_BASE}),
+    _begin_base.on("a base that is written already", {"h": _MARKED | _LOST_BASE} | _BUILT),
     _put_base.on("a base", {"h": _MARKED | _LOST_BASE} | _BUILT),
     _put_base.on("a base over what is left", {"h": _MARKED | _LOST_BASE, BASE: NEWER} | _BUILT),
     _put_base.on("a base without rows", {"h": _MARKED | _LOST_BASE, "t:r:token": {"token": ""}, BASE: TWO}),
@@ -365,8 +368,8 @@ POINTERS = [
     _on_pointer("heartbeat", "1").on("a sign of life", {"meta": _meta()}),
     _on_pointer("heartbeat", "1").on("under a higher epoch", {"meta": _meta(epoch="2")}),
     _on_pointer("heartbeat", "1", refused="TGNONE").on("no pointer", {}),
-    _on_pointer("mark", "1", "5").on("an empty store", {"meta": _meta(visible="0", horizon="0")}),
-    _on_pointer("mark", "1", "5").on("a store in use", {"meta": _meta()}),
+    _on_pointer("mark", "1", "5", "A").on("an empty store", {"meta": _meta(visible="0", horizon="0")}),
+    _on_pointer("mark", "1", "5", "A").on("a store in use", {"meta": _meta()}),
     _publish.on("the next version", {"meta": _meta(), "catalog": CATALOG, "versions": ["1-0", "2-0", "3-0"]}),
     _publish.on("a stream that is ahead", {"meta": _meta(), "catalog": CATALOG, "versions": ["9-0"]}),
     _publish.on("no catalog and no stream", {"meta": _meta()}),
@@ -430,7 +433,9 @@ POINTERS = [
     _announce.on("no leases", {"meta": _meta()}),
     _on_pointer("list_servers", "1", "@,other", "@:run:0").on("more servers", {"meta": _meta()}),
     _on_pointer("list_servers", "1", "@", refused="TGFENCED").on("a zombie", {"meta": _meta(epoch="2")}),
-    _on_pointer("drop").on("a namespace", {"meta": _meta(), "catalog": CATALOG}),
+    _on_pointer("note_tables", "t").on("a table", {"meta": _meta()}),
+    _on_pointer("note_tables", "t", refused="TGNONE").on("no namespace", {}),
+    _on_pointer("drop", "table:t", "").on("a namespace", {"meta": _meta(), "catalog": CATALOG}),
     _on_pointer("drop", refused="TGNONE").on("no namespace", {}),
 ]
 
