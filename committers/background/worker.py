@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.base.clock import Clock
 from tidegate.committers.apply.priority import ApplyPriority
+from tidegate.committers.background import process_end
 from tidegate.committers.background.follower import Follower, FollowerThread, Standing
 from tidegate.committers.background.gauges import report_gauges
 from tidegate.committers.coordinator import Coordinator
@@ -28,6 +29,9 @@ from tidegate.wal.fold import View
 from tidegate.wal.log import Log
 
 logger = logging.getLogger("tidegate")
+
+AT_EXIT_S = 5.0
+"""The time in which a process that ends notes that its writer is closed."""
 
 
 class Background:
@@ -70,6 +74,7 @@ class Background:
             for target in (self._heartbeat, self._retire_and_trim)
         ]
         self._followers = [FollowerThread(follower, self._ending.is_set) for follower in followers]
+        process_end.at_end(self._at_exit)
         for thread in self._threads:
             thread.start()
 
@@ -118,6 +123,10 @@ class Background:
             if thread is not threading.current_thread():
                 thread.join()
 
+    def _at_exit(self) -> None:
+        self._end()
+        self._threads[0].join(AT_EXIT_S)
+
     def _end(self) -> None:
         self._ending.set()
         self._work.set()
@@ -129,19 +138,32 @@ class Background:
             work()
 
     def _heartbeat(self) -> None:
+        """Write heartbeats until the query or the background work ends; the writer is closed then."""
+        answered = True
         while not self._ending.is_set():
             try:
                 if not self._alive():
                     self._end()
-                    return
+                    break
                 if epoch := self._epoch():  # 0: not open yet, there may be no namespace
+                    answered = False
                     self._store.heartbeat(epoch)
+                    answered = True
                     if self._store.unverified():
                         self._work.set()  # readers are refused until it is repaired
                     report_gauges(self._at, self._store, self.standings, self._decided())
             except Exception as error:  # noqa: BLE001 - a driver without a heartbeat would be silent
                 _tell(error, "heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s)
             self._ending.wait(self._options.heartbeat_s)
+        if answered and (epoch := self._epoch()):  # a store that is away would only make the end wait
+            self._note_closed(epoch)
+        process_end.forget(self._at_exit)
+
+    def _note_closed(self, epoch: int) -> None:
+        try:
+            self._store.end_heartbeat(epoch)
+        except Exception as error:  # noqa: BLE001 - the work has ended well without it
+            _tell(error, "the store did not note that the writer is closed: %s")
 
     def _retire_and_trim(self) -> None:
         view, dropped, backlog = View(), 0, RetirementBacklog(self._log)

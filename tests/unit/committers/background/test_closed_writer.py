@@ -1,0 +1,90 @@
+"""A writer that ended on its own account is closed at once; a killed one counts as running for 30 s."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from support.cli import done, done_json, options_for, refused
+from tidegate.base.clock import Clock
+from tidegate.committers.background import process_end
+from tidegate.committers.coordinator import describe_writer, process_writer
+
+NEW = "0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"
+DEADLINE_S = 120
+WRITER = """
+import sys
+from tidegate.committers.background import process_end
+from tidegate.committers.background.worker import Background
+from tidegate.testing.example import BATCHES, Example
+
+process_end.catch_sigterm()
+example = Example(*sys.argv[1:])
+for rows in BATCHES[:2]:
+    example.write(rows)
+driver = example.driver
+driver.store.heartbeat(driver.epoch)
+work = Background(driver.log, driver.store, driver.options, lambda: driver.epoch)
+print("open", flush=True)
+sys.stdin.readline()
+"""
+COMMANDS = [
+    ("recover",),
+    ("restore", "--to", 1, "--yes"),
+    ("adopt", "--lineage", NEW),
+    ("drop", "--yes"),
+]
+
+
+@pytest.fixture
+def writer(tmp_path):
+    words = [sys.executable, "-c", WRITER, f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "open\n"
+        yield process
+        process.kill()
+
+
+def end_by_itself(process):
+    process.communicate("\n", DEADLINE_S)
+
+
+def end_by_sigterm(process):
+    process.terminate()
+    process.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("end, code", [(end_by_itself, 0), (end_by_sigterm, -signal.SIGTERM)])
+def test_a_writer_that_ended_is_closed_and_no_command_needs_force(writer, tmp_path, end, code):
+    options = options_for(tmp_path)
+    assert "seems to be running" in refused(2, "recover", *options)
+    end(writer)
+    assert writer.returncode == code
+    assert done_json("status", *options)["heartbeat_age_s"] is None
+    assert "closed" in done("status", *options)
+    for words in COMMANDS:
+        done(*words, *options)
+
+
+def test_a_killed_writer_counts_as_running(writer, tmp_path):
+    writer.kill()
+    writer.wait(DEADLINE_S)
+    for words in COMMANDS:
+        assert "A killed one counts as running for 30 s" in refused(2, *words, *options_for(tmp_path))
+
+
+def test_a_writers_id_names_its_host_process_and_start():
+    words = describe_writer(process_writer(Clock()))
+    assert "(host " in words
+    assert ", process " in words
+    assert ", open since 20" in words
+    assert describe_writer("8a1f") == "driver 8a1f"
+
+
+def test_an_own_handler_of_sigterm_stays(monkeypatch):
+    handlers = []
+    monkeypatch.setattr(signal, "getsignal", lambda _: print)
+    monkeypatch.setattr(signal, "signal", lambda *words: handlers.append(words))
+    process_end.catch_sigterm()
+    assert handlers == []
