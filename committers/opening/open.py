@@ -295,8 +295,11 @@ def _refuse_other_lineage(namespace: str, state: Folded, lineage: str | None) ->
     msg = (
         f"namespace {namespace} follows the checkpoint of query {state.lineage} and has"
         f" {state.last_version} versions from it; this query is {lineage}: its checkpoint was deleted or"
-        " replaced. Put the old checkpoint back; or, if the new one is meant to take over, run"
-        f" `tidegate adopt --lineage {lineage}` and restart the query; or use a new namespace"
+        " replaced. Put the old checkpoint back; or make it again from the log, for Kafka sources: `tidegate"
+        " rebuild-checkpoint FOLDER`; or, if the new one is meant to take over, run"
+        f" `tidegate adopt --lineage {lineage}` and restart the query: from the start of its source it would"
+        " add all rows to sums a second time, and the command shows how to start after the last batch; or use"
+        " a new namespace"
     )
     raise LineageError(msg)
 

@@ -32,7 +32,7 @@ sys.stdin.readline()
 COMMANDS = [
     ("recover",),
     ("restore", "--to", 1, "--yes"),
-    ("adopt", "--lineage", NEW),
+    ("adopt", "--lineage", NEW, "--yes"),
     ("drop", "--yes"),
 ]
 
