@@ -78,12 +78,12 @@ def continued_tables(decisions: DecisionLog) -> Continued:
     searched = 0
     for decided in batches[:MANIFESTS_MAX]:
         try:
-            found = read_manifest(decisions.log, decided).state_calls
+            state_calls = read_manifest(decisions.log, decided).state_calls
         except WalGapError:
             break  # older ones were trimmed, too
         searched += 1
-        if not isinstance(found, msgspec.UnsetType):
-            calls = {**found, **calls}
+        if not isinstance(state_calls, msgspec.UnsetType):
+            calls = {**state_calls, **calls}
     others = tuple(sorted(name for name in state.tables if name not in calls and not name.startswith("_")))
     return Continued(calls, others, searched)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -10,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from log_places import command
 
 from support.cli import done, refused
 from tidegate.errors import LineageError
@@ -31,9 +31,15 @@ def flights(stream):
 @pytest.fixture
 def driver(flights):
     program = Path(__file__).with_name("waiting_driver.py")
-    words = [*command(program), flights.folder, json.dumps(flights.log.keywords)]
-    words = [str(word) for word in words]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    words = [sys.executable, program, flights.folder, json.dumps(flights.log.keywords)]
+    with subprocess.Popen(
+        [str(word) for word in words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        start_new_session=True,
+    ) as process:
         assert process.stdout.readline() == "open\n"
         yield process
         process.kill()

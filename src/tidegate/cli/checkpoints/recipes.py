@@ -16,7 +16,7 @@ AGAIN = {
     "patch": "columns go back to older rows, until the source is read to its end",
     "apply_changes": "older changes are dropped; a key comes back whose delete is forgotten (ttl, 7 days)",
 }
-"""What rows that are read again do to a table, by the call that continues it from its state."""
+"""The effect of rows that are read again, by the call that continues a table from its state."""
 OTHERS = "keys go back to older rows, until the source is read to its end"
 DELTA_WHOLE = (-1, -100)
 """The index of a Delta offset at the start of a table version: nothing of that version was read."""

@@ -7,9 +7,15 @@ import sys
 import pytest
 
 from support.cli import done, done_json, options_for, refused
+from support.places import barrier_of, driver_at, new_place
 from tidegate.base.clock import Clock
 from tidegate.committers.background import process_end
+from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import describe_writer, process_writer
+from tidegate.committers.opening.open import open_namespace
+from tidegate.errors import LineageError
+from tidegate.testing.arrow_barrier import batch
+from tidegate.wal.fold import replay_of
 
 NEW = "0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"
 DEADLINE_S = 120
@@ -88,3 +94,28 @@ def test_an_own_handler_of_sigterm_stays(monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *words: handlers.append(words))
     process_end.catch_sigterm()
     assert handlers == []
+
+
+def other_batch(state):
+    """As the check of a query whose checkpoint is an older copy, with other offsets."""
+    replay_of(state, batch("q", 0, fingerprint="other"))
+
+
+@pytest.mark.parametrize("lineage, check", [("another", None), ("q", other_batch)])
+def test_a_second_query_gets_the_name_of_the_living_writer(lineage, check):
+    place = new_place()
+    first = driver_at(place)
+    first.decisions.writer = "host-1:7:2026-11-24T12:00:00Z:ab"
+    open_namespace(first, "q")
+    commit(first, barrier_of(first, 0))
+    first.store.heartbeat(first.epoch)
+    with pytest.raises(
+        LineageError, match=r"living writer.*ab \(host host-1, process 7, open since.*epoch 1"
+    ):
+        open_namespace(driver_at(place), lineage, check)
+    first.store.end_heartbeat(first.epoch)
+    with pytest.raises(LineageError, match=r"deleted or replaced|older copy") as raised:
+        open_namespace(driver_at(place), lineage, check)
+    assert "living writer" not in str(raised.value)
+    first.decisions.catch_up()
+    assert first.folded.epoch == 1, "nothing was appended"
