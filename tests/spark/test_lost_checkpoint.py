@@ -15,7 +15,7 @@ from support.cli import done, done_json, options_for, refused
 from tidegate.errors import LineageError
 from tidegate.spark import register
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SCHEMA = "k string, n int"
 

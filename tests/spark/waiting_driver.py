@@ -29,7 +29,7 @@ def main(folder: Path, log: dict) -> None:
         spark.readStream.schema("k string, n int")
         .parquet(str(folder / "input"))
         .writeStream.foreachBatch(each)
-        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("checkpointLocation", str(folder / "first"))
         .start()
     )
 
