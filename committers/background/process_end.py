@@ -18,8 +18,13 @@ _closers: dict[Callable[[], None], int] = {}
 
 
 def at_end(close: Callable[[], None]) -> None:
-    """Call ``close`` before the process ends, unless ``forget`` comes first. It must have a deadline."""
+    """Call ``close`` before the process ends, unless ``forget`` comes first. It must have a deadline.
+
+    It is called before the clients end that were connected before this call. Repeatable.
+    """
     _closers[close] = os.getpid()
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
 
 
 def forget(close: Callable[[], None]) -> None:
@@ -51,6 +56,3 @@ def _close_all() -> None:
         if process == os.getpid():
             with contextlib.suppress(Exception):  # each logs its own; the others are closed too
                 close()
-
-
-atexit.register(_close_all)

@@ -139,7 +139,7 @@ class Background:
 
     def _heartbeat(self) -> None:
         """Write heartbeats until the query or the background work ends; the writer is closed then."""
-        answered = True
+        answered, connected = True, False
         while not self._ending.is_set():
             try:
                 if not self._alive():
@@ -149,6 +149,9 @@ class Background:
                     answered = False
                     self._store.heartbeat(epoch)
                     answered = True
+                    if not connected:
+                        process_end.at_end(self._at_exit)  # again: the store's client has its own end by now
+                        connected = True
                     if self._store.unverified():
                         self._work.set()  # readers are refused until it is repaired
                     report_gauges(self._at, self._store, self.standings, self._decided())

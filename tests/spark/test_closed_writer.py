@@ -58,7 +58,7 @@ def second(flights):
 
 
 @pytest.mark.parametrize("way", ["sigterm", pytest.param("end", marks=pytest.mark.slow)])
-def test_a_second_query_is_told_of_the_living_writer_and_of_its_checkpoint_after_that(flights, driver, way):
+def test_a_second_query_gets_the_living_writer_and_its_own_cause_after_that(flights, driver, way):
     message = second(flights)
     assert "has a living writer, and this query is a second one" in message
     assert f", process {driver.pid}, open since 20" in message

@@ -139,9 +139,7 @@ def numbers(kafka, tmp_path, drive):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_deleted_checkpoint_over_kafka_is_made_again_or_replaced_and_sums_are_right(
-    numbers, tmp_path
-):
+def test_a_deleted_checkpoint_over_kafka_is_made_again_or_replaced_and_sums_are_right(numbers, tmp_path):
     checkpoint = tmp_path / "checkpoint"
     numbers.send(0, 100)
     assert numbers.run(checkpoint)[0] == 0
