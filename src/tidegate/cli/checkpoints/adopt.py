@@ -85,7 +85,7 @@ def _preview(last: LastBatch, continued: Continued) -> list[str]:
         "a new checkpoint reads its source from the start; rows that are read again change these tables:",
         *tables,
         f"  (the calls are those of the last {continued.batches} batches that the log has)",
-        "for none of that, if the checkpoint was lost: `tidegate rebuild-checkpoint FOLDER` (Kafka);",
+        "to read no row again, if the checkpoint was lost: `tidegate rebuild-checkpoint FOLDER` (Kafka);",
         "or start the query on an EMPTY checkpoint folder after the last batch, then adopt that one:",
         *(f"  {line}" for line in starts(last)),
     ]

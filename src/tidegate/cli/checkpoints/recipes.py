@@ -10,7 +10,7 @@ from tidegate.base.source_offsets import SourceKind, kind_of, sources_in
 from tidegate.committers.operations.resume import Continued, LastBatch
 
 AGAIN = {
-    "reduce": "sum and count add the rows a second time; first, last, min and max get older rows again",
+    "reduce": "sum and count add the rows a second time; last goes back to older rows",
     "update": "its function gets the rows a second time, with the state that contains them already",
     "local_state": "its function gets the rows a second time, with the list that contains them already",
     "patch": "columns go back to older rows, until the source is read to its end",
