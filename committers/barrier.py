@@ -6,7 +6,7 @@ Nothing here does I/O or orders steps; ``commit.py`` does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -67,6 +67,11 @@ class Barrier(Protocol):
     @property
     def reads_state(self) -> bool:
         """Whether its tasks read the store at the base version."""
+        ...
+
+    @property
+    def state_calls(self) -> Mapping[str, str]:
+        """The call that continues each table's state, such as ``reduce``, by table."""
         ...
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
@@ -148,6 +153,7 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
         {state.name: _components(barrier, acks)},
         barrier.source_offsets,
         dropped=tuple(sorted(barrier.drops)) or msgspec.UNSET,
+        state_calls=dict(barrier.state_calls) or msgspec.UNSET,
     )
 
 

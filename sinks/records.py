@@ -24,7 +24,7 @@ class Pointer(msgspec.Struct, frozen=True):
     ``visible`` is the visible version (0: none yet) and ``digest`` that version's digest;
     ``epoch`` the highest claimed; ``horizon`` the oldest version that readers may read;
     ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None
-    when there was none.
+    when there was none, or that writer is closed.
     """
 
     visible: int = 0

@@ -9,7 +9,8 @@ servers. All pass ``tidegate.testing.store.suite``.
 
 Every method may raise StoreUnavailableError: no answer in time. After ``pointer`` and the
 reads it proves nothing else. After ``publish``, ``claim`` and ``announce`` the effect is unknown.
-``create, begin, apply, seal, put_schemas, heartbeat, lease, retire, vacuum, drop`` may be repeated.
+``create, begin, apply, seal, put_schemas, heartbeat, end_heartbeat, lease, retire, vacuum, drop`` may be
+repeated.
 """
 
 from __future__ import annotations
@@ -113,6 +114,13 @@ class Store(Attempts):
     @abc.abstractmethod
     def heartbeat(self, epoch: int) -> None:
         """Note the writer's heartbeat by the store's clock, if ``epoch`` is the claimed one."""
+
+    def end_heartbeat(self, epoch: int) -> None:
+        """Remove the heartbeat, if ``epoch`` is the claimed one: its writer is closed.
+
+        The pointer's ``heartbeat_age_s`` is None then. In a store without this method a closed writer counts
+        as running until its heartbeat is 30 s old. Repeatable.
+        """
 
     @abc.abstractmethod
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tidegate.base.clock import Clock
 from tidegate.committers.background.follower import Follower, followers_of
 from tidegate.committers.background.worker import Background
 from tidegate.committers.barrier import Barrier
 from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, process_writer
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.pipeline import PipelineThread
 from tidegate.committers.repair.repair import repair
@@ -67,6 +68,7 @@ class Connections:
             open_store(where.store, where.namespace, where.store_options),
             settings.options,
             apply_on_executors=apply.get(where.stores[0].name),
+            writer=process_writer(Clock()),
         )
         self.followers: list[Follower] = followers_of(self.coordinator, apply)
 

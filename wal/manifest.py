@@ -45,7 +45,9 @@ class Manifest(msgspec.Struct, frozen=True):
     """All acks of the winning attempt: everything an apply needs to know.
 
     ``topology -> component -> instance -> frames``; ``tables`` are in index order, ``schemas`` by
-    schema id. ``dropped`` are the tables that the version drops.
+    schema id. ``dropped`` are the tables that the version drops. ``state_calls`` has the call
+    (``reduce``, ``update``) of each table that the batch continued from its state; it is left out if
+    there is none, and earlier releases never wrote it.
     """
 
     namespace: str
@@ -58,6 +60,7 @@ class Manifest(msgspec.Struct, frozen=True):
     topology: dict[str, dict[str, Component]]
     source_offsets: str
     dropped: Dropped = msgspec.UNSET
+    state_calls: dict[TableName, str] | msgspec.UnsetType = msgspec.UNSET
 
     def frames(self) -> list[FrameRef]:
         """Return all frames. A frame's index in this list is its ordinal within the version."""

@@ -37,6 +37,7 @@ class Restored(NamedTuple):
 
     ``generation`` is the one in which undone batches may be replayed; None without ``reprocess``.
     ``kept`` is the last batch that the restored state contains: a checkpoint continues after it.
+    ``undone`` are the versions of the batches that it does not contain, oldest first.
     """
 
     recovered: list[int]
@@ -44,6 +45,7 @@ class Restored(NamedTuple):
     visible: int
     generation: int | None
     kept: BatchOrigin | None
+    undone: list[CatalogEntry]
 
 
 def restore(coordinator: Coordinator, version: int, *, reprocess: bool = False) -> Restored:
@@ -61,8 +63,18 @@ def restore(coordinator: Coordinator, version: int, *, reprocess: bool = False) 
     if not _is_restored(coordinator.folded, version):
         made = _commit(coordinator, version)
     generation = _rewind(coordinator.decisions, version) if reprocess else None
-    kept = last_batch_within(coordinator.folded, coordinator.folded.last_version)
-    return Restored(recovered, made, coordinator.folded.last_version, generation, kept)
+    visible = coordinator.folded.last_version
+    kept = last_batch_within(coordinator.folded, visible)
+    undone = batches_after(coordinator.store, version, visible)
+    return Restored(recovered, made, visible, generation, kept, undone)
+
+
+def batches_after(store: Store, version: int, visible: int) -> list[CatalogEntry]:
+    """List the entries of the versions after ``version`` that batches of a query made, oldest first."""
+    if version >= visible:
+        return []
+    entries = store.catalog(version + 1, visible)
+    return [entry for entry in entries if isinstance(entry.origin, BatchOrigin)]
 
 
 def _refuse(coordinator: Coordinator, version: int, *, reprocess: bool) -> None:

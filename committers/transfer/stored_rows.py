@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate.base.clock import Clock
@@ -33,6 +33,7 @@ class StoredRowsBarrier:
     source_offsets: str = ""
     parallelism: int = 1
     reads_state: bool = False
+    state_calls: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Stage all rows. They do not depend on the state, so the base version is unused."""

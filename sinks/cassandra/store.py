@@ -92,6 +92,9 @@ class CassandraStore(Store):
     def heartbeat(self, epoch: int) -> None:
         self._space.decide(("heartbeat", self._space.made.space, epoch))
 
+    def end_heartbeat(self, epoch: int) -> None:
+        self._space.decide(("end_heartbeat", self._space.made.space, epoch))
+
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         self._space.writing = True
         space, version = self._space.made.space, entry.version

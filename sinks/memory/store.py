@@ -137,6 +137,12 @@ class MemoryStore(SupportsReadWithPointer):
             if epoch == space.pointer.epoch:
                 space.heartbeat_us = self._clock.now_us()
 
+    def end_heartbeat(self, epoch: int) -> None:
+        space = self._space
+        with space.lock:
+            if epoch == space.pointer.epoch:
+                space.heartbeat_us = None
+
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         space = self._space
         with space.lock:

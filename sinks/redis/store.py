@@ -115,6 +115,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
     def heartbeat(self, epoch: int) -> None:
         self._space.ask("heartbeat", number(epoch))
 
+    def end_heartbeat(self, epoch: int) -> None:
+        self._space.ask("heartbeat", number(epoch), b"end")
+
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         if entry.version == 1:
             refuse_half_filled(self._space)

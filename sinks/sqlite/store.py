@@ -194,9 +194,15 @@ class SqliteStore(Store):
         return int(row[0])
 
     def heartbeat(self, epoch: int) -> None:
+        self._put_heartbeat(self._clock.now_us(), epoch)
+
+    def end_heartbeat(self, epoch: int) -> None:
+        self._put_heartbeat(None, epoch)
+
+    def _put_heartbeat(self, now_us: int | None, epoch: int) -> None:
         _ = self._shards
         with self._files.writing(META_FILE, durable=False) as meta:  # a lost one is followed by the next
-            meta.execute("UPDATE pointer SET heartbeat_us = ? WHERE epoch = ?", (self._clock.now_us(), epoch))
+            meta.execute("UPDATE pointer SET heartbeat_us = ? WHERE epoch = ?", (now_us, epoch))
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         _ = self._shards

@@ -108,6 +108,11 @@ class SparkBarrier:
         return any(isinstance(call, STATE_CALLS) for call in self.calls)
 
     @property
+    def state_calls(self) -> dict[str, str]:
+        """The call that continues each table's state, by table."""
+        return {call.table: call.kind for call in self.calls if isinstance(call, STATE_CALLS)}
+
+    @property
     def tables(self) -> tuple[str, ...]:
         """Tables in index order; the quarantine, if any, is last: its rows end their key group."""
         return tuple(sorted(self.schemas, key=lambda name: (name == quarantine.TABLE, name)))

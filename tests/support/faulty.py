@@ -190,6 +190,9 @@ class FaultyStore(Store):
     def heartbeat(self, epoch: int) -> None:
         self._port.call(_writes_store("heartbeat"), lambda: self._inner.heartbeat(epoch))
 
+    def end_heartbeat(self, epoch: int) -> None:
+        self._port.call(_writes_store("end_heartbeat"), lambda: self._inner.end_heartbeat(epoch))
+
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         call = _writes_store("publish", f"v{entry.version} epoch {epoch}")
         return self._port.call(call, lambda: self._inner.publish(entry, epoch))

@@ -66,7 +66,7 @@ writes.claim = function(keys, args)
   return number_of(keys[1], 'epoch')
 end
 
--- uuid, epoch.
+-- uuid, epoch; 'end': the writer is closed.
 writes.heartbeat = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
@@ -75,7 +75,11 @@ writes.heartbeat = function(keys, args)
   if tonumber(args[2]) ~= number_of(keys[1], 'epoch') then
     return 0
   end
-  redis.call('HSET', keys[1], 'heartbeat_us', text(now_us()))
+  if args[3] == 'end' then
+    redis.call('HDEL', keys[1], 'heartbeat_us')
+  else
+    redis.call('HSET', keys[1], 'heartbeat_us', text(now_us()))
+  end
   return 1
 end
 

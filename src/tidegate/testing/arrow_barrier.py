@@ -46,6 +46,7 @@ class ArrowBarrier:
     expiring: frozenset[str] = frozenset()
     batch_rows: int = 1000
     reads_state: bool = False
+    state_calls: Mapping[str, str] = dataclasses.field(default_factory=dict)
     clock: Clock = dataclasses.field(default_factory=Clock)
 
     @property

@@ -188,6 +188,7 @@ WRITES = {
     "publish": lambda store: store.publish(entry(3), 9),
     "claim": lambda store: store.claim(9, "reader"),
     "heartbeat": lambda store: store.heartbeat(1),
+    "end_heartbeat": lambda store: store.end_heartbeat(1),
     "announce": lambda store: store.announce(2),
     "seal": lambda store: store.seal(Stamp(3, 1), {0: {MARKER: 1}}),
     "drop": lambda store: store.drop(),
