@@ -41,14 +41,6 @@ RULES: list[Rule] = [
         f"{SETTINGS}::test_a_setting_changes_nothing_that_is_read",
     ),
     (
-        "years-by-the-sessions-type",
-        "the years of an instant are checked as instants, whatever spark.sql.timestampType is",
-        "spark/calls/columns.py",
-        "TIMESTAMP_LTZ'",
-        "TIMESTAMP'",
-        f"{SETTINGS}::test_a_setting_changes_no_stored_byte",
-    ),
-    (
         "reduce-casts-by-name",
         "reduce combines instants as instants, whatever spark.sql.timestampType is",
         "spark/calls/reduce.py",
