@@ -25,7 +25,6 @@ class Case:
     key: list[str]
     columns: list[str]
     expires: bool
-    partitions: int
     rows: list[list[Row]]
     calls: list[list[Call]]
 
@@ -130,7 +129,7 @@ def random_case(seed: int, number: int, kinds: tuple[str, ...]) -> Case:
     rows = [[_row(chance, kind, key, columns) for _ in range(size)] for size in sizes]
     calls = _calls(chance, kind, columns)
     expires = kind != "local_state" and chance.random() < 0.2
-    return Case(number, kind, key, columns, expires, chance.choice((1, 1, 1, 2)), rows, calls)
+    return Case(number, kind, key, columns, expires, rows, calls)
 
 
 def _row(chance: random.Random, kind: str, key: list[str], columns: list[str]) -> Row:

@@ -277,8 +277,10 @@ def _signed(cell: Any) -> Any:
 
 
 def reduced_text(cell: Any) -> str:
-    """Return a reduced cell as Arrow writes it: floats without a fraction have none, but -0.0."""
-    text = json_text(cell)
-    if not isinstance(cell, float) or not math.isfinite(cell) or (cell == 0 and math.copysign(1, cell) < 0):
-        return text
-    return repr(cell).removesuffix(".0")
+    """Return a cell in the spelling of ``reduce``: ``3`` for 3.0, control characters by their numbers."""
+    if isinstance(cell, str):
+        plain = cell.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(f"\\u{ord(c):04x}" if c < " " else c for c in plain) + '"'
+    if isinstance(cell, float) and math.isfinite(cell) and json_text(cell) != "-0.0":
+        return repr(cell).removesuffix(".0")
+    return json_text(cell)

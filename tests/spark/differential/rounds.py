@@ -28,8 +28,12 @@ SHOWN = 5
 """The faults of a batch that are printed."""
 SIZE = 10
 """The cases of a round. Each task of Spark's reads the plan of all of them, so many cases are slow."""
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Spark compiles nothing: most of the time of small batches is that of its compiler."""
+FRUGAL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Spark compiles nothing, and plans once. Most of the time of small batches is that of its compiler."""
 SETTINGS: list[dict[str, str]] = [
     {},
     {"spark.sql.timestampType": "TIMESTAMP_NTZ"},
@@ -54,6 +58,8 @@ class Round:
     cases: list[Case]
     settings: dict[str, str]
     key_groups: int
+    partitions: int
+    """The partitions of the rows. Calls of one partition each are one task of Spark's."""
     tasks: dict[str, list[int]]
     has_functions: bool
 
@@ -67,12 +73,13 @@ def random_round(seed: int, first: int, size: int = SIZE) -> Round:
     chance = random.Random(f"{seed}/{first}/round")
     has_functions = chance.random() < 0.25
     kinds = (*PLAIN, *FUNCTIONS, *FUNCTIONS, *FUNCTIONS) if has_functions else PLAIN
-    settings = chance.choice(SETTINGS) | (INTERPRETED if chance.random() < 0.8 else {})
+    settings = chance.choice(SETTINGS) | (FRUGAL if chance.random() < 0.8 else {})
     tasks = {way: [chance.randint(1, 3)] * BATCHES for way in WAYS}
     if has_functions:
         tasks["second"] = [chance.randint(1, 4) for _ in range(BATCHES)]
     cases = [random_case(seed, number, kinds) for number in range(first, first + size)]
-    return Round(seed, first, cases, settings, chance.choice([4, 7, 16]), tasks, has_functions)
+    key_groups, partitions = chance.choice([4, 7, 16]), chance.choice([1, 1, 1, 2])
+    return Round(seed, first, cases, settings, key_groups, partitions, tasks, has_functions)
 
 
 def run(spark: SparkSession, folder: Path, rounds: Sequence[Round], done: Callable[[Round], None]) -> None:
@@ -105,8 +112,8 @@ def run(spark: SparkSession, folder: Path, rounds: Sequence[Round], done: Callab
     )
     try:
         query.awaitTermination()
-    except StreamingQueryException:
-        raise errors[0] from None
+    except StreamingQueryException as error:
+        raise (errors[0] if errors else error) from None
     finally:
         for play in playing:
             play.close()
@@ -125,7 +132,7 @@ class Play:
         session = batch_df.sparkSession
         frames = [
             session.createDataFrame(case.tuples(batch), case.ddl, verifySchema=False).coalesce(
-                case.partitions
+                self.round.partitions
             )
             for case in self.round.cases
         ]

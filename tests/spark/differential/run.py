@@ -34,6 +34,7 @@ def run_all(spark: SparkSession, seed: int, first: int, rounds: int, end_s: floa
     def done(played: Round) -> None:
         nonlocal cases
         cases += len(played.cases)
+        _show(f"seed {seed}: {cases} cases equal, {time.monotonic() - begun:.0f} s")
 
     for begin in range(0, rounds, PER_QUERY):
         numbers = range(first + SIZE * begin, first + SIZE * min(rounds, begin + PER_QUERY), SIZE)
@@ -45,7 +46,6 @@ def run_all(spark: SparkSession, seed: int, first: int, rounds: int, end_s: floa
             except Exception as error:
                 failed = query[(cases - done_before) // SIZE]
                 raise AssertionError(f"{error}\n{shrunk(spark, failed)}") from error
-        _show(f"seed {seed}: {cases} cases equal, {time.monotonic() - begun:.0f} s")
         if time.monotonic() - begun > end_s:
             break
     return cases
@@ -69,7 +69,7 @@ def main() -> None:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
