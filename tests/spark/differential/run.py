@@ -45,7 +45,7 @@ def run_all(spark: SparkSession, seed: int, first: int, rounds: int, end_s: floa
                 run(spark, Path(folder), query, done)
             except Exception as error:
                 failed = query[(cases - done_before) // SIZE]
-                raise AssertionError(f"{error}\n{shrunk(spark, failed)}") from error
+                raise AssertionError(f"{error}\n{shrunk(spark, failed, str(error))}") from error
         if time.monotonic() - begun > end_s:
             break
     return cases

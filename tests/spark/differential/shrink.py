@@ -15,12 +15,12 @@ from differential.rounds import Round, run
 TRIES = 60
 
 
-def shrunk(spark: SparkSession, failed: Round) -> str:
-    """Return the description of the smallest failing part of a round."""
+def shrunk(spark: SparkSession, failed: Round, message: str) -> str:
+    """Return the description of the smallest failing part of a round, whose error names tables."""
     command = (
         f"python -m differential.run --seed {failed.seed} --first {failed.first} --cases {len(failed.cases)}"
     )
-    for case in failed.cases:
+    for case in sorted(failed.cases, key=lambda case: f"table {case.table}\n" not in message):
         alone = dataclasses.replace(failed, cases=[case])
         if error := _error(spark, alone):
             alone, error = _fewer_rows(spark, alone, error)
@@ -44,7 +44,7 @@ def _fewer_rows(spark: SparkSession, failed: Round, error: str) -> tuple[Round, 
 
 def _smaller(case: Case) -> Iterator[Case]:
     """Yield the case without the half of a batch's rows, a quarter, and so on to a single one."""
-    for batch, rows in enumerate(case.rows):
+    for batch, rows in reversed([*enumerate(case.rows)]):  # a later batch is rarely needed
         size = len(rows)
         while size > 0:
             for begin in range(0, len(rows), size):
