@@ -133,9 +133,7 @@ def versions_in(wal: str, store: str, **options: Any) -> Iterator[Callable[[int]
         opened.callback(versioned.drop)
         driver = Coordinator(where, log, versioned, how)
         open_namespace(driver, "q")
-        background = Background(
-            log, versioned, how, lambda: driver.epoch, decided=lambda: driver.last_decided
-        )
+        background = Background(log, versioned, how, lambda: driver.epoch, folded=lambda: driver.folded)
         opened.callback(background.stop)
         pipeline = PipelineThread(driver, lambda _: background.published())
         opened.callback(pipeline.close)
