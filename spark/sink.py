@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.base.deadline import check_ends
 from tidegate.committers.background.follower import Standing
+from tidegate.committers.background.process_end import catch_sigterm
 from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
@@ -111,6 +112,7 @@ class VersionedSink:
             raise ConfigError(msg)
         self._table, self._key = table, key
         self._order_by, self._delete_when, self._value = order_by, delete_when, value
+        catch_sigterm()
         open_log(wal, namespace, self._endpoints.wal_options).close()
         for at in self._endpoints.stores:
             open_store(at.url, namespace, at.options).close()
@@ -374,6 +376,8 @@ class VersionedSink:
             parallelism=tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups),
             table_ats=state.tables,
             starts=txn.starts,
+            drops=txn.drops,
+            first_start=state.first_start,
             expiring=expiring,
             placement=writer.placement,
             function_deadline_s=self._options.function_deadline_s,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +34,7 @@ from tidegate.errors import (
 )
 from tidegate.sinks.records import CatalogEntry, Stamp
 from tidegate.sinks.rules.layout import payloads
-from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.sinks.rules.reads import FILLED_FROM, GroupedRows, windows
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import DecidedVersion
@@ -67,10 +67,10 @@ def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = 
             return _not_ours(coordinator, held.version, stands)
         coordinator.store.put_schemas(source.schemas().values())
         stamp = stamp_of(decided)
-        for group in range(coordinator.folded.key_groups):
+        for group, tables in _rows_of(source, entry, range(coordinator.folded.key_groups), held):
             if stopped():
                 return False
-            _fill_group(coordinator.store, source, stamp, entry, group, held)
+            _fill_group(coordinator.store, tables, stamp, group, held)
             failpoints.hit("fill.after_group")
         publish(coordinator, Machine(State.SEALED, coordinator.watch), decided, entry, filled=True)
         logger.info(
@@ -137,13 +137,27 @@ def _entry(source: Store, decided: DecidedVersion) -> CatalogEntry:
     return entries[0]
 
 
+def _rows_of(
+    source: Store, entry: CatalogEntry, groups: Sequence[int], held: VersionPin
+) -> Iterator[tuple[int, Mapping[str, GroupedRows]]]:
+    """Yield each key group with the rows of all tables, which are to be taken; many are read at once."""
+    for step in windows(groups, len(entry.tables)):
+        held.keep()
+        tables = {
+            table: GroupedRows(source.scan_groups_stored(table, step, entry.version, at.start))
+            for table, at in sorted(entry.tables.items())
+        }
+        for group in step:
+            yield group, tables
+
+
 def _fill_group(
-    target: Store, source: Store, stamp: Stamp, entry: CatalogEntry, group: int, held: VersionPin
+    target: Store, tables: Mapping[str, GroupedRows], stamp: Stamp, group: int, held: VersionPin
 ) -> None:
     counts: dict[str, int] = {}
     ordinal = 0
-    for table, at in sorted(entry.tables.items()):
-        for run in _runs(source, table, group, stamp, at.start):
+    for table, rows in tables.items():
+        for run in _runs(rows.take(group), table, group, stamp):
             held.keep()
             target.apply(stamp, Chunk(ordinal, [run]))
             counts[table] = counts.get(table, 0) + len(run.keys)
@@ -153,13 +167,13 @@ def _fill_group(
         target.seal(stamp, {group: counts})
 
 
-def _runs(source: Store, table: str, group: int, stamp: Stamp, start: int) -> Iterator[Run]:
+def _runs(batches: Iterator[Any], table: str, group: int, stamp: Stamp) -> Iterator[Run]:
     """Yield the live rows of a table in a key group, in pieces that depend on the rows alone.
 
     They are copied as they are stored, with their expiry. Rows that have expired at the version are left out.
     """
     keys = values = pa.array([], pa.binary())
-    for batch in source.scan_stored(table, group, stamp.version, start):
+    for batch in batches:
         live = batch.filter(payloads(batch["value"], stamp.decided_at_us).is_valid())
         keys = pa.concat_arrays([keys, live["key"]])
         values = pa.concat_arrays([values, live["value"]])

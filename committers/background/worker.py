@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from tidegate.base.clock import Clock
 from tidegate.committers.apply.priority import ApplyPriority
+from tidegate.committers.background import process_end
 from tidegate.committers.background.follower import Follower, FollowerThread, Standing
 from tidegate.committers.background.gauges import Gauges
 from tidegate.committers.coordinator import Coordinator
@@ -29,6 +30,9 @@ from tidegate.wal.log import Log
 from tidegate.wal.record import Folded
 
 logger = logging.getLogger("tidegate")
+
+AT_EXIT_S = 5.0
+"""The time in which a process that ends notes that its writer is closed."""
 
 
 class Background:
@@ -72,6 +76,7 @@ class Background:
             for target in (self._heartbeat, self._measure, self._retire_and_trim)
         ]
         self._followers = [FollowerThread(follower, self._ending.is_set) for follower in followers]
+        process_end.at_end(self._at_exit)
         for thread in self._threads:
             thread.start()
 
@@ -120,6 +125,10 @@ class Background:
             if thread is not threading.current_thread():
                 thread.join()
 
+    def _at_exit(self) -> None:
+        self._end()
+        self._threads[0].join(AT_EXIT_S)
+
     def _end(self) -> None:
         self._ending.set()
         self._work.set()
@@ -131,18 +140,34 @@ class Background:
             work()
 
     def _heartbeat(self) -> None:
+        """Write heartbeats until the query or the background work ends; the writer is closed then."""
+        answered, connected = True, False
         while not self._ending.is_set():
             try:
                 if not self._alive():
                     self._end()
-                    return
+                    break
                 if epoch := self._epoch():  # 0: not open yet, there may be no namespace
+                    answered = False
                     self._store.heartbeat(epoch)
+                    answered = True
+                    if not connected:
+                        process_end.at_end(self._at_exit)  # again: the store's client has its own end by now
+                        connected = True
                     if self._store.unverified():
                         self._work.set()  # readers are refused until it is repaired
             except Exception as error:  # noqa: BLE001 - a driver without a heartbeat would be silent
                 _tell(error, "heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s)
             self._ending.wait(self._options.heartbeat_s)
+        if answered and (epoch := self._epoch()):  # a store that is away would only make the end wait
+            self._note_closed(epoch)
+        process_end.forget(self._at_exit)
+
+    def _note_closed(self, epoch: int) -> None:
+        try:
+            self._store.end_heartbeat(epoch)
+        except Exception as error:  # noqa: BLE001 - the work has ended well without it
+            _tell(error, "the store did not note that the writer is closed: %s")
 
     def _measure(self) -> None:
         """Report the gauges at each heartbeat, in a thread of its own: a silent log delays no heartbeat."""

@@ -14,7 +14,7 @@ class Dropped(NamedTuple):
     log: bool
 
 
-def drop_namespace(coordinator: Coordinator, *, log_too: bool = True) -> Dropped:
+def drop_namespace(coordinator: Coordinator, *, log_too: bool = True, thorough: bool = False) -> Dropped:
     """Remove everything of the namespace from the driver's stores and, last, the log.
 
     Readers are refused from the first step on. Repeatable: a crash in between leaves a log without a store,
@@ -22,4 +22,5 @@ def drop_namespace(coordinator: Coordinator, *, log_too: bool = True) -> Dropped
     store again, or is refused because the log was trimmed. The other order would leave a store that readers
     trust and no driver can continue.
     """
-    return Dropped(tuple(store.drop() for store in coordinator.stores), log_too and coordinator.log.drop())
+    existed = tuple(store.drop(thorough=thorough) for store in coordinator.stores)
+    return Dropped(existed, log_too and coordinator.log.drop())

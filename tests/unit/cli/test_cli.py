@@ -92,6 +92,7 @@ COMMANDS = [
     "scan",
     "recover",
     "adopt",
+    "rebuild-checkpoint",
     "doctor",
     "explain",
     "key-groups",

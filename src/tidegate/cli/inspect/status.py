@@ -226,7 +226,7 @@ def _log_pairs(view: View) -> list[tuple[str, Any]]:
 def _heartbeat(pointer: Pointer) -> str:
     age = pointer.heartbeat_age_s
     if age is None:
-        return "no heartbeat"
+        return "closed"
     alive = "seems to be running" if age < WRITER_ALIVE_S else "seems to be down"
     return f"last heartbeat {log_size.span(age)} ago, {alive}"
 
