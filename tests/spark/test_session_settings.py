@@ -132,7 +132,7 @@ OTHERS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
 }
-MEANINGS = {name: {name: value} for name, value in ONE_BY_ONE.items()}
+MEANINGS = {name: {name: value} for name, value in ONE_BY_ONE.items()} | {"all others": OTHERS}
 """Settings by the name of a batch; an older release ignores those that it does not know."""
 ALL = {**ONE_BY_ONE, **OTHERS}
 
