@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +46,13 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """The size of a chunk. Only rows and bytes decide the cut, so every source and filler has the same chunks."""
 
 
+class Rows(Protocol):
+    """The rows of one version: a store, or the state that the log gives."""
+
+    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
+        """Yield the rows of one key group by key, as ``Store.scan_stored``."""
+
+
 def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = lambda: False) -> bool:
     """Fill the driver's store from ``source``; False: stopped half-way, call it again.
 
@@ -64,15 +71,17 @@ def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = 
         stands = coordinator.store.begin_fill(entry, coordinator.epoch)
         failpoints.hit("fill.after_begin")
         if stands != held.version:
-            return _not_ours(coordinator, held.version, stands)
+            return is_filled(coordinator, held.version, stands)
         coordinator.store.put_schemas(source.schemas().values())
-        stamp = stamp_of(decided)
-        for group in range(coordinator.folded.key_groups):
-            if stopped():
-                return False
-            _fill_group(coordinator.store, source, stamp, entry, group, held)
-            failpoints.hit("fill.after_group")
-        publish(coordinator, Machine(State.SEALED, coordinator.watch), decided, entry, filled=True)
+        if not fill_groups(coordinator, source, stamp_of(decided), entry, stopped, held.keep):
+            return False
+        publish(
+            coordinator,
+            Machine(State.SEALED, coordinator.watch),
+            decided,
+            entry,
+            first_of=(entry,),
+        )
         logger.info(
             "%s was filled from %s, version %s is visible",
             coordinator.store.where,
@@ -100,8 +109,11 @@ def _hold(coordinator: Coordinator, source: Store) -> VersionPin:
     return VersionPin(source, newest, coordinator.clock)
 
 
-def _not_ours(coordinator: Coordinator, version: int, stands: int) -> bool:
-    """Whether a version is visible by now, by another fill. Raises: FencedError, StoreUnavailableError."""
+def is_filled(coordinator: Coordinator, version: int, stands: int) -> bool:
+    """Whether a version is visible by now, by another fill. Raises: FencedError, StoreUnavailableError.
+
+    ``stands`` is the version that the store is marked with, instead of ``version``.
+    """
     pointer = coordinator.store.pointer()
     if pointer.epoch > coordinator.epoch:
         msg = (
@@ -137,23 +149,43 @@ def _entry(source: Store, decided: DecidedVersion) -> CatalogEntry:
     return entries[0]
 
 
+def fill_groups(
+    coordinator: Coordinator,
+    source: Rows,
+    stamp: Stamp,
+    entry: CatalogEntry,
+    stopped: Callable[[], bool] = lambda: False,
+    keep: Callable[[], None] = lambda: None,
+) -> bool:
+    """Apply and seal every live row of the source at the entry's version; False: stopped half-way.
+
+    ``keep`` is called before each chunk. Repeatable: any source of the same rows gives the same chunks.
+    """
+    for group in range(coordinator.folded.key_groups):
+        if stopped():
+            return False
+        _fill_group(coordinator.store, source, stamp, entry, group, keep)
+        failpoints.hit("fill.after_group")
+    return True
+
+
 def _fill_group(
-    target: Store, source: Store, stamp: Stamp, entry: CatalogEntry, group: int, held: VersionPin
+    target: Store, source: Rows, stamp: Stamp, entry: CatalogEntry, group: int, keep: Callable[[], None]
 ) -> None:
     counts: dict[str, int] = {}
     ordinal = 0
     for table, at in sorted(entry.tables.items()):
         for run in _runs(source, table, group, stamp, at.start):
-            held.keep()
+            keep()
             target.apply(stamp, Chunk(ordinal, [run]))
             counts[table] = counts.get(table, 0) + len(run.keys)
             ordinal += 1
-    held.keep()
+    keep()
     if counts:
         target.seal(stamp, {group: counts})
 
 
-def _runs(source: Store, table: str, group: int, stamp: Stamp, start: int) -> Iterator[Run]:
+def _runs(source: Rows, table: str, group: int, stamp: Stamp, start: int) -> Iterator[Run]:
     """Yield the live rows of a table in a key group, in pieces that depend on the rows alone.
 
     They are copied as they are stored, with their expiry. Rows that have expired at the version are left out.

@@ -16,6 +16,7 @@ from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, sett
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.opening.store_list import list_stores_of_new, refuse_other_stores
+from tidegate.committers.repair.log_reach import log_can_fill, refuse_unrecoverable
 from tidegate.committers.repair.lost_pointer import resume
 from tidegate.committers.steps.epoch import claim_epoch, refuse_if_shared, take_epoch
 from tidegate.errors import (
@@ -165,6 +166,8 @@ def ensure_made(coordinator: Coordinator) -> Folded:
     else:
         require_safe_setup(coordinator)
     if identity is None:
+        if state.last_version and not coordinator.has_copy:
+            refuse_unrecoverable(coordinator)
         identity = coordinator.store.create(Identity(state.namespace, state.name, state.key_groups))
     refuse_other_uuid(coordinator, state, identity)
     wanted = coordinator.options.key_groups
@@ -263,7 +266,8 @@ def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Point
 
 
 def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
-    if pointer.filling_at:
+    """Refuse a store that is being filled, unless the log can complete it. Raises: ConfigError."""
+    if pointer.filling_at and not log_can_fill(coordinator):
         msg = (
             f"{coordinator.store.where} is being filled from another store, at version {pointer.filling_at},"
             " and shows nothing yet: put a store that is filled first, this one after it"

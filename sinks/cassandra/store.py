@@ -252,11 +252,11 @@ class CassandraStore(Store):
                 self._rows.retire_replaced(Stamp(version, entry.decided_at_us), table)
         return pointer.horizon
 
-    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+    def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
         self._space.writing = True
-        space, version = self._space.made.space, entry.version
-        flip = ("flip_filled", version, version, entry.digest, epoch, space, version, epoch)
-        return bool(self._space.decide(flip, self._entered(entry))[0])
+        space, filled, shown = self._space.made.space, entry.version, (entry, *newer)[-1]
+        flip = ("flip_filled", shown.version, filled, shown.digest, epoch, space, filled, epoch)
+        return bool(self._space.decide(flip, *map(self._entered, (entry, *newer)))[0])
 
     # -- verification -----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from tidegate.sinks.records import ABOVE_ALL, CatalogEntry, Pointer
 from tidegate.sinks.redis.client.origins import listing
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.client.resp import FIELDS_MAX, hset, rows_of
-from tidegate.sinks.redis.keys import rebuilt_key
+from tidegate.sinks.redis.keys import header_key, rebuilt_key
 from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import AnotherServerError, catalog_in, catalog_range, number
 from tidegate.sinks.redis.seals import Header, headers
@@ -207,6 +207,12 @@ class Rebuild:
 def entry_content(entry: CatalogEntry) -> bytes:
     """Encode the entry as the catalog has it, without the time of publication that precedes it there."""
     return encode(msgspec.structs.replace(entry, published_at_us=0))
+
+
+def has_headers(space: RedisNamespace, key_groups: int) -> bool:
+    """As ``SupportsRebuild.has_headers``."""
+    keys = [header_key(space.namespace, group) for group in range(key_groups)]
+    return any(space.calls.run([plain(key, b"HGET", key, b"u") for key in keys]))
 
 
 def put_entries(space: RedisNamespace, entries: Iterable[CatalogEntry]) -> int:
