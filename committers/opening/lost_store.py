@@ -15,14 +15,17 @@ from tidegate.committers.apply import apply
 from tidegate.committers.background.fill import fill_groups, is_filled
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.repair.log_reach import first_kept
+from tidegate.committers.repair.log_reach import first_kept, refuse_unrecoverable
 from tidegate.committers.repair.log_state import LogState
+from tidegate.committers.repair.lost_pointer import resume
 from tidegate.committers.states import Machine, State
 from tidegate.committers.steps.decided_versions import decided_versions_from
+from tidegate.committers.steps.epoch import claim_epoch
 from tidegate.committers.steps.publish import publish
 from tidegate.committers.steps.seal import apply_and_seal
+from tidegate.errors import ConfigError, FencedError
 from tidegate.sinks.capabilities import SupportsRebuild
-from tidegate.sinks.records import Pointer
+from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal.record import DecidedVersion
 
@@ -49,8 +52,8 @@ def rebuild_lost(coordinator: Coordinator) -> list[int]:
             is_filled(coordinator, horizon, marked)
             return []
         logger.warning(
-            "%s shows nothing, and the log has %s versions: it is rebuilt from the log, with versions %s to %s"
-            " readable; readers are refused until then",
+            "%s shows nothing, and the log has %s versions: it is rebuilt from the log, with versions %s to"
+            " %s readable; readers are refused until then",
             store.where,
             state.last_version,
             horizon,
@@ -67,6 +70,41 @@ def rebuild_lost(coordinator: Coordinator) -> list[int]:
     publish(coordinator, machine, versions[-1], entries[-1], first_of=entries)
     logger.info("%s was rebuilt from the log: version %s is visible", store.where, state.last_version)
     return [entry.version for entry in entries]
+
+
+def make_again(coordinator: Coordinator) -> None:
+    """Create the namespace again in a store that lost it. The driver owns the epoch; ``recover`` follows.
+
+    Repeatable. Raises: as ``refuse_if_dropped`` and ``refuse_unrecoverable``: nothing was written.
+    """
+    refuse_if_dropped(coordinator)
+    refuse_unrecoverable(coordinator)
+    state = coordinator.folded
+    coordinator.store.create(Identity(state.namespace, state.name, state.key_groups))
+    claim_epoch(coordinator)
+    resume(coordinator)
+
+
+def refuse_if_dropped(coordinator: Coordinator) -> None:
+    """Check by the log that a namespace which is missing in the store was not dropped.
+
+    A drop takes an epoch before it removes anything. Raises: FencedError: it has, or another driver opened.
+    ConfigError: the log is gone, too.
+    """
+    coordinator.decisions.forget_records()
+    state = coordinator.decisions.catch_up()
+    if state is None:
+        raise ConfigError(
+            f"{coordinator.store.where}: the namespace is gone, and so is its log {coordinator.log.where}:"
+            " `tidegate drop` removes both. If nobody dropped it, restore a copy of the log; else stop this"
+            " query"
+        )
+    if state.epoch > coordinator.epoch:
+        raise FencedError(
+            f"{coordinator.store.where}: the namespace is gone, and driver {state.writer} took epoch"
+            f" {state.epoch}, above this driver's {coordinator.epoch}: `tidegate drop` does so, or a newer"
+            " driver, which rebuilds the store; stop this one"
+        )
 
 
 def is_lost(coordinator: Coordinator, pointer: Pointer) -> bool:

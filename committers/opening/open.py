@@ -24,6 +24,7 @@ from tidegate.errors import (
     FencedError,
     LineageError,
     OutcomeUnknownError,
+    StoreLostError,
     WalGapError,
     WalUnavailableError,
 )
@@ -178,6 +179,17 @@ def ensure_made(coordinator: Coordinator) -> Folded:
         )
         raise ConfigError(msg)
     return state
+
+
+def refuse_lost(coordinator: Coordinator) -> None:
+    """Refuse a store that has nothing of a log with decided versions. Raises: StoreLostError."""
+    state = coordinator.decisions.catch_up()
+    if state is not None and state.last_version and coordinator.store.identity() is None:
+        raise StoreLostError(
+            f"{coordinator.store.where}: there is nothing here, and {coordinator.log.where} has"
+            f" {state.last_version} decided versions of namespace {state.name}. Nothing was made: `tidegate"
+            " recover` rebuilds the store from the log; for a new namespace use another name"
+        )
 
 
 def _begin_log(coordinator: Coordinator) -> Folded:

@@ -35,7 +35,7 @@ from tidegate.sinks.records import (
 )
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.leases import Lease, LeaseInfo, Limits, check_leasable
-from tidegate.sinks.rules.reads import check_fillable, decode, dropped, encode
+from tidegate.sinks.rules.reads import check_fillable, decode, encode, lost
 from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
@@ -85,7 +85,7 @@ class CassandraStore(Store):
         if claimed[0]:
             return epoch
         if len(claimed) == 1 or claimed[1] is None:  # Scylla returns a row of nulls
-            raise dropped(self.where)
+            raise lost(self.where)
         return int(claimed[1])
 
     def heartbeat(self, epoch: int) -> None:

@@ -54,6 +54,7 @@ from tidegate.sinks.rules.reads import (
     check_kept,
     check_visible,
     dropped,
+    lost,
     nothing_here,
 )
 from tidegate.sinks.rules.seals import incomplete, is_whole, miscounted
@@ -108,7 +109,7 @@ class MemoryStore(SupportsReadWithPointer):
     def _space(self) -> MemoryNamespace:
         identity = self.identity()
         if identity is None:
-            raise nothing_here(self.where)
+            raise nothing_here(self.where) if self._known is None else lost(self.where)
         if identity != self._known:  # another one of its name, created since
             raise dropped(self.where)
         return self._found

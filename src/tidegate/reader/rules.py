@@ -14,6 +14,7 @@ from tidegate.errors import (
     ConfigError,
     CorruptError,
     SnapshotExpiredError,
+    StoreNotVerifiedError,
     VersionRegressedError,
     WaitTimeoutError,
 )
@@ -169,8 +170,10 @@ def check_snapshot(version: object, as_of: object, lease_s: object) -> None:
 def check_seen(where: str, before: Pointer, pointer: Pointer) -> None:
     """Check that the pointer is not older than the one seen before the request, nor of another history (I9).
 
-    Raises: VersionRegressedError.
+    Raises: VersionRegressedError. StoreNotVerifiedError: the store is being rebuilt.
     """
+    if pointer.filling_at and before.visible:
+        raise being_filled(where, pointer)
     if pointer.visible < before.visible:
         raise VersionRegressedError(
             f"{where} shows version {pointer.visible}, this client has already seen"
@@ -227,11 +230,19 @@ def check_is_visible(version: int, visible: int, namespace: str) -> None:
         )
 
 
-def newest_of(pointer: Pointer, namespace: str) -> int:
-    """Return the default version of a snapshot. Raises: ConfigError: the store is being filled."""
+def newest_of(pointer: Pointer, where: str) -> int:
+    """Return the default version of a snapshot. Raises: StoreNotVerifiedError: the store is being filled."""
     if pointer.filling_at:
-        raise no_version_yet(namespace)
+        raise being_filled(where, pointer)
     return pointer.visible
+
+
+def being_filled(where: str, pointer: Pointer) -> StoreNotVerifiedError:
+    """Build the error for a store that shows nothing until its rebuild, or its fill, is complete."""
+    return StoreNotVerifiedError(
+        f"{where} is being rebuilt or filled, at version {pointer.filling_at} now: nothing can be read before"
+        " its newest version is back; read again later. If no writer runs, `tidegate recover` completes it"
+    )
 
 
 def check_kept(where: str, version: int, horizon: int) -> None:

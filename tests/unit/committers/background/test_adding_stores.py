@@ -12,6 +12,7 @@ from tidegate.committers.repair.below_horizon import Repaired
 from tidegate.errors import (
     ConfigError,
     CorruptError,
+    StoreNotVerifiedError,
     StoreUnavailableError,
 )
 from tidegate.sinks.open_store import open_store

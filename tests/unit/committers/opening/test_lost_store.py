@@ -8,13 +8,27 @@ import pytest
 
 import tidegate
 from support.places import new_place
+from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
-from tidegate.committers.opening.open import open_namespace
-from tidegate.errors import StoreNotVerifiedError, TidegateError, WalGapError
-from tidegate.options import Options
+from tidegate.committers.background.worker import Background
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.lost_store import make_again
+from tidegate.committers.operations.drop import drop_namespace
+from tidegate.errors import (
+    ConfigError,
+    FencedError,
+    StoreLostError,
+    StoreNotVerifiedError,
+    TidegateError,
+    WalGapError,
+)
+from tidegate.observe.events import Labels
+from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import Example
+from tidegate.wal.open_log import open_log
 
 VERSIONS, KEPT, GROUPS = 12, 3, 4
 
@@ -28,6 +42,10 @@ class Place:
     def writer(self) -> Example:
         options = Options(key_groups=GROUPS, keep_versions=KEPT, summary_every=1)
         return Example(self.wal, self.store, options=options)
+
+    def unopened(self) -> Coordinator:
+        where = Endpoints("flights", self.wal, self.store)
+        return Coordinator(where, open_log(self.wal, "flights"), open_store(self.store, "flights"))
 
     def write(self, example: Example, versions: int) -> None:
         for _ in range(versions):
@@ -43,9 +61,9 @@ class Place:
 
     def answers(self, version: int | None = None) -> dict:
         with tidegate.connect(self.store, namespace="flights") as gate, gate.snapshot(version) as snapshot:
-            return {
-                table: dict(snapshot.table(table).scan()) for table in ("aircraft", "airports")
-            } | {"version": snapshot.version}
+            return {table: dict(snapshot.table(table).scan()) for table in ("aircraft", "airports")} | {
+                "version": snapshot.version
+            }
 
     def lose(self) -> None:
         if self.store.startswith("memory"):
@@ -58,7 +76,11 @@ class Place:
 def place(request, tmp_path):
     name = new_place()
     where = (f"memory://{name}", f"memory://{name}")
-    made = Place(*where) if request.param == "memory" else Place(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/s")
+    made = (
+        Place(*where)
+        if request.param == "memory"
+        else Place(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/s")
+    )
     example = made.writer()
     made.write(example, VERSIONS)
     example.close()
@@ -111,7 +133,40 @@ def test_a_cut_log_is_noticed_before_anything_is_written(place):
     example.driver.log.trim_blobs(kept, example.driver.clock.now_us() + 86_400_000_000)
     example.close()
     place.lose()
-    with pytest.raises(WalGapError, match="holds no row, and .* no log can rebuild this store"):
+    with pytest.raises(WalGapError, match=r"holds no row, and .* no log can rebuild this store"):
         place.writer()
     with pytest.raises(TidegateError, match="no namespace"):
         tidegate.connect(place.store, namespace="flights")
+
+
+def test_a_query_without_batches_rebuilds_its_store(place):
+    """The heartbeat notices the loss, and the background work rebuilds the store under the driver's epoch."""
+    before = place.answers()
+    example = place.writer()
+    driver, clock = example.driver, example.driver.clock
+    place.lose()
+    with pytest.raises(StoreLostError, match=r"is not there any more\. If nobody dropped it"):
+        driver.store.heartbeat(driver.epoch)
+    background = Background(
+        driver.log, driver.store, driver.options, lambda: driver.epoch, clock=clock, at=Labels("flights")
+    )
+    try:
+        wait_until(lambda: driver.store.identity() and driver.store.pointer().visible == VERSIONS)
+    finally:
+        background.stop()
+    assert place.answers() == before
+    place.write(example, 1)
+
+
+def test_a_store_that_was_dropped_is_not_rebuilt(place, monkeypatch):
+    example = place.writer()
+    dropper = place.unopened()
+    monkeypatch.setattr(dropper.log, "drop", lambda: False)
+    drop_namespace(dropper)
+    monkeypatch.undo()
+    with pytest.raises(FencedError, match="`tidegate drop` does so"):
+        make_again(example.driver)
+    assert example.driver.store.identity() is None
+    dropper.log.drop()
+    with pytest.raises(ConfigError, match="the namespace is gone, and so is its log"):
+        make_again(example.driver)
