@@ -60,7 +60,7 @@ def rebuild_lost(coordinator: Coordinator) -> list[int]:
             state.last_version,
         )
         failpoints.hit("fill.after_begin")
-        store.put_schemas(rows.manifest.schemas.values())
+        store.put_schemas(rows.schemas.values())
         fill_groups(coordinator, rows, apply.stamp_of(base), entry)
     entries, machine = [entry], Machine(State.SEALED, coordinator.watch)
     for decided in versions[horizon:]:

@@ -30,8 +30,8 @@ from tidegate.errors import (
 )
 from tidegate.keys.groups import KEY_GROUPS_DEFAULT
 from tidegate.sinks.aliases import refuse_writing
+from tidegate.sinks.fit import Fit, fit_of
 from tidegate.sinks.records import Identity, Pointer, Stamp
-from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Appended
 from tidegate.wal.record import Folded, Genesis
 
@@ -217,7 +217,7 @@ def _begin_log(coordinator: Coordinator) -> Folded:
 
 def refuse_other_uuid(coordinator: Coordinator, state: Folded, identity: Identity) -> None:
     """Refuse a store that is of another namespace than the log. Raises: WalGapError."""
-    if identity.uuid != state.namespace:
+    if fit_of(state, identity, Pointer()) is Fit.OTHER_NAMESPACE:
         why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
         raise _log_behind(coordinator, why)
 
@@ -266,14 +266,13 @@ def _refuse_older_state(coordinator: Coordinator, state: Folded) -> None:
 
 def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Pointer) -> None:
     """Refuse a store whose visible version was never decided in this log. Raises: WalGapError."""
-    if pointer.visible > state.last_version:
+    identity = Identity(state.namespace, state.name, state.key_groups)  # compared before
+    fit = fit_of(state, identity, pointer)
+    if fit is Fit.LOG_BEHIND:
         why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
         raise _log_behind(coordinator, why)
-    decided = recent_version(state, pointer.visible)
-    if decided is not None and decided.digest != pointer.digest:
-        why = (
-            f"version {pointer.visible} has digest {pointer.digest} in the store, {decided.digest} in the log"
-        )
+    if fit is Fit.OTHER_HISTORY:
+        why = f"version {pointer.visible} has digest {pointer.digest} in the store, another one in the log"
         raise _log_behind(coordinator, why)
 
 

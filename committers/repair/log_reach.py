@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tidegate.committers.apply import apply
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.decided_versions import decided_versions
@@ -12,7 +10,7 @@ from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal.log import Log
-from tidegate.wal.record import DecidedVersion
+from tidegate.wal.record import DecidedVersion, Folded
 
 
 def first_kept(coordinator: Coordinator) -> int:
@@ -23,8 +21,7 @@ def first_kept(coordinator: Coordinator) -> int:
 
 def log_can_fill(coordinator: Coordinator) -> bool:
     """Whether the log has every version from 1 on, and the store can be filled from it."""
-    first = next(_decided(coordinator), None)
-    has_all = first is not None and first.version == 1 and is_whole(coordinator.log, first)
+    has_all = oldest_whole(coordinator.log, coordinator.folded, 1) == 1
     return has_all and not isinstance(coordinator.store, SupportsRebuild)
 
 
@@ -36,16 +33,23 @@ def refuse_unrecoverable(coordinator: Coordinator) -> None:
     store = coordinator.store
     if isinstance(store, SupportsRebuild) and store.has_headers(coordinator.folded.key_groups):
         return  # the pointer alone was lost
-    oldest = next((decided for decided in _decided(coordinator) if is_whole(coordinator.log, decided)), None)
-    if oldest is not None and oldest.version == 1:
+    oldest = oldest_whole(coordinator.log, coordinator.folded, 1)
+    if oldest == 1:
         return
     last = coordinator.folded.last_version
-    held = f"has versions {oldest.version} to {last} only" if oldest else "has the rows of no version"
+    held = f"has versions {oldest} to {last} only" if oldest else "has the rows of no version"
     raise WalGapError(
         f"{coordinator.store.where} holds no row, and {coordinator.log.where} {held}: the rest was trimmed"
         " (wal_retain_s), so no log can rebuild this store. Nothing was written. Put a copy of the store"
         " back; or fill it from another store or an export: on Redis `tidegate repair --from`, elsewhere"
         " `tidegate store add` beside a store that is whole, or `tidegate import` into a new namespace"
+    )
+
+
+def oldest_whole(log: Log, state: Folded, version: int) -> int:
+    """Return the oldest version from ``version`` on whose rows the log still has; 0: there is none."""
+    return next(
+        (decided.version for decided in decided_versions(log, state, version) if is_whole(log, decided)), 0
     )
 
 
@@ -56,7 +60,3 @@ def is_whole(log: Log, decided: DecidedVersion) -> bool:
         return len(list(log.read(addresses) if addresses else ())) == len(addresses)
     except WalGapError:
         return False
-
-
-def _decided(coordinator: Coordinator) -> Iterator[DecidedVersion]:
-    return decided_versions(coordinator.log, coordinator.folded, 1)

@@ -23,7 +23,7 @@ from tidegate.sinks.rules.reads import batch_of
 from tidegate.wal.frame import Run
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import DecidedVersion
+from tidegate.wal.record import DecidedVersion, TableSchema
 from tidegate.wal.value_flags import DELETE
 
 logger = logging.getLogger("tidegate")
@@ -44,6 +44,8 @@ class LogState:
     """
 
     manifest: Manifest
+    schemas: dict[str, TableSchema]
+    """Every schema that these versions brought, by its id."""
 
     def __init__(self, log: Log, versions: Sequence[DecidedVersion]) -> None:
         self._log = log
@@ -78,8 +80,10 @@ class LogState:
             yield batch_of(keys, values)
 
     def _read(self, versions: Sequence[DecidedVersion]) -> None:
+        self.schemas = {}
         for decided in versions:
             self.manifest = apply.read_manifest(self._log, decided)
+            self.schemas |= self.manifest.schemas
             self._rows.execute("BEGIN")
             for table, at in self.manifest.table_schemas.items():
                 if at.start == decided.version:

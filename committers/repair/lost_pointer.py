@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
@@ -12,6 +13,7 @@ from tidegate.committers.repair.log_reach import first_kept, is_whole
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal.record import DecidedVersion
 
@@ -48,6 +50,7 @@ def resume(coordinator: Coordinator) -> None:
         return
     horizon = max(oldest, first_kept(coordinator)) if was_lost else oldest
     entry = catalog_entry(versions[-1], apply.read_manifest(coordinator.log, versions[-1]))
+    _put_schemas(coordinator, versions, entry)  # first: readers need them as soon as the version is visible
     if store.resume(entry, horizon, coordinator.epoch, pointer.visible):
         coordinator.rebuilt_from = horizon
         logger.warning(
@@ -57,6 +60,18 @@ def resume(coordinator: Coordinator) -> None:
             entry.version,
             horizon,
         )
+
+
+def _put_schemas(coordinator: Coordinator, versions: Sequence[DecidedVersion], entry: CatalogEntry) -> None:
+    """Put back the schemas of the entry's tables: each from the newest version that brought it."""
+    wanted = {at.schema_id for at in entry.tables.values()} - coordinator.store.schemas().keys()
+    for decided in reversed(versions):
+        if not wanted:
+            break
+        with contextlib.suppress(WalGapError):
+            schemas = apply.read_manifest(coordinator.log, decided).schemas
+            coordinator.store.put_schemas([schemas[name] for name in wanted & schemas.keys()])
+            wanted -= schemas.keys()
 
 
 def put_back_entries(coordinator: Coordinator) -> list[int]:

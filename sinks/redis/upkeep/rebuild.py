@@ -254,6 +254,8 @@ def resume(space: RedisNamespace, entry: CatalogEntry, horizon: int, epoch: int,
         entry.digest.encode(),
         number(horizon),
         number(visible),
+        number(entry.decided_at_us),
+        entry_content(entry),
     )
     resumed = int(space.ask("resume", *args)) == 1
     space.pointer()  # it lists no server any more

@@ -103,7 +103,8 @@ def checked_identity(identity: Identity | None, where: str, url: str, namespace:
         raise ConfigError(
             f"there is no namespace {namespace!r} in store {redact(url)}: check both; a query with"
             " tidegate's VersionedSink makes it at its first batch, and so does"
-            f" `tidegate init --namespace {namespace} --store {redact(url)} --wal URL`"
+            f" `tidegate init --namespace {namespace} --store {redact(url)} --wal URL`; if it was here"
+            " before, the store lost it, and `tidegate recover` rebuilds it"
             f"{has_instead(url, namespace)}"
         )
     if identity.format != 1:

@@ -53,7 +53,8 @@ class Place:
             rows = {f"N{key}": {"carrier": "UA", "flights": number} for key in range(number % 7 + 1)}
             rows |= {f"M{number}": {"carrier": "M", "flights": number}, f"M{number - 1}": None}
             starts = frozenset({"airports"}) if number == 5 else frozenset[str]()
-            example.write({"aircraft": rows, "airports": {f"A{number}": None}} | self.airport(number), starts)
+            once = {"notes": {b"n": b"in one version only"}} if number == 2 else {}
+            example.write({"aircraft": rows} | once | self.airport(number), starts)
 
     @staticmethod
     def airport(number: int) -> dict:
@@ -61,9 +62,9 @@ class Place:
 
     def answers(self, version: int | None = None) -> dict:
         with tidegate.connect(self.store, namespace="flights") as gate, gate.snapshot(version) as snapshot:
-            return {table: dict(snapshot.table(table).scan()) for table in ("aircraft", "airports")} | {
-                "version": snapshot.version
-            }
+            return {
+                table: dict(snapshot.table(table).scan()) for table in ("aircraft", "airports", "notes")
+            } | {"version": snapshot.version}
 
     def lose(self) -> None:
         if self.store.startswith("memory"):
@@ -102,7 +103,7 @@ def test_the_state_and_the_kept_versions_are_back_at_once(place):
 def test_a_rebuilt_store_holds_one_base_and_the_kept_versions(place):
     place.lose()
     example = place.writer()
-    versions = {count.version for count in example.driver.store.row_counts(["aircraft", "airports"])}
+    versions = {count.version for count in example.driver.store.row_counts(["aircraft", "airports", "notes"])}
     assert versions == {*range(VERSIONS - KEPT + 1, VERSIONS + 1)}
 
 
