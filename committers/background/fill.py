@@ -68,6 +68,7 @@ def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = 
     try:
         decided = _decided(coordinator.decisions, held.version)
         entry = _entry(source, decided)
+        _refuse_other_base(coordinator, held.version)
         stands = coordinator.store.begin_fill(entry, coordinator.epoch)
         failpoints.hit("fill.after_begin")
         if stands != held.version:
@@ -107,6 +108,20 @@ def _hold(coordinator: Coordinator, source: Store) -> VersionPin:
         with contextlib.suppress(SnapshotExpiredError):
             return VersionPin(source, begun, coordinator.clock)
     return VersionPin(source, newest, coordinator.clock)
+
+
+def _refuse_other_base(coordinator: Coordinator, version: int) -> None:
+    """Refuse to fill a store whose rebuild from the log has written versions above another base.
+
+    Raises: WalGapError: it has to be dropped first.
+    """
+    begun = coordinator.store.pointer().filling_at
+    if begun and begun != version and any(stamp.version > begun for stamp in coordinator.store.begun()):
+        raise WalGapError(
+            f"{coordinator.store.where}: its rebuild from the log, at version {begun}, was interrupted, and"
+            f" {version} is the version to fill it at now: remove it, drop its data, and add it again"
+            " (`tidegate store remove`, `tidegate drop --only-stores`, `tidegate store add`)"
+        )
 
 
 def is_filled(coordinator: Coordinator, version: int, stands: int) -> bool:
