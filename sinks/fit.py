@@ -15,7 +15,7 @@ from tidegate.wal.record import Folded
 
 
 class Fit(enum.Enum):
-    """What a log and a store show together."""
+    """The state of a log and a store, together."""
 
     FITS = "log and store fit, or neither has the namespace"
     LOG_GONE = "the store has the namespace, the log has nothing"

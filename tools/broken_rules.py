@@ -164,7 +164,7 @@ RULES: list[Rule] = [
         "src/tidegate/reader/flow.py",
         "if rows.pointer is not None and is_of(entry, self._newest(before, rows.pointer)):",
         "if rows.pointer is not None:",
-        "tests/unit/reader/test_gate.py",
+        "tests/unit/reader/test_snapshots.py",
     ),
     (
         "read-without-floor",

@@ -12,7 +12,6 @@ import logging
 
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
-from tidegate.committers.background.fill import fill_groups, is_filled
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.repair.log_reach import first_kept, refuse_unrecoverable
@@ -21,6 +20,7 @@ from tidegate.committers.repair.lost_pointer import resume
 from tidegate.committers.states import Machine, State
 from tidegate.committers.steps.decided_versions import decided_versions_from
 from tidegate.committers.steps.epoch import claim_epoch
+from tidegate.committers.steps.fill_groups import fill_groups, is_filled
 from tidegate.committers.steps.publish import publish
 from tidegate.committers.steps.seal import apply_and_seal
 from tidegate.errors import ConfigError, FencedError

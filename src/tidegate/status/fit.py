@@ -35,7 +35,7 @@ def passing_misfit(
 
 
 def held_for(log: Log, store: Store, state: Folded | None, pointer: Pointer) -> Held | None:
-    """Find whether the log still has what a store that is behind it needs; None: it is not behind."""
+    """Find the part of the log that a lagging store needs; None: the store does not lag."""
     if state is None or pointer.visible >= state.last_version:
         return None
     if isinstance(store, SupportsRebuild) and not pointer.visible and store.has_headers(state.key_groups):

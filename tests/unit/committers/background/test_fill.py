@@ -3,8 +3,9 @@
 import pytest
 
 from support.places import opened, to_fill
-from tidegate.committers.background.fill import _decided, _entry, is_filled
+from tidegate.committers.background.fill import _decided, _entry
 from tidegate.committers.operations.verify import verify
+from tidegate.committers.steps.fill_groups import is_filled
 from tidegate.errors import FencedError, SnapshotExpiredError, WalGapError
 
 
