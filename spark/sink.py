@@ -13,11 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.base.deadline import check_ends
 from tidegate.committers.background.follower import Standing
-from tidegate.committers.opening.lost_store import refuse_if_dropped
+from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
-from tidegate.errors import ConfigError, StoreLostError, TidegateError
+from tidegate.errors import ConfigError, StoreLostError, StoreUnavailableError, TidegateError
 from tidegate.observe.events import Commit
 from tidegate.options import PIPELINED, Endpoints, Options, StoreRef
 from tidegate.sinks.open_store import open_store
@@ -330,8 +330,8 @@ class VersionedSink:
         """Commit the batch. If the store lost the namespace, open again, which rebuilds it, and repeat."""
         try:
             return self._commit(batch_df, batch, write)
-        except StoreLostError as lost:
-            if self._writer is None:
+        except (StoreLostError, StoreUnavailableError) as lost:
+            if self._writer is None or not shows_nothing(self._writer.coordinator):
                 raise
             refuse_if_dropped(self._writer.coordinator)
             logger.warning("batch %s waits until the store is rebuilt from the log: %s", batch.batch_id, lost)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
@@ -23,7 +24,7 @@ from tidegate.committers.steps.epoch import claim_epoch
 from tidegate.committers.steps.fill_groups import fill_groups, is_filled
 from tidegate.committers.steps.publish import publish
 from tidegate.committers.steps.seal import apply_and_seal
-from tidegate.errors import ConfigError, FencedError
+from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.reads import FILLED_FROM
@@ -32,8 +33,10 @@ from tidegate.wal.record import DecidedVersion
 logger = logging.getLogger("tidegate")
 
 
-def rebuild_lost(coordinator: Coordinator) -> list[int]:
+def rebuild_lost(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: False) -> list[int]:
     """Rebuild a store that shows nothing and holds nothing; return the versions made visible, [] for none.
+
+    ``stopped`` is called before each key group and version; call again to continue.
 
     The driver owns the epoch. Durable: on return the last decided version is visible. Repeatable: also after
     an interruption, and concurrently with another driver's. Raises: WalGapError: the log no longer has every
@@ -61,9 +64,12 @@ def rebuild_lost(coordinator: Coordinator) -> list[int]:
         )
         failpoints.hit("fill.after_begin")
         store.put_schemas(rows.schemas.values())
-        fill_groups(coordinator, rows, apply.stamp_of(base), entry)
+        if not fill_groups(coordinator, rows, apply.stamp_of(base), entry, stopped):
+            return []
     entries, machine = [entry], Machine(State.SEALED, coordinator.watch)
     for decided in versions[horizon:]:
+        if stopped():
+            return []
         machine = Machine(State.DECIDED, coordinator.watch)
         manifest = apply_and_seal(coordinator, machine, decided, None)
         entries.append(catalog_entry(decided, manifest))
@@ -105,6 +111,16 @@ def refuse_if_dropped(coordinator: Coordinator) -> None:
             f" {state.epoch}, above this driver's {coordinator.epoch}: `tidegate drop` does so, or a newer"
             " driver, which rebuilds the store; stop this one"
         )
+
+
+def shows_nothing(coordinator: Coordinator) -> bool:
+    """Whether the store lost what was visible: it is gone, or is being rebuilt. False: it does not answer."""
+    store = coordinator.store
+    try:
+        gone = store.identity() is None or not store.pointer().visible
+    except TidegateError as error:
+        return isinstance(error, StoreLostError)
+    return gone and coordinator.last_decided > 0
 
 
 def is_lost(coordinator: Coordinator, pointer: Pointer) -> bool:

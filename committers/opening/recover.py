@@ -27,8 +27,11 @@ def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: Fals
             coordinator.store.note_moved()
         if coordinator.store.unverified():
             repair(coordinator)
-    rebuilt = rebuild_lost(coordinator)
-    visible = coordinator.store.pointer().visible
+    rebuilt = rebuild_lost(coordinator, stopped)
+    pointer = coordinator.store.pointer()
+    if pointer.filling_at:
+        return []  # stopped half-way: nothing is applied beside the rebuild
+    visible = pointer.visible
     recovered = rebuilt or _resumed(coordinator, visible)
     for decided in decided_versions_from(coordinator.decisions, visible + 1, coordinator.store.where):
         if stopped():

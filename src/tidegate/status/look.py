@@ -102,7 +102,8 @@ class Places:
         if in_store.identity is None and state is None:
             answered = [at.url for at, row in zip(self._ats, rows, strict=True) if row.pointer is not None]
             raise no_namespace(self._namespace, *answered, *([self._wal] if self._wal else []))
-        problems, warnings = ([], [])
+        problems: list[str] = []
+        warnings: list[str] = []
         if in_log is not None and self._log is not None:
             with self._opened(primary) as store:
                 problems, warnings = _found_out(store, in_store, self._log, in_log)
