@@ -17,7 +17,7 @@ from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_noth
 from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
-from tidegate.errors import ConfigError, StoreLostError, StoreUnavailableError, TidegateError
+from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
 from tidegate.observe.events import Commit
 from tidegate.options import PIPELINED, Endpoints, Options, StoreRef
 from tidegate.sinks.open_store import open_store
@@ -330,8 +330,10 @@ class VersionedSink:
         """Commit the batch. If the store lost the namespace, open again, which rebuilds it, and repeat."""
         try:
             return self._commit(batch_df, batch, write)
-        except (StoreLostError, StoreUnavailableError) as lost:
-            if self._writer is None or not shows_nothing(self._writer.coordinator):
+        except TidegateError as lost:  # of many kinds while the background rebuilds the store
+            if self._writer is None or isinstance(lost, FencedError):
+                raise
+            if not isinstance(lost, StoreLostError) and not shows_nothing(self._writer.coordinator):
                 raise
             refuse_if_dropped(self._writer.coordinator)
             logger.warning("batch %s waits until the store is rebuilt from the log: %s", batch.batch_id, lost)
