@@ -2,17 +2,21 @@
 
     run.py kafka redis-memory -- python benchmarks/bench_growth.py --wal '{kafka}' --store '{redis}' CURVE ...
 
-Each curve prints one line for each size. CPU is this process's; ``redis`` is the server's own time
-for commands (INFO commandstats). Without ``--wal`` and ``--store`` both are files in a temporary folder.
+Each curve prints one line for each size; ``--sizes 10,100`` replaces those of the curves that are named.
+CPU is this process's; ``redis`` is the server's own time for commands (INFO commandstats). Without ``--wal``
+and ``--store`` both are files in a temporary folder.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import functools
 import gc
 import os
+import random
 import re
+import sqlite3
 import sys
 import time
 import tracemalloc
@@ -20,18 +24,22 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import redis
 
 import tidegate
 from tidegate.aio import connect as connect_async
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
 from tidegate.options import Endpoints, Options
+from tidegate.testing import arrow_barrier
 from tidegate.wal.fold import View, fold, fold_all
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Decided, Genesis, LoadOrigin, Open
 
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
-from harness import new_folder, parser_of, write_versions, writer_of
+from harness import SCHEMA, json_value, keys_up_to, new_folder, parser_of, write_versions, writer_of
 
 Row = dict[str, float | int | str]
 
@@ -143,6 +151,19 @@ def key_groups(place: Place, sizes: list[int]) -> Iterator[Row]:
             yield row
 
 
+def memory(place: Place, sizes: list[int], rows: int = 20_000) -> Iterator[Row]:
+    """Keys of a key group: bytes of Redis for each row (a key of 11 bytes, a value of 58)."""
+    if place.server is None:
+        return
+    for size in sizes:
+        before = place.server.info("memory")["used_memory"]
+        count = max(1, rows // size)
+        with writer_of(place.endpoints(), options(key_groups=count, keep_versions=1)) as writer:
+            write_versions(writer, keys_up_to(rows), 1)
+            used = place.server.info("memory")["used_memory"] - before
+            yield {"keys a key group": size, "key groups": count, "bytes a row": round(used / rows)}
+
+
 def snapshots(place: Place, sizes: list[int]) -> Iterator[Row]:
     """Snapshots that are open at one asyncio gate: CPU ms to take one, on the way to each number."""
     where = place.endpoints()
@@ -167,6 +188,61 @@ async def _snapshots(where: Endpoints, sizes: list[int]) -> list[Row]:
         await snapshot.__aexit__(None, None, None)
     await gate.close()
     return rows
+
+
+def threads(place: Place, sizes: list[int], reads: int = 6_000) -> Iterator[Row]:
+    """Threads that read at one gate: reads a second, CPU microseconds of one, connections to files opened."""
+    where = place.endpoints()
+    keys = keys_up_to(5_000)
+    with writer_of(where, options(key_groups=128)) as writer:
+        write_versions(writer, keys, 2)
+    with tidegate.connect(where.store, namespace=where.namespace) as gate:
+        table, names = gate.table("t"), [key.decode() for key in keys]
+        table.get(names[0])
+        for size in sizes:
+
+            def read(seed: int, count: int = reads // size) -> None:
+                chance = random.Random(seed)
+                for _ in range(count):
+                    table.get(chance.choice(names))
+
+            with (
+                mock.patch.object(sqlite3, "connect", wraps=sqlite3.connect) as connect,
+                concurrent.futures.ThreadPoolExecutor(size) as pool,
+            ):
+                started, cpu = time.perf_counter(), time.process_time()
+                list(pool.map(read, range(size)))
+                took, cpu = time.perf_counter() - started, time.process_time() - cpu
+            done = reads // size * size
+            row: Row = {
+                "threads": size,
+                "reads/s": round(done / took),
+                "CPU us each": round(cpu * 1e6 / done),
+            }
+            yield {**row, "opened": connect.call_count}
+
+
+def tables(place: Place, sizes: list[int], versions: int = 30) -> Iterator[Row]:
+    """Tables of a namespace: CPU ms of a version that writes one row of one, and bytes of its decision."""
+    arrow_barrier.BYTES_SCHEMA = SCHEMA
+    for size in sizes:
+        with writer_of(place.endpoints(), options(key_groups=8, keep_versions=2)) as writer:
+
+            def make(names: list[str], writer: Coordinator = writer) -> None:
+                number = writer.folded.last_version
+                rows = {name: {b"key": json_value(number)} for name in names}
+                commit(
+                    writer,
+                    arrow_barrier.ArrowBarrier(writer.log, rows, arrow_barrier.batch("bench", number), 8),
+                )
+
+            make([f"table-{number:03}" for number in range(size)])
+            started = time.process_time()
+            for _ in range(versions):
+                make(["table-000"])
+            cost = (time.process_time() - started) * 1e3 / versions
+            last = max(writer.log.decisions(), key=lambda entry: entry.position)
+            yield {"tables": size, "CPU ms a version": round(cost, 2), "bytes": len(last.content)}
 
 
 def loads(_: Place, sizes: list[int]) -> Iterator[Row]:
@@ -220,7 +296,10 @@ CURVES: dict[str, tuple[Callable[[Place, list[int]], Iterator[Row]], list[int]]]
     "namespaces": (namespaces, [1, 10, 40]),
     "layers": (layers, [1, 10, 100, 500]),
     "key-groups": (key_groups, [128, 1_024, 8_192]),
+    "memory": (memory, [5, 20, 100, 200, 400]),
     "snapshots": (snapshots, [100, 1_000, 4_000, 10_000]),
+    "threads": (threads, [1, 5, 20, 60]),
+    "tables": (tables, [1, 100, 700]),
     "loads": (loads, [1_000, 10_000, 100_000]),
     "log-memory": (log_memory, [500, 2_000]),
 }
@@ -230,11 +309,13 @@ def main() -> None:
     """Print the curves that are named, or all."""
     parser = parser_of(__doc__, wal=False, store=False)
     parser.add_argument("curves", nargs="*", choices=[[], *CURVES], metavar="CURVE", default=[])
+    parser.add_argument("--sizes", help="of each curve, with commas", default="")
     arguments = parser.parse_args()
     with new_folder() as folder:
         place = Place(arguments.wal or f"file://{folder}/wal", arguments.store or f"sqlite://{folder}/store")
         for name in arguments.curves or CURVES:
             curve, sizes = CURVES[name]
+            sizes = [int(size) for size in arguments.sizes.split(",") if size] or sizes
             print(f"{name}: {(curve.__doc__ or '').partition(':')[0]}")
             for row in curve(place, sizes):
                 print("  " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)

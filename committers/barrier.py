@@ -6,7 +6,7 @@ Nothing here does I/O or orders steps; ``commit.py`` does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -44,8 +44,8 @@ class Barrier(Protocol):
     """One batch to be committed: its origin, the tables it writes, and the tasks that stage it.
 
     ``tables`` are in index order, ``schemas`` by table. ``starts`` are the tables that this version empties
-    first; ``expiring`` those whose rows come as they are stored and may have an expiry. ``parallelism`` is
-    the number of tasks, one ack each.
+    first; ``drops`` those that it drops, none of ``tables``; ``expiring`` those whose rows come as they are
+    stored and may have an expiry. ``parallelism`` is the number of tasks, one ack each.
     """
 
     @property
@@ -59,12 +59,19 @@ class Barrier(Protocol):
     @property
     def starts(self) -> frozenset[str]: ...
     @property
+    def drops(self) -> frozenset[str]: ...
+    @property
     def expiring(self) -> frozenset[str]: ...
     @property
     def parallelism(self) -> int: ...
     @property
     def reads_state(self) -> bool:
         """Whether its tasks read the store at the base version."""
+        ...
+
+    @property
+    def state_calls(self) -> Mapping[str, str]:
+        """The call that continues each table's state, such as ``reduce``, by table."""
         ...
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
@@ -128,9 +135,9 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
     """Build the manifest of the version after the last one folded."""
     state = coordinator.folded
     version = state.last_version + 1
-    tables = dict(state.tables)
+    tables = {name: at for name, at in state.tables.items() if name not in barrier.drops}
     for name in barrier.tables:
-        before = tables.get(name, TableAt(""))
+        before = tables.get(name, TableAt("", state.first_start))
         start = version if name in barrier.starts else before.start
         brought = name in barrier.expiring
         expires = True if coordinator.options.ttl_us(name) or brought else before.expires
@@ -145,6 +152,8 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
         tables,
         {state.name: _components(barrier, acks)},
         barrier.source_offsets,
+        dropped=tuple(sorted(barrier.drops)) or msgspec.UNSET,
+        state_calls=dict(barrier.state_calls) or msgspec.UNSET,
     )
 
 
@@ -195,6 +204,7 @@ def decided_of(
         parallelism={t: {c: x.parallelism for c, x in cs.items()} for t, cs in manifest.topology.items()},
         source_offsets=_short(barrier.source_offsets),
         decided_at_us=decided_at_us,
+        dropped=manifest.dropped,
     )
     if decided.source_offsets and decided_bytes(decided) > DECIDED_BYTES_MAX:
         logger.warning(
@@ -217,6 +227,7 @@ def catalog_entry(decided: DecidedVersion, manifest: Manifest) -> CatalogEntry:
         manifest.changes(),
         {t: {c: x.parallelism for c, x in cs.items()} for t, cs in manifest.topology.items()},
         source_offsets=_short(manifest.source_offsets),
+        dropped=manifest.dropped,
     )
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import re
+import socket
+import time
 from collections.abc import Callable, Sequence
 
 from tidegate.base.clock import Clock
@@ -19,6 +23,28 @@ from tidegate.wal.record import Folded
 
 ApplyOnExecutors = Callable[[Sequence[ApplyWork]], None]
 """Runs all works on executors, in parallel. Raises: TidegateError when one failed."""
+
+HOST_MAX = 60
+PROCESS_WRITER = re.compile(r"([A-Za-z0-9_.-]+):(\d+):([0-9-]+T[0-9:]+Z):([0-9a-f]+)")
+
+
+def process_writer(clock: Clock) -> str:
+    """Return a fresh writer's id that names its host, process and start.
+
+    It looks like ``worker-3:4711:2026-11-24T12:37:50Z:8a1f6b0e3c554c8e``.
+    """
+    host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())[:HOST_MAX]
+    start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(clock.now_us() / 1e6))
+    return f"{host}:{os.getpid()}:{start}:{clock.new_id()}"
+
+
+def describe_writer(writer: str) -> str:
+    """Return a writer in words, with its host, process and start if its id has them."""
+    parts = PROCESS_WRITER.fullmatch(writer)
+    if parts is None:
+        return f"driver {writer}"
+    host, process, start, random_id = parts.groups()
+    return f"driver {random_id} (host {host}, process {process}, open since {start})"
 
 
 class Coordinator:

@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 
+from tidegate.base.clock import Clock
 from tidegate.committers.apply.processes import jobs_here, local_apply
 from tidegate.committers.background.follower import Follower, follower_for
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, process_writer
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
@@ -34,7 +35,8 @@ def coordinator_for(
         for at in where.stores:
             kept.append(open_store(at.url, where.namespace, at.options))
             closing.callback(kept[-1].close)
-        coordinator = Coordinator(where, log, kept[0], options, apply_on_executors=apply_large)
+        writer = process_writer(Clock())
+        coordinator = Coordinator(where, log, kept[0], options, apply_on_executors=apply_large, writer=writer)
         coordinator.others = tuple(kept[1:])
         yield coordinator
 

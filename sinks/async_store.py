@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from tidegate.sinks.aliases import Target
@@ -42,6 +42,11 @@ class AsyncStore(abc.ABC):
 
     @abc.abstractmethod
     async def schemas(self) -> dict[str, TableSchema]: ...
+
+    async def schemas_of(self, ids: Collection[str]) -> dict[str, TableSchema]:
+        """As ``Store.schemas_of``."""
+        del ids
+        return await self.schemas()
 
     async def get(
         self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None

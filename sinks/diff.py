@@ -8,7 +8,6 @@ versions are scanned, side by side.
 from __future__ import annotations
 
 import bisect
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.sinks.records import CatalogEntry
-from tidegate.sinks.rules.reads import BATCH, GROUPS_AT_ONCE, check_kept, values_at
+from tidegate.sinks.rules.reads import BATCH, NO_GROUP, GroupedRows, check_kept, values_at, windows
 from tidegate.sinks.store import Store
 from tidegate.wal.record import TableAt
 from tidegate.wal.value_flags import DELETE, DELETES
@@ -97,37 +96,55 @@ def _forward(
     if older is not None and newer is not None and _follows(older.tables.get(table), newer.tables.get(table)):
         yield from _written(store, table, groups, older, newer, check)
         return
-    for first in range(0, len(groups), GROUPS_AT_ONCE):
+    for step in windows(groups):
         check()
-        step = groups[first : first + GROUPS_AT_ONCE]
-        old, new = _Groups(_live(store, table, step, older)), _Groups(_live(store, table, step, newer))
+        old, new = (GroupedRows(_live(store, table, step, side)) for side in (older, newer))
         while (group := min(old.group, new.group)) < NO_GROUP:
             yield from _side_by_side(old.take(group), new.take(group))
 
 
 def changes_to(
-    store: Store, table: str, group: int, now: CatalogEntry, wanted: CatalogEntry
-) -> Iterator[Any]:
+    store: Store, table: str, groups: Sequence[int], now: CatalogEntry, wanted: CatalogEntry
+) -> Iterator[tuple[int, Any]]:
     """Yield the rows to write above version ``now`` so that readers see the older version ``wanted`` again.
 
-    They are record batches (key, value) of stored values, by key, none empty. Values are as they were
-    stored, with their expiry and sequence; rows that have expired since stay absent. Both versions must be
-    pinned. Raises: as ``stored_differences``.
+    They are record batches (key, value) of stored values, by key group and key, each with its key group, none
+    empty. Values are as they were stored, with their expiry and sequence; rows that have expired since stay
+    absent. Both versions must be pinned. Raises: as ``stored_differences``.
     """
     if _follows(wanted.tables.get(table), now.tables.get(table)):
         start = now.tables[table].start
-        for batch in store.scan_stored(table, group, now.version, max(start, wanted.version + 1)):
+        pages = store.scan_groups_stored(table, groups, now.version, max(start, wanted.version + 1))
+        for waiting in _at_once(pages):
             check_kept(store.where, wanted.version, store.pointer().horizon)
-            for at in range(0, batch.num_rows, KEYS_AT_ONCE):
-                rows = batch.slice(at, KEYS_AT_ONCE)
-                then = store.get_stored(table, rows["key"].to_pylist(), wanted.version, start)
-                yield from _back(rows["key"], rows["value"], then)
+            keys = [key for _, rows in waiting for key in rows["key"].to_pylist()]
+            then, first = store.get_stored(table, keys, wanted.version, start), 0
+            for group, rows in waiting:
+                for batch in _back(rows["key"], rows["value"], then.slice(first, rows.num_rows)):
+                    yield group, batch
+                first += rows.num_rows
         check_kept(store.where, wanted.version, store.pointer().horizon)
         return
-    for batch in _side_by_side(
-        _stored_live(store, table, group, now), _stored_live(store, table, group, wanted)
-    ):
-        yield from _back(batch["key"], batch["before"], batch["after"])
+    now_rows, then_rows = (GroupedRows(_stored_live(store, table, groups, side)) for side in (now, wanted))
+    while (group := min(now_rows.group, then_rows.group)) < NO_GROUP:
+        for batch in _side_by_side(now_rows.take(group), then_rows.take(group)):
+            for rows in _back(batch["key"], batch["before"], batch["after"]):
+                yield group, rows
+
+
+def _at_once(pages: Iterator[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
+    """Yield the batches in lists of at most ``KEYS_AT_ONCE`` rows."""
+    waiting, rows = list[tuple[int, Any]](), 0
+    for group, batch in pages:
+        for index in range(0, batch.num_rows, KEYS_AT_ONCE):
+            page = batch.slice(index, KEYS_AT_ONCE)
+            if rows + page.num_rows > KEYS_AT_ONCE:
+                yield waiting
+                waiting, rows = [], 0
+            waiting.append((group, page))
+            rows += page.num_rows
+    if waiting:
+        yield waiting
 
 
 def _back(keys: Any, now: Any, then: Any) -> Iterator[Any]:
@@ -143,13 +160,17 @@ def _is_absent(stored: Any) -> Any:
     return pc.fill_null(pc.is_in(flags, value_set=pa.array(DELETES, pa.binary())), fill_value=True)
 
 
-def _stored_live(store: Store, table: str, group: int, entry: CatalogEntry) -> Iterator[Any]:
+def _stored_live(
+    store: Store, table: str, groups: Sequence[int], entry: CatalogEntry
+) -> Iterator[tuple[int, Any]]:
     """Yield the rows that are live at their version, as they are stored."""
     if table in entry.tables:
-        for batch in store.scan_stored(table, group, entry.version, entry.tables[table].start):
+        start = entry.tables[table].start
+        for group, batch in store.scan_groups_stored(table, groups, entry.version, start):
             keys = batch["key"].to_pylist()
             live = values_at(store.where, table, keys, batch["value"], entry.decided_at_us).is_valid()
-            yield from _non_empty(batch.filter(live))
+            for rows in _non_empty(batch.filter(live)):
+                yield group, rows
 
 
 # -- the rows written in between ------------------------------------------------------------------
@@ -168,20 +189,15 @@ def _written(
     None of these rows is dropped, delete markers included, while the horizon is not above the older
     version. The horizon moves before anything is dropped, so it is checked after the rows were read.
     """
-    start, waiting, rows = newer.tables[table].start, list[Any](), 0
-    for first in range(0, len(groups), GROUPS_AT_ONCE):
-        check()
-        step = groups[first : first + GROUPS_AT_ONCE]
-        pages = store.scan_groups_stored(table, step, newer.version, max(start, older.version + 1))
-        for _, batch in pages:
-            for index in range(0, batch.num_rows, KEYS_AT_ONCE):
-                page = batch.slice(index, KEYS_AT_ONCE)
-                if rows + page.num_rows > KEYS_AT_ONCE:
-                    yield from _looked_up(store, table, waiting, start, older, newer)
-                    waiting, rows = [], 0
-                waiting.append(page)
-                rows += page.num_rows
-    yield from _looked_up(store, table, waiting, start, older, newer)
+    start = newer.tables[table].start
+
+    def pages() -> Iterator[tuple[int, Any]]:
+        for step in windows(groups):
+            check()
+            yield from store.scan_groups_stored(table, step, newer.version, max(start, older.version + 1))
+
+    for waiting in _at_once(pages()):
+        yield from _looked_up(store, table, [rows for _, rows in waiting], start, older, newer)
     check_kept(store.where, older.version, store.pointer().horizon)
 
 
@@ -189,8 +205,6 @@ def _looked_up(
     store: Store, table: str, pages: list[Any], start: int, older: CatalogEntry, newer: CatalogEntry
 ) -> Iterator[Any]:
     """Yield those of the newest rows that differ from the older version."""
-    if not pages:
-        return
     check_kept(store.where, older.version, store.pointer().horizon)
     for rows in pa.Table.from_batches(pages).combine_chunks().to_batches():  # one, below 2 GiB
         keys = rows["key"].to_pylist()
@@ -209,36 +223,12 @@ def _differ(left: Any, right: Any) -> Any:
 # -- both versions, side by side ------------------------------------------------------------------
 
 
-NO_GROUP = sys.maxsize
-"""More than any key group: the end."""
-
-
 def _live(
     store: Store, table: str, groups: Sequence[int], entry: CatalogEntry | None
 ) -> Iterator[tuple[int, Any]]:
     if entry is not None and table in entry.tables:
         start = entry.tables[table].start
         yield from store.scan_groups(table, groups, entry.version, start, entry.decided_at_us)
-
-
-class _Groups:
-    """The rows of one version, by key group and key: ``group`` is the next one, ``NO_GROUP`` at the end."""
-
-    def __init__(self, pages: Iterator[tuple[int, Any]]) -> None:
-        self._pages = pages
-        self.group = NO_GROUP
-        self._batch: Any = None
-        self._advance()
-
-    def _advance(self) -> None:
-        self.group, self._batch = next(self._pages, (NO_GROUP, None))
-
-    def take(self, group: int) -> Iterator[Any]:
-        """Yield the batches of this key group, if it is the next one; all are to be taken."""
-        while self.group == group:
-            batch = self._batch
-            self._advance()
-            yield batch
 
 
 class _Side:

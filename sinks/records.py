@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tidegate.wal.record import Count, KeyGroups, Origin, TableAt
+from tidegate.wal.record import Count, Dropped, KeyGroups, Origin, TableAt
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Pointer(msgspec.Struct, frozen=True):
     ``visible`` is the visible version (0: none yet) and ``digest`` that version's digest;
     ``epoch`` the highest claimed; ``horizon`` the oldest version that readers may read;
     ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None
-    when there was none.
+    when there was none, or that writer is closed.
     """
 
     visible: int = 0
@@ -46,7 +46,7 @@ class CatalogEntry(msgspec.Struct, frozen=True):
     ``tables`` contains every table that exists at this version; ``changes`` counts this
     version's upserts and deletes per table. ``published_at_us`` is set by the store's clock.
     ``source_offsets`` are a batch's, as Spark prints them; '' if it has none, or they are long. A restored
-    version has those of the last batch that it contains.
+    version has those of the last batch that it contains. ``dropped``: the tables that this version dropped.
     """
 
     version: Count
@@ -59,11 +59,13 @@ class CatalogEntry(msgspec.Struct, frozen=True):
     parallelism: dict[str, dict[str, int]] = {}
     published_at_us: Count = 0
     source_offsets: str = ""
+    dropped: Dropped = msgspec.UNSET
 
     @property
     def starts(self) -> dict[str, int]:
-        """The start of each table: the version at which it was last emptied."""
-        return {table: at.start for table, at in self.tables.items()}
+        """The start of each table: older rows do not count. Of a table that it dropped, this version."""
+        starts = {table: at.start for table, at in self.tables.items()}
+        return starts | dict.fromkeys(self.dropped or (), self.version)
 
 
 class Stamp(msgspec.Struct, frozen=True):

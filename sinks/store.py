@@ -9,7 +9,8 @@ servers. All pass ``tidegate.testing.store.suite``.
 
 Every method may raise StoreUnavailableError: no answer in time. After ``pointer`` and the
 reads it proves nothing else. After ``publish``, ``claim`` and ``announce`` the effect is unknown.
-``create, begin, apply, seal, put_schemas, heartbeat, lease, retire, vacuum, drop`` may be repeated.
+``create, begin, apply, seal, put_schemas, heartbeat, end_heartbeat, lease, retire, vacuum, drop`` may be
+repeated.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Store(Attempts):
 
     In a store whose reads cost the same with more versions, the limit protects the disk, not the reads.
     """
+    unsearched = ""  # what ``vacuum`` and ``drop`` look for only if they are ``thorough``
     can_be_filled = False
     """Whether ``begin_fill`` and ``publish_filled`` work here."""
     can_rewrite = False
@@ -113,6 +115,13 @@ class Store(Attempts):
     def heartbeat(self, epoch: int) -> None:
         """Note the writer's heartbeat by the store's clock, if ``epoch`` is the claimed one."""
 
+    def end_heartbeat(self, epoch: int) -> None:
+        """Remove the heartbeat, if ``epoch`` is the claimed one: its writer is closed.
+
+        The pointer's ``heartbeat_age_s`` is None then. In a store without this method a closed writer counts
+        as running until its heartbeat is 30 s old. Repeatable.
+        """
+
     @abc.abstractmethod
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         """Make ``entry.version`` visible, if the version before it is and no higher epoch is claimed.
@@ -157,6 +166,11 @@ class Store(Attempts):
     @abc.abstractmethod
     def schemas(self) -> dict[str, TableSchema]:
         """Read all schemas, by id."""
+
+    def schemas_of(self, ids: Collection[str]) -> dict[str, TableSchema]:
+        """Read the schemas of these ids, by id; all schemas where a choice saves nothing."""
+        del ids
+        return self.schemas()
 
     @abc.abstractmethod
     def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
@@ -294,8 +308,9 @@ class Store(Attempts):
         It is called in version order, only for versions at or below the horizon. In every key group
         that ``changes`` touch the floor becomes at least that version, before or together with
         the deletes. Rows that a row of ``changes`` replaced are dropped, and its delete
-        markers too. A table that the version emptied loses all its older rows, whichever keys
-        ``changes`` name. Catalog entries up to it and below the horizon are removed.
+        markers too. A table that the version emptied or dropped (``CatalogEntry.starts``) loses all its older
+        rows, whichever keys ``changes`` name. Catalog entries up to it and below the horizon are removed, and
+        schemas that no version names, sooner or later.
 
         Repeatable: also with a part of the changes, and it may land late: it never drops a row that a reader
         at or above the horizon needs.
@@ -393,6 +408,10 @@ class Store(Attempts):
     def size(self) -> int:
         """Estimate the bytes that the store takes up, garbage included. It writes nothing."""
 
+    def used_shares(self) -> dict[str, float]:
+        """Return the used share of each server's memory, or of the disk; empty: not known."""
+        return {}
+
     @abc.abstractmethod
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
         """Read the rows of exactly this version: an Arrow binary array of stored values.
@@ -424,24 +443,25 @@ class Store(Attempts):
     # -- mending and ending -----------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
         """Drop everything that no reader at or above the horizon can reach and retirement has missed.
 
         The result counts the dropped things; with ``dry_run`` nothing is written, and it counts those that
         would be dropped. They are: rows that another row at or below the horizon has replaced, delete
         markers with nothing left to hide, rows that have expired there, rows from before their table's
         start; notes of versions at or below the horizon; expired leases; catalog entries below the horizon.
-        Floors move up to the horizon before anything is dropped. Repeatable: in small steps, also after an
-        interruption, while readers and a writer run.
+        Floors move up to the horizon before anything is dropped. ``thorough``: also ``unsearched``.
+        Repeatable: in small steps, also after an interruption, while readers and a writer run.
         """
 
     @abc.abstractmethod
-    def drop(self) -> bool:
+    def drop(self, *, thorough: bool = False) -> bool:
         """Remove everything of the namespace permanently; return whether there was anything.
 
         The identity is removed first: after a crash in between, the namespace does not exist (and can be
         created again) or is refused, but is never half there. Repeatable: also after such a crash. Durable:
-        on return nothing is left; another instance that still has it open is refused.
+        on return nothing is left but, unless ``thorough``, ``unsearched``; another instance that still has it
+        open is refused.
         """
 
     @abc.abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -117,12 +117,20 @@ def _lines_of(session: Any, system: Any, path: Any, number: int) -> list[str]:
         window *= 4
 
 
-def is_running(session: Any, query_id: str) -> bool:
-    """Whether the query still runs in this application. False also if the JVM has ended."""
+def is_running(session: Any, query_id: str, failed: Callable[[], None] = lambda: None) -> bool:
+    """Whether the query still runs in this application. False also if the JVM has ended.
+
+    ``failed`` is called when an error has ended it, not a stop.
+    """
     try:
-        return _running(session, query_id) is not None
+        known = _runs.get((session._jvm, query_id))  # noqa: SLF001 - as in _running
+        if _running(session, query_id) is not None:
+            return True
+        if known is not None and known.query.exception().isDefined():
+            failed()
     except (Py4JError, OSError):
-        return False
+        pass
+    return False
 
 
 class Run(NamedTuple):

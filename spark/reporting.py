@@ -30,13 +30,18 @@ class SinkReporter:
         self._phases: Phases | None = None
         self.metrics_url = None if options.metrics_port is None else metrics.serve(options.metrics_port)
         spans.use_if_there()
+        names = [each.name for each in where.stores]
+        events.tell(lambda observer: observer.opened(where.namespace, names))
 
     @contextlib.contextmanager
     def watching(self, coordinator: Coordinator, origin: Origin | None) -> Iterator[Phases]:
         """Watch the driver's next commit, or with ``origin`` None a recovery, within the context."""
         version = None if origin is None else coordinator.folded.last_version + 1
         names = {"log": coordinator.log.where, "store": coordinator.store.where}
-        coordinator.watch = phases = Phases(self.at, version, origin, names, self._options.stuck_alarm_s)
+        requests = {"log": coordinator.log.is_empty, "store": coordinator.store.identity}
+        coordinator.watch = phases = Phases(
+            self.at, version, origin, names, self._options.stuck_alarm_s, requests
+        )
         self._phases = phases
         phases.begin(None if origin is None else State.READY)
         try:
@@ -86,9 +91,18 @@ class SinkReporter:
             phases = Phases(self.at, origin=origin)
         commit = phases.commit()
         events.tell(lambda observer: observer.failed(commit, error))
+        events.level(Gauge.UP, Labels(self.at.namespace), 0)
+
+    def running(self) -> None:
+        """Report that a driver here opens or writes the namespace."""
+        events.level(Gauge.UP, Labels(self.at.namespace), 1)
+
+    def query_failed(self) -> None:
+        """Report that the query has ended by an error, between two batches or outside of this sink."""
+        events.level(Gauge.UP, Labels(self.at.namespace), 0)
 
     def closed(self) -> None:
-        """Report that the user closed the sink."""
+        """Report that nothing here writes the namespace: the sink was closed, or a batch has failed."""
         events.tell(lambda observer: observer.closed(self.at.namespace))
 
     def place(self, phase: str) -> LogPlace:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.base.deadline import check_ends
 from tidegate.committers.background.follower import Standing
+from tidegate.committers.background.process_end import catch_sigterm
 from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.states import Watch
@@ -112,6 +113,7 @@ class VersionedSink:
             raise ConfigError(msg)
         self._table, self._key = table, key
         self._order_by, self._delete_when, self._value = order_by, delete_when, value
+        catch_sigterm()
         open_log(wal, namespace, self._endpoints.wal_options).close()
         for at in self._endpoints.stores:
             open_store(at.url, namespace, at.options).close()
@@ -314,9 +316,12 @@ class VersionedSink:
                 fact = self._commit_or_rebuild(batch_df, batch, write)
             except BaseException as error:
                 self._failed = first_failure(self._failed, batch_df, batch_id, run_id, error)
-                self._reporter.failed(batch_id, error)
+                stop = as_query_stop(error, batch_id)
+                if stop is None:
+                    self._reporter.failed(batch_id, error)
                 self._release()  # open again, and recover, before anything else is written
-                if (stop := as_query_stop(error, batch_id)) is not None:
+                self._reporter.closed()
+                if stop is not None:
                     raise stop from None
                 raise
             self._done, self.last_decided = (batch.run_id, batch_id), fact
@@ -386,6 +391,8 @@ class VersionedSink:
             parallelism=tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups),
             table_ats=state.tables,
             starts=txn.starts,
+            drops=txn.drops,
+            first_start=state.first_start,
             expiring=expiring,
             placement=writer.placement,
             function_deadline_s=self._options.function_deadline_s,
@@ -411,9 +418,8 @@ class VersionedSink:
         def refuse_older_batch(state: Folded) -> None:
             replay_of(state, batch.origin(state))
 
-        return self._writer_for(
-            session, batch.lineage, refuse_older_batch, partial(is_running, session, batch.lineage)
-        )
+        alive = partial(is_running, session, batch.lineage, self._reporter.query_failed)
+        return self._writer_for(session, batch.lineage, refuse_older_batch, alive)
 
     def _writer_for(
         self, session: SparkSession, lineage: str | None, check: Callable[[Folded], None], alive: Alive

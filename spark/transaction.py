@@ -64,6 +64,7 @@ from tidegate.wal.staging import own_tables
 RowsCall = TypeVar("RowsCall", Upsert, Replace, Patch)
 MIXING = frozenset({"upsert", "delete", "emit"})
 """Calls that may touch one table in one transaction: they act in the order in which they are made."""
+DROP = "drop_table"
 
 
 class Transaction:
@@ -81,6 +82,7 @@ class Transaction:
         self.base_version = base_version
         self._known = dict(known)
         self._calls: list[Call] = []
+        self._drops: set[str] = set()
         self._open = True
         self._lock = threading.Lock()
         """Held while a call is added: the function may make calls in threads of its own."""
@@ -308,6 +310,27 @@ class Transaction:
         )
         self._add(call, {LOCAL: own_tables.INSTANCES_SCHEMA, **emits})
 
+    def drop_table(self, table: str) -> None:
+        """Drop a table: from this version on there is no table of its name.
+
+        Older versions that are kept show it as before. A later batch may make a table of its name again.
+        Retirement of this version removes the rows, and the deletes that ``apply_changes`` remembers.
+        """
+        check_table(table)
+        with self._lock:
+            self._check_open(table)
+            kinds = {name: kind for call in self._calls for name, kind in call.touches.items()}
+            kinds |= dict.fromkeys(self._drops, DROP)
+            if table in kinds:
+                raise _drop_mixed(table, kinds[table])
+            if table not in self._known:
+                msg = (
+                    f"table {table} cannot be dropped, there is none of this name; tables are"
+                    f" {', '.join(sorted(self._known)) or 'none yet'}{did_you_mean(table, self._known)}"
+                )
+                raise ConfigError(msg)
+            self._drops |= {table, deleted_table(table)} & self._known.keys()
+
     def stored(self, table: str, rows: DataFrame, schema: TableSchema) -> None:
         """Make the table contain exactly these rows, ``key`` and ``value`` as stored, for imports."""
         if own_tables.is_own(table) and (fault := own_tables.fault_of(table, schema, self._known)):
@@ -319,6 +342,11 @@ class Transaction:
     def starts(self) -> frozenset[str]:
         """The tables that this version empties first."""
         return frozenset(call.table for call in self._calls if isinstance(call, Replace))
+
+    @property
+    def drops(self) -> frozenset[str]:
+        """The tables that this version drops."""
+        return frozenset(self._drops)
 
     # -- for the sink ---------------------------------------------------------------------------
 
@@ -376,7 +404,7 @@ class Transaction:
         return record(table, rows, _columns(keys), schema, key_bytes(keys), stored, order)
 
     def _add(self, call: Call, emits: Mapping[str, TableSchema] | None = None) -> None:
-        self._check_open(call)
+        self._check_open(call.table)
         if not isinstance(call, LocalState):
             try:
                 analyse(call.rows, call.key, call.value, *call.order)
@@ -384,17 +412,19 @@ class Transaction:
                 msg = f"table {call.table}: Spark cannot make this {call.kind}'s columns: {first_line(error)}"
                 raise ConfigError(msg) from error
         with self._lock:
-            self._check_open(call)  # the function may have returned meanwhile
+            self._check_open(call.table)  # the function may have returned meanwhile
             self._append(call, emits or {})
 
-    def _check_open(self, call: Call) -> None:
+    def _check_open(self, table: str) -> None:
         if not self._open:
-            msg = f"table {call.table}: the transaction of batch {self.batch_id} has ended"
+            msg = f"table {table}: the transaction of batch {self.batch_id} has ended"
             raise ConfigError(msg)
 
     def _append(self, call: Call, emits: Mapping[str, TableSchema]) -> None:
         for earlier in self._calls:
             _check_mixing(earlier, call)
+        for table in self._drops & call.touches.keys():
+            raise _drop_mixed(table, call.touches[table])
         writes = [(call.kind, call.table, call.key_columns, call.schema)]
         writes += [("emit", name, schema.key, schema) for name, schema in emits.items()]
         for kind, table, key, schema in writes:
@@ -452,6 +482,11 @@ def _check_mixing(earlier: Call, call: Call) -> None:
                 " transaction: use two tables, or combine the rows into one call"
             )
             raise ConfigError(msg)
+
+
+def _drop_mixed(table: str, kind: str) -> ConfigError:
+    rule = "do not mix in one transaction: its name is free again from the next version on"
+    return ConfigError(f"table {table}: {DROP} and {kind} of one table {rule}; use replace for other rows")
 
 
 def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tidegate.base.clock import Clock
 from tidegate.committers.background.follower import Follower, followers_of
 from tidegate.committers.background.worker import Background
 from tidegate.committers.barrier import Barrier
 from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, process_writer
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.pipeline import PipelineThread
 from tidegate.committers.repair.repair import repair
@@ -67,6 +68,7 @@ class Connections:
             open_store(where.store, where.namespace, where.store_options),
             settings.options,
             apply_on_executors=apply.get(where.stores[0].name),
+            writer=process_writer(Clock()),
         )
         self.followers: list[Follower] = followers_of(self.coordinator, apply)
 
@@ -175,6 +177,7 @@ class OpenWriter:
 
     def _start_background(self, alive: Alive) -> Background:
         coordinator = self.coordinator
+        self._settings.reporter.running()
 
         def is_needed() -> bool:
             return alive() or (not self.commits.stopped and self.commits.in_flight > 0)
@@ -188,7 +191,7 @@ class OpenWriter:
             followers=self.connections.followers,
             at=self._settings.reporter.at,
             way=coordinator.priority,
-            decided=lambda: coordinator.last_decided,
+            folded=lambda: coordinator.decisions.view.state,
         )
 
     def _published(self, fact: DecidedVersion, manifest: Manifest | None, watch: Watch) -> None:
@@ -220,10 +223,11 @@ class OpenWriter:
         tables = coordinator.folded.tables
         if not tables:
             return {}
-        schemas = {**coordinator.store.schemas(), **self.commits.schemas()}
+        ids = sorted({at.schema_id for at in tables.values()})
+        schemas = {**coordinator.store.schemas_of(ids), **self.commits.schemas()}
         if not all(at.schema_id in schemas for at in tables.values()) and coordinator.store.unverified():
             repair(coordinator)  # a server lost them with its last writes
-            schemas |= coordinator.store.schemas()
+            schemas |= coordinator.store.schemas_of(ids)
         for name, at in tables.items():
             if at.schema_id not in schemas:
                 raise no_schema(coordinator.store.where, coordinator.folded.last_version, name, at.schema_id)

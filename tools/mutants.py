@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 from broken_pipeline_rules import RULES as PIPELINE_RULES
 from broken_redis_rules import RULES as REDIS_RULES
 from broken_rules import RULES
+from broken_spark_rules import RULES as SPARK_RULES
 from broken_state_rules import RULES as STATE_RULES
 from broken_verify_rules import RULES as VERIFY_RULES
 
@@ -53,7 +54,10 @@ class Mutant(NamedTuple):
     tests: str
 
 
-MUTANTS = [Mutant(*rule) for rule in (*RULES, *REDIS_RULES, *STATE_RULES, *PIPELINE_RULES, *VERIFY_RULES)]
+MUTANTS = [
+    Mutant(*rule)
+    for rule in (*RULES, *REDIS_RULES, *STATE_RULES, *SPARK_RULES, *PIPELINE_RULES, *VERIFY_RULES)
+]
 
 MARKS = {"tests/services/cassandra/faults/test_lost_replies.py": "not spark"}
 """Where only half of the tests are in the ordinary run."""

@@ -250,6 +250,7 @@ def _decide(state: Folded, record: Decided, digest: str) -> Folded:
         once=once,
         decided_at_us=record.decided_at_us,
         tables=record.tables,
+        dropped_at=record.version if record.dropped else state.dropped_at,
         recent=(*state.recent[-(RECENT_MAX - 1) :], decided),
     )
 
@@ -308,8 +309,10 @@ def replay_of(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
     decided = decided_for(state, origin)
     last = state.last_batch[1]
     advice = (
-        "restore the checkpoint's newest copy; or, if this checkpoint is meant to take over, start the"
-        " query from a new checkpoint folder and run `tidegate adopt`; or use a new namespace"
+        "restore the checkpoint's newest copy; or make it again from the log, for Kafka sources: `tidegate"
+        " rebuild-checkpoint FOLDER`; or, if this checkpoint is meant to take over, start the query from a"
+        " new checkpoint folder and run `tidegate adopt`, which shows how to start after the last batch; or"
+        " use a new namespace"
     )
     if decided is None:
         msg = (

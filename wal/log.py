@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.base.checks import Check
@@ -52,6 +53,8 @@ class Log(abc.ABC):
     """
 
     where: str
+    folder: Path | None = None
+    """The folder of its files; None: they are not on this machine."""
 
     @abc.abstractmethod
     def create(self) -> None:

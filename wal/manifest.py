@@ -20,6 +20,7 @@ from tidegate.wal.record import (
     MEND,
     UNREADABLE,
     Count,
+    Dropped,
     FrameRef,
     KeyGroups,
     TableAt,
@@ -44,7 +45,9 @@ class Manifest(msgspec.Struct, frozen=True):
     """All acks of the winning attempt: everything an apply needs to know.
 
     ``topology -> component -> instance -> frames``; ``tables`` are in index order, ``schemas`` by
-    schema id.
+    schema id. ``dropped`` are the tables that the version drops. ``state_calls`` has the call
+    (``reduce``, ``update``) of each table that the batch continued from its state; it is left out if
+    there is none, and earlier releases never wrote it.
     """
 
     namespace: str
@@ -56,6 +59,8 @@ class Manifest(msgspec.Struct, frozen=True):
     table_schemas: dict[TableName, TableAt]
     topology: dict[str, dict[str, Component]]
     source_offsets: str
+    dropped: Dropped = msgspec.UNSET
+    state_calls: dict[TableName, str] | msgspec.UnsetType = msgspec.UNSET
 
     def frames(self) -> list[FrameRef]:
         """Return all frames. A frame's index in this list is its ordinal within the version."""
@@ -146,6 +151,9 @@ def _impossible(manifest: Manifest) -> str:
         at = manifest.table_schemas.get(name)
         if at is None or at.schema_id not in manifest.schemas:
             return f"table {name} has no schema"
+    for name in manifest.dropped or ():
+        if name in manifest.table_schemas:
+            return f"it drops table {name} and has it"
     for name, at in manifest.table_schemas.items():
         if at.start > manifest.version:
             return f"table {name} starts at version {at.start}"

@@ -2,7 +2,7 @@
 
 A record's bytes (published in docs/storage-format.md)::
 
-    1 byte   format, 1
+    1 byte   format, 1; 2 if the record knows of dropped tables
     8 bytes  XXH3-64 of the body, big-endian
     n bytes  body: one JSON object; its field "kind" names the record
 
@@ -27,6 +27,8 @@ from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.wal.tokens import Tokens
 
 FORMAT = 1
+FORMAT_WITH_DROPS = 2
+"""The format of a record that only releases that know ``dropped`` and ``dropped_at`` may read."""
 DECIDED_BYTES_MAX = 64 * 1024
 """A Decided record is always one record of at most this size."""
 OFFSETS_BYTES_MAX = 16 * 1024
@@ -47,6 +49,8 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 KeyGroups: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=KEY_GROUPS_MAX)]
 TableName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{NAME.pattern}\Z")]
 """Names become those of SQL tables, topics and keys: a log never yields any other character (T49)."""
+Dropped: TypeAlias = tuple[TableName, ...] | msgspec.UnsetType
+"""The tables that a version drops, sorted; unset if there are none."""
 
 
 # -- origins of versions ----------------------------------------------------------------------
@@ -126,7 +130,7 @@ class TableAt(msgspec.Struct, frozen=True):
 
 
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):
-    """The commit point of one version."""
+    """The commit point of one version. ``dropped``: the tables that it drops, and that ``tables`` lacks."""
 
     attempt: str
     version: Count
@@ -138,6 +142,7 @@ class Decided(Record, frozen=True, kw_only=True, tag="decided"):
     parallelism: dict[str, dict[str, Count]]
     source_offsets: str
     decided_at_us: Count
+    dropped: Dropped = msgspec.UNSET
 
 
 class Adopted(Record, frozen=True, kw_only=True, tag="adopted"):
@@ -192,6 +197,8 @@ class Folded(msgspec.Struct, frozen=True):
 
     ``recent`` holds the last 1,000 decided versions, oldest first. ``batches`` holds, for each
     lineage that ever was the current one, (generation, batch_id) of its last decided batch.
+    ``dropped_at`` is the last version that dropped a table: no row of it or of an older version is of a table
+    that ``tables`` lacks and that is made later. Unset: no version has dropped a table.
     """
 
     namespace: str
@@ -209,6 +216,12 @@ class Folded(msgspec.Struct, frozen=True):
     once: Once = ()
     stores: tuple[str, ...] = ()
     recent: tuple[DecidedVersion, ...] = ()
+    dropped_at: Count | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def first_start(self) -> int:
+        """The start of a table that is made next: rows of a dropped table of its name do not count."""
+        return self.dropped_at or 0
 
     @property
     def last_batch(self) -> tuple[int, int] | None:
@@ -269,7 +282,15 @@ def encode_record(record: AnyRecord) -> bytes:
             f" allowed: {len(record.tables)} tables are too many for one namespace, use several"
         )
         raise ConfigError(msg)
-    return bytes([FORMAT]) + checksum(body) + body
+    return bytes([_format_of(record)]) + checksum(body) + body
+
+
+def _format_of(record: AnyRecord) -> int:
+    match record:
+        case Decided(dropped=drops) | Summary(state=Folded(dropped_at=drops)) if drops:
+            return FORMAT_WITH_DROPS
+        case _:
+            return FORMAT
 
 
 def decode_record(content: bytes, where: str) -> AnyRecord:
@@ -281,7 +302,7 @@ def decode_record(content: bytes, where: str) -> AnyRecord:
     if len(content) <= 1 + CHECKSUM_BYTES:
         msg = f"{where}: a record of {len(content)} bytes is too short"
         raise CorruptError(msg)
-    if content[0] != FORMAT:
+    if content[0] not in (FORMAT, FORMAT_WITH_DROPS):
         msg = f"{where}: record format {content[0]} is not known to this release; upgrade tidegate"
         raise ConfigError(msg)
     body = content[1 + CHECKSUM_BYTES :]
@@ -293,10 +314,16 @@ def decode_record(content: bytes, where: str) -> AnyRecord:
         if kind not in KINDS:
             msg = f"{where}: record kind {kind!r} is not known to this release; upgrade tidegate"
             raise ConfigError(msg)
-        return _record_decoder.decode(body)
+        record = _record_decoder.decode(body)
     except UNREADABLE as error:
         msg = f"{where}: the record cannot be read: {error}; {MEND}"
         raise CorruptError(msg) from error
+    if content[0] != _format_of(record):
+        msg = (
+            f"{where}: the record has format {content[0]}, and content of format {_format_of(record)}; {MEND}"
+        )
+        raise CorruptError(msg)
+    return record
 
 
 def digest_after(digest: str, content: bytes) -> str:

@@ -190,6 +190,14 @@ class Follower:
         self._beat_at = self._coordinator.clock.monotonic()
         self.store.heartbeat(self._coordinator.epoch)
 
+    def end_beat(self) -> None:
+        """Note in the store that its writer is closed; a store that did not answer last is not asked."""
+        if self._coordinator.epoch and not self._error:
+            try:
+                self.store.end_heartbeat(self._coordinator.epoch)
+            except TidegateError as error:
+                logger.warning("store %s did not note that its writer is closed: %s", self.name, error)
+
     def _open(self, epoch: int) -> None:
         """Check the store as a driver checks its primary, then claim it, before anything is written (I6)."""
         coordinator, state, store = self._coordinator, self._coordinator.folded, self._coordinator.store
@@ -324,6 +332,7 @@ class FollowerThread:
             self._before = None
         with events.log_context(events.LogPlace(self.follower.namespace, phase="follow")):
             self._run()
+            self.follower.end_beat()
 
     def _run(self) -> None:
         """Drive the follower. After the query's end it continues up to the log's end, or an error."""

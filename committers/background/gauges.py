@@ -1,37 +1,129 @@
-"""The gauges of a namespace in its stores. They are read only while an observer is registered."""
+"""The gauges of a namespace in its stores and its log. They are read only while an observer is registered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
+from tidegate.base.clock import Clock
+from tidegate.base.files import used_share
 from tidegate.committers.background.follower import Standing
+from tidegate.errors import TidegateError
 from tidegate.observe import events
 from tidegate.observe.events import Gauge, Labels
 from tidegate.sinks.store import Store
+from tidegate.wal.fold import recent_version
+from tidegate.wal.log import Log
+from tidegate.wal.record import Folded
+
+OF_THE_STORE = (
+    Gauge.HORIZON,
+    Gauge.LAYERS,
+    Gauge.LEASES,
+    Gauge.UNVERIFIED,
+    Gauge.STORE_USED,
+    Gauge.IMBALANCE,
+)
+"""The gauges that are not known while the store does not answer."""
 
 
-def report_gauges(at: Labels, store: Store, standings: Sequence[Standing], decided: int) -> None:
-    """Read the primary, ``at.store``, and report its gauges and the followers'; at each heartbeat.
+class Gauges:
+    """The gauges of one driver's log, primary and followers; for one thread.
 
-    It takes two requests. ``decided`` is the log's last version as far as it was folded. Raises: the errors
-    of the primary.
+    ``at`` is the namespace, and the primary's name. ``folded`` returns the log's state as far as it was
+    folded, None before the namespace is open.
     """
-    if not events.observed():
-        return
-    pointer = store.pointer()
-    leases = len(store.leases())
-    layers = pointer.visible - pointer.horizon + 1 if pointer.horizon else pointer.visible
-    known = {
-        Gauge.VISIBLE: pointer.visible,
-        Gauge.HORIZON: pointer.horizon,
-        Gauge.LAYERS: layers,
-        Gauge.LEASES: leases,
-        Gauge.LAG: max(0, decided - pointer.visible),
-    }
-    for level, value in known.items():
-        events.level(level, at, value)
-    for one in standings:
-        there = Labels(at.namespace, one.name)
-        events.level(Gauge.VISIBLE, there, one.visible)
-        events.level(Gauge.LAG, there, max(0, decided - one.visible))
-        events.level(Gauge.BEHIND_S, there, one.behind_s)
+
+    def __init__(
+        self,
+        at: Labels,
+        log: Log,
+        store: Store,
+        folded: Callable[[], Folded | None],
+        max_leases: int,
+        clock: Clock,
+    ) -> None:
+        self._at, self._log, self._store, self._folded = at, log, store, folded
+        self._max_leases, self._clock = max_leases, clock
+        self._visible = 0
+
+    def report(self, standings: Sequence[Standing]) -> None:
+        """Ask primary and log, and report all gauges. Errors of both are reported, not raised."""
+        if not events.observed():
+            return
+        self._report_primary()
+        state = self._folded()
+        visible = {self._at.store: self._visible}
+        for standing in standings:
+            at = Labels(self._at.namespace, standing.name)
+            visible[standing.name] = standing.visible
+            events.level(Gauge.VISIBLE, at, standing.visible)
+            events.level(Gauge.STORE_UP, at, not standing.error)
+            events.level(Gauge.BEHIND_S, at, standing.behind_s)
+        for name, version in visible.items():
+            at, decided_at_us = Labels(self._at.namespace, name), _decided_at_us(state, version)
+            events.level(Gauge.LAG, at, _lag(state, version))
+            events.level(Gauge.VERSION_AT, at, math.nan if decided_at_us is None else decided_at_us / 1e6)
+        events.level(Gauge.BEHIND_S, self._at, self._behind_s(state))
+        self._report_log(state, visible)
+
+    def _report_primary(self) -> None:
+        try:
+            pointer, leases = self._store.pointer(), len(self._store.leases())
+            unverified, shares = self._store.unverified(), self._store.used_shares().values()
+        except (TidegateError, OSError):
+            events.level(Gauge.STORE_UP, self._at, 0)
+            for gauge in OF_THE_STORE:
+                events.level(gauge, self._at, math.nan)
+            return
+        self._visible = pointer.visible
+        fullest = max(shares, default=math.nan)
+        levels = {
+            Gauge.STORE_UP: 1,
+            Gauge.VISIBLE: pointer.visible,
+            Gauge.HORIZON: pointer.horizon,
+            Gauge.LAYERS: pointer.visible - pointer.horizon + 1 if pointer.horizon else pointer.visible,
+            Gauge.LEASES: leases,
+            Gauge.LEASES_MAX: self._max_leases,
+            Gauge.UNVERIFIED: unverified,
+            Gauge.STORE_USED: fullest,
+            Gauge.IMBALANCE: fullest * len(shares) / sum(shares) if sum(shares) else math.nan,
+        }
+        for gauge, value in levels.items():
+            events.level(gauge, self._at, value)
+
+    def _behind_s(self, state: Folded | None) -> float:
+        """Return the age of the oldest decided version that is not visible in the primary, 0 without one."""
+        decided_at_us = _decided_at_us(state, self._visible + 1)
+        return 0.0 if decided_at_us is None else max(0.0, (self._clock.now_us() - decided_at_us) / 1e6)
+
+    def _report_log(self, state: Folded | None, visible: dict[str, int]) -> None:
+        of_log, retention_s = Labels(self._at.namespace), None
+        try:
+            self._log.is_empty()
+            if any(_lag(state, version) for version in visible.values()):
+                retention_s = self._log.retention_s()
+            used = math.nan if self._log.folder is None else used_share(self._log.folder)
+        except (TidegateError, OSError):
+            events.level(Gauge.LOG_UP, of_log, 0)
+            events.level(Gauge.LOG_USED, of_log, math.nan)
+            return  # the times until which the log keeps a version stay as they are
+        events.level(Gauge.LOG_UP, of_log, 1)
+        events.level(Gauge.LOG_USED, of_log, used)
+        for name, version in visible.items():
+            decided_at_us = _decided_at_us(state, version + 1)
+            before = math.inf
+            if decided_at_us is not None and retention_s is not None:
+                before = decided_at_us / 1e6 + retention_s
+            events.level(Gauge.APPLY_BEFORE, Labels(self._at.namespace, name), before)
+
+
+def _lag(state: Folded | None, visible: int) -> int:
+    return max(0, state.last_version - visible) if state else 0
+
+
+def _decided_at_us(state: Folded | None, version: int) -> int | None:
+    """Return when the version was decided, for an old one the oldest known time; None: it is not decided."""
+    if state is None or not 0 < version <= state.last_version:
+        return None
+    return (recent_version(state, version) or state.recent[0]).decided_at_us

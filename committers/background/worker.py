@@ -1,4 +1,4 @@
-"""The background work of a driver: heartbeat, repair between batches, retirement, trimming, and followers.
+"""A driver's background work: heartbeat, gauges, repair between batches, retirement, trimming, followers.
 
 A batch waits for it only when too many older versions wait for retirement (``committers/apply/priority.py``).
 """
@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 from tidegate.base.clock import Clock
 from tidegate.committers.apply.priority import ApplyPriority
+from tidegate.committers.background import process_end
 from tidegate.committers.background.follower import Follower, FollowerThread, Standing
-from tidegate.committers.background.gauges import report_gauges
+from tidegate.committers.background.gauges import Gauges
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import make_again
 from tidegate.committers.opening.recover import recover
@@ -27,12 +28,16 @@ from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.log import Log
+from tidegate.wal.record import Folded
 
 logger = logging.getLogger("tidegate")
 
+AT_EXIT_S = 5.0
+"""The time in which a process that ends notes that its writer is closed."""
+
 
 class Background:
-    """The daemon threads of one open driver, two and one for each follower; ``stop`` ends them and waits.
+    """The daemon threads of one open driver, three and one for each follower; ``stop`` ends them and waits.
 
     ``alive`` is called at every heartbeat: when the query has ended, the heartbeat ends, and the
     followers end at the log's end. ``at`` is the namespace, and the primary's name in the log's list of
@@ -51,13 +56,14 @@ class Background:
         followers: Sequence[Follower] = (),
         at: Labels = Labels(""),  # noqa: B008 - it is frozen
         way: ApplyPriority | None = None,
-        decided: Callable[[], int] = lambda: 0,
+        folded: Callable[[], Folded | None] = lambda: None,
     ) -> None:
-        """``way`` is the driver's priority at the store, ``decided`` returns its last decided version."""
+        """``way`` is the driver's priority at the store, ``folded`` returns its state of the log, if any."""
         self._log, self._store, self._options, self._epoch, self._alive = log, store, options, epoch, alive
         self._clock = clock or Clock()
         self._at = at
-        self.priority, self._decided = way or ApplyPriority(), decided
+        self.priority = way or ApplyPriority()
+        self._gauges = Gauges(at, log, store, folded, options.max_leases, self._clock)
         self._name, self._others = at.store, {follower.name: follower.store for follower in followers}
         self._ending = threading.Event()
         self._work = threading.Event()
@@ -68,9 +74,10 @@ class Background:
                 name=f"tidegate-{target.__name__.strip('_')}",
                 daemon=True,
             )
-            for target in (self._heartbeat, self._retire_and_trim)
+            for target in (self._heartbeat, self._measure, self._retire_and_trim)
         ]
         self._followers = [FollowerThread(follower, self._ending.is_set) for follower in followers]
+        process_end.at_end(self._at_exit)
         for thread in self._threads:
             thread.start()
 
@@ -119,6 +126,10 @@ class Background:
             if thread is not threading.current_thread():
                 thread.join()
 
+    def _at_exit(self) -> None:
+        self._end()
+        self._threads[0].join(AT_EXIT_S)
+
     def _end(self) -> None:
         self._ending.set()
         self._work.set()
@@ -130,21 +141,49 @@ class Background:
             work()
 
     def _heartbeat(self) -> None:
+        """Write heartbeats until the query or the background work ends; the writer is closed then."""
+        answered, connected = True, False
         while not self._ending.is_set():
             try:
                 if not self._alive():
                     self._end()
-                    return
+                    break
                 if epoch := self._epoch():  # 0: not open yet, there may be no namespace
+                    answered = False
                     self._store.heartbeat(epoch)
+                    answered = True
+                    if not connected:
+                        process_end.at_end(self._at_exit)  # again: the store's client has its own end by now
+                        connected = True
                     if self._store.unverified():
                         self._work.set()  # readers are refused until it is repaired
-                    report_gauges(self._at, self._store, self.standings, self._decided())
             except Exception as error:  # noqa: BLE001 - a driver without a heartbeat would be silent
                 if isinstance(error, StoreLostError):
                     self._work.set()  # readers are refused until it is rebuilt
                 _tell(error, "heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s)
             self._ending.wait(self._options.heartbeat_s)
+        if answered and (epoch := self._epoch()):  # a store that is away would only make the end wait
+            self._note_closed(epoch)
+        process_end.forget(self._at_exit)
+
+    def _note_closed(self, epoch: int) -> None:
+        try:
+            self._store.end_heartbeat(epoch)
+        except Exception as error:  # noqa: BLE001 - the work has ended well without it
+            _tell(error, "the store did not note that the writer is closed: %s")
+
+    def _measure(self) -> None:
+        """Report the gauges at each heartbeat, in a thread of its own: a silent log delays no heartbeat."""
+        while not self._ending.is_set():
+            try:
+                if self._epoch():
+                    self._gauges.report(self.standings)
+            except Exception as error:  # noqa: BLE001 - without gauges nobody would be alerted
+                _tell(
+                    error, "the gauges could not be read, tried again in %s s: %s", self._options.heartbeat_s
+                )
+            self._ending.wait(self._options.heartbeat_s)
+        events.tell(lambda observer: observer.closed(self._at.namespace))
 
     def _retire_and_trim(self) -> None:
         view, dropped, backlog = View(), 0, RetirementBacklog(self._log)

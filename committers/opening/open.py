@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from tidegate.base import failpoints
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, describe_writer
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
@@ -77,9 +77,14 @@ def take_over(
         _refuse_unfilled(coordinator, pointer)
         refuse_other_history(coordinator, state, pointer)
         refuse_lost_attempts(coordinator, begun)
-        _refuse_other_lineage(coordinator.decisions.namespace, state, taken)
-        if check is not None:
-            check(state)
+        try:
+            _refuse_other_lineage(coordinator.decisions.namespace, state, taken)
+            if check is not None:
+                check(state)
+        except LineageError as error:
+            if _is_alive(pointer):
+                raise _second_query(coordinator.decisions.namespace, state, pointer, error) from error
+            raise
         return taken
 
     decisions, backoff = coordinator.decisions, coordinator.decisions.backoff()
@@ -305,10 +310,26 @@ def _refuse_other_lineage(namespace: str, state: Folded, lineage: str | None) ->
     msg = (
         f"namespace {namespace} follows the checkpoint of query {state.lineage} and has"
         f" {state.last_version} versions from it; this query is {lineage}: its checkpoint was deleted or"
-        " replaced. Put the old checkpoint back; or, if the new one is meant to take over, run"
-        f" `tidegate adopt --lineage {lineage}` and restart the query; or use a new namespace"
+        " replaced. Put the old checkpoint back; or make it again from the log, for Kafka sources: `tidegate"
+        " rebuild-checkpoint FOLDER`; or, if the new one is meant to take over, run"
+        f" `tidegate adopt --lineage {lineage}` and restart the query: from the start of its source it would"
+        " add all rows to sums a second time, and the command shows how to start after the last batch; or use"
+        " a new namespace"
     )
     raise LineageError(msg)
+
+
+def _second_query(namespace: str, state: Folded, pointer: Pointer, why: LineageError) -> LineageError:
+    """Build the error for a query that cannot follow the log, while another one's writer is alive."""
+    decided = state.recent[-1] if state.recent else None
+    last = "" if decided is None else f", the last decision is version {decided.version}"
+    return LineageError(
+        f"namespace {namespace} has a living writer, and this query is a second one:"
+        f" {describe_writer(pointer.writer)} at epoch {pointer.epoch} gave a sign of life"
+        f" {pointer.heartbeat_age_s:.0f} s ago{last}. Nothing was written: stop one of the two queries, or"
+        f" use a new namespace for this one. A killed writer counts as living for {WRITER_ALIVE_S:.0f} s."
+        f" Without that writer this query is refused, too: {why}"
+    )
 
 
 def writer_is_alive(coordinator: Coordinator) -> bool:
@@ -321,9 +342,9 @@ def refuse_if_writer_alive(coordinator: Coordinator, command: str, *, force: boo
     pointer = None if force else _living_writer(coordinator)
     if pointer is not None:
         msg = (
-            f"driver {pointer.writer} gave a sign of life {pointer.heartbeat_age_s:.0f} s ago and seems to be"
-            f" running; `{command}` would fence it: stop the query and wait {WRITER_ALIVE_S:.0f} s, or use"
-            " --force"
+            f"{describe_writer(pointer.writer)} gave a sign of life {pointer.heartbeat_age_s:.0f} s ago and"
+            f" seems to be running; `{command}` would fence it: stop the query. A killed one counts as"
+            f" running for {WRITER_ALIVE_S:.0f} s: wait, or use --force"
         )
         raise ConfigError(msg)
 
@@ -333,5 +354,8 @@ def _living_writer(coordinator: Coordinator) -> Pointer | None:
     if coordinator.store.identity() is None:
         return None
     pointer = coordinator.store.pointer()
-    age_s = pointer.heartbeat_age_s
-    return pointer if age_s is not None and age_s < WRITER_ALIVE_S else None
+    return pointer if _is_alive(pointer) else None
+
+
+def _is_alive(pointer: Pointer) -> bool:
+    return pointer.heartbeat_age_s is not None and pointer.heartbeat_age_s < WRITER_ALIVE_S

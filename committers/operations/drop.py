@@ -17,7 +17,7 @@ class Dropped(NamedTuple):
     log: bool
 
 
-def drop_namespace(coordinator: Coordinator, *, log_too: bool = True) -> Dropped:
+def drop_namespace(coordinator: Coordinator, *, log_too: bool = True, thorough: bool = False) -> Dropped:
     """Remove everything of the namespace from the driver's stores and, last, the log.
 
     Readers are refused from the first step on. Repeatable: a crash in between leaves a log without a store,
@@ -33,4 +33,5 @@ def drop_namespace(coordinator: Coordinator, *, log_too: bool = True) -> Dropped
             state = coordinator.decisions.catch_up()
             if state is not None:
                 take_epoch(coordinator.decisions, state.lineage)
-    return Dropped(tuple(store.drop() for store in coordinator.stores), log_too and coordinator.log.drop())
+    existed = tuple(store.drop(thorough=thorough) for store in coordinator.stores)
+    return Dropped(existed, log_too and coordinator.log.drop())

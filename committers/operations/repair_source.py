@@ -25,6 +25,7 @@ from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.layout import payloads
+from tidegate.sinks.rules.reads import windows
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Run
 
@@ -65,9 +66,9 @@ class StoreSource(Source):
     def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
         """``Source.runs``."""
         assert self._held is not None
-        for group in sorted(groups):
+        for step in windows(sorted(groups)):
             for table, at in sorted(entry.tables.items()):
-                for batch in self._store.scan_stored(table, group, entry.version, at.start):
+                for group, batch in self._store.scan_groups_stored(table, step, entry.version, at.start):
                     self._held.keep()
                     live = batch.filter(payloads(batch["value"], entry.decided_at_us).is_valid())
                     yield Run(group, table, live["key"], live["value"])

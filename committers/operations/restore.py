@@ -6,9 +6,11 @@ applied and published as any other; no visible version is taken back. docs/decis
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 
 from tidegate.committers.background.pin import VersionPin
@@ -23,6 +25,7 @@ from tidegate.reader.rules import offsets_at, offsets_stand_in
 from tidegate.reader.table import no_schema
 from tidegate.sinks.diff import changes_to, untouched
 from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.rules.reads import GroupedRows, windows
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import last_batch_within
 from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin, Rewound, TableSchema
@@ -34,6 +37,7 @@ class Restored(NamedTuple):
 
     ``generation`` is the one in which undone batches may be replayed; None without ``reprocess``.
     ``kept`` is the last batch that the restored state contains: a checkpoint continues after it.
+    ``undone`` are the versions of the batches that it does not contain, oldest first.
     """
 
     recovered: list[int]
@@ -41,6 +45,7 @@ class Restored(NamedTuple):
     visible: int
     generation: int | None
     kept: BatchOrigin | None
+    undone: list[CatalogEntry]
 
 
 def restore(coordinator: Coordinator, version: int, *, reprocess: bool = False) -> Restored:
@@ -58,8 +63,18 @@ def restore(coordinator: Coordinator, version: int, *, reprocess: bool = False) 
     if not _is_restored(coordinator.folded, version):
         made = _commit(coordinator, version)
     generation = _rewind(coordinator.decisions, version) if reprocess else None
-    kept = last_batch_within(coordinator.folded, coordinator.folded.last_version)
-    return Restored(recovered, made, coordinator.folded.last_version, generation, kept)
+    visible = coordinator.folded.last_version
+    kept = last_batch_within(coordinator.folded, visible)
+    undone = batches_after(coordinator.store, version, visible)
+    return Restored(recovered, made, visible, generation, kept, undone)
+
+
+def batches_after(store: Store, version: int, visible: int) -> list[CatalogEntry]:
+    """List the entries of the versions after ``version`` that batches of a query made, oldest first."""
+    if version >= visible:
+        return []
+    entries = store.catalog(version + 1, visible)
+    return [entry for entry in entries if isinstance(entry.origin, BatchOrigin)]
 
 
 def _refuse(coordinator: Coordinator, version: int, *, reprocess: bool) -> None:
@@ -103,15 +118,19 @@ def _commit(coordinator: Coordinator, version: int) -> int:
     try:
         last = coordinator.folded.last_version
         (wanted,), (now,) = store.catalog(version, version), store.catalog(last, last)
-        tables = _tables(coordinator, wanted, now)
         schemas = store.schemas()
+        tables, replaced = _tables(coordinator, wanted, now), _replaced(schemas, wanted, now)
+        kept = {name: at for name, at in now.tables.items() if name not in replaced}
+        compared = msgspec.structs.replace(now, tables=kept)
         barrier = StoredRowsBarrier(
             coordinator.log,
             RestoreOrigin(version),
             tables,
             {name: _schema(store, schemas, name, _source(name, wanted, now)) for name in tables},
-            lambda: _rows(coordinator, held, tables, wanted, now),
+            lambda: _rows(coordinator, held, tables, wanted, compared),
             coordinator.clock,
+            starts=replaced,
+            expiring=frozenset(name for name, at in wanted.tables.items() if at.expires),
             source_offsets=offsets_at(store.catalog(*offsets_stand_in(version))),
         )
         return commit(coordinator, barrier).version
@@ -124,7 +143,18 @@ def _tables(coordinator: Coordinator, wanted: CatalogEntry, now: CatalogEntry) -
     same = {
         name for name in untouched(coordinator.store, wanted, now) if wanted.tables[name] == now.tables[name]
     }
-    return tuple(sorted(now.tables.keys() - same))
+    return tuple(sorted({*now.tables, *wanted.tables} - same))
+
+
+def _replaced(schemas: Mapping[str, TableSchema], wanted: CatalogEntry, now: CatalogEntry) -> frozenset[str]:
+    """List the tables that were dropped and made again with another key: nothing of theirs is compared."""
+
+    def key(entry: CatalogEntry, table: str) -> object:
+        schema = schemas.get(entry.tables[table].schema_id)
+        return schema and schema.key
+
+    both = wanted.tables.keys() & now.tables.keys()
+    return frozenset(name for name in both if key(wanted, name) != key(now, name))
 
 
 def _source(table: str, wanted: CatalogEntry, now: CatalogEntry) -> CatalogEntry:
@@ -139,10 +169,11 @@ def _rows(
     wanted: CatalogEntry,
     now: CatalogEntry,
 ) -> Iterator[Any]:
-    for group in range(coordinator.folded.key_groups):
-        for index, table in enumerate(tables):
-            held.keep()
-            for batch in changes_to(coordinator.store, table, group, now, wanted):
+    for step in windows(range(coordinator.folded.key_groups), len(tables)):
+        held.keep()
+        changes = [GroupedRows(changes_to(coordinator.store, table, step, now, wanted)) for table in tables]
+        for group, (index, rows) in itertools.product(step, enumerate(changes)):
+            for batch in rows.take(group):
                 held.keep()
                 places = [pa.repeat(pa.scalar(at, pa.int32()), batch.num_rows) for at in (group, index)]
                 yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)

@@ -286,7 +286,8 @@ class _Check:
 
     def _other_rows(self) -> None:
         """Look for rows that no manifest has. A version that was decided meanwhile is read from the log."""
-        rows = self._read([], lambda: list(self.store.row_counts(self.state.tables)))
+        kept = {name for entry in self._read([], self.store.catalog) for name in entry.starts}
+        rows = self._read([], lambda: list(self.store.row_counts({*self.state.tables, *kept})))
         last = self.state.last_version
         newest = max((row.version for row in rows if type(row.version) is int), default=0)
         if newest > last:

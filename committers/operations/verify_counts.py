@@ -37,7 +37,8 @@ def strangers(
 
     ``horizon`` and ``entries``, the catalog's, were read after ``rows``. At and below the horizon, where the
     rows of several versions are merged, only rows of tables that the horizon's entry lacks are looked for:
-    readers' values of the others are compared key by key.
+    readers' values of the others are compared key by key. Rows of a table that the horizon's version dropped
+    may still be there.
     """
     for row in rows:
         if not _is_placed(row, expected.key_groups):
@@ -48,7 +49,7 @@ def strangers(
             most = expected.of(row)
             if most is not None and row.rows > most:
                 yield Finding(_place(store, row), _wanted(row, most, expected.last), f"{row.rows} rows")
-        elif entries and entries[0].version == horizon and row.table not in entries[0].tables:
+        elif entries and entries[0].version == horizon and row.table not in entries[0].starts:
             starts = [entry.tables[row.table].start for entry in entries if row.table in entry.tables]
             if not starts or min(starts) <= row.version:
                 wanted = f"no row: version {horizon} has no such table"

@@ -131,8 +131,12 @@ class _Base:
             versions.append(decided)
             changes += sum(frame.changes for frame in manifest.frames())
             schemas |= manifest.schemas
-        there = coordinator.store.schemas()
-        coordinator.store.put_schemas([one for name, one in schemas.items() if name not in there])
+        if versions:
+            entry = apply.read_manifest(coordinator.log, versions[0])
+            lacked = {
+                at.schema_id for at in entry.table_schemas.values()
+            } - coordinator.store.schemas().keys()
+            coordinator.store.put_schemas([schemas[name] for name in sorted(lacked & schemas.keys())])
         return versions, changes
 
     def _compare(self, decided: DecidedVersion, entry: CatalogEntry, horizon: Horizon, groups: range) -> None:

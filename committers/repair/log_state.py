@@ -72,12 +72,15 @@ class LogState:
         """Remove the temporary file. Repeatable."""
         self._closing.close()
 
-    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        """Yield the rows of one key group by key, as ``Store.scan_stored``; ``version`` is the only one."""
-        cursor = self._rows.execute(SCAN, (group, table))
-        while rows := cursor.fetchmany(PAGE_ROWS):
-            keys, values = zip(*rows, strict=True)
-            yield batch_of(keys, values)
+    def scan_groups_stored(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the rows of key groups by key, as ``Store.scan_groups_stored``, at the only ``version``."""
+        for group in groups:
+            cursor = self._rows.execute(SCAN, (group, table))
+            while rows := cursor.fetchmany(PAGE_ROWS):
+                keys, values = zip(*rows, strict=True)
+                yield group, batch_of(keys, values)
 
     def _read(self, versions: Sequence[DecidedVersion]) -> None:
         self.schemas = {}

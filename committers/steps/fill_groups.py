@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import FencedError, StoreUnavailableError
 from tidegate.sinks.records import CatalogEntry, Stamp
 from tidegate.sinks.rules.layout import payloads
+from tidegate.sinks.rules.reads import GroupedRows, windows
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 
@@ -24,8 +25,10 @@ CHUNK_BYTES = 4 * 1024 * 1024
 class Rows(Protocol):
     """The rows of one version: a store, or the state that the log gives."""
 
-    def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        """Yield the rows of one key group by key, as ``Store.scan_stored``."""
+    def scan_groups_stored(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the rows of several key groups, as ``Store.scan_groups_stored``."""
 
 
 def is_filled(coordinator: Coordinator, version: int, stands: int) -> bool:
@@ -58,21 +61,35 @@ def fill_groups(
 
     ``keep`` is called before each chunk. Repeatable: any source of the same rows gives the same chunks.
     """
-    for group in range(coordinator.folded.key_groups):
+    for group, tables in _rows_of(source, entry, range(coordinator.folded.key_groups), keep):
         if stopped():
             return False
-        _fill_group(coordinator.store, source, stamp, entry, group, keep)
+        _fill_group(coordinator.store, tables, stamp, group, keep)
         failpoints.hit("fill.after_group")
     return True
 
 
+def _rows_of(
+    source: Rows, entry: CatalogEntry, groups: Sequence[int], keep: Callable[[], None]
+) -> Iterator[tuple[int, Mapping[str, GroupedRows]]]:
+    """Yield each key group with the rows of all tables, which are to be taken; many are read at once."""
+    for step in windows(groups, len(entry.tables)):
+        keep()
+        tables = {
+            table: GroupedRows(source.scan_groups_stored(table, step, entry.version, at.start))
+            for table, at in sorted(entry.tables.items())
+        }
+        for group in step:
+            yield group, tables
+
+
 def _fill_group(
-    target: Store, source: Rows, stamp: Stamp, entry: CatalogEntry, group: int, keep: Callable[[], None]
+    target: Store, tables: Mapping[str, GroupedRows], stamp: Stamp, group: int, keep: Callable[[], None]
 ) -> None:
     counts: dict[str, int] = {}
     ordinal = 0
-    for table, at in sorted(entry.tables.items()):
-        for run in _runs(source, table, group, stamp, at.start):
+    for table, rows in tables.items():
+        for run in _runs(rows.take(group), table, group, stamp):
             keep()
             target.apply(stamp, Chunk(ordinal, [run]))
             counts[table] = counts.get(table, 0) + len(run.keys)
@@ -82,13 +99,13 @@ def _fill_group(
         target.seal(stamp, {group: counts})
 
 
-def _runs(source: Rows, table: str, group: int, stamp: Stamp, start: int) -> Iterator[Run]:
+def _runs(batches: Iterator[Any], table: str, group: int, stamp: Stamp) -> Iterator[Run]:
     """Yield the live rows of a table in a key group, in pieces that depend on the rows alone.
 
     They are copied as they are stored, with their expiry. Rows that have expired at the version are left out.
     """
     keys = values = pa.array([], pa.binary())
-    for batch in source.scan_stored(table, group, stamp.version, start):
+    for batch in batches:
         live = batch.filter(payloads(batch["value"], stamp.decided_at_us).is_valid())
         keys = pa.concat_arrays([keys, live["key"]])
         values = pa.concat_arrays([values, live["value"]])

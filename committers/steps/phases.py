@@ -6,9 +6,10 @@ import datetime
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tidegate.committers.states import State, Watch
+from tidegate.committers.steps.answers import Answers
 from tidegate.observe import events
 from tidegate.observe.events import Commit, Count, Gauge, Labels, PhaseTime
 from tidegate.wal.manifest import Manifest
@@ -40,12 +41,22 @@ WAITS_FOR = {
     "publish": "{store} to make the version visible",
 }
 
+NEEDS = {
+    "stage": ("log", "store"),
+    "manifest": ("log",),
+    "decide": ("log",),
+    "apply": ("log", "store"),
+    "publish": ("store",),
+}
+"""The parts that a phase sends requests to."""
+
 
 class Phases(Watch):
     """A watch of one barrier's ``Machine``s: seconds per state, by the state's name, in order.
 
     A state's time is the time until it was left: ``decided`` is the time until every key group was sealed.
-    ``names`` are the log's and the store's, for messages. Log records of the commit have its fields.
+    ``names`` are the log's and the store's, for messages. ``requests`` are small reads of both: the alarm
+    sends them to find the one that does not answer. Log records of the commit have its fields.
     """
 
     def __init__(
@@ -55,6 +66,7 @@ class Phases(Watch):
         origin: Origin | None = None,
         names: Mapping[str, str] | None = None,
         stuck_after_s: float | None = None,
+        requests: Mapping[str, Callable[[], object]] | None = None,
     ) -> None:
         self.at, self.version, self.stuck_after_s = at, version, stuck_after_s
         self.batch = origin.batch_id if isinstance(origin, BatchOrigin) else None
@@ -62,6 +74,8 @@ class Phases(Watch):
         self.retries = 0
         self.alarmed_at_s = 0.0
         self._names = {"log": "the log", "store": "the store", **(names or {})}
+        self._requests = requests or {}
+        self._answers: Answers | None = None
         self._trace: list[PhaseTime] = []
         self._state: State | None = None
         self._began_ns = self._since_ns = time.time_ns()
@@ -99,6 +113,7 @@ class Phases(Watch):
             events.level(Gauge.STUCK_S, Labels(self.at.namespace), 0)
         self.alarmed_at_s = 0.0
         self._phase_since, self._since_ns, self._reason = now, time.time_ns(), ""
+        self._answers = None
 
     def of_version(self, version: int) -> None:
         """Observe the version, which is known once it is decided."""
@@ -165,12 +180,16 @@ class Phases(Watch):
         events.level(Gauge.STUCK_S, at, took)
         if took < 2 * self.alarmed_at_s:
             return
+        if not self._reason and not self._asked(phase).known:
+            return  # looked at again EVERY_S later
         self.alarmed_at_s = took
         if self._phase_since != since:
             events.level(Gauge.STUCK_S, at, 0)  # the phase ended at this moment
             return
         events.count(Count.ALARMS, self.at, kind="stuck")
-        reason = self._reason or WAITS_FOR[phase].format(**self._names)
+        usual = WAITS_FOR[phase].format(**self._names)
+        reason = self._reason or self._asked(phase).missing or usual
+        self._answers = None
         fields = {name: getattr(self, name) for name in events.FIELDS}
         logger.warning(
             "ALARM: version %s of %s is stuck: %s has taken %.0f s (stuck_alarm_s is %g); it waits for %s",
@@ -182,6 +201,13 @@ class Phases(Watch):
             reason,
             extra=fields,
         )
+
+    def _asked(self, phase: str) -> Answers:
+        """Return the answers of the parts that the phase needs, asked once for an alarm."""
+        if self._answers is None:
+            needed = [part for part in NEEDS[phase] if part in self._requests]
+            self._answers = Answers([(self._names[part], self._requests[part]) for part in needed])
+        return self._answers
 
 
 class _Alarm:

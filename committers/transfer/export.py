@@ -104,7 +104,7 @@ def _make_empty(folder: Path) -> None:
 
 def _live(store: Store, held: VersionPin, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:
     """Yield the live rows of a table, as they are stored: record batches of ``ROWS``."""
-    for step in windows(key_groups):
+    for step in windows(range(key_groups)):
         held.keep()
         for group, batch in store.scan_groups_stored(table, step, entry.version, entry.tables[table].start):
             held.keep()

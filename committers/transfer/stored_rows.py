@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate.base.clock import Clock
@@ -28,10 +28,12 @@ class StoredRowsBarrier:
     rows: Callable[[], Iterator[Any]]
     clock: Clock
     starts: frozenset[str] = frozenset()
+    drops: frozenset[str] = frozenset()
     expiring: frozenset[str] = frozenset()
     source_offsets: str = ""
     parallelism: int = 1
     reads_state: bool = False
+    state_calls: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Stage all rows. They do not depend on the state, so the base version is unused."""

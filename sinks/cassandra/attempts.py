@@ -13,6 +13,7 @@ Rows that existed at the discard stay deleted. docs/decisions/0028 describes wha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tidegate.sinks.cassandra.namespace import CassandraNamespace
 from tidegate.sinks.cassandra.rows import Rows
@@ -27,6 +28,11 @@ DISCARD = "!"
 """The prefix of the attempt in the note of its discard."""
 
 
+def put_schema(space: CassandraNamespace, schema: TableSchema, timestamp_us: int) -> tuple[Any, ...]:
+    """Return the values of the statement that stores a schema."""
+    return space.made.space, schema.schema_id, encode(schema).decode(), timestamp_us
+
+
 class NotedAttempts:
     """The begins and discards of a space's versions."""
 
@@ -37,8 +43,10 @@ class NotedAttempts:
         """As ``Attempts.begin``. The schemas are sent together with the note."""
         space, session = self._space, self._space.session
         new = stamp.version > self._look(stamp, epoch)
-        kept = [(space.made.space, schema.schema_id, encode(schema).decode()) for schema in schemas]
-        writes = [(session.bind("put_schema", values, space.write_at), 1) for values in kept]
+        writes = [
+            (session.bind("put_schema", put_schema(space, schema, stamp.decided_at_us), space.write_at), 1)
+            for schema in schemas
+        ]
         if new:
             note = (NO_GROUP, stamp.attempt, 0, stamp.decided_at_us)
             writes += self._rows.requests_to_note(stamp, [note])

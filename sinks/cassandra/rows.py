@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -314,12 +314,14 @@ class Rows:
 
     # -- vacuum and drop -------------------------------------------------------------------------
 
-    def vacuum(self, horizon: int, starts: Mapping[str, int], at_us: int, *, dry_run: bool) -> int:
+    def vacuum(self, horizon: int, entry: CatalogEntry | None, *, dry_run: bool) -> int:
         """Delete rows that no reader at or above the horizon can reach; return their number."""
+        starts, at_us = (entry.starts, entry.decided_at_us) if entry else ({}, 0)
+        no_table = horizon if entry else 0  # no row of a table that the horizon lacks can be read
         gone = 0
         for table, group, key, versions in self.each_key():
             stored = {version: value for version, (value, _) in versions.items()}
-            old = collectable_versions(stored, horizon, starts.get(table, 0), at_us)
+            old = collectable_versions(stored, horizon, starts.get(table, no_table), at_us)
             gone += len(old)
             if old and not dry_run:
                 # One tombstone for all: a reader that is too late finds none of them, and is refused.

@@ -17,7 +17,7 @@ from tidegate.base.checks import Check
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.cassandra import leases, self_check
 from tidegate.sinks.cassandra.aliases import CassandraAliases
-from tidegate.sinks.cassandra.attempts import NotedAttempts
+from tidegate.sinks.cassandra.attempts import NotedAttempts, put_schema
 from tidegate.sinks.cassandra.checks import set_up
 from tidegate.sinks.cassandra.namespace import NEVER_AGAIN_US, CassandraNamespace, milliseconds
 from tidegate.sinks.cassandra.rows import Rows
@@ -36,6 +36,7 @@ from tidegate.sinks.records import (
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.leases import Lease, LeaseInfo, Limits, check_leasable
 from tidegate.sinks.rules.reads import check_fillable, decode, encode, lost
+from tidegate.sinks.rules.schemas import SchemaLooks, unnamed
 from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
@@ -57,7 +58,7 @@ class CassandraStore(Store):
         self._space = CassandraNamespace(url, namespace, options)
         self._rows = Rows(self._space)
         self._attempts = NotedAttempts(self._space, self._rows)
-        self._sweep = ExpirySweep()
+        self._sweep, self._looks = ExpirySweep(), SchemaLooks()
         self.where = self._space.where
 
     # -- identity ------------------------------------------------------------------------------
@@ -91,6 +92,9 @@ class CassandraStore(Store):
     def heartbeat(self, epoch: int) -> None:
         self._space.decide(("heartbeat", self._space.made.space, epoch))
 
+    def end_heartbeat(self, epoch: int) -> None:
+        self._space.decide(("end_heartbeat", self._space.made.space, epoch))
+
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         self._space.writing = True
         space, version = self._space.made.space, entry.version
@@ -104,9 +108,10 @@ class CassandraStore(Store):
     # -- writing a decided version ---------------------------------------------------------------
 
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
-        space = self._space.made.space
+        entry = self._entry(self.pointer().visible)
+        newer_us = entry.decided_at_us + 1 if entry else 1  # than the tombstone of a schema that was removed
         for schema in schemas:
-            self._space.write("put_schema", space, schema.schema_id, encode(schema).decode())
+            self._space.write("put_schema", *put_schema(self._space, schema, newer_us))
 
     def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
         return self._attempts.begin(stamp, schemas, epoch)
@@ -206,7 +211,8 @@ class CassandraStore(Store):
     ) -> bool:
         if not self._rows.retire(stamp, changes, stopped):
             return False
-        entry = self._entry(self.pointer().horizon)
+        # Its own entry names what it dropped. Another driver that removed it has retired the version.
+        entry = next(iter(self._entries(stamp.version, stamp.version)), None)
         for table, start in (entry.starts if entry else {}).items():
             if start == stamp.version:
                 if stopped():
@@ -214,6 +220,7 @@ class CassandraStore(Store):
                 self._rows.retire_replaced(stamp, table)
         self._rows.drop_notes(stamp.version - 1, stamp.decided_at_us)
         self._forget(stamp.version)
+        self._forget_schemas()
         return True
 
     def drop_expired(self, rows: int) -> int:
@@ -235,6 +242,17 @@ class CassandraStore(Store):
         end = min(version + 1, horizon)
         if end:
             self._space.decide(("same_horizon", horizon, space, horizon), ("forget_versions", space, end))
+
+    def _forget_schemas(self) -> None:
+        """Remove schemas that no version names. A version that has begun writes its own with a later time."""
+        pointer = self.pointer()
+        if not self._looks.is_due(pointer.horizon):
+            return
+        entries = self._entries(max(pointer.horizon, 1), pointer.visible)
+        stored = [schema_id for schema_id, _ in self._space.rows("schemas")]
+        for schema_id in unnamed(stored, pointer, entries):
+            self._space.write("drop_schema", entries[-1].decided_at_us, self._space.made.space, schema_id)
+        self._looks.ended(pointer)
 
     # -- filling a new store from another one ---------------------------------------------------------
 
@@ -281,24 +299,24 @@ class CassandraStore(Store):
 
     # -- vacuum and removal -----------------------------------------------------------------------------
 
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
         pointer = self.pointer()
         if pointer.filling_at:
             return Vacuumed()  # the version that is being written may not be taken for an old one
         horizon = pointer.horizon
         entry = self._entry(horizon)
-        starts, at_us = (entry.starts, entry.decided_at_us) if entry else ({}, 0)
-        rows = self._rows.vacuum(horizon, starts, at_us, dry_run=dry_run) if horizon else 0
+        rows = self._rows.vacuum(horizon, entry, dry_run=dry_run) if horizon else 0
         entries = len(self._space.rows("versions_below", horizon))
         ran_out = leases.ran_out(self._space)
         if not dry_run:
             for entry_version in [version for (version,) in self._space.rows("versions_below", horizon)]:
                 self._rows.drop_notes(entry_version, NEVER_AGAIN_US)
             self._forget(horizon)
+            self._forget_schemas()
             leases.announce(self._space, 0, Limits(), self._published_us)  # drops expired leases
         return Vacuumed(rows, 0, ran_out, entries)
 
-    def drop(self) -> bool:
+    def drop(self, *, thorough: bool = False) -> bool:
         begun = self._space.begin_drop()
         return self._space.finish_drop() or begun
 

@@ -57,6 +57,7 @@ from tidegate.sinks.rules.reads import (
     lost,
     nothing_here,
 )
+from tidegate.sinks.rules.schemas import SchemaLooks, unnamed
 from tidegate.sinks.rules.seals import incomplete, is_whole, miscounted
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
@@ -85,7 +86,7 @@ class MemoryStore(SupportsReadWithPointer):
         check_name("namespace", namespace)
         self.where = f"store {redact(f'memory://{name}')}, namespace {namespace}"
         self._place, self._clock = name, clock or Clock()
-        self._sweep = ExpirySweep()
+        self._sweep, self._looks = ExpirySweep(), SchemaLooks()
         self._known: Identity | None = None
         with _spaces_lock:
             self._found = _spaces.setdefault((name, namespace), MemoryNamespace())
@@ -136,6 +137,12 @@ class MemoryStore(SupportsReadWithPointer):
         with space.lock:
             if epoch == space.pointer.epoch:
                 space.heartbeat_us = self._clock.now_us()
+
+    def end_heartbeat(self, epoch: int) -> None:
+        space = self._space
+        with space.lock:
+            if epoch == space.pointer.epoch:
+                space.heartbeat_us = None
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         space = self._space
@@ -325,6 +332,7 @@ class MemoryStore(SupportsReadWithPointer):
             last = min(version, space.pointer.horizon - 1)  # later ones still name the tables they emptied
             for old in [old for old in space.catalog if old <= last]:
                 del space.catalog[old]
+            self._forget_schemas(space)
         return True
 
     def drop_expired(self, rows: int) -> int:
@@ -350,12 +358,20 @@ class MemoryStore(SupportsReadWithPointer):
         return self._sweep.run(rows, entry, space.identity.key_groups, check_page)
 
     def _retire_replaced_tables(self, space: MemoryNamespace, version: int) -> None:
-        """Drop the older rows of tables that ``version`` emptied, also of keys that it wrote again."""
+        """Drop the older rows of tables that ``version`` emptied or dropped, also of keys written again."""
         entry = space.catalog.get(version)
-        starts = {table for table, at in entry.tables.items() if at.start == version} if entry else set()
+        starts = {table for table, start in entry.starts.items() if start == version} if entry else set()
         for table, group in [at for at in space.rows if at[0] in starts]:
             self._raise_floor(space, group, version)
             drop_below(space.rows[table, group], version)
+
+    def _forget_schemas(self, space: MemoryNamespace) -> None:
+        pointer = space.pointer
+        if self._looks.is_due(pointer.horizon) and not space.attempts.above(pointer.visible):
+            kept = [entry for version, entry in sorted(space.catalog.items()) if version >= pointer.horizon]
+            for schema_id in unnamed(space.schemas, pointer, kept):
+                del space.schemas[schema_id]
+            self._looks.ended(pointer)
 
     @staticmethod
     def _raise_floor(space: MemoryNamespace, group: int, version: int) -> None:
@@ -438,7 +454,7 @@ class MemoryStore(SupportsReadWithPointer):
 
     # -- mending and ending -----------------------------------------------------------------------------
 
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
         space = self._space
         with space.lock:
             if space.pointer.filling_at:
@@ -446,12 +462,13 @@ class MemoryStore(SupportsReadWithPointer):
             now_us, horizon = self._clock.now_us(), space.pointer.horizon
             entry = space.catalog.get(horizon)
             starts = entry.starts if entry else {}
+            no_table = horizon if entry else 0  # no row of a table that the horizon lacks can be read
             at_us = entry.decided_at_us if entry else 0
             rows = [
                 (at, key, version)
                 for at, of_group in space.rows.items()
                 for key, versions in of_group.items()
-                for version in collectable_versions(versions, horizon, starts.get(at[0], 0), at_us)
+                for version in collectable_versions(versions, horizon, starts.get(at[0], no_table), at_us)
             ]
             notes = {at for at in {*space.applied, *space.sealed} if at[1] <= horizon}
             leases = [name for name, held in space.leases.items() if held.expires_us <= now_us]
@@ -470,9 +487,10 @@ class MemoryStore(SupportsReadWithPointer):
                     del space.leases[name]
                 for version in entries:
                     del space.catalog[version]
+                self._forget_schemas(space)
             return Vacuumed(len(rows), len(notes), len(leases), len(entries))
 
-    def drop(self) -> bool:
+    def drop(self, *, thorough: bool = False) -> bool:
         with self._found.lock:
             if self.identity() not in (None, self._known):
                 raise dropped(self.where)

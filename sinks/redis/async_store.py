@@ -8,7 +8,7 @@ tasks refresh the pointer meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any
 
 import redis
@@ -33,7 +33,6 @@ from tidegate.sinks.redis.reads import (
     BLOCK_S,
     KEYS_AT_ONCE,
     Known,
-    batches_of,
     catalog_in,
     catalog_range,
     following,
@@ -107,6 +106,9 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
 
     async def schemas(self) -> dict[str, TableSchema]:
         return schemas_in(self.where, await self._ask("schemas"))
+
+    async def schemas_of(self, ids: Collection[str]) -> dict[str, TableSchema]:
+        return schemas_in(self.where, await self._ask("schemas", *map(str.encode, ids))) if ids else {}
 
     async def lease(self, lease: Lease, ttl_s: float) -> None:
         check_lease(self.where, lease, ttl_s)
@@ -197,7 +199,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
                 with one_call():
                     replies = await self._asked_of_scan(calls, version)
                 continue
-            for batch in batches_of(step[1]):
+            for batch in step[1].batches():
                 await self._check_readable(version)
                 live = live_rows(batch, at_us, self.where, table)
                 if live.num_rows:

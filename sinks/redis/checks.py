@@ -323,6 +323,13 @@ def room(space: RedisNamespace, entries: Sequence[CatalogEntry]) -> Check:
     return Check("memory", outcome, f"{has}; {takes}: the next version {fits}", APPLIED)
 
 
+def used_shares(space: RedisNamespace) -> dict[str, float]:
+    """Return the used share of each primary's memory; empty where one bars INFO."""
+    servers = [_memory(address, fields(reply)) for address, (reply,) in ask_each(space, (b"INFO", b"memory"))]
+    shares = {memory.address: memory.used / memory.limit for memory in servers if memory is not None}
+    return shares if len(shares) == len(servers) else {}
+
+
 def _memory(address: str, info: dict[str, str]) -> Memory | None:
     used, limit = number_of(info, "used_memory"), number_of(info, "maxmemory")
     most = limit or number_of(info, "total_system_memory")

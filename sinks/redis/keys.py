@@ -16,7 +16,8 @@ SLOTS = 16_384
 def meta_key(namespace: str) -> bytes:
     """Return the key of the pointer, with identity and listed servers.
 
-    ``beside`` has the others of its slot: ``catalog, schemas, leases, versions``.
+    ``beside`` has the others of its slot: ``catalog, schemas, leases, versions, tables, locality,
+    dropped``.
     """
     return b"tg:{%b}:meta" % namespace.encode()
 
@@ -24,6 +25,11 @@ def meta_key(namespace: str) -> bytes:
 def beside(namespace: str, name: str) -> bytes:
     """Return a key beside the pointer."""
     return b"tg:{%b}:%b" % (namespace.encode(), name.encode())
+
+
+def dropped_key(namespace: str, uuid: bytes) -> bytes:
+    """Return the key of what was a dropped namespace's pointer, kept until all its keys are gone."""
+    return b"tg:{%b}:dropped:%b" % (namespace.encode(), uuid)
 
 
 @functools.lru_cache(maxsize=32_768)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -25,12 +24,11 @@ from tidegate.sinks.redis.client.origins import Origins, listing, process_in
 from tidegate.sinks.redis.client.replies import FLIGHT_CALLS, Call, Refused, RetryLater, plain
 from tidegate.sinks.redis.client.servers import Node, Servers, servers_of
 from tidegate.sinks.redis.client.settings import settings_of
-from tidegate.sinks.redis.keys import header_key, meta_key, owner_key, patterns
+from tidegate.sinks.redis.keys import header_key, meta_key
 from tidegate.sinks.redis.reads import (
     KEYS_AT_ONCE,
     AnotherServerError,
     Ask,
-    batches_of,
     following,
     head_of,
     identity_call,
@@ -42,6 +40,7 @@ from tidegate.sinks.redis.reads import (
     refusal,
     scan_steps,
 )
+from tidegate.sinks.redis.removal import drop_call, made_here, remove_dropped, remove_left
 from tidegate.sinks.rules.reads import (
     by_group,
     check_kept,
@@ -238,29 +237,33 @@ class RedisNamespace:
 
     def _make_headers(self, uuid: bytes, key_groups: int) -> None:
         calls = [Call(header_key(self.namespace, group), "make", (uuid,)) for group in range(key_groups)]
+        removed = remove_dropped(self.calls, self.namespace, uuid)
         if any(owner != uuid for owner in self.calls.run(calls)):
-            # A namespace that was dropped, but not completely.
-            if remove_groups(self.calls, self.namespace, uuid) is None:
-                raise dropped(self.where)
-            self.calls.run(calls)
+            # A namespace that was dropped, but not completely, and that left no record.
+            removed = remove_left(self.calls, self.namespace, uuid)
+            self.calls.run(calls if removed is not None else [])
+        if removed is None:
+            raise dropped(self.where)
 
-    def drop(self) -> bool:
+    def drop(self, *, thorough: bool = False) -> bool:
         """Remove everything, the identity first; return whether there was anything."""
-        existed, begun = False, made_here(self.calls, self.namespace)
+        begun = made_here(self.calls, self.namespace)
         known, identity = self._known, self.identity()
         made_since = identity is not None and identity.uuid.encode() != begun
         if made_since or (known is not None and begun not in (b"", known.uuid.encode())):
             raise dropped(self.where)
-        if identity is not None:
-            existed = bool(self.ask("drop"))
-        removed = remove_namespace(self.calls, self.namespace, begun)
+        if begun:
+            (reply,) = self.calls.run([drop_call(self.calls, self.namespace, begun)])
+            if isinstance(reply, Refused):
+                raise refusal(self.where, reply, opened=True)
+        removed = remove_left(self.calls, self.namespace, begun, thorough=thorough)
         if removed is None:
             raise dropped(self.where)
         self._known, self.visible, self.horizon, self.listed = None, 0, 0, frozenset()
         self._noted = None
         self._trusted = self.listed
         self.went_back += 1
-        return existed or removed > 0
+        return removed or begun != b""
 
     # -- the pointer ---
 
@@ -403,7 +406,7 @@ class RedisReads(SupportsReadWithPointer):
                 replies = self._read(version, self._step, step, head, began)
                 continue
             group, rows = step
-            for batch in batches_of(rows):
+            for batch in rows.batches():
                 self._check_readable(version)
                 yield group, batch
 
@@ -442,59 +445,3 @@ class RedisReads(SupportsReadWithPointer):
             check_visible(self.where, version, self._space.pointer().visible)
         if version < self._space.horizon:
             check_kept(self.where, version, self._space.horizon)
-
-
-# -- removal of a namespace's keys from Redis, sparing a namespace made under its name since ---------------
-
-REMOVED_AT_ONCE = 1_000
-
-
-def made_here(calls: Calls, namespace: str) -> bytes:
-    """Return the uuid of the namespace that exists here or is being created; empty: none."""
-    return _fields(calls, [meta_key(namespace)], b"uuid")[0]
-
-
-def remove_namespace(calls: Calls, namespace: str, uuid: bytes) -> int | None:
-    """Remove every key, its key groups' too; return their number, or None as ``remove_groups``."""
-    own, _ = patterns(namespace)
-    of_pointer = _remove(calls, namespace, own, b"uuid", uuid)
-    of_groups = None if of_pointer is None else remove_groups(calls, namespace, uuid)
-    return None if of_pointer is None or of_groups is None else of_pointer + of_groups
-
-
-def remove_groups(calls: Calls, namespace: str, uuid: bytes) -> int | None:
-    """Remove every key of its key groups, of any type; return their number.
-
-    None: a namespace of another uuid was created under the name meanwhile, and nothing of it was
-    removed. Repeatable.
-    """
-    _, of_groups = patterns(namespace)
-    return _remove(calls, namespace, of_groups, b"u", uuid)
-
-
-def _remove(calls: Calls, namespace: str, pattern: str, field: bytes, uuid: bytes) -> int | None:
-    """Remove the keys of a pattern whose owner still shows the uuid.
-
-    A namespace writes its uuid into the pointer first, and into each header before its rows. So
-    while the pointer shows no other uuid, no header does. Where a header changes after that, its
-    keys stay.
-    """
-    owned = defaultdict[bytes, list[bytes]](list)
-    for key in calls.each_primary_scan(pattern):
-        owned[owner_key(key)].append(key)
-    owners = _fields(calls, list(owned), field)
-    if made_here(calls, namespace) not in (b"", uuid):
-        return None
-    removals = []
-    for (owner, keys), owner_uuid in zip(owned.items(), owners, strict=True):
-        keys.sort(key=owner.__eq__)  # the owner is removed last: until then it proves the ownership
-        parts = [keys[start : start + REMOVED_AT_ONCE] for start in range(0, len(keys), REMOVED_AT_ONCE)]
-        removals += [Call(owner, "remove", (field, owner_uuid, *part)) for part in parts]
-    if not all(calls.run(removals)):
-        return None
-    return sum(map(len, owned.values()))
-
-
-def _fields(calls: Calls, keys: Sequence[bytes], field: bytes) -> list[bytes]:
-    """Return this field of each key; empty where it is missing."""
-    return [content or b"" for content in calls.run([plain(key, b"HGET", key, field) for key in keys])]

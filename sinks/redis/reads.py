@@ -25,13 +25,13 @@ from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import beside, header_key, meta_key
 from tidegate.sinks.rules.attempts import other_attempt
 from tidegate.sinks.rules.leases import Lease, too_many_leases
-from tidegate.sinks.rules.reads import GROUPS_AT_ONCE, batch_of, decode, dropped, lost, nothing_here
+from tidegate.sinks.rules.reads import GROUPS_AT_ONCE, decode, dropped, lost, nothing_here
+from tidegate.sinks.sorted_rows import SortedRows
 from tidegate.wal.record import TableSchema
 
 KEYS_AT_ONCE = 1_000
 NEWEST = 2**52
 PAGE_ROWS = 1_000
-SCAN_BATCH_ROWS = 1_000
 SCAN_TRIES = 20
 FEW_ROWS, FEW_BYTES = 32, 64 * 1024
 """A key group with at most these rows and bytes is scanned by one call."""
@@ -115,7 +115,7 @@ class Ask(NamedTuple):
 
 
 class _GroupScan:
-    """The scan of one key group: the next call, and the stored values by key that were read.
+    """The scan of one key group: the next call, and the rows that were read.
 
     It starts from scratch when the key group's server changes: a cursor means nothing to another server, and
     one that was promoted may again have rows in a layer that were already in the base.
@@ -123,10 +123,11 @@ class _GroupScan:
 
     def __init__(self, where: str, group: int) -> None:
         self.group, self.rows_expected, self._where, self._tries = group, 0, where, 0
+        self.rows = SortedRows(where)
         self._begin()
 
     def _begin(self) -> None:
-        self.rows: dict[bytes, bytes] = {}
+        self.rows.close()
         self._server: bytes | None = None
         self._layers: list[bytes] = []
         self._cursor = b"0"
@@ -155,23 +156,19 @@ class _GroupScan:
             self._begin()
         elif self._server is None:
             self._server, self.rows_expected, self._layers, page = reply
-            self._add(page)
+            self.rows.add(page)
         else:
             self._cursor, page = reply
-            self._add(page)
+            self.rows.add(page)
             if self._cursor == b"0":
                 del self._layers[0]
 
-    def _add(self, page: list[bytes]) -> None:
-        for key, value in zip(page[::2], page[1::2], strict=True):
-            self.rows.setdefault(key, value)
 
-
-ScanSteps = Generator[list[Ask] | tuple[int, dict[bytes, bytes]], Any, None]
+ScanSteps = Generator[list[Ask] | tuple[int, SortedRows], Any, None]
 
 
 def scan_steps(where: str, groups: Sequence[int]) -> ScanSteps:
-    """Scan key groups: yield each with its stored values by key, in order.
+    """Scan key groups: yield each with its rows, in order. The rows are valid until the next step.
 
     In between it yields lists of calls, and is sent their replies, None where another server answered. The
     calls of ``GROUPS_AT_ONCE`` key groups travel together, and key groups with few rows need one call each.
@@ -179,14 +176,11 @@ def scan_steps(where: str, groups: Sequence[int]) -> ScanSteps:
     """
     for first in range(0, len(groups), GROUPS_AT_ONCE):
         scans = [_GroupScan(where, group) for group in groups[first : first + GROUPS_AT_ONCE]]
-        yield from _step(scans)
-        waiting: list[_GroupScan] = []
-        for scan in scans:
-            if sum(each.rows_expected for each in waiting) + scan.rows_expected > ROWS_AT_ONCE:
-                yield from _finish(waiting)
-                waiting = []
-            waiting.append(scan)
-        yield from _finish(waiting)
+        try:
+            yield from _read_all(scans)
+        finally:
+            for scan in scans:
+                scan.rows.close()
 
 
 def following(steps: ScanSteps, replies: list[Any] | None) -> Any:
@@ -195,6 +189,17 @@ def following(steps: ScanSteps, replies: list[Any] | None) -> Any:
         return steps.send(replies)
     except StopIteration:
         return None
+
+
+def _read_all(scans: list[_GroupScan]) -> ScanSteps:
+    yield from _step(scans)
+    waiting: list[_GroupScan] = []
+    for scan in scans:
+        if sum(each.rows_expected for each in waiting) + scan.rows_expected > ROWS_AT_ONCE:
+            yield from _finish(waiting)
+            waiting = []
+        waiting.append(scan)
+    yield from _finish(waiting)
 
 
 def _step(scans: list[_GroupScan]) -> ScanSteps:
@@ -210,14 +215,7 @@ def _finish(scans: list[_GroupScan]) -> ScanSteps:
         yield from _step(left)
     for scan in scans:
         yield scan.group, scan.rows
-
-
-def batches_of(rows: dict[bytes, bytes]) -> Iterator[Any]:
-    """Yield stored values by key, as record batches."""
-    keys = sorted(rows)
-    for start in range(0, len(keys), SCAN_BATCH_ROWS):
-        page = keys[start : start + SCAN_BATCH_ROWS]
-        yield batch_of(page, [rows[key] for key in page])
+        scan.rows.close()
 
 
 # -- replies --------------------------------------------------------------------------------------
@@ -299,8 +297,8 @@ def catalog_in(where: str, contents: list[bytes]) -> list[CatalogEntry]:
 
 
 def starts_of(entry: CatalogEntry | None) -> dict[str, int]:
-    """Return, by table, the version at which it was last emptied."""
-    return {} if entry is None else {table: at.start for table, at in entry.tables.items()}
+    """Return, by table, the version at which it was last emptied, or that dropped it."""
+    return {} if entry is None else entry.starts
 
 
 def schemas_in(where: str, pairs: list[bytes]) -> dict[str, TableSchema]:

@@ -101,7 +101,7 @@ class Header(NamedTuple):
     ``sealed``: version and attempt of the newest version that was sealed, (0, b"") without a note
     of it. ``marked``: its losses are being restored. ``since``: versions from this one on may be
     missing, 0: all of the key group. ``lost_layers`` and ``lost_bases``: entries that were listed
-    and are gone.
+    and are gone. ``built``: table and token of bases that repairs write.
     """
 
     marked: bool
@@ -115,6 +115,7 @@ class Header(NamedTuple):
     lost_layers: Mapping[str, list[int]] = NOTHING
     lost_bases: Mapping[str, int] = NOTHING
     sealed: tuple[int, bytes] = (0, b"")
+    built: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def newest(self) -> int:
@@ -148,7 +149,7 @@ def headers_of(space: RedisNamespace) -> Iterator[tuple[int, Header | CorruptErr
 
 def _header(reply: list[bytes]) -> Header:
     fields = dict(zip(reply[::2], reply[1::2], strict=True))
-    by_kind: dict[bytes, dict[str, bytes]] = {kind: {} for kind in (b"l", b"b", b"lost", b"lost_base")}
+    by_kind: dict[bytes, dict[str, bytes]] = {kind: {} for kind in (b"l", b"b", b"lost", b"lost_base", b"r")}
     for name, value in fields.items():
         kind, _, table = name.partition(b":")
         if kind in by_kind and table:
@@ -164,6 +165,18 @@ def _header(reply: list[bytes]) -> Header:
     since = int(fields[b"lost"]) if b"lost" in fields else None
     version, _, attempt = fields.get(b"sealed", b"0  ").split(b" ", 2)
     marked, server = b"!" in fields[b"u"], fields.get(b"s", b"")
+    written = [place.partition(":") for place in by_kind[b"r"]]
     return Header(
-        marked, server, floor, whole, filling, layers, bases, since, lost, lost_bases, (int(version), attempt)
+        marked,
+        server,
+        floor,
+        whole,
+        filling,
+        layers,
+        bases,
+        since,
+        lost,
+        lost_bases,
+        (int(version), attempt),
+        tuple((table, token.encode()) for table, _, token in written),
     )

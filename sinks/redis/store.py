@@ -34,7 +34,6 @@ from tidegate.sinks.records import (
     Vacuumed,
     never,
 )
-from tidegate.sinks.redis import attempts
 from tidegate.sinks.redis import checks as redis_checks
 from tidegate.sinks.redis import checks as redis_room
 from tidegate.sinks.redis.aliases import RedisAliases
@@ -52,16 +51,19 @@ from tidegate.sinks.redis.reads import (
     starts_of,
 )
 from tidegate.sinks.redis.seals import Seals
+from tidegate.sinks.redis.upkeep import attempts
 from tidegate.sinks.redis.upkeep import merge as upkeep
 from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
 from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
 from tidegate.sinks.redis.upkeep.self_check import row_counts, self_check
+from tidegate.sinks.redis.upkeep.sweep import UNSEARCHED, sweep
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.rules.leases import Lease, LeaseInfo
 from tidegate.sinks.rules.reads import (
     check_fillable,
 )
+from tidegate.sinks.rules.schemas import SchemaLooks, unnamed
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
@@ -80,13 +82,15 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
     keep_versions_default = 2
     layers_default = 14
     """A read searches the layers one by one, so there are few."""
+    unsearched = UNSEARCHED
 
     def __init__(self, url: str, namespace: str, **options: Any) -> None:
         super().__init__(RedisNamespace(url, namespace, options))
         self._fill = Fill(self._space)
-        self._sweep = ExpirySweep()
+        self._sweep, self._looks = ExpirySweep(), SchemaLooks()
         self._seals = Seals(self._space)
         self._comparing = threading.local()
+        self._noted: frozenset[tuple[bytes, str]] = frozenset()
         self._leases = Leases(self._space)
 
     # -- identity ------------------------------------------------------------------------------
@@ -110,6 +114,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
 
     def heartbeat(self, epoch: int) -> None:
         self._space.ask("heartbeat", number(epoch))
+
+    def end_heartbeat(self, epoch: int) -> None:
+        self._space.ask("heartbeat", number(epoch), b"end")
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         if entry.version == 1:
@@ -153,11 +160,19 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
 
     def _rows(self, stamp: Stamp, chunks: Iterable[Chunk]) -> list[Call]:
         uuid, calls = self._space.uuid, []
+        chunks = list(chunks)
+        self._note_tables({(uuid, run.table) for chunk in chunks for run in chunk.runs})
         under = b"%b:%b" % (uuid, stamp.attempt.encode()) if stamp.attempt else uuid
         for rows in rows_of([run for chunk in chunks for run in chunk.runs]):
             key = changes_key(self._space.namespace, rows.run.group, rows.run.table, stamp.version, under)
             calls.append(Call(key, "", (hset(key, rows),)))
         return calls
+
+    def _note_tables(self, tables: set[tuple[bytes, str]]) -> None:
+        """Note the tables, before their first rows from here, so that a removal finds these rows."""
+        if new := tables - self._noted:
+            self._space.ask("note_tables", *(table.encode() for _, table in sorted(new)))
+            self._noted |= new
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -166,6 +181,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
 
     def schemas(self) -> dict[str, TableSchema]:
         return schemas_in(self.where, self._space.ask("schemas"))
+
+    def schemas_of(self, ids: Collection[str]) -> dict[str, TableSchema]:
+        return schemas_in(self.where, self._space.ask("schemas", *map(str.encode, ids))) if ids else {}
 
     # -- leases and retirement -----------------------------------------------------------------------
 
@@ -204,13 +222,23 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         touched = {(group, table) for group, tables in counts.items() for table in tables}
         # A table that this version emptied is dropped everywhere, whichever key groups have rows again.
         emptied = [table for table, start in starts.items() if start == version]
-        touched |= {(group, table) for table in emptied for group in range(self._space.made.key_groups)}
+        touched |= upkeep.listing(self._space, emptied)
         of = {at: starts.get(at[1], 0) for at in sorted(touched)}
         rows = max((rows for tables in counts.values() for rows in tables.values()), default=0)
         _, done = upkeep.merge(self._space, of, upto, stopped, rows=rows)
         if done:
             self._space.ask("forget", number(version))
+            self._forget_schemas(pointer.horizon)
         return done
+
+    def _forget_schemas(self, horizon: int) -> None:
+        if not self._looks.is_due(horizon) or len(self._space.ask("begun")) > 1:
+            return
+        pointer = self.pointer()
+        entries = self.catalog(pointer.horizon, pointer.visible)
+        gone = unnamed(self.schemas(), pointer, entries)
+        if self._space.ask("forget_schemas", number(pointer.visible), *map(str.encode, gone)):
+            self._looks.ended(pointer)
 
     def drop_expired(self, rows: int) -> int:
         entry = self._entry(self.pointer().horizon)
@@ -323,9 +351,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
 
     def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
         check_fillable(self.where, entry.version)
-        version = self._fill.begin(entry.version, epoch)
+        version = self._fill.begin(entry.version, entry.attempt, epoch)
         if version:
-            upkeep.sweep(self._space, dry_run=False)  # unsealed changes of older fills
+            sweep(self._space, dry_run=False)  # unsealed changes of older fills
         return version
 
     def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
@@ -345,6 +373,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
     def size(self) -> int:
         return upkeep.size(self._space)
 
+    def used_shares(self) -> dict[str, float]:
+        return redis_room.used_shares(self._space)
+
     def self_check(self) -> Iterator[Finding]:
         return self_check(self._space)
 
@@ -353,7 +384,7 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
 
     # -- vacuum and removal -----------------------------------------------------------------------------
 
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
         pointer, entry = self._at_horizon()
         if pointer.filling_at:
             return Vacuumed()  # the floors must stay below the version that is being written
@@ -362,15 +393,16 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         if entry is not None:
             starts, at_us = starts_of(entry), entry.decided_at_us
             rows = upkeep.merge_all(self._space, starts, horizon, at_us, dry_run=dry_run)
-        rows += upkeep.sweep(self._space, dry_run=dry_run)
+        rows += sweep(self._space, dry_run=dry_run, thorough=thorough)
         entries, leases = int(self._space.ask("leftovers")), self._leases.unheld()
         if not dry_run:
             self._space.ask("forget", number(horizon))
+            self._forget_schemas(horizon)
             self._leases.drop_unheld()
         return Vacuumed(rows, 0, leases, entries)
 
-    def drop(self) -> bool:
-        return self._space.drop()
+    def drop(self, *, thorough: bool = False) -> bool:
+        return self._space.drop(thorough=thorough)
 
     def close(self) -> None:
         self._space.servers.close()

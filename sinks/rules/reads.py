@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -30,6 +31,8 @@ BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())]
 
 GROUPS_AT_ONCE = 64
 """The number of key groups that one step of a scan reads, in a store that reads several at once."""
+TABLES_AT_ONCE = 8
+"""Up to this number of tables are read side by side by full steps."""
 
 Kind = TypeVar("Kind")
 encode = msgspec.json.Encoder(order="deterministic").encode
@@ -43,14 +46,41 @@ def decode(where: str, content: bytes | str, kind: type[Kind]) -> Kind:
         raise CorruptError(f"{where}: a {kind.__name__} cannot be read: {error}") from error
 
 
-def windows(key_groups: int) -> Iterator[range]:
-    """Yield all key groups, ``GROUPS_AT_ONCE`` at a time.
+def windows(groups: Sequence[int], tables: int = 1) -> Iterator[Sequence[int]]:
+    """Yield key groups, ``GROUPS_AT_ONCE`` at a time, or fewer if many ``tables`` are read side by side.
 
-    >>> list(windows(100))
+    >>> list(windows(range(100)))
     [range(0, 64), range(64, 100)]
+    >>> next(windows(range(100), tables=32))
+    range(0, 16)
     """
-    for first in range(0, key_groups, GROUPS_AT_ONCE):
-        yield range(first, min(first + GROUPS_AT_ONCE, key_groups))
+    at_once = max(GROUPS_AT_ONCE * TABLES_AT_ONCE // max(tables, TABLES_AT_ONCE), 1)
+    for first in range(0, len(groups), at_once):
+        yield groups[first : first + at_once]
+
+
+NO_GROUP = sys.maxsize
+"""More than any key group: the end."""
+
+
+class GroupedRows:
+    """The rows of several key groups, in order: ``group`` is the next one, ``NO_GROUP`` at the end."""
+
+    def __init__(self, pages: Iterator[tuple[int, Any]]) -> None:
+        self._pages = pages
+        self.group = NO_GROUP
+        self._batch: Any = None
+        self._advance()
+
+    def _advance(self) -> None:
+        self.group, self._batch = next(self._pages, (NO_GROUP, None))
+
+    def take(self, group: int) -> Iterator[Any]:
+        """Yield the batches of this key group, if it is the next one; all are to be taken."""
+        while self.group == group:
+            batch = self._batch
+            self._advance()
+            yield batch
 
 
 # -- refusals -------------------------------------------------------------------------------------

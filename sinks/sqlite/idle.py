@@ -1,7 +1,8 @@
 """The connections to SQLite files that no thread uses, and the number that threads use at one time.
 
 A connection has two descriptors and a page cache. So a file keeps ``IDLE_MAX`` of them, and a process
-``idle_in_process``: the files of the least recent use are closed first.
+``idle_in_process``: the files of the least recent use are closed first. While a thread uses a file of the
+namespace, each keeps up to ``LENT_MAX``: threads would open again what others have just closed.
 
 No lock is held here when another thread forks: a deque's append and pop need none, and a child makes
 its own semaphores.
@@ -21,7 +22,7 @@ import weakref
 from collections.abc import Iterator
 
 IDLE_MAX = 2
-"""Idle connections to one file that an instance keeps."""
+"""Idle connections to one file that an instance keeps when no thread uses any of its files."""
 LENT_MAX = 8
 """Connections to one file that an instance uses at one time. SQLite keeps the descriptor of a closed
 connection until the process has no other connection to the file.
@@ -44,12 +45,28 @@ def idle_in_process() -> int:
     return IDLE_IN_PROCESS_MAX if unlimited else min(IDLE_IN_PROCESS_MAX, allowed // (2 * DESCRIPTORS))
 
 
+class _File:
+    """The idle connections of one file, and the permits to use others."""
+
+    def __init__(self) -> None:
+        self.idle: collections.deque[sqlite3.Connection] = collections.deque()
+        self.free = threading.Semaphore(LENT_MAX)
+
+    def close_above(self, count: int) -> None:
+        """Close the idle connections above this number; other threads may take or close some meanwhile."""
+        with contextlib.suppress(IndexError):
+            while len(self.idle) > count:
+                self.idle.pop().close()
+
+
 class Connections:
     """The connections of one namespace's files, by file."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, collections.deque[sqlite3.Connection]] = {}
-        self._free: dict[str, threading.Semaphore] = {}
+        self._files: dict[str, _File] = {}
+        self._users: collections.deque[None] = collections.deque()
+        """An entry for each thread that uses a file or waits for one."""
+        self._has_surplus = False
         self._last_use = next(_numbers)
         _instances[self._last_use] = self
 
@@ -61,41 +78,50 @@ class Connections:
     @property
     def idle(self) -> int:
         """The number of connections that no thread uses."""
-        return sum(map(len, list(self._idle.values())))
+        return sum(len(file.idle) for file in list(self._files.values()))
 
     @contextlib.contextmanager
     def permit(self, name: str) -> Iterator[None]:
-        """Wait while threads use ``LENT_MAX`` connections to the file, ``LENT_WAIT_S`` at most."""
-        free = self._free.setdefault(name, threading.Semaphore(LENT_MAX))
-        permitted = free.acquire(timeout=LENT_WAIT_S)
+        """Wait while threads use ``LENT_MAX`` connections to the file, ``LENT_WAIT_S`` at most.
+
+        The last thread that leaves the namespace closes all idle connections but ``IDLE_MAX`` a file.
+        """
+        file, users = self._file(name), self._users
+        users.append(None)
         try:
-            yield
+            permitted = file.free.acquire(timeout=LENT_WAIT_S)
+            try:
+                yield
+            finally:
+                if permitted:
+                    file.free.release()
         finally:
-            if permitted:
-                free.release()
+            users.pop()
+            if self._has_surplus and not users:
+                self._has_surplus = False  # before the closing: a thread that enters meanwhile sets it again
+                self._close_above(IDLE_MAX)
 
     def take(self, name: str) -> sqlite3.Connection | None:
         """Return an idle connection to the file, which is the caller's from now on."""
         self._last_use = next(_numbers)
         try:
-            return self._idle.setdefault(name, collections.deque()).pop()
+            return self._file(name).idle.pop()
         except IndexError:
             return None
 
     def give_back(self, name: str, connection: sqlite3.Connection) -> None:
         """Keep the connection for the next thread, or close it."""
-        idle = self._idle.setdefault(name, collections.deque())
-        if len(idle) < IDLE_MAX:
+        idle = self._file(name).idle
+        if len(idle) < LENT_MAX:
             idle.append(connection)
+            if len(idle) > IDLE_MAX:
+                self._has_surplus = True
         else:
             connection.close()
 
     def close(self) -> None:
         """Close the idle connections."""
-        for idle in list(self._idle.values()):
-            with contextlib.suppress(IndexError):
-                while True:
-                    idle.pop().close()
+        self._close_above(0)
 
     def leave_to_parent(self) -> None:
         """Abandon the parent's connections in a child process, without ever freeing them.
@@ -103,10 +129,18 @@ class Connections:
         SQLite forbids their use here; closing one, by hand or by garbage collection, could empty
         and remove the ``-wal`` file under the parent.
         """
-        for connections in self._idle.values():
-            for connection in connections:
+        for file in self._files.values():
+            for connection in file.idle:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-        self._idle, self._free = {}, {}
+        self._files, self._users = {}, collections.deque()
+
+    def _close_above(self, count: int) -> None:
+        for file in list(self._files.values()):
+            file.close_above(count)
+
+    def _file(self, name: str) -> _File:
+        file = self._files.get(name)
+        return self._files.setdefault(name, _File()) if file is None else file
 
 
 def _all_instances() -> list[Connections]:

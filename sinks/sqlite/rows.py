@@ -51,6 +51,7 @@ REPLACED = """SELECT key, version FROM {table} WHERE kg = ? AND key >= ? AND ver
 # The newest row of each key up to the version, with enough of its value to determine whether it is live.
 HEADS = """SELECT key, MAX(version), substr(value, 1, {head}) FROM {table}
     WHERE kg = ? AND key >= ? AND version <= ? GROUP BY key ORDER BY key LIMIT ?"""
+ANY_ROW = "SELECT 1 FROM {table} LIMIT 1"
 DROP_UNTIL = "DELETE FROM {table} WHERE kg = ? AND key = ? AND version <= ?"
 COUNT_ROWS = "SELECT kg, COUNT(*) FROM {table} WHERE version = ? GROUP BY kg"
 
@@ -90,7 +91,7 @@ class Shards:
         self._files = files
         self._identity = identity
         self.count = min(SHARDS_MAX, identity.key_groups)
-        self._tables: set[tuple[int, str]] = set()  # known to exist; they are never dropped
+        self._tables: dict[int, tuple[int, set[str]]] = {}  # by shard: known to exist at a schema's version
         files.uuid = identity.uuid
         for shard in range(self.count):
             files.expected[self._name(shard)] = (identity.uuid, shard, self.count)
@@ -129,7 +130,7 @@ class Shards:
             sorted(runs, key=lambda run: run.table), lambda run: run.table
         ):
             name = sql_name(table)
-            if (shard, name) not in self._tables:
+            if not self._has_table(connection, shard, name):
                 connection.execute(TABLE.format(name=name))
             rows = itertools.chain.from_iterable(
                 zip(
@@ -297,6 +298,17 @@ class Shards:
                     first = old[-1][0] if len(old) == RETIRE_ROWS else None
         return True
 
+    def drop_if_empty(self, table: str) -> None:
+        """Drop the SQL tables of a dropped table, where no later version has written rows."""
+        name = sql_name(table)
+        for shard in range(self.count):
+            with self._files.writing(self._name(shard), durable=False) as connection:
+                if (
+                    has_table(connection, name)
+                    and not connection.execute(ANY_ROW.format(table=name)).fetchone()
+                ):
+                    connection.execute(f"DROP TABLE {name}")
+
     def drop_expired(
         self, table: str, group: int, first: bytes, rows: int, version: int, at_us: int
     ) -> SweepPage:
@@ -383,9 +395,14 @@ class Shards:
         return sorted(by_shard.items())
 
     def _has_table(self, connection: sqlite3.Connection, shard: int, name: str) -> bool:
-        if (shard, name) not in self._tables and has_table(connection, name):
-            self._tables.add((shard, name))
-        return (shard, name) in self._tables
+        (schema,) = connection.execute("PRAGMA schema_version").fetchone()
+        known_at, known = self._tables.get(shard, (None, set[str]()))
+        if known_at != schema:  # a table was added or dropped since
+            known = set()
+            self._tables[shard] = schema, known
+        if name not in known and has_table(connection, name):
+            known.add(name)
+        return name in known
 
 
 def _at_most(runs: Iterable[Run], rows_max: int) -> Iterator[list[Run]]:

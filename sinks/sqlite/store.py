@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.base.clock import Clock
+from tidegate.base.files import used_share
 from tidegate.base.names import check_name, escape
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group
@@ -50,8 +51,10 @@ from tidegate.sinks.rules.reads import (
     encode,
     nothing_here,
 )
+from tidegate.sinks.rules.schemas import SchemaLooks
 from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.sqlite import attempts, checks, fill, newest
+from tidegate.sinks.sqlite import schemas as kept_schemas
 from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.drop import drop_folder
 from tidegate.sinks.sqlite.files import META, META_FILE, Files, creation_lock, has_table, make_folder
@@ -95,7 +98,7 @@ class SqliteStore(Store):
         self._files = Files(Path(path) / escape(namespace), self.where, timeout_s)
         self._opened: Shards | None = None
         self._visible_seen = 0
-        self._sweep = ExpirySweep()
+        self._sweep, self._looks = ExpirySweep(), SchemaLooks()
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -191,9 +194,15 @@ class SqliteStore(Store):
         return int(row[0])
 
     def heartbeat(self, epoch: int) -> None:
+        self._put_heartbeat(self._clock.now_us(), epoch)
+
+    def end_heartbeat(self, epoch: int) -> None:
+        self._put_heartbeat(None, epoch)
+
+    def _put_heartbeat(self, now_us: int | None, epoch: int) -> None:
         _ = self._shards
         with self._files.writing(META_FILE, durable=False) as meta:  # a lost one is followed by the next
-            meta.execute("UPDATE pointer SET heartbeat_us = ? WHERE epoch = ?", (self._clock.now_us(), epoch))
+            meta.execute("UPDATE pointer SET heartbeat_us = ? WHERE epoch = ?", (now_us, epoch))
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         _ = self._shards
@@ -225,17 +234,12 @@ class SqliteStore(Store):
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
         _ = self._shards
         with self._files.writing(META_FILE, durable=True) as meta:
-            self._keep_schemas(meta, schemas)
-
-    @staticmethod
-    def _keep_schemas(meta: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
-        rows = [(schema.schema_id, encode(schema).decode()) for schema in schemas]
-        meta.executemany("INSERT OR REPLACE INTO schemas VALUES (?, ?)", rows)
+            kept_schemas.put(meta, schemas)
 
     def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
         _ = self._shards
         with self._files.writing(META_FILE, durable=True) as meta:
-            self._keep_schemas(meta, schemas)
+            kept_schemas.put(meta, schemas)
             return attempts.begin(meta, self.where, stamp, epoch)
 
     def begun(self) -> list[Stamp]:
@@ -378,15 +382,19 @@ class SqliteStore(Store):
         with self._files.connection(META_FILE) as meta:
             row = meta.execute("SELECT entry FROM catalog WHERE version = ?", (version,)).fetchone()
         if row is not None:
-            for table, at in sorted(self._decode(row[0], CatalogEntry).tables.items()):
-                if at.start == version and not self._shards.retire_replaced(version, table, stopped):
+            entry = self._decode(row[0], CatalogEntry)
+            for table, start in sorted(entry.starts.items()):
+                if start == version and not self._shards.retire_replaced(version, table, stopped):
                     return False
+            for table in entry.dropped or ():
+                self._shards.drop_if_empty(table)
         with self._files.writing(META_FILE, durable=False) as meta:
             # Later entries still record which tables they emptied.
             meta.execute(
                 "DELETE FROM catalog WHERE version <= ? AND version < (SELECT horizon FROM pointer)",
                 (version,),
             )
+            kept_schemas.forget(meta, self.where, self._looks)
         return True
 
     def drop_expired(self, rows: int) -> int:
@@ -431,6 +439,9 @@ class SqliteStore(Store):
         _ = self._shards
         return self._files.size()
 
+    def used_shares(self) -> dict[str, float]:
+        return {self.where: used_share(self._files.folder)}
+
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
         values: list[bytes | None] = [None] * len(keys)
         shards = self._shards
@@ -458,15 +469,14 @@ class SqliteStore(Store):
 
     # -- vacuum and removal -----------------------------------------------------------------------------
 
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
         shards, pointer = self._shards, self.pointer()
         if pointer.filling_at:
             return Vacuumed()  # the floors must stay below the version that is being written
         horizon, entry = pointer.horizon, self._horizon_entry()
-        starts, at_us = (entry.starts, entry.decided_at_us) if entry else ({}, 0)
         rows = notes = 0
         for name, groups in shards.files() if horizon else ():
-            gone_here = Vacuum(self._files, name, groups, horizon, at_us, dry_run=dry_run).run(starts)
+            gone_here = Vacuum(self._files, name, groups, horizon, entry, dry_run=dry_run).run()
             rows, notes = rows + gone_here.rows, notes + gone_here.notes
         # Only now: until here a retirement that restarts would still read which tables were emptied.
         gone = []
@@ -481,9 +491,12 @@ class SqliteStore(Store):
                 with self._files.writing(META_FILE, durable=False) as meta:
                     meta.execute(f"DELETE FROM {table} WHERE {condition}", (value,))
             gone.append(count)
+        if not dry_run:
+            with self._files.writing(META_FILE, durable=False) as meta:
+                kept_schemas.forget(meta, self.where, self._looks)
         return Vacuumed(rows, notes, *gone)
 
-    def drop(self) -> bool:
+    def drop(self, *, thorough: bool = False) -> bool:
         self._files.close()
         files = self._files
         existed = drop_folder(files.folder, self.where, self._timeout_s, files.refuse_another)

@@ -6,10 +6,9 @@ deletions are written, a page at a time, so that an apply never waits for more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidegate.sinks.records import Vacuumed
+from tidegate.sinks.records import CatalogEntry, Vacuumed
 from tidegate.sinks.rules.expiry import HEAD_BYTES, is_hidden
 from tidegate.sinks.sqlite.files import NOTES, Files, tables_in
 from tidegate.sinks.sqlite.rows import BEFORE_ALL, RAISE_FLOOR, RETIRE_ROWS, sql_name
@@ -26,25 +25,38 @@ class _Row(NamedTuple):
 
 
 class Vacuum:
-    """The vacuum of one shard file up to one horizon, which was decided at ``at_us``."""
+    """The vacuum of one shard file up to one horizon; ``entry`` is the horizon's, if there is one."""
 
     def __init__(
-        self, files: Files, name: str, groups: range, horizon: int, at_us: int, *, dry_run: bool
+        self,
+        files: Files,
+        name: str,
+        groups: range,
+        horizon: int,
+        entry: CatalogEntry | None,
+        *,
+        dry_run: bool,
     ) -> None:
         self._files, self._name, self._groups = files, name, groups
-        self._horizon, self._at_us, self._dry_run = horizon, at_us, dry_run
+        self._horizon, self._entry, self._dry_run = horizon, entry, dry_run
+        self._at_us = entry.decided_at_us if entry else 0
 
-    def run(self, starts: Mapping[str, int]) -> Vacuumed:
-        """Return the counts of what was dropped, or would be. ``starts``: of the tables, at the horizon."""
+    def run(self) -> Vacuumed:
+        """Return the counts of what was dropped, or would be."""
         if not self._dry_run:
             # Before any deletion: from here on no late apply brings back what a reader must not see.
             with self._files.writing(self._name, durable=False) as connection:
                 connection.executemany(RAISE_FLOOR, [(group, self._horizon) for group in self._groups])
-        started = {sql_name(table): start for table, start in starts.items()}
+        started = (
+            {sql_name(table): start for table, start in self._entry.starts.items()} if self._entry else {}
+        )
+        no_table = self._horizon if self._entry else 0  # no row of a table that the horizon lacks can be read
         with self._files.connection(self._name) as connection:
             tables = tables_in(connection)
         rows = sum(
-            self._rows_of(table, group, started.get(table, 0)) for table in tables for group in self._groups
+            self._rows_of(table, group, started.get(table, no_table))
+            for table in tables
+            for group in self._groups
         )
         return Vacuumed(rows, self._notes())
 

@@ -35,7 +35,7 @@ from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import shared_log
-from tidegate.wal.record import TableSchema
+from tidegate.wal.record import Column, TableSchema
 
 logger = logging.getLogger("tidegate")
 
@@ -49,8 +49,8 @@ _encode = msgspec.msgpack.Encoder().encode
 class FeedWork(msgspec.Struct, frozen=True):
     """Changes of one table in one range of key groups of one version.
 
-    ``emptied``: the version emptied the table first. ``emits_truncate``: this work emits the row for
-    that.
+    ``emptied``: the version emptied the table first, or dropped it. ``emits_truncate``: this work emits the
+    row for that.
     """
 
     apply: ApplyWork
@@ -166,6 +166,12 @@ def check_columns(leased: LeasedTable, schema: TableSchema, version: int) -> Non
             f"table {leased.table} holds {then} values at version {version}, this query gives {known}"
             f" ones: {way}"
         )
+    if schema.key != leased.schema.key:  # dropped, and made again
+        raise ConfigError(
+            f"table {leased.table} has the key {_shown(schema.key)} at version {version}, this query gives"
+            f" {_shown(leased.schema.key)}: the table was dropped and made again; start a new checkpoint,"
+            " with a later startingVersion"
+        )
     known_columns = {column.name for column in (*leased.schema.key, *leased.schema.value)}
     new = [column.name for column in schema.value if column.name not in known_columns]
     if new and version > leased.version:
@@ -173,6 +179,11 @@ def check_columns(leased: LeasedTable, schema: TableSchema, version: int) -> Non
             f"table {leased.table} has the columns {', '.join(new)} from version {version} on,"
             " which this query does not know: restart it, the source takes its columns at the start"
         )
+
+
+def _shown(columns: Sequence[Column]) -> str:
+    """Name columns with their types, for messages."""
+    return ", ".join(f"{column.name} {column.type}" for column in columns)
 
 
 class FeedPlanner:
@@ -217,13 +228,15 @@ class FeedPlanner:
 
     def _of_version(self, version: int, manifest: Manifest) -> Iterator[tuple[FeedWork, int]]:
         table = self._feed.leased.table
-        if table not in manifest.table_schemas:
+        at, dropped = manifest.table_schemas.get(table), table in (manifest.dropped or ())
+        if at is None and not dropped:
             return
-        at = manifest.table_schemas[table]
-        emptied, changes = at.start == version, manifest.changes().get(table, 0)
+        emptied, changes = at is None or at.start == version, manifest.changes().get(table, 0)
         if not changes and not emptied:
             return
-        schema = self._schema(table, at.schema_id, manifest, version)
+        schema = (
+            self._feed.leased.schema if at is None else self._schema(table, at.schema_id, manifest, version)
+        )
         tasks = 1 if changes <= ROWS_PER_PART else self._parallelism
         fact = recent_version(self._folded, version)
         assert fact is not None
@@ -243,7 +256,7 @@ class FeedPlanner:
                 )
 
     def _schema(self, table: str, schema_id: str, manifest: Manifest, version: int) -> TableSchema:
-        schema = manifest.schemas.get(schema_id) or self._store.schemas().get(schema_id)
+        schema = manifest.schemas.get(schema_id) or self._store.schemas_of([schema_id]).get(schema_id)
         if schema is None:
             raise no_schema(self._store.where, version, table, schema_id)
         check_columns(self._feed.leased, schema, version)

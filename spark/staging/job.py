@@ -88,6 +88,9 @@ class SparkBarrier:
     parallelism: int
     table_ats: dict[str, TableAt]
     starts: frozenset[str] = frozenset()
+    drops: frozenset[str] = frozenset()
+    first_start: int = 0
+    """The start of a table that this batch makes: no older row of its name is state."""
     expiring: frozenset[str] = frozenset()
     """Tables whose rows may have an expiry already."""
     placement: Placement | None = None
@@ -103,6 +106,11 @@ class SparkBarrier:
     def reads_state(self) -> bool:
         """Whether a call reads its table's state at the base version."""
         return any(isinstance(call, STATE_CALLS) for call in self.calls)
+
+    @property
+    def state_calls(self) -> dict[str, str]:
+        """The call that continues each table's state, by table."""
+        return {call.table: call.kind for call in self.calls if isinstance(call, STATE_CALLS)}
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -186,7 +194,7 @@ class SparkBarrier:
         return merged
 
     def _start(self, table: str) -> int:
-        return self.table_ats[table].start if table in self.table_ats else 0
+        return self.table_ats[table].start if table in self.table_ats else self.first_start
 
     def _empty(self, spec: StageSpec) -> list[Ack]:
         return [Ack(spec.attempt, task, "", "", (), 0) for task in range(self.parallelism)]

@@ -15,8 +15,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import tidegate
+from tidegate.base.clock import Clock
 from tidegate.committers.background.follower import Standing
-from tidegate.committers.background.gauges import report_gauges
+from tidegate.committers.background.gauges import Gauges
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -122,7 +123,10 @@ def exposed():
         time.sleep(0.02)
     store.hold.set()
     worker.join(60)
-    report_gauges(teller.at, store, [Standing("copy", "there", 1, 2, 5.0)], 2)
+    teller.running()
+    store.used_shares, driver.log.folder = (lambda: {"a": 0.9, "b": 0.1}), ROOT
+    measured = Gauges(teller.at, driver.log, store, lambda: driver.folded, options.max_leases, Clock())
+    measured.report([Standing("copy", "there", 1, 2, 5.0)])
     events.level(events.Gauge.VOID, events.Labels("flights"), driver.decisions.view.void)
     other = Coordinator(where, MemoryLog(name, "flights"), MemoryStore(name, "flights"), options)
     open_namespace(other, "query-1")
@@ -184,7 +188,8 @@ def test_every_metric_is_in_a_panel(exposed):
 def test_the_alerts_name_what_to_do_and_panels_do_not_overlap():
     for group in yaml.safe_load(RULES.read_text())["groups"]:
         for rule in group["rules"]:
-            assert rule["annotations"].keys() == {"summary", "action"}, rule["alert"]
+            assert rule["annotations"].keys() == {"summary", "action", "runbook"}, rule["alert"]
+            assert "`tidegate " in rule["annotations"]["action"], rule["alert"]
             assert rule["labels"]["severity"] in {"warning", "critical"}
     places = set()
     for panel in json.loads(DASHBOARD.read_text())["panels"]:

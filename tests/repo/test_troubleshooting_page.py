@@ -59,3 +59,6 @@ def test_each_alert_is_on_the_page_of_monitoring_with_its_entry():
     alerts = {rule["alert"] for group in rules for rule in group["rules"]}
     shown = re.findall(r"^\| `(Tidegate\w+)` \|.*troubleshooting\.md#", MONITORING, re.MULTILINE)
     assert set(shown) == alerts
+    runbooks = {rule["alert"]: rule["annotations"]["runbook"] for group in rules for rule in group["rules"]}
+    entries = dict(re.findall(r"^\| `(Tidegate\w+)` \| \[.*\]\((#\S+)\) \|$", PAGE, re.MULTILINE))
+    assert {name: f"docs/troubleshooting.md{anchor}" for name, anchor in entries.items()} == runbooks

@@ -45,6 +45,7 @@ class Staged:
     origin: Origin
     rows: StoredRows
     starts: frozenset[str]
+    drops: frozenset[str]
     at_us: int
 
 
@@ -118,7 +119,8 @@ class History:
         waiting = len(self.facts) - self.visible
         require("I11", waiting <= self.in_flight_max, f"{waiting} versions are decided and not visible")
         self._check_durable(fact, staged)
-        tables = {name: dict(rows) for name, rows in self.rows[-1].items()}
+        kept = {name: rows for name, rows in self.rows[-1].items() if name not in staged.drops}
+        tables = {name: dict(rows) for name, rows in kept.items()}
         for name, changes in staged.rows.items():
             before = {} if name in staged.starts else tables.get(name, {})
             tables[name] = {key: row for key, row in {**before, **changes}.items() if row != b"-"}

@@ -18,9 +18,9 @@ from simulation.plays.world import Actor, VirtualClock, World
 from tidegate.sinks.memory import store
 from tidegate.wal import memory_log
 
-PARTS = {"second": 0.25, "expiry": 0.25, "state": 0.02, "pipelined": 0.2}
+PARTS = {"second": 0.25, "expiry": 0.25, "state": 0.02, "pipelined": 0.2, "drops": 0.2}
 """The share of schedules with a second store, with rows that expire, with caches of state (which are files),
-and with pipelined commits.
+with pipelined commits, and with tables that are dropped.
 """
 
 
@@ -67,6 +67,7 @@ def play(
         query.hosts = StateHosts(world, history, KEYS)
     if "pipelined" in own:
         query.pipelines = Pipelines(world, history)
+    query.drops_tables = "drops" in own
     try:
         _run(world, history, query)
     except Violation as violation:

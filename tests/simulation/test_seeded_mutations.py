@@ -22,7 +22,7 @@ from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.rules import reads
 from tidegate.sinks.rules.layout import payloads
 from tidegate.wal import fold
-from tidegate.wal.record import Decided, Summary
+from tidegate.wal.record import Decided, Folded, Summary
 from tidegate.wal.staging import changelog
 
 SCHEDULES = 3_000
@@ -303,6 +303,21 @@ def any_number_may_be_in_flight(patch):
     patch.setattr(pipeline.Pipeline, "_wait_for_room", lambda _: None)
 
 
+def a_table_made_again_starts_before_its_drop(patch):
+    patch.setitem(schedule.PARTS, "drops", 1.0)
+    patch.setattr(Folded, "first_start", 0)
+
+
+def a_drop_leaves_the_rows(patch):
+    patch.setitem(schedule.PARTS, "drops", 1.0)
+    plain = MemoryStore.publish
+
+    def publish(store, entry, epoch):
+        return plain(store, msgspec.structs.replace(entry, dropped=msgspec.UNSET), epoch)
+
+    patch.setattr(MemoryStore, "publish", publish)
+
+
 def _table(state, event, then):
     return {**states.TABLE, state: {**states.TABLE[state], event: then}}
 
@@ -326,6 +341,8 @@ MUTATIONS = [
     the_line_completes_the_newest_first,
     an_error_in_the_background_is_forgotten,
     any_number_may_be_in_flight,
+    a_table_made_again_starts_before_its_drop,
+    a_drop_leaves_the_rows,
     retirement_ignores_leases,
     retirement_deletes_before_it_announces,
     a_summary_moves_the_digest,

@@ -12,11 +12,23 @@ from sink_threads import sink_threads
 
 import tidegate
 from tidegate.errors import SnapshotExpiredError
+from tidegate.observe import events
+from tidegate.observe.events import Observer
 from tidegate.sinks.open_store import open_store
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = "k string, n int"
+
+
+class Failures(Observer):
+    """The errors of failed batches."""
+
+    def __init__(self):
+        self.errors = []
+
+    def failed(self, commit, error):
+        self.errors.append(error)
 
 
 def batches(count, start=0):
@@ -53,7 +65,7 @@ def test_a_query_with_a_trigger_interval_takes_what_comes_and_its_threads_end_wi
             flights.add(*batches(1, start=n))
             poll(lambda n=n: sink.last_commit is not None and sink.last_commit.version == n + 1, "a version")
         assert flights.rows("t") == content(3)
-        assert sink_threads() == ["tidegate-heartbeat", "tidegate-retire_and_trim"]
+        assert sink_threads() == ["tidegate-heartbeat", "tidegate-measure", "tidegate-retire_and_trim"]
         store = open_store(flights.store, "flights")
         assert store.pointer().heartbeat_age_s < 60
         store.close()
@@ -77,10 +89,16 @@ def test_a_stop_in_the_middle_of_a_batch_is_no_failure_and_is_told_in_a_few_word
         begun.set()
         rows.sparkSession._jvm.java.lang.Thread.sleep(60_000)
 
-    query, ran = flights.start(sink.each(write))
-    assert begun.wait(60)
-    query.stop()
-    poll(lambda: ran.error is not None, "the batch ends")
+    failures = Failures()
+    events.add(failures)
+    try:
+        query, ran = flights.start(sink.each(write))
+        assert begun.wait(60)
+        query.stop()
+        poll(lambda: ran.error is not None, "the batch ends")
+    finally:
+        events.remove(failures)
+    assert failures.errors == []
     assert query.exception() is None
     assert "py4j.protocol.Py4JJavaError: An error occurred while calling" in str(ran.error)
     assert "java.lang.InterruptedException" in str(ran.error)

@@ -10,6 +10,7 @@ from sink_threads import sink_threads
 
 from tidegate.base import failpoints
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.sinks.open_store import open_store
 from tidegate.sinks.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.spark
@@ -197,10 +198,11 @@ def test_a_sink_recovers_without_input_and_writes_nothing_when_there_is_nothing_
     assert fresh.recover() == []
     assert flights.records() == []
     leave_in_flight(flights, make, armed)
-    decided = flights.decided()
+    decided, epoch = flights.decided(), flights.view().state.epoch
+    with contextlib.closing(open_store(flights.store, "flights")) as store:
+        store.heartbeat(epoch)  # as if that driver had not been closed
     with pytest.raises(ConfigError, match=r"`sink.recover\(\)` would fence it"):
         fresh.recover()
-    epoch = flights.view().state.epoch
     assert fresh.recover(force=True) == fresh.recovered == list(range(1, decided + 1))
     assert flights.version() == decided
     assert flights.view().state.epoch == epoch + 1

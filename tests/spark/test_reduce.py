@@ -156,10 +156,16 @@ def test_a_sum_that_overflows_is_a_bad_record_and_nothing_is_decided(stream, con
 def test_minus_zero_keeps_its_sign_whatever_the_order_of_the_rows(stream):
     """It equals 0.0, so that any order of the rows, or of partitions, must decide for the same one."""
     flights = stream("k string, o int, d double, f float")
-    rows = [
-        {"k": key, "o": place, "d": number, "f": number}
-        for key, numbers in {"a": [-0.0], "b": [0.0, -0.0], "c": [-0.0, 0.0], "d": [-0.0, -1.5, 1.5]}.items()
-        for place, number in enumerate(numbers)
+    batches = [
+        [
+            {"k": key, "o": place, "d": number, "f": number}
+            for key, numbers in batch.items()
+            for place, number in enumerate(numbers)
+        ]
+        for batch in (
+            {"a": [-0.0], "b": [0.0, -0.0], "c": [-0.0, 0.0], "d": [-0.0, -1.5, 1.5], "e": [0.0]},
+            {"a": [0.0], "e": [-0.0]},
+        )
     ]
 
     def write(txn, rows):
@@ -168,7 +174,7 @@ def test_minus_zero_keeps_its_sign_whatever_the_order_of_the_rows(stream):
             spread = rows.where("o = 1").union(rows.where("o <> 1"))
             txn.reduce(reducer, spread, "k", {"d": reducer, "f": reducer}, order_by=order)
 
-    flights.commit(flights.sink(parallelism=2).each(write), rows, [{"k": "a", "o": 0, "d": 0.0, "f": 0.0}])
+    flights.commit(flights.sink(parallelism=2).each(write), *batches)
     found = {
         (name, key): {repr(number) for number in row.values()}
         for name in ("min", "max", "first", "last")
@@ -179,4 +185,5 @@ def test_minus_zero_keeps_its_sign_whatever_the_order_of_the_rows(stream):
         ("min", "b"): {"-0.0"}, ("max", "b"): {"0.0"}, ("first", "b"): {"0.0"}, ("last", "b"): {"-0.0"},
         ("min", "c"): {"-0.0"}, ("max", "c"): {"0.0"}, ("first", "c"): {"-0.0"}, ("last", "c"): {"0.0"},
         ("min", "d"): {"-1.5"}, ("max", "d"): {"1.5"}, ("first", "d"): {"-0.0"}, ("last", "d"): {"1.5"},
+        ("min", "e"): {"-0.0"}, ("max", "e"): {"0.0"}, ("first", "e"): {"0.0"}, ("last", "e"): {"-0.0"},
     }  # fmt: skip

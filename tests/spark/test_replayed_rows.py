@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import tidegate
+from tidegate.errors import ConfigError
+from tidegate.spark.staging import job, whole_retries
 
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("file"), pytest.mark.timeout(400)]
 CALLS = ["upsert", "load", "replace", "reduce", "apply_changes", "update"]
@@ -51,3 +53,17 @@ def test_without_the_check_rows_are_lost(folder, drive):
     code, output = drive("replay_driver.py", folder, "chance", "upsert", "off")
     assert code == 0, output
     assert stored(folder) != list(range(400))
+
+
+@pytest.mark.both_ways
+def test_a_spark_without_the_check_is_refused_before_anything_is_staged(stream, monkeypatch, conf):
+    missing = f"{whole_retries.PREFIX}.ofAnotherRelease"
+    conf(missing, "true")  # Spark takes it, and does nothing
+    monkeypatch.setattr(whole_retries, "OPTIONS", (*whole_retries.OPTIONS, missing))
+    monkeypatch.setattr(job, "whole_retries", whole_retries.WholeRetries())
+    flights = stream("k string")
+    flights.add([{"k": "a"}])
+    ran = flights.run(flights.sink(table="t", key="k"))
+    assert isinstance(ran.error, ConfigError)
+    assert f"has no option {missing}" in str(ran.error)
+    assert (flights.decided(), flights.segments()) == (0, 0)

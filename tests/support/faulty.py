@@ -190,6 +190,9 @@ class FaultyStore(Store):
     def heartbeat(self, epoch: int) -> None:
         self._port.call(_writes_store("heartbeat"), lambda: self._inner.heartbeat(epoch))
 
+    def end_heartbeat(self, epoch: int) -> None:
+        self._port.call(_writes_store("end_heartbeat"), lambda: self._inner.end_heartbeat(epoch))
+
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         call = _writes_store("publish", f"v{entry.version} epoch {epoch}")
         return self._port.call(call, lambda: self._inner.publish(entry, epoch))
@@ -309,11 +312,14 @@ class FaultyStore(Store):
     def part_of(self, group: int) -> str:
         return self._inner.part_of(group)
 
-    def vacuum(self, *, dry_run: bool = False) -> Vacuumed:
-        return self._port.call(_writes_store("vacuum"), lambda: self._inner.vacuum(dry_run=dry_run))
+    def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
+        def effect() -> Vacuumed:
+            return self._inner.vacuum(dry_run=dry_run, thorough=thorough)
 
-    def drop(self) -> bool:
-        return self._port.call(_writes_store("store.drop"), self._inner.drop)
+        return self._port.call(_writes_store("vacuum"), effect)
+
+    def drop(self, *, thorough: bool = False) -> bool:
+        return self._port.call(_writes_store("store.drop"), lambda: self._inner.drop(thorough=thorough))
 
     def close(self) -> None:
         self._inner.close()

@@ -92,7 +92,7 @@ class FileLog(Log):
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
-        self.folder = Path(root) / escape(check_name("namespace", namespace))
+        self.folder: Path = Path(root) / escape(check_name("namespace", namespace))
         self.where = str(self.folder)
         self._decisions = self.folder / "decisions.log"
         self._changelog = self.folder / "changelog"

@@ -31,6 +31,7 @@ RELIEF = (
     "expire",
     "forget",
     "forget_begun",
+    "forget_schemas",
     "heartbeat",
     "list_servers",
     "merge",

@@ -10,7 +10,8 @@ import abc
 import bisect
 import collections
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -79,6 +80,34 @@ def _limit(connection: Any, limit_s: float) -> None:
         socket.settimeout(limit_s)
 
 
+class Idle(collections.deque[tuple[int, Any]]):
+    """Idle connections to one server with one set of settings, shared by all namespaces of the process.
+
+    Each has the id of the process that opened it. ``users``: the nodes that gave one, by ``id``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users: set[int] = set()
+
+
+_SHARED: weakref.WeakValueDictionary[tuple[Any, ...], Idle] = weakref.WeakValueDictionary()
+_SHARED_LOCK = forks.Lock()
+
+
+def _idle_of(address: Address, settings: RedisSettings) -> Idle:
+    options = [
+        (name, value if isinstance(value, Hashable) else repr(value))
+        for name, value in sorted(settings.connection.items())
+    ]
+    key = address, settings.tls, *options
+    with _SHARED_LOCK:
+        idle = _SHARED.get(key)
+        if idle is None:
+            idle = _SHARED[key] = Idle()
+        return idle
+
+
 class Node:
     """One server: connections to it, and what was learned about it.
 
@@ -93,7 +122,8 @@ class Node:
         self.ready = False
         self.answer_s = 0.0
         self._settings = settings
-        self._idle: collections.deque[tuple[int, Any]] = collections.deque()
+        self._idle = _idle_of(address, settings)
+        self._users = self._idle.users
 
     def take(self) -> tuple[Any, bool]:
         """Return a connection for exclusive use, and whether it was used before.
@@ -167,14 +197,25 @@ class Node:
         """Return a connection to the pool. It must have no reply outstanding."""
         if len(self._idle) < IDLE_MAX:
             self._idle.append((os.getpid(), connection))
+            self._users.add(id(self))
         else:
             connection.disconnect()
 
     def close(self) -> None:
+        """Close the idle connections."""
         while self._idle:
-            pid, connection = self._idle.pop()
+            try:
+                pid, connection = self._idle.pop()
+            except IndexError:  # another thread took the last one
+                return
             if pid == os.getpid():
                 connection.disconnect()
+
+    def leave(self) -> None:
+        """Close the idle connections, unless another namespace uses them."""
+        self._users.discard(id(self))
+        if not self._users:
+            self.close()
 
 
 class Servers(abc.ABC):
@@ -214,7 +255,7 @@ class Servers(abc.ABC):
     def close(self) -> None:
         with self._lock:
             for node in self._nodes.values():
-                node.close()
+                node.leave()
 
 
 class OneServer(Servers):

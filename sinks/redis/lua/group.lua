@@ -660,6 +660,9 @@ writes.merge = function(keys, args)
     if first or (based and its_keys and its_keys == header[4]) then
       gone = gone + replace(changes, base)
     else
+      if not based then
+        redis.call('UNLINK', base)  -- none is listed: what is there is of a key group that was lost
+      end
       local page = redis.call('HSCAN', changes, args[7], 'COUNT', args[6])
       cursor, moved = page[1], #page[2] / 2
       gone = gone + move(page[2], changes, base)

@@ -66,7 +66,7 @@ writes.claim = function(keys, args)
   return number_of(keys[1], 'epoch')
 end
 
--- uuid, epoch.
+-- uuid, epoch; 'end': the writer is closed.
 writes.heartbeat = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
@@ -75,7 +75,11 @@ writes.heartbeat = function(keys, args)
   if tonumber(args[2]) ~= number_of(keys[1], 'epoch') then
     return 0
   end
-  redis.call('HSET', keys[1], 'heartbeat_us', text(now_us()))
+  if args[3] == 'end' then
+    redis.call('HDEL', keys[1], 'heartbeat_us')
+  else
+    redis.call('HSET', keys[1], 'heartbeat_us', text(now_us()))
+  end
   return 1
 end
 
@@ -168,15 +172,16 @@ writes.forget_begun = function(keys, args)
   return 1
 end
 
--- uuid, epoch, version: the store is being filled, from now on only this version may become visible first: the
--- version that stands, for the mark only goes up; 0 where something is visible or a higher epoch is claimed.
+-- uuid, epoch, version, its attempt: the store is being filled, from now on only this version may become visible first:
+-- the version that stands, for the mark only goes up; 0 where something is visible or a higher epoch is claimed.
+-- fills -> "<version> <attempt>,...": the fills whose rows may be here.
 writes.mark = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
     return refusal
   end
   local id = server_id()
-  local found = redis.call('HMGET', keys[1], 'visible', 'epoch', 'servers', 'horizon')
+  local found = redis.call('HMGET', keys[1], 'visible', 'epoch', 'servers', 'horizon', 'fills')
   if not string.find(found[3], id, 1, true) then
     return refuse('TGSERVER', id)
   end
@@ -184,7 +189,11 @@ writes.mark = function(keys, args)
     return 0
   end
   local stands = math.max(tonumber(found[4]), tonumber(args[3]))
-  redis.call('HSET', keys[1], 'horizon', text(stands))
+  local fill, fills = args[3] .. ' ' .. args[4] .. ',', found[5] or ''
+  if not lists(',' .. fills, ',' .. fill) then
+    fills = fills .. fill
+  end
+  redis.call('HSET', keys[1], 'horizon', text(stands), 'fills', fills)
   return stands
 end
 
@@ -312,6 +321,28 @@ writes.forget = function(keys, args)
   return gone
 end
 
+-- uuid, version, then schema ids: these go, if the version is the visible one and none above it has begun. 1: they went.
+writes.forget_schemas = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  local visible = number_of(keys[1], 'visible')
+  if visible ~= tonumber(args[2]) then
+    return 0
+  end
+  for _, field in ipairs(redis.call('HKEYS', keys[1])) do
+    local version = string.match(field, '^begun:(%d+)$')
+    if version and tonumber(version) > visible then
+      return 0
+    end
+  end
+  for at = 3, #args do
+    redis.call('HDEL', beside(keys[1], 'schemas'), args[at])
+  end
+  return 1
+end
+
 -- uuid, then schema id and schema, again and again.
 writes.put_schemas = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
@@ -324,10 +355,22 @@ writes.put_schemas = function(keys, args)
   return (#args - 1) / 2
 end
 
+-- uuid, then optionally schema ids: id and schema, again and again, of all schemas or of those of the ids.
 reads.schemas = function(keys, args)
   local schemas = beside(keys[1], 'schemas')
   touch(keys[1], schemas)
-  return refuse_other(keys[1], args[1]) or redis.call('HGETALL', schemas)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal or #args == 1 then
+    return refusal or redis.call('HGETALL', schemas)
+  end
+  local found = {}
+  for at = 2, #args do
+    local schema = redis.call('HGET', schemas, args[at])
+    if schema then
+      found[#found + 1], found[#found + 2] = args[at], schema
+    end
+  end
+  return found
 end
 
 -- Leases: lease id -> "<version> <taken, us> <expires, us>". They and the horizon move in the same place,
@@ -579,9 +622,35 @@ writes.list_servers = function(keys, args)
   return 1
 end
 
--- uuid. The identity goes first; the rest follows.
+-- uuid, then tables: they may have rows from now on. A removal looks for them.
+writes.note_tables = function(keys, args)
+  local refusal = refuse_other(keys[1], args[1])
+  if refusal then
+    return refusal
+  end
+  for at = 2, #args do
+    redis.call('HSET', beside(keys[1], 'tables'), args[at], '')
+  end
+  return #args - 1
+end
+
+-- uuid, then field and value, again and again: where the namespace may have keys that no header lists. The identity
+-- goes first: what was the pointer is a record of these places from now on, until nothing is left there.
 writes.drop = function(keys, args)
-  return refuse_other(keys[1], args[1]) or redis.call('UNLINK', keys[1])
+  local stands = redis.call('HGET', keys[1], 'uuid')
+  if stands ~= args[1] then
+    return stands and refuse('TGOTHER', stands) or refuse('TGNONE', 'no namespace')
+  end
+  local record = beside(keys[1], 'dropped:' .. args[1])
+  redis.call('RENAME', keys[1], record)
+  for at = 2, #args, 2 do
+    redis.call('HSET', record, args[at], args[at + 1])
+  end
+  redis.call('HSET', beside(keys[1], 'dropped'), args[1], '')
+  for _, name in ipairs({ 'catalog', 'schemas', 'leases', 'versions', 'tables', 'locality' }) do
+    redis.call('UNLINK', beside(keys[1], name))
+  end
+  return 1
 end
 
 -- The field of this key that says whose it is, what stood there, then keys of the same hash tag: they go, unless

@@ -4,7 +4,8 @@
 --   lost                 versions from this one on may be missing; 0: the header itself was lost, and all with it
 --   lost:<table>         versions whose layers were listed and are gone
 --   lost_base:<table>    the newest version in a base that is gone
--- A base is put back beside: <table>:r:<token>, with the token as a field of its own while it is being written.
+-- A base is put back beside: <table>:r:<token>, with the token as a field of its own while it is being written. The
+-- header lists it as r:<table>:<token> until it is in its place.
 
 local TOKENS_MAX = 8
 
@@ -163,6 +164,24 @@ local function drop_up_to(key, uuid, fields, floor, built)
   redis.call('HSET', key, 'floor', text(floor), 'lost', text(floor + 1))
 end
 
+-- The header's field for a base that is written beside.
+local function built_field(name, token)
+  return 'r:' .. name .. ':' .. token
+end
+
+-- uuid, server, token, table: a base is written beside from now on, from scratch.
+writes.begin_base = function(keys, args)
+  local refusal = refuse_stranger_but_rebuild(keys[1], args)
+  if refusal then
+    return refusal
+  end
+  local built = place(keys[1], args[4], ':r:' .. args[3])
+  redis.call('HSET', keys[1], built_field(args[4], args[3]), '')
+  redis.call('UNLINK', built)
+  redis.call('HSET', built, args[3], '')
+  return 1
+end
+
 -- The base that was written beside takes its place: `version` is the newest in it.
 local function put_base(key, name, version, token)
   local built, base = place(key, name, ':r:' .. token), place(key, name, ':b')
@@ -178,7 +197,7 @@ local function put_base(key, name, version, token)
     end
     redis.call('HDEL', key, 'b:' .. name)
   end
-  redis.call('HDEL', key, 'lost_base:' .. name, keys_field(name))
+  redis.call('HDEL', key, 'lost_base:' .. name, keys_field(name), built_field(name, token))
 end
 
 -- uuid, server, token, floor or 0, then table and version, again and again: bases that were written beside take their
@@ -289,6 +308,7 @@ writes.sweep_rebuild = function(keys, args)
   local rows = redis.call('HLEN', built)
   if args[5] == '1' then
     redis.call('UNLINK', built)
+    redis.call('HDEL', keys[1], built_field(args[3], args[4]))
   end
   return rows
 end

@@ -31,7 +31,7 @@ class Fill:
         self._space = space
         self._began: tuple[int, dict[int, bytes]] = (0, {})
 
-    def begin(self, version: int, epoch: int) -> int:
+    def begin(self, version: int, attempt: str, epoch: int) -> int:
         """Mark the pointer, then empty every key group below the version in force; return it, or 0: refused.
 
         Raises: StoreNotVerifiedError: a server was not compared with the log. WalGapError: key
@@ -44,7 +44,7 @@ class Fill:
         pointer = space.pointer()  # after the headers: without a mark by now, no fill had written to them
         if not pointer.visible and not pointer.horizon:
             _refuse_used(space, by_group)
-        marked = int(space.ask("mark", number(epoch), number(version)))
+        marked = int(space.ask("mark", number(epoch), number(version), attempt.encode()))
         if not marked:
             return 0
         groups = range(space.made.key_groups)

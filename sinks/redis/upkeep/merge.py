@@ -1,23 +1,23 @@
-"""Upkeep of a namespace in Redis: merge, vacuum, drop, and the reads of verify and repair."""
+"""Upkeep of a namespace in Redis: merge, expiry, and the reads of verify and repair."""
 
 from __future__ import annotations
 
 import itertools
-import re
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tidegate.base import failpoints
 from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
 from tidegate.sinks.records import Counts, Finding, Stamp, Stopped, never
 from tidegate.sinks.redis.client.replies import Refused, plain
 from tidegate.sinks.redis.client.servers import Node
-from tidegate.sinks.redis.keys import base_key, changes_key, header_key, patterns
+from tidegate.sinks.redis.keys import base_key, changes_key, header_key
 from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import number
 from tidegate.sinks.redis.seals import headers
 from tidegate.sinks.rules.expiry import SweepPage
+from tidegate.sinks.rules.reads import windows
 
 MERGE_ROWS = 128
 """Rows that one call moves into the base: it delays other calls by about a quarter of a millisecond."""
@@ -27,9 +27,6 @@ MERGE_FLIGHTS = 16
 """Flights per step, for all servers together: a merge can be stopped between steps, and each step
 has a time-out of its own.
 """
-UNSEALED = re.compile(rb":d:(\d{1,16}):[^:]+:([^:]+)$")
-SWEPT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+(?::[^:]+)?)$")
-REBUILT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):r:([^:]+)$")
 
 Starts = Mapping[tuple[int, str], int]
 """Tables by key group, each with its start at the horizon."""
@@ -63,6 +60,21 @@ def merge(
         room = max(MERGE_FLIGHTS * flight - len(cursors), 0)
         cursors |= dict.fromkeys(itertools.islice(left, room), b"0")
     return gone, True
+
+
+def listing(space: RedisNamespace, tables: Sequence[str]) -> set[tuple[int, str]]:
+    """Return the key groups whose headers list rows of the tables, or are lost or marked."""
+    fields = [kind + table.encode() for table in tables for kind in (b"l:", b"b:")]
+    listed: set[tuple[int, str]] = set()
+    for groups in windows(range(space.made.key_groups)) if tables else ():
+        keys = [header_key(space.namespace, group) for group in groups]
+        replies = space.calls.run([plain(key, b"HMGET", key, b"u", *fields) for key in keys])
+        for group, (owner, *values) in zip(groups, replies, strict=True):
+            places = zip(tables, values[::2], values[1::2], strict=True)
+            listed |= {
+                (group, table) for table, layers, base in places if layers or base or owner != space.uuid
+            }
+    return listed
 
 
 def flight_of(rows: int | None) -> int:
@@ -110,12 +122,13 @@ def merge_all(
 ) -> int:
     """Merge every key group of every table up to the version, and drop rows that had expired at ``at_us``.
 
-    ``at_us`` is the time of its decision. Return the number of rows dropped, or that would be.
+    ``at_us`` is the time of its decision, ``starts`` are those of its tables. Return the number of
+    rows dropped, or that would be.
     """
     tables: dict[tuple[int, str], int] = {}
     for group, header in headers(space).items():
         for table in {*header.layers, *header.bases}:
-            tables[group, table] = starts.get(table, 0)
+            tables[group, table] = starts.get(table, upto)  # no row of another table can be read
     if dry_run:
         gone = _mergeable(space, tables, upto, at_us)
     else:
@@ -182,26 +195,6 @@ def expire(
 def _time(at_us: int) -> bytes:
     """Encode a time as stored values have it."""
     return struct.pack(">q", at_us)
-
-
-def sweep(space: RedisNamespace, *, dry_run: bool) -> int:
-    """Drop late changes: below a floor, next to their layer, or of a dropped namespace; return their rows.
-
-    Bases that a repair wrote and never put in place are dropped, too.
-    """
-    _, pattern = patterns(space.namespace)
-    calls, drop = [], b"0" if dry_run else b"1"
-    for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:d:*")):
-        match = SWEPT.search(key)
-        if match is not None:
-            group, table, version, uuid = match.groups()
-            calls.append(space.of_group(int(group), "sweep", table, version, uuid, drop))
-    for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:r:*")):
-        match = REBUILT.search(key)
-        if match is not None:
-            group, table, token = match.groups()
-            calls.append(space.of_group(int(group), "sweep_rebuild", table, token, drop))
-    return sum(int(rows) for rows in space.asked(calls))
 
 
 # -- servers that lost something ------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 import pyarrow.compute as pc
@@ -148,10 +149,11 @@ class Rebuild:
 
     def begin_bases(self, wanted: Iterable[tuple[int, str]]) -> None:
         """As ``SupportsRebuild.begin_bases``."""
-        keys = {at: self._built(*at) for at in wanted}
-        self._begun |= keys.keys()
-        self._run([plain(key, b"UNLINK", key) for key in keys.values()])
-        self._run([plain(key, b"HSET", key, self.token, b"") for key in keys.values()])
+        places = list(wanted)
+        self._begun |= set(places)
+        self._at_its_servers(
+            [self._call(group, "begin_base", self.token, table.encode()) for group, table in places]
+        )
 
     def add_to_bases(self, runs: Iterable[Run]) -> None:
         """As ``SupportsRebuild.add_to_bases``."""
@@ -181,9 +183,13 @@ class Rebuild:
 
     def drop_what_is_left(self) -> None:
         """Drop bases that were written and not put in place. ``vacuum`` drops those that a crash leaves."""
-        keys = [self._built(*at) for at in self._begun]
+        calls: list[Call] = []
+        for group, table in self._begun:
+            built, header = self._built(group, table), header_key(self._space.namespace, group)
+            field = b"r:%b:%b" % (table.encode(), self.token)
+            calls += [plain(built, b"UNLINK", built), plain(header, b"HDEL", header, field)]
         with contextlib.suppress(TidegateError):
-            self._space.calls.run([plain(key, b"UNLINK", key) for key in keys])
+            self._run(calls)
 
     def _built(self, group: int, table: str) -> bytes:
         return rebuilt_key(self._space.namespace, group, table, self.token)
@@ -194,11 +200,14 @@ class Rebuild:
         return self._space.of_group(group, name, *args)._replace(server=self._began[group])
 
     def _at_its_server(self, group: int, name: str, *args: bytes) -> int:
+        (reply,) = self._at_its_servers([self._call(group, name, *args)])
+        return int(reply)
+
+    def _at_its_servers(self, calls: list[Call]) -> list[Any]:
         try:
-            (reply,) = self._space.asked([self._call(group, name, *args)])
+            return self._space.asked(calls)
         except AnotherServerError as other:
             raise changed_again(self._space) from other
-        return int(reply)
 
     def _run(self, calls: list[Call]) -> None:
         self._space.calls.run(calls)

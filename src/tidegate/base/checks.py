@@ -18,7 +18,8 @@ class Check(NamedTuple):
     """The subject of a check, its state (with a remedy, when it is wrong), and the guarantee at stake.
 
     A driver does not open a log or a store with a ``fail``, unless ``allow_unsafe`` is set and the
-    check ``may_be_allowed``. ``at`` is the subject's full name, where there are several.
+    check ``may_be_allowed``. ``at`` is the full name, where there are several. ``seconds`` are those
+    that ``tidegate doctor`` spent on it and the other checks of the same request.
     """
 
     check: str
@@ -27,6 +28,7 @@ class Check(NamedTuple):
     promise: str
     at: str = ""
     may_be_allowed: bool = True
+    seconds: float = 0.0
 
 
 def by_server(checks: Iterable[tuple[str, Check]]) -> Iterator[Check]:

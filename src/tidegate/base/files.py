@@ -14,6 +14,12 @@ from pathlib import Path
 WINDOW_BYTES = 1024 * 1024
 
 
+def used_share(folder: Path) -> float:
+    """Return the used share of the folder's disk, for a user without root's reserve."""
+    usage = shutil.disk_usage(folder)
+    return usage.used / (usage.used + usage.free)
+
+
 class Window:
     """A buffered reader of a file; with ``sync``, what was read is durable before it is used."""
 

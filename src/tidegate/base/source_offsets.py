@@ -7,6 +7,7 @@ read.
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,6 +31,53 @@ def offsets_in(text: str) -> Iterator[Any]:
                 return
         yield offset
         rest = rest[end:].lstrip(", ")
+
+
+class SourceKind(enum.Enum):
+    """The kind of a streaming source, as far as the form of its offsets shows it."""
+
+    KAFKA = "a Kafka source"
+    FILES = "a file source"
+    DELTA = "a Delta table"
+    TIDEGATE = "a stream of tidegate's"
+    NUMBER = "a source that counts, such as rate"
+    OTHER = "a source of another kind"
+
+
+def kind_of(offset: object) -> SourceKind:
+    """Return the kind of source that has such an offset.
+
+    >>> kind_of({"orders": {"0": 42}}).name, kind_of({"logOffset": 3}).name, kind_of(7).name
+    ('KAFKA', 'FILES', 'NUMBER')
+    """
+    if isinstance(offset, int):
+        return SourceKind.NUMBER
+    if not isinstance(offset, dict) or not offset:
+        return SourceKind.OTHER
+    for fields, kind in (({"logOffset"}, SourceKind.FILES), ({"version"}, SourceKind.TIDEGATE)):
+        if set(offset) == fields and type(next(iter(offset.values()))) is int:
+            return kind
+    if "reservoirId" in offset and "reservoirVersion" in offset:
+        return SourceKind.DELTA
+    of_topics = all(
+        isinstance(partitions, dict)
+        and partitions
+        and all(str(number).isdecimal() and type(end) is int for number, end in partitions.items())
+        for partitions in offset.values()
+    )
+    return SourceKind.KAFKA if of_topics else SourceKind.OTHER
+
+
+def sources_in(text: str) -> list[Any] | None:
+    """Return the offset of each source, None for one without; None: the text is not all in that form.
+
+    >>> sources_in('[{"orders":{"0":42}}, -, 7]'), sources_in("[Offset(7)]")
+    ([{'orders': {'0': 42}}, None, 7], None)
+    """
+    sources = list(offsets_in(text))
+    parts = ("-" if each is None else json.dumps(each, separators=(",", ":")) for each in sources)
+    whole = "".join(text.split()) == f"[{','.join(parts)}]"
+    return sources if whole and sources else None
 
 
 def checked_offsets(value: object) -> dict[tuple[str, int], int]:

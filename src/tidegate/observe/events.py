@@ -15,7 +15,7 @@ import enum
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 logger = logging.getLogger("tidegate")
@@ -44,6 +44,16 @@ class Gauge(enum.Enum):
     CACHE_BYTES = "bytes of state in the hosts' caches"
     SPILL_BYTES = "bytes of these that are on disks"
     STUCK_S = "seconds that a stuck commit has been in its phase"
+    UP = "1 while a driver here writes the namespace, 0 after a failure"
+    VERSION_AT = "Unix time when the newest visible version was decided"
+    STORE_UP = "whether the store answered its last request"
+    LOG_UP = "whether the log answered its last request"
+    APPLY_BEFORE = "Unix time when the log may drop a version that the store lacks; +Inf: none"
+    LEASES_MAX = "the limit of leases"
+    UNVERIFIED = "whether servers of the store are not compared with the log yet"
+    STORE_USED = "used share of the store's fullest server or disk"
+    IMBALANCE = "that share divided by the mean of all servers"
+    LOG_USED = "used share of the log's disk"
 
 
 class Labels(NamedTuple):
@@ -92,6 +102,9 @@ class Observer:
     must be quick.
     """
 
+    def opened(self, namespace: str, stores: Sequence[str]) -> None:
+        """Receive a new sink, with the names of its stores: its counters begin at 0."""
+
     def committed(self, commit: Commit) -> None:
         """Receive a version that became visible."""
 
@@ -105,7 +118,7 @@ class Observer:
         """Receive an increase of a counter; ``kind`` is the phase of a retry, the name of an alarm."""
 
     def level(self, what: Gauge, at: Labels, value: float) -> None:
-        """Receive a gauge's current value."""
+        """Receive a gauge's current value; NaN: not known any more."""
 
     def read(self, at: Labels, seconds: float, error: str) -> None:
         """Receive the end of a reader's call on a table; ``error`` is the error's class, '' for none."""
@@ -114,7 +127,7 @@ class Observer:
         """Receive the visible version that a reader read."""
 
     def closed(self, namespace: str) -> None:
-        """Receive the close of the sink by its user: its gauges are not valid any more."""
+        """Receive the end of a driver: its gauges are not valid any more."""
 
 
 observers: tuple[Observer, ...] = ()

@@ -14,14 +14,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import socketserver
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from tidegate.errors import BadRecordError, ConfigError, FencedError
+from tidegate.errors import BY_NAME, BadRecordError, ConfigError, FencedError
 from tidegate.observe import events
 from tidegate.observe.events import Commit, Count, Gauge, Labels, Observer
 from tidegate.options import address_of
@@ -73,6 +74,18 @@ LEVELS = {
     Gauge.CACHE_BYTES: Metric(GAUGE, "tidegate_cache_bytes", ("namespace",), Gauge.CACHE_BYTES.value),
     Gauge.SPILL_BYTES: Metric(GAUGE, "tidegate_spill_bytes", ("namespace",), Gauge.SPILL_BYTES.value),
     Gauge.STUCK_S: Metric(GAUGE, "tidegate_stuck_seconds", ("namespace",), Gauge.STUCK_S.value),
+    Gauge.UP: Metric(GAUGE, "tidegate_up", ("namespace",), Gauge.UP.value),
+    Gauge.VERSION_AT: Metric(GAUGE, "tidegate_version_timestamp_seconds", _STORE, Gauge.VERSION_AT.value),
+    Gauge.STORE_UP: Metric(GAUGE, "tidegate_store_up", _STORE, Gauge.STORE_UP.value),
+    Gauge.LOG_UP: Metric(GAUGE, "tidegate_log_up", ("namespace",), Gauge.LOG_UP.value),
+    Gauge.APPLY_BEFORE: Metric(
+        GAUGE, "tidegate_apply_before_timestamp_seconds", _STORE, Gauge.APPLY_BEFORE.value
+    ),
+    Gauge.LEASES_MAX: Metric(GAUGE, "tidegate_leases_limit", _STORE, Gauge.LEASES_MAX.value),
+    Gauge.UNVERIFIED: Metric(GAUGE, "tidegate_store_unverified", _STORE, Gauge.UNVERIFIED.value),
+    Gauge.STORE_USED: Metric(GAUGE, "tidegate_store_used_ratio", _STORE, Gauge.STORE_USED.value),
+    Gauge.IMBALANCE: Metric(GAUGE, "tidegate_store_imbalance_ratio", _STORE, Gauge.IMBALANCE.value),
+    Gauge.LOG_USED: Metric(GAUGE, "tidegate_log_used_ratio", ("namespace",), Gauge.LOG_USED.value),
 }
 ALL = (
     *(PHASE, COMMIT, COMMITS, ROWS, BYTES, FAILED, FENCED, BAD_RECORDS),
@@ -90,6 +103,10 @@ BUCKETS = {
 COMMITS_KEPT = 1_000
 """The number of versions whose phase times are kept for ``tidegate ui``, which shows them by version."""
 QUARANTINE = "_quarantine"
+PHASES = ("stage", "manifest", "decide", "apply", "publish")
+ALARMS = ("stuck", "behind")
+LASTING = (LEVELS[Gauge.UP], LEVELS[Gauge.VERSION_AT])
+"""The gauges that a failed query keeps: alerts fire until a query writes the namespace again."""
 
 
 class Metrics(Observer):
@@ -104,11 +121,24 @@ class Metrics(Observer):
             named = metric.name, metric.meaning, metric.labels
             self._made[metric] = kinds[metric.kind](*named, registry=registry, **further)
         self._levels: set[tuple[Metric, Labels]] = set()
+        self._failed: set[str] = set()
         self.commits: deque[Commit] = deque(maxlen=COMMITS_KEPT)
 
     def _of(self, metric: Metric, at: Labels, kind: str = "") -> Any:
         values = {"namespace": at.namespace, "store": at.store, "table": at.table}
         return self._made[metric].labels(*(values.get(label, kind) for label in metric.labels))
+
+    def opened(self, namespace: str, stores: Sequence[str]) -> None:
+        at = Labels(namespace, stores[0])
+        for metric in (COMMITS, BYTES, FENCED, BAD_RECORDS):
+            self._of(metric, at)
+        for error in BY_NAME:
+            self._of(FAILED, at, error)
+        for phase in PHASES:
+            self._of(COUNTS[Count.RETRIES], at, phase)
+        for store in stores:
+            for alarm in ALARMS:
+                self._of(COUNTS[Count.ALARMS], Labels(namespace, store), alarm)
 
     def committed(self, commit: Commit) -> None:
         at = Labels(commit.namespace, commit.store)
@@ -135,8 +165,13 @@ class Metrics(Observer):
         self._of(COUNTS[what], at, kind).inc(amount)
 
     def level(self, what: Gauge, at: Labels, value: float) -> None:
+        if math.isnan(value):
+            self._forget(LEVELS[what], at)
+            return
         self._of(LEVELS[what], at).set(value)
         self._levels.add((LEVELS[what], at))
+        if what is Gauge.UP:
+            (self._failed.discard if value else self._failed.add)(at.namespace)
 
     def read(self, at: Labels, seconds: float, error: str) -> None:
         self._of(READ, at).observe(seconds)
@@ -147,10 +182,15 @@ class Metrics(Observer):
         self._of(SEEN, at).set(version)
 
     def closed(self, namespace: str) -> None:
+        lasting = LASTING if namespace in self._failed else ()
         for metric, at in self._levels.copy():
-            if at.namespace == namespace:
-                self._levels.discard((metric, at))
-                self._made[metric].remove(*(getattr(at, label) for label in metric.labels))
+            if at.namespace == namespace and metric not in lasting:
+                self._forget(metric, at)
+
+    def _forget(self, metric: Metric, at: Labels) -> None:
+        if (metric, at) in self._levels:
+            self._levels.discard((metric, at))
+            self._made[metric].remove(*(getattr(at, label) for label in metric.labels))
 
 
 _registered: dict[int, tuple[Any, Metrics]] = {}

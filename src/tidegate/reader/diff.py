@@ -195,12 +195,12 @@ class Diff(Iterator[Change]):
         before, after = self._start()
         for table, batch in self._batches():
             old_view, new_view = self._view(before, table), self._view(after, table)
-            view = old_view or new_view
-            if view is None:
-                msg = f"table {table} differs between two versions that do not have it"
-                raise AssertionError(msg)
             columns = (batch.column(name).to_pylist() for name in ("key", "before", "after"))
             for key, old, new in zip(*columns, strict=True):
+                view = (
+                    old_view if new is None else new_view
+                )  # a table that was made again may have another key
+                assert view is not None, f"table {table} differs, and the version with the row lacks it"
                 yield Change(
                     table,
                     view.values.decode_key(key),

@@ -117,7 +117,8 @@ class Reader:
         where = self.store.where
         view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
-            self._schemas = yield self.store.schemas()
+            ids = sorted({at.schema_id for at in entry.tables.values()})
+            self._schemas = yield self.store.schemas_of(ids)
             view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
             rules.check_there(where, entry.version, (yield self.store.pointer()))

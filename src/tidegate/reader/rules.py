@@ -45,7 +45,8 @@ class VersionInfo:
 
     ``batch`` is Spark's batch id, None when the version is not a micro-batch; ``origin`` describes
     it in words; ``parallelism`` is the number of tasks that staged it, None when the store does not have it.
-    Times are UTC: ``decided_at`` by the writer's clock, ``published_at`` by the store's.
+    Times are UTC: ``decided_at`` by the writer's clock, ``published_at`` by the store's. ``dropped`` are the
+    tables that the version dropped.
     """
 
     version: int
@@ -55,6 +56,7 @@ class VersionInfo:
     published_at: datetime.datetime
     changes: dict[str, int]
     parallelism: int | None = None
+    dropped: tuple[str, ...] = ()
 
 
 def info_of(entry: CatalogEntry) -> VersionInfo:
@@ -68,6 +70,7 @@ def info_of(entry: CatalogEntry) -> VersionInfo:
         moment(entry.published_at_us),
         dict(entry.changes),
         max((tasks for parts in entry.parallelism.values() for tasks in parts.values()), default=None),
+        entry.dropped or (),
     )
 
 

@@ -233,7 +233,7 @@ class TableReader:
     def rows(self) -> Iterator[tuple[Any, Value]]:
         """Yield all live rows, decoded, one key group after the other. In threads."""
         view = self.view
-        for groups in windows(view.key_groups):
+        for groups in windows(range(view.key_groups)):
             self.check()
             for _, batch in self.store.scan_groups(view.name, groups, view.version, view.start, view.at_us):
                 self.check()

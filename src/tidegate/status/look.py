@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from tidegate.base.clock import Clock
-from tidegate.errors import TidegateError
+from tidegate.errors import TidegateError, WalUnavailableError
 from tidegate.options import StoreRef
 from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import open_store
@@ -15,12 +15,16 @@ from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.store import Store
 from tidegate.status import log_size
 from tidegate.status.fit import held_for, misfit, passing_misfit
+from tidegate.status.probes import Probe
 from tidegate.status.stores import StoreRow, look_at_stores, no_namespace, problems_of, with_log
 from tidegate.values.decode import described
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
+
+LOG_LIMIT_S = 5.0
+"""A log without an answer after this time is not shown."""
 
 
 class InStore(NamedTuple):
@@ -51,6 +55,8 @@ class Look(NamedTuple):
     several: bool
     problems: list[str]
     warnings: list[str]
+    log_error: WalUnavailableError | None = None
+    """The reason why a given log is not shown: it does not answer."""
 
 
 class Places:
@@ -97,7 +103,14 @@ class Places:
             primary = next((at for at, row in zip(self._ats, rows, strict=True) if row.identity), primary)
         with self._opened(primary) as store:
             in_store = _in_store(store)
-        in_log = None if self._wal is None else self._in_log(self._wal, in_store.pointer.visible)
+        in_log, log_error = None, None
+        if self._wal is not None:
+            try:
+                in_log = self._in_log(self._wal, in_store.pointer.visible)
+            except WalUnavailableError as error:
+                if in_store.identity is None:
+                    raise  # nothing is known
+                log_error = error
         state = in_log.view.state if in_log else None
         if in_store.identity is None and state is None:
             answered = [at.url for at, row in zip(self._ats, rows, strict=True) if row.pointer is not None]
@@ -110,8 +123,18 @@ class Places:
         rows = with_log(rows, state)
         several = len(rows) > 1 or (state is not None and bool(state.stores))
         problems += problems_of(rows) if several else []
+        if log_error is not None:
+            problems.append(f"{log_error}: the log is not shown; see `tidegate doctor`")
         return Look(
-            self._namespace, self._clock.now_us(), in_store, in_log, rows, several, problems, warnings
+            self._namespace,
+            self._clock.now_us(),
+            in_store,
+            in_log,
+            rows,
+            several,
+            problems,
+            warnings,
+            log_error,
         )
 
     @contextlib.contextmanager
@@ -127,10 +150,15 @@ class Places:
     def _in_log(self, url: str, visible: int) -> InLog:
         if self._log is None:
             self._log = open_log(url, self._namespace, self._wal_options)
+        Probe(self._log.is_empty, LOG_LIMIT_S).result(self._late)
         self._view = catch_up(self._view, self._log)
         facts = log_size.look_at(self._log)
         deadline = log_size.deadline_of(facts, self._view.state, visible, self._clock.now_us())
         return InLog(self._view, facts, deadline)
+
+    def _late(self, why: str) -> NoReturn:
+        log, self._log = self._log, None  # it is left to the thread that waits for it
+        raise WalUnavailableError(f"{log and log.where}: {why}")
 
 
 def _in_store(store: Store) -> InStore:

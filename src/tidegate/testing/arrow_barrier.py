@@ -42,9 +42,11 @@ class ArrowBarrier:
     parallelism: int = 2
     source_offsets: str = ""
     starts: frozenset[str] = frozenset()
+    drops: frozenset[str] = frozenset()
     expiring: frozenset[str] = frozenset()
     batch_rows: int = 1000
     reads_state: bool = False
+    state_calls: Mapping[str, str] = dataclasses.field(default_factory=dict)
     clock: Clock = dataclasses.field(default_factory=Clock)
 
     @property

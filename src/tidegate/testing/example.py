@@ -86,10 +86,11 @@ class Example:
         source_offsets: str = "",
         *,
         batch_id: int | None = None,
+        drops: frozenset[str] = frozenset(),
     ) -> int:
         """Commit one batch, by default the next one; return the version that it made.
 
-        ``starts``: tables that it empties first.
+        ``starts``: tables that it empties first; ``drops``: tables that it drops.
         """
         last = self.driver.folded.last_batch
         number = last[1] + 1 if last else 0
@@ -107,6 +108,7 @@ class Example:
             ),
             self.driver.folded.key_groups,
             starts=starts,
+            drops=drops,
             typed=self.schemas,
             source_offsets=source_offsets,
         )

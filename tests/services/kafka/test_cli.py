@@ -183,7 +183,7 @@ COMMANDS = [
     ["recover"],
     ["verify"],
     ["drop", "--yes"],
-    ["adopt", f"--lineage={NEW}"],
+    ["adopt", "--yes", f"--lineage={NEW}"],
 ]
 
 

@@ -1,5 +1,6 @@
 """What the doctor says of Redis, what a writer refuses, and that barred commands are told, never an error."""
 
+import contextlib
 import json
 import logging
 import uuid
@@ -16,6 +17,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
+from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis import checks as redis_checks
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.example import BATCHES, Example
@@ -238,6 +240,14 @@ def test_on_a_cluster(redis_cluster: RedisCluster):
     found = checks(one.url, timeout_s=1)
     assert found["cluster"].outcome == "fail"
     assert "redis+cluster://" in found["cluster"].found
+
+
+def test_the_used_share_of_memory_is_of_maxmemory_and_not_known_without_info(private_redis):
+    server = private_redis(settings={"maxmemory": "100mb"})
+    with contextlib.closing(open_store(server.url, "n", {})) as store:
+        used = server.info("memory")["used_memory"] / (100 * 1024**2)
+        assert store.used_shares() == {server.address: pytest.approx(used, rel=0.5)}
+    assert redis_checks._memory("a:1", redis_checks.fields(RuntimeError("no permission"))) is None
 
 
 def test_servers_that_differ_are_named():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,6 +75,7 @@ class Query:
         self.hosts: StateHosts | None = None
         self.pipelines: Pipelines | None = None
         self.expiring: ExpiringTables | None = None
+        self.drops_tables = False
         self.times_to_live: dict[str, Mapping[str, float]] = {}
         """By writer id, each driver's times to live by table."""
         self.trims = world.chance.random() < 0.3
@@ -108,6 +109,12 @@ class Query:
                 keys = chance.sample(KEYS, chance.randint(0, len(KEYS)))
                 rows[table] = {key: None if chance.random() < 0.2 else b"%d" % batch_id for key in keys}
         return rows
+
+    def drops(self, tables: Collection[str]) -> frozenset[str]:
+        """Choose existing tables that the batch drops."""
+        if not self.drops_tables:
+            return frozenset()
+        return frozenset(table for table in sorted(tables) if self.world.chance.random() < 0.5)
 
     def driver(self, actor: Actor) -> Coordinator:
         """Make a new driver of this query, in the actor's process."""
@@ -178,7 +185,9 @@ class SimulatedBarrier(ArrowBarrier):
             for _, number, key, value in given[ack.task_attempt].changes(ack.task):
                 table = spec.tables[number]
                 rows[table][key] = self._as_it_lies(table, value, spec.at_us)
-        self.query.history.staged[spec.attempt] = Staged(self.origin, rows, self.starts, spec.at_us)
+        self.query.history.staged[spec.attempt] = Staged(
+            self.origin, rows, self.starts, self.drops, spec.at_us
+        )
         return acks
 
     def _as_it_lies(self, table: str, value: bytes, at_us: int) -> bytes:
@@ -309,6 +318,7 @@ def _commit(
         KEY_GROUPS,
         parallelism=chance.randint(1, 3),
         starts=frozenset(table for table in rows if chance.random() < 0.1),
+        drops=query.drops(driver.folded.tables.keys() - rows.keys()),
         clock=driver.clock,
         query=query,
         actor=actor,

@@ -49,6 +49,7 @@ class StateHosts:
         self._memories: list[LocalDir] = []
         self._pieces: list[Pieces] = []
         self.hits = 0
+        self._first_starts: dict[int, int] = {}
 
     def close(self) -> None:
         """Remove the folders."""
@@ -61,6 +62,7 @@ class StateHosts:
         state = driver.folded
         starts = {name: at.start for name, at in state.tables.items()}
         links = StateLinks(driver).at_last()
+        self._first_starts[state.last_version] = state.first_start
         return CacheSpec(state.last_version, links, starts, state.key_groups, BYTES_MAX)
 
     def opened(self, spec: StageSpec, told: CacheSpec, task: int, parallelism: int, run: str) -> StateTask:
@@ -99,7 +101,7 @@ class StateHosts:
         rows = pa.record_batch([numbers, pa.array(keys, pa.binary())], ["g", "k"])
 
         def ask(missing: Any) -> Any:
-            start = told.starts.get(table, 0)
+            start = told.starts.get(table, self._first_starts[told.base_version])
             return store.get_stored(table, missing["k"].to_pylist(), told.base_version, start)
 
         try:

@@ -1,16 +1,15 @@
-"""A few random cases in every run of the tests, hundreds in the long one."""
+"""A round of random cases in every run of the tests, 500 cases in the long one."""
 
 from __future__ import annotations
 
 import pytest
 
-from differential.run import run
+from differential.rounds import SIZE
+from differential.run import run_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("file")]
 
 
-@pytest.mark.parametrize(
-    "first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in range(12, 500, 12))]
-)
-def test_the_job_and_the_driver_store_the_same_bytes_as_the_model(spark, tmp_path, first):
-    assert run(spark, tmp_path, 1, range(first, min(first + 12, 500)))
+@pytest.mark.parametrize("first,rounds", [(0, 2), pytest.param(2 * SIZE, 48, marks=pytest.mark.slow)])
+def test_each_way_of_staging_stores_the_bytes_of_the_model(spark, first, rounds):
+    assert run_all(spark, 1, first, rounds) == SIZE * rounds

@@ -169,7 +169,7 @@ COMMANDS = [
     ["doctor"],
     ["verify"],
     ["recover", "--force"],
-    ["adopt", "--force", "--lineage=0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"],
+    ["adopt", "--force", "--yes", "--lineage=0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"],
     ["drop", "--force", "--yes"],
 ]
 

@@ -318,7 +318,7 @@ def test_spans_are_told_in_their_unit():
 
 # -- allow_unsafe -------------------------------------------------------------------------------------
 
-WRITERS = [["init"], ["recover", "--force"], ["adopt", "--force", f"--lineage={uuid.UUID(int=7)}"]]
+WRITERS = [["init"], ["recover", "--force"], ["adopt", "--force", "--yes", f"--lineage={uuid.UUID(int=7)}"]]
 
 
 @pytest.mark.parametrize("command", WRITERS)

@@ -20,7 +20,7 @@ ID = "0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"
 NEEDS = {
     "alias drop": ["live", "--yes"],
     "alias set": ["live"],
-    "adopt": ["--lineage", ID],
+    "adopt": ["--yes", "--lineage", ID],
     "bench": ["--only", "reads"],
     "diff": ["1"],
     "drop": ["--yes"],
@@ -29,6 +29,7 @@ NEEDS = {
     "import": ["{exported}", "--yes"],
     "quarantine drop": ["{refused}", "--yes"],
     "quarantine export": ["aircraft", "{new}"],
+    "rebuild-checkpoint": ["{new}"],
     "restore": ["--to", "1", "--yes"],
     "scan": ["aircraft"],
     "store add": ["copy=sqlite://{new}"],
@@ -37,7 +38,7 @@ NEEDS = {
     "torture": ["--cells", "1"],
 }
 """What a command needs besides store, log and namespace, so that the fault is all that is wrong."""
-NOWHERE = {"key-groups"}
+NOWHERE = {"explain", "key-groups"}
 NO_LOG = {
     "history",
     "get",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import threading
 import urllib.request
@@ -260,6 +261,32 @@ def test_an_alarm_names_the_error_that_was_met_last(place, caplog):
     assert driver.store.pointer().visible == 1
 
 
+@pytest.mark.parametrize("silent", [False, True])
+def test_an_alarm_in_stage_names_the_log_that_does_not_answer(place, caplog, monkeypatch, silent):
+    driver, teller, port = place(stuck_alarm_s=0.05)
+    port.held["stage"] = threading.Event()
+    plain = MemoryLog.stage
+    monkeypatch.setattr(MemoryLog, "stage", lambda *args: port.call(named("stage"), lambda: plain(*args)))
+    monkeypatch.setattr(FaultyLog, "is_empty", lambda _: port.call(named("is_empty"), lambda: False))
+    if silent:
+        port.held["is_empty"] = threading.Event()
+    else:
+        port.fails["is_empty"] = 1000
+    worker = threading.Thread(target=committed, args=(driver, teller))
+    worker.start()
+    try:
+        wait_until(lambda: "ALARM" in caplog.text, "an alarm")
+        line = next(one.getMessage() for one in caplog.records if "ALARM" in one.getMessage())
+        cause = "it does not answer" if silent else "StoreUnavailableError: no answer from cache:6379"
+        assert f"it waits for {driver.log.where}: {cause}" in line
+        assert "Spark" not in line
+    finally:
+        for held in ("stage", "is_empty"):
+            port.held.pop(held, threading.Event()).set()
+        port.fails.clear()
+        worker.join(DEADLINE_S)
+
+
 def test_a_recovery_that_is_stuck_is_an_alarm_too(place, caplog):
     driver, teller, port = place()
     driver.options = Options(key_groups=4, apply_deadline_s=0.1)
@@ -403,6 +430,50 @@ def test_a_drivers_metrics_say_what_happened(place, registry):
     assert value(registry, "tidegate_commits_total", **at) == 2
 
 
+def test_counters_begin_at_0_so_that_their_first_increase_is_seen(place, registry):
+    _, teller, _ = place()
+    one = {"namespace": "flights"}
+    for error in ("BadRecordError", "FencedError", "StoreUnavailableError"):
+        assert value(registry, "tidegate_failed_batches_total", **one, error=error) == 0
+    assert value(registry, "tidegate_fenced_total", **one) == 0
+    assert value(registry, "tidegate_bad_records_total", **one) == 0
+    assert value(registry, "tidegate_commits_total", **one, store="cache") == 0
+    for phase in PHASES:
+        assert value(registry, "tidegate_retries_total", **one, store="cache", phase=phase) == 0
+    for alarm in ("stuck", "behind"):
+        assert value(registry, "tidegate_alarms_total", **one, store="cache", alarm=alarm) == 0
+    assert teller.metrics_url is None
+
+
+def test_after_a_failure_no_gauge_keeps_a_value_that_looks_healthy(place, registry):
+    driver, teller, _ = place()
+    at = {"namespace": "flights", "store": "cache"}
+    teller.running()
+    committed(driver, teller)
+    events.level(Gauge.LAG, Labels("flights", "cache"), 0)
+    events.level(Gauge.VERSION_AT, Labels("flights", "cache"), 5.0)
+    assert value(registry, "tidegate_up", namespace="flights") == 1
+    teller.failed(1, StoreUnavailableError("away"))
+    for _ in range(2):  # by the sink, and by its user
+        teller.closed()
+        assert value(registry, "tidegate_up", namespace="flights") == 0
+        assert value(registry, "tidegate_version_timestamp_seconds", **at) == 5
+        assert value(registry, "tidegate_lag_versions", **at) is None
+        assert value(registry, "tidegate_visible_version", **at) is None
+    teller.running()
+    assert value(registry, "tidegate_up", namespace="flights") == 1
+    teller.closed()
+    assert value(registry, "tidegate_up", namespace="flights") is None
+    assert value(registry, "tidegate_version_timestamp_seconds", **at) is None
+
+
+def test_a_value_that_is_not_known_any_more_is_removed(registry):
+    at = Labels("flights", "cache")
+    for level in (1.0, math.nan, math.nan):
+        events.level(Gauge.LEASES, at, level)
+    assert value(registry, "tidegate_leases", namespace="flights", store="cache") is None
+
+
 def test_lag_leases_layers_and_void_records_are_asked_for_beside_the_batches(place, registry):
     driver, teller, _ = place(heartbeat_s=0.05)
     for batch_id in range(3):
@@ -414,14 +485,14 @@ def test_lag_leases_layers_and_void_records_are_asked_for_beside_the_batches(pla
         driver.options,
         lambda: driver.epoch,
         at=Labels("flights", "cache"),
-        decided=lambda: driver.last_decided + 1,
+        folded=lambda: driver.folded,
     )
     background.published()
     at = {"namespace": "flights", "store": "cache"}
     try:
         wait_until(lambda: value(registry, "tidegate_leases", **at) == 1, "the leases")
         wait_until(lambda: value(registry, "tidegate_layers", **at) == 3, "the layers")
-        wait_until(lambda: value(registry, "tidegate_lag_versions", **at) == 1, "the lag")
+        wait_until(lambda: value(registry, "tidegate_lag_versions", **at) == 0, "the lag")
         wait_until(
             lambda: value(registry, "tidegate_void_records", namespace="flights") == 0, "the void records"
         )

@@ -62,6 +62,9 @@ class Slow:
     def beat(self):
         return True
 
+    def end_beat(self):
+        pass
+
     def went_well(self, *, level):
         pass
 
@@ -117,6 +120,7 @@ def test_a_follower_that_meets_an_error_is_told_and_tries_again():
         driven_by=None,
         step=step,
         beat=lambda: True,
+        end_beat=lambda: None,
         retried=met.append,
         went_well=lambda **_: well.set(),
     )

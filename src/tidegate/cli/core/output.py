@@ -38,10 +38,11 @@ def print_json(value: Any) -> None:
 
 
 class Rows(NamedTuple):
-    """Rows under a heading."""
+    """Rows under a heading; ``styles`` are those of the rows on a terminal."""
 
     columns: Sequence[str]
     rows: Iterable[Sequence[Any]]
+    styles: Sequence[str] = ()
 
 
 class Pairs(NamedTuple):
@@ -120,7 +121,7 @@ def _rich(parts: Sequence[Part]) -> Any:
             table = Table(header_style="bold")
             for column in part.columns:
                 table.add_column(Text(cell(column)), overflow="fold")
-            for row in part.rows:
-                table.add_row(*(Text(cell(one)) for one in row))
+            for row, style in itertools.zip_longest(part.rows, part.styles):
+                table.add_row(*(Text(cell(one)) for one in row), style=style)
             shown.append(table)
     return Group(*shown)

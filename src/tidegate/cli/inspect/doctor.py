@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -20,12 +21,13 @@ from tidegate.base.names import NAME, escape
 from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, named_files, store_options
 from tidegate.cli.core.options import Json, MaybeNamespace, MaybeWal, Stores, examples
-from tidegate.cli.core.output import print_json, print_table
+from tidegate.cli.core.output import Rows, on_terminal, print_json, print_parts
 from tidegate.cli.inspect.doctor_disks import check_disk, check_private, check_writable, folder_of
 from tidegate.cli.inspect.doctor_limits import check_limits
 from tidegate.cli.inspect.doctor_servers import ServerArguments, look_at
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import parse_stores
+from tidegate.status.probes import LIMIT_S, Probe, timed
 from tidegate.wal.record import Folded
 
 EXAMPLES = examples(
@@ -33,39 +35,65 @@ EXAMPLES = examples(
     "tidegate doctor --store sqlite:///data/store --wal file:///data/wal --namespace flights",
     "tidegate doctor --wal kafka://broker1:9093 --wal-config kafka.properties --namespace flights",
     "tidegate doctor --store redis://cache:6379",
+    "tidegate doctor --accept replication --limit 3 -v",
 )
 
 JAVA_MIN = 17
 PYSPARK_MIN, PYSPARK_BELOW = (4, 1), (5,)
 PYARROW_MIN = (17,)
 CLOCK_WARN_S, CLOCK_FAIL_S = 5, 3600
+JAVA_S = 20.0
 THIS_RELEASE_US = 1_760_000_000_000_000  # a clock before this release's build time is wrong
 
 
-def doctor(
+class Look(NamedTuple):
+    """The look of an outcome on a terminal."""
+
+    mark: str
+    style: str
+
+
+LOOKS = {"fail": Look("✗", "bold red"), "warn": Look("!", "yellow"), "pass": Look("✓", "green")}
+"""The outcomes, problems first."""
+
+
+def doctor(  # noqa: PLR0913 - its options
     store: Stores,
     store_config: StoreConfigs,
     wal: MaybeWal = None,
     namespace: MaybeNamespace = None,
     wal_config: WalConfig = None,
     *,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHECK",
+            help="Let this check fail, by its name or the name's last part; may be given several times.",
+        ),
+    ] = None,
+    limit: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, help="Seconds that a log or store may take to answer."),
+    ] = LIMIT_S,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also show the seconds that each check took.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Check what the promises rest on.
 
     Java, disks, limits, clock, log and store, how both are set up; without URLs only this machine.
-    Each line names the promise at stake.
+    Each line names the promise at stake; problems are first. Log and stores are asked at once.
 
-    Exit code 1 when a check fails; warnings do not count. Nothing is written.
+    Exit code 1 when a check fails that is not accepted; warnings do not count. Nothing is written.
     """
-    checks = list(_checks(_given(store, wal, namespace, wal_config, store_config)))
+    checks = _accepted(
+        list(_checks(_given(store, wal, namespace, wal_config, store_config), limit)), accept or []
+    )
     if json:
         print_json([check._asdict() for check in checks])
     else:
-        print_table(
-            ["check", "outcome", "found", "promise at stake"],
-            [(check.check, check.outcome, check.found, check.promise) for check in checks],
-        )
+        _print(sorted(checks, key=lambda check: list(LOOKS).index(check.outcome)), verbose=verbose)
     failed = [check.check for check in checks if check.outcome == "fail"]
     if failed:
         print_message(f"failed: {', '.join(failed)}")
@@ -91,14 +119,55 @@ def _given(
     return ServerArguments(primary.url, wal, namespace, wal_config, own, tuple(others), primary.name)
 
 
-def _checks(given: ServerArguments) -> Iterator[Check]:
+def _accepted(checks: list[Check], names: Sequence[str]) -> list[Check]:
+    """Make warnings of the failed checks with these names."""
+    unknown = [name for name in names if not any(_has_name(check, name) for check in checks)]
+    for name in unknown:
+        print_message(f"--accept {name}: no check here has that name")
+    return [
+        check._replace(outcome="warn", found=f"{check.found} (accepted by --accept)")
+        if check.outcome == "fail" and any(_has_name(check, name) for name in names)
+        else check
+        for check in checks
+    ]
+
+
+def _has_name(check: Check, name: str) -> bool:
+    return check.check == name or check.check.endswith(f": {name}")
+
+
+def _print(checks: Sequence[Check], *, verbose: bool) -> None:
+    marks = {outcome: f"{look.mark} " if on_terminal() else "" for outcome, look in LOOKS.items()}
+    rows = [
+        (
+            check.check,
+            f"{marks[check.outcome]}{check.outcome}",
+            check.found,
+            check.promise,
+            *([f"{check.seconds:.3f}"] if verbose else []),
+        )
+        for check in checks
+    ]
+    columns = ["check", "outcome", "found", "promise at stake", *(["seconds"] if verbose else [])]
+    print_parts([Rows(columns, rows, [LOOKS[check.outcome].style for check in checks])])
+
+
+def _checks(given: ServerArguments, limit_s: float) -> Iterator[Check]:
+    machine = Probe(lambda: list(_machine_checks(given)), max(limit_s, JAVA_S))
+    seen = look_at(given, limit_s)
+    yield from machine.result(lambda why: [Check("machine", "warn", why, "everything")])
+    yield check_clock(Clock(), seen.state)
+    yield from seen.checks
+
+
+def _machine_checks(given: ServerArguments) -> Iterator[Check]:
     yield check_python()
     yield check_package("pyarrow", PYARROW_MIN, None, "readers and writers: frames and scans")
     spark = check_package(
         "pyspark", PYSPARK_MIN, PYSPARK_BELOW, "writers: staging and applying; readers do without"
     )
     yield spark
-    yield check_java(spark_is_here=not spark.found.startswith("not installed"))
+    yield from timed(lambda: [check_java(spark_is_here=not spark.found.startswith("not installed"))])
     for what, url in (("log", given.wal), ("store", given.store)):
         folder = None if url is None else folder_of(url)
         if folder is not None:
@@ -107,9 +176,6 @@ def _checks(given: ServerArguments) -> Iterator[Check]:
             if given.namespace is not None and NAME.fullmatch(given.namespace):
                 yield from check_private(what, folder / escape(given.namespace))
     yield from check_limits([given.wal, given.store, *(at.url for at in given.also)])
-    seen = look_at(given)
-    yield check_clock(Clock(), seen.state)
-    yield from seen.checks
 
 
 # -- this machine -----------------------------------------------------------------------------
@@ -147,7 +213,7 @@ def check_java(*, spark_is_here: bool) -> Check:
     if java is None:
         return Check("Java", bad, f"not found in JAVA_HOME nor PATH; install {JAVA_MIN} or newer", promise)
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_S, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check("Java", bad, f"{java} (by {by}) does not run: {error}", promise)
     version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)

@@ -54,8 +54,13 @@ def check_descriptors(needed: int) -> Check:
     found = f"{allowed:,} (ulimit -n); one namespace needs {needed:,}"
     if allowed >= needed:
         return Check("descriptors", "pass", found, ANSWERS)
-    raised = "" if most == resource.RLIM_INFINITY else f", this user may set up to {most:,}"
-    return Check("descriptors", "warn", f"{found}: raise it{raised}", ANSWERS)
+    if most == resource.RLIM_INFINITY:
+        raised = "raise it"
+    elif most >= needed:
+        raised = f"raise it, this user may set up to {most:,}"
+    else:
+        raised = f"an administrator has to raise it, this user may set up to {most:,}"
+    return Check("descriptors", "warn", f"{found}: {raised}", ANSWERS)
 
 
 def check_threads(needed: int) -> Iterator[Check]:

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tidegate.base.checks import Check, Outcome
 from tidegate.base.urls import redact
 from tidegate.cli.core.config_files import store_options, wal_options
-from tidegate.cli.inspect.doctor_disks import check_room, check_writable, folder_of, free_bytes
+from tidegate.cli.inspect.doctor_disks import BOUNDED, check_room, check_writable, folder_of, free_bytes
 from tidegate.cli.inspect.doctor_limits import check_tables
 from tidegate.committers.opening.store_list import suggested_fixes
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
@@ -22,6 +24,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.store import Store
 from tidegate.status.fit import held_for, misfit, passing_misfit
+from tidegate.status.probes import LIMIT_S, Probe, timed
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
@@ -44,6 +47,9 @@ class ServerArguments(NamedTuple):
     also: tuple[StoreRef, ...] = ()
     name: str = ""
     """The primary's, in the log's list."""
+
+
+Fields = TypeVar("Fields", "LogSeen", "StoreSeen")
 
 
 class Seen(NamedTuple):
@@ -72,16 +78,30 @@ class StoreSeen:
     pointer: Pointer = dataclasses.field(default_factory=Pointer)
 
 
-def look_at(given: ServerArguments) -> Seen:
-    """Run all checks of log and store that the arguments allow."""
+def look_at(given: ServerArguments, limit_s: float = LIMIT_S) -> Seen:
+    """Run all checks of log and store that the arguments allow: of the stores at once, then of the log.
+
+    A log or store that has not answered after ``limit_s`` is a failed check.
+    """
     in_log, in_store = LogSeen([]), StoreSeen([])
     with contextlib.ExitStack() as closing:
-        # The store first: visible versions were decided before, so a log read later must have them.
-        if given.store is not None:
-            in_store = _check_store(given.store, given.namespace, given.store_config, closing)
-        others = [(at, _look_at_store(at.url, given.namespace, at.options, closing)) for at in given.also]
+        # The stores first: visible versions were decided before, so a log read later must have them.
+        first = given.store and _started(
+            partial(_check_store, given.store, given.namespace, given.store_config), limit_s
+        )
+        also = [
+            _started(partial(_look_at_store, at.url, given.namespace, at.options), limit_s)
+            for at in given.also
+        ]
+        if first:
+            in_store = _result(first, closing, partial(_late_store, given.store))
+        others = [
+            (at, _result(probe, closing, partial(_late_store, at.url)))
+            for at, probe in zip(given.also, also, strict=True)
+        ]
         if given.wal is not None:
-            in_log = _check_wal(given.wal, given.namespace, given.wal_config, closing)
+            probe = _started(partial(_check_wal, given.wal, given.namespace, given.wal_config), limit_s)
+            in_log = _result(probe, closing, partial(_late_log, given.wal))
         checks, state = [*in_log.checks, *in_store.checks], in_log.state
         if state is not None:
             checks.append(check_tables(state))
@@ -90,7 +110,9 @@ def look_at(given: ServerArguments) -> Seen:
                 check_one_namespace(state, in_store.identity, in_store.pointer, in_log.log, in_store.store)
             )
             if state is not None and in_store.identity is not None:
-                checks += check_room(in_log.log, in_store.store, state, free_bytes(str(given.wal)))
+                room = partial(check_room, in_log.log, in_store.store, state, free_bytes(str(given.wal)))
+                sizes = Probe(lambda: timed(lambda: list(room())), limit_s)
+                checks += sizes.result(lambda why: [Check("size", "warn", f"not known: {why}", BOUNDED)])
         if state is not None and given.store is not None and (others or state.stores):
             checks.append(check_list(state, [given.name, *(at.name for at in given.also)]))
         for at, seen in others:
@@ -100,6 +122,34 @@ def look_at(given: ServerArguments) -> Seen:
                 )
             checks += [check._replace(check=f"{at.name}: {check.check}") for check in seen.checks]
     return Seen(checks, state)
+
+
+def _started(
+    look: Callable[[contextlib.ExitStack], Fields], limit_s: float
+) -> Probe[tuple[Fields, contextlib.ExitStack]]:
+    def run() -> tuple[Fields, contextlib.ExitStack]:
+        closing = contextlib.ExitStack()
+        return look(closing), closing
+
+    return Probe(run, limit_s)
+
+
+def _result(
+    probe: Probe[tuple[Fields, contextlib.ExitStack]],
+    closing: contextlib.ExitStack,
+    late: Callable[[str], Fields],
+) -> Fields:
+    seen, opened = probe.result(lambda why: (late(why), contextlib.ExitStack()))
+    closing.enter_context(opened)
+    return seen
+
+
+def _late_store(url: str | None, why: str) -> StoreSeen:
+    return StoreSeen([Check("store: reachable", "fail", f"{redact(str(url))}: {why}", OF_STORE)])
+
+
+def _late_log(url: str, why: str) -> LogSeen:
+    return LogSeen([Check("log: reachable", "fail", f"{redact(url)}: {why}", OF_LOG)])
 
 
 # -- the log ------------------------------------------------------------------------------------
@@ -126,6 +176,7 @@ def _check_wal(
 
 def check_log(url: str, namespace: str, options: dict[str, Any], closing: contextlib.ExitStack) -> LogSeen:
     """Check that the decision log can be read from start to end, and its set-up."""
+    began = time.perf_counter()
     try:
         log = open_log(url, namespace, options)
     except (TidegateError, OSError) as error:
@@ -140,8 +191,9 @@ def check_log(url: str, namespace: str, options: dict[str, Any], closing: contex
     found = NOT_YET
     if view.state is not None:
         found = f"whole, {view.state.last_version} versions decided, {view.void} void records"
-    reached = Check("log: reachable", "pass", f"{log.where}: {found}", OF_LOG)
-    return LogSeen([reached, *_set_up(log, url)], log, view.state)
+    took = round(time.perf_counter() - began, 3)
+    reached = Check("log: reachable", "pass", f"{log.where}: {found}", OF_LOG, seconds=took)
+    return LogSeen([reached, *timed(lambda: _set_up(log, url))], log, view.state)
 
 
 def _set_up(log: Log, url: str) -> list[Check]:
@@ -208,6 +260,7 @@ def check_store(
     url: str, namespace: str, options: dict[str, Any], closing: contextlib.ExitStack
 ) -> StoreSeen:
     """Check that the store answers, its state, and its set-up."""
+    began = time.perf_counter()
     try:
         store = open_store(url, namespace, options)
         closing.callback(store.close)
@@ -216,8 +269,9 @@ def check_store(
     except (TidegateError, OSError) as error:
         return StoreSeen([_failed("store: reachable", url, error, OF_STORE)])
     found = NOT_YET if identity is None else f"version {pointer.visible} is visible"
-    reached = Check("store: reachable", "pass", f"{store.where}: {found}", OF_STORE)
-    return StoreSeen([reached, *_store_set_up(store, url)], store, identity, pointer)
+    took = round(time.perf_counter() - began, 3)
+    reached = Check("store: reachable", "pass", f"{store.where}: {found}", OF_STORE, seconds=took)
+    return StoreSeen([reached, *timed(lambda: _store_set_up(store, url))], store, identity, pointer)
 
 
 def _store_set_up(store: Store, url: str) -> list[Check]:

@@ -47,8 +47,9 @@ def status(  # noqa: PLR0913 - its options
 ) -> None:
     """Show where a namespace stands, writing nothing; with several stores a row for each.
 
-    Without --wal only what the store knows. Exit code 10 when log and store do not fit, or
-    when a version that waits may be lost: the log keeps it for a time only, and that is over.
+    Without --wal only what the store knows, and so while the log does not answer (exit code 6). Exit
+    code 10 when log and store do not fit, or when a version that waits may be lost: the log keeps it for a
+    time only, and that is over.
 
     With --watch a live view on a terminal; elsewhere a block, or with --json a line, for each refresh. A
     log or store that does not answer is named there. Ctrl-C ends it with exit code 0, --for with that of the
@@ -106,6 +107,8 @@ def _watch(places: Places, first: Look, every_s: float, end: float | None, *, js
 def _code_of(seen: Look | TidegateError) -> int:
     if isinstance(seen, TidegateError):
         return seen.exit_code
+    if seen.log_error is not None:
+        return seen.log_error.exit_code
     return WalGapError.exit_code if seen.problems else 0
 
 
@@ -147,6 +150,7 @@ def _as_json(seen: Look) -> dict[str, Any]:
         "tables": [{k: v for k, v in table.items() if k != "shown"} for table in in_store.tables],
         "problems": seen.problems,
         "warnings": seen.warnings,
+        "log_error": seen.log_error and str(seen.log_error),
     }
     if in_log is not None:
         state = in_log.view.state
@@ -173,7 +177,8 @@ def _as_pairs(seen: Look) -> list[tuple[str, Any]]:
         when = exact_time_of(moment(seen.in_store.newest.decided_at_us))
         pairs.append(("its age", f"{log_size.span(_age_s(seen) or 0.0)}: decided at {when}"))
     if in_log is None:
-        pairs.append(("decided version", "not known without --wal"))
+        why = "not known without --wal" if seen.log_error is None else "not known: the log does not answer"
+        pairs.append(("decided version", why))
     else:
         state = in_log.view.state
         decided = state.last_version if state else 0
@@ -220,7 +225,7 @@ def _log_pairs(view: View) -> list[tuple[str, Any]]:
 def _heartbeat(pointer: Pointer) -> str:
     age = pointer.heartbeat_age_s
     if age is None:
-        return "no heartbeat"
+        return "closed"
     alive = "seems to be running" if age < WRITER_ALIVE_S else "seems to be down"
     return f"last heartbeat {log_size.span(age)} ago, {alive}"
 

@@ -33,6 +33,7 @@ def drop(
     only_stores: Annotated[
         bool, typer.Option("--only-stores", help="Keep the log: only these stores, which it does not list.")
     ] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Redis: scan all keys of the server.")] = False,
 ) -> None:
     """Remove a namespace from all its stores and the log, permanently.
 
@@ -52,12 +53,14 @@ def drop(
             _refuse_listed(coordinator, force=work.force)
         else:
             _refuse_drop(work, coordinator)
-        dropped = drop_namespace(coordinator, log_too=not only_stores)
+        dropped = drop_namespace(coordinator, log_too=not only_stores, thorough=thorough)
     if not dropped.log and not any(dropped.stores):
         raise no_namespace(namespace, *(url for _, url in locations))
     lines = [f"namespace {namespace} is gone" + " from these stores" * only_stores]
     for (kind, url), existed in zip(locations, (*dropped.stores, dropped.log), strict=False):
         lines.append(f"  {kind:<6} {redact(url)}{'' if existed else ' (nothing was there)'}")
+    unsearched = set() if thorough else {store.unsearched for store in coordinator.stores} - {""}
+    lines += [f"not looked for: {each}" for each in sorted(unsearched)]
     work.report({"store": any(dropped.stores), "log": dropped.log}, lines)
 
 

@@ -25,6 +25,7 @@ def vacuum(
     store_config: StoreConfigs,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Redis: scan all keys of the server.")] = False,
     json: Json = False,
 ) -> None:
     """Drop what no reader can reach any more and retirement has missed.
@@ -40,12 +41,15 @@ def vacuum(
         try:
             if kept.identity() is None:
                 raise no_namespace(namespace, at.url)
-            gone = kept.vacuum(dry_run=dry_run)
+            gone = kept.vacuum(dry_run=dry_run, thorough=thorough)
             horizon = kept.pointer().horizon
         finally:
             kept.close()
         facts = {"namespace": namespace, "dry_run": dry_run, "horizon": horizon}
-        every.append({**facts, **msgspec.structs.asdict(gone)})
+        unsearched = "" if thorough else kept.unsearched
+        every.append(
+            {**facts, **msgspec.structs.asdict(gone)} | ({"unsearched": unsearched} if unsearched else {})
+        )
         if not json:
             verb = "would go" if dry_run else "gone"
             whose = f"store {at.name}: " * (len(ats) > 1)
@@ -53,6 +57,8 @@ def vacuum(
                 f"{whose}{verb}: {gone.rows} rows, notes of {gone.notes} sealed versions of key groups,"
                 f" {gone.leases} leases, {gone.entries} catalog entries (horizon: version {horizon})"
             )
+            if unsearched:
+                print(f"not looked for: {unsearched}")
     if json:
         of_each = [{"store": at.name, **one} for at, one in zip(ats, every, strict=True)]
         print_json(every[0] if len(ats) == 1 else {"namespace": namespace, "stores": of_each})

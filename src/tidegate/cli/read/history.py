@@ -47,7 +47,13 @@ def history(
                 info.decided_at,
                 info.published_at,
                 info.parallelism,
-                ", ".join(f"{table} {count}" for table, count in sorted(info.changes.items())) or "none",
+                ", ".join(
+                    [
+                        *(f"{table} {count}" for table, count in sorted(info.changes.items())),
+                        *(f"{table} dropped" for table in info.dropped),
+                    ]
+                )
+                or "none",
             )
             for info in versions
         ],

@@ -81,18 +81,20 @@ def _versions(
 ) -> Iterator[_OfVersion]:
     """Yield each version above ``last`` with its changes, in order; pin the one before during the wait."""
     newest = None if limit is None else last + limit
+    before: set[str] = set()
     with contextlib.ExitStack() as held:
         if last:
-            held.enter_context(gate.snapshot(version=last))
+            before = {*held.enter_context(gate.snapshot(version=last)).tables()}
         while newest is None or last < newest:
             if not _wait_for(gate, last + 1, end):
                 return
             with held.pop_all():  # released only once the next one is pinned: it might be retired in between
                 now = held.enter_context(gate.snapshot(version=last + 1))
-                wanted = sorted({*now.tables()} & {*(tables or now.tables())})
+                existing = before | {*now.tables()}
+                wanted = sorted(existing & {*(tables or existing)})
                 with gate.diff(last, now.version, wanted) as changes:
                     yield _OfVersion(now.version, now.decided_at, changes)
-            last += 1
+            before, last = {*now.tables()}, last + 1
 
 
 def _wait_for(gate: Gate, version: int, end: float | None) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pytest
 import xxhash
@@ -235,6 +236,12 @@ def put(
     write(store, version, changes, key_groups)
     assert store.publish(entry(version, changes, **starts), EPOCH) is True
     return [Chunk(0, runs_of(changes, key_groups))]
+
+
+def put_drop(store: Store, version: int, table: str, **starts: int) -> None:
+    """Publish a version that drops a table, and has no rows; ``starts`` are those of the tables that stay."""
+    dropping = msgspec.structs.replace(entry(version, {}, **starts), dropped=(table,))
+    assert store.publish(dropping, EPOCH) is True
 
 
 def put_each(store: Store, last: int, table: str = "") -> None:

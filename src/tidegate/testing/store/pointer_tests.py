@@ -253,6 +253,18 @@ class PointerTests(StoreHarness):
         store.heartbeat(EPOCH + 1)
         assert store.pointer().heartbeat_age_s == pytest.approx(0, abs=9)
 
+    def test_a_closed_writer_has_no_heartbeat(self, store: Store) -> None:
+        store.heartbeat(EPOCH)
+        store.end_heartbeat(EPOCH)
+        store.end_heartbeat(EPOCH)
+        assert self.reopen(store).pointer().heartbeat_age_s is None
+        store.heartbeat(EPOCH)  # it opens again, or a late request lands
+        assert store.pointer().heartbeat_age_s is not None
+        store.claim(EPOCH + 1, "writer-2")
+        store.heartbeat(EPOCH + 1)
+        store.end_heartbeat(EPOCH)  # the fenced one's end is not the new one's
+        assert store.pointer().heartbeat_age_s is not None
+
     # -- after this process --------------------------------------------------------------------
 
     def test_close_may_be_repeated_and_loses_nothing(self, store: Store) -> None:

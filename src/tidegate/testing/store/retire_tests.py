@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from tidegate.errors import SnapshotExpiredError
@@ -13,14 +14,17 @@ from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.testing.concurrency import in_threads
 from tidegate.testing.store.harness import (
+    EPOCH,
     Changes,
     Row,
     StoreHarness,
     chunks_of,
     counts_of,
+    entry,
     get,
     group_of,
     put,
+    put_drop,
     put_each,
     retire_version,
     runs_of,
@@ -28,7 +32,9 @@ from tidegate.testing.store.harness import (
     stamp,
 )
 from tidegate.wal.frame import Chunk
+from tidegate.wal.record import Column, TableAt, TableSchema
 
+KEY = (Column("id", "bigint"),)
 KEYS = [b"key-%02d" % i for i in range(30)]
 
 
@@ -205,6 +211,77 @@ class RetireTests(StoreHarness):
         assert get(store, "u", [b"a"], 3) == [b"1"]
         store.apply(stamp(1), Chunk(0, runs_of(first)))  # late
         assert held(self.stored_rows(store)) == {(KEYS[0], 2), (b"a", 1)}
+
+    def test_a_dropped_table_leaves_no_row_and_its_name_is_free(self, store: Store) -> None:
+        first, again = {"t": dict.fromkeys(KEYS, b"1"), "u": {b"a": b"1"}}, {"t": {KEYS[0]: b"3"}}
+        put(store, 1, first)
+        put_drop(store, 2, "t", u=0)
+        put(store, 3, again, t=2, u=0)
+        assert scanned(store, "t", 1) == first["t"]
+        assert scanned(store, "t", 3, 2) == again["t"]
+        store.announce(2)
+        retire_version(store, 1, [Chunk(0, runs_of(first))])
+        retire_version(store, 2, [])
+        assert held(self.stored_rows(store)) == {(KEYS[0], 3), (b"a", 1)}
+        assert scanned(store, "t", 3, 2) == again["t"]
+        assert get(store, "u", [b"a"], 3) == [b"1"]
+        self.reopen(store).apply(stamp(1), Chunk(0, runs_of({"t": first["t"]})))  # late
+        assert held(self.stored_rows(store)) == {(KEYS[0], 3), (b"a", 1)}
+        put(store, 4, {"t": {KEYS[1]: b"4"}}, t=2, u=0)
+        assert scanned(store, "t", 4, 2) == {KEYS[0]: b"3", KEYS[1]: b"4"}
+
+    def test_vacuum_removes_a_dropped_table_that_retirement_left(self, store: Store) -> None:
+        first = {"t": dict.fromkeys(KEYS, b"1"), "u": {b"a": b"1"}}
+        put(store, 1, first)
+        put_drop(store, 2, "t", u=0)
+        put(store, 3, {}, u=0)
+        store.announce(3)
+        assert store.vacuum(dry_run=True).rows == len(KEYS)
+        assert store.vacuum().rows == len(KEYS)
+        assert held(self.stored_rows(store)) == {(b"a", 1)}
+        assert get(store, "u", [b"a"], 3) == [b"1"]
+
+    # -- schemas --------------------------------------------------------------------------------
+
+    def test_schemas_that_no_version_names_are_forgotten(self, store: Store) -> None:
+        """200 changes of a schema at two kept versions leave a handful; a pinned version keeps its own."""
+        changed = [TableSchema(KEY, (Column(f"c{n}", "int"),)) for n in range(1, 201)]
+        horizon = 0
+        for version, schema in enumerate(changed, 1):
+            self._change_schema(store, version, schema)
+            if version == 100:
+                store.lease(Lease("pin", 100), 3_600)
+            before, horizon = horizon, store.announce(version - 1)
+            for old in range(before + 1, horizon + 1):
+                retire_version(store, old, [])
+            if version == 120:
+                assert store.schemas()[changed[99].schema_id] == changed[99]
+                store.release("pin")
+        kept = store.schemas()
+        assert kept.keys() >= {schema.schema_id for schema in changed[-2:]}
+        assert len(kept) <= 5
+        assert store.schemas_of([changed[-1].schema_id])[changed[-1].schema_id] == changed[-1]
+
+    def test_a_schema_that_a_begun_version_brings_back_is_not_forgotten(self, store: Store) -> None:
+        first, second = (TableSchema(KEY, (Column(name, "int"),)) for name in ("a", "b"))
+        for version, schema in ((1, first), (2, second), (3, second)):
+            self._change_schema(store, version, schema)
+        assert self.reopen(store).begin(stamp(4), [first], EPOCH)
+        store.announce(3)
+        for version in (1, 2, 3):
+            retire_version(store, version, [])
+        named = entry(4, {}, t=0)
+        tables = {"t": TableAt(first.schema_id)}
+        assert store.publish(msgspec.structs.replace(named, tables=tables), EPOCH)
+        store.announce(4)
+        retire_version(self.reopen(store), 4, [])
+        assert store.schemas() == {first.schema_id: first}
+
+    @staticmethod
+    def _change_schema(store: Store, version: int, schema: TableSchema) -> None:
+        assert store.begin(stamp(version), [schema], EPOCH)
+        tables = {"t": TableAt(schema.schema_id)}
+        assert store.publish(msgspec.structs.replace(entry(version), tables=tables), EPOCH)
 
     # -- late writes ----------------------------------------------------------------------------
 

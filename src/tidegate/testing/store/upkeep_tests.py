@@ -97,8 +97,8 @@ class UpkeepTests(StoreHarness):
         """The horizon moved, and the driver that should have retired never did."""
         put(store, 1, {"t": {b"a": b"1", b"b": b"1", b"c": b"1"}, "u": {b"a": b"1"}})
         put(store, 2, {"t": {b"a": b"2", b"b": None, b"never": None}})
-        put(store, 3, {"t": {b"a": b"3"}})
-        put(store, 4, {"t": {b"a": b"4", b"c": None}})
+        put(store, 3, {"t": {b"a": b"3"}}, u=0)
+        put(store, 4, {"t": {b"a": b"4", b"c": None}}, u=0)
         store.announce(3)
         reads = {version: scanned(store, "t", version) for version in (3, 4)}
         would = store.vacuum(dry_run=True)

@@ -179,6 +179,7 @@ def entry(version):
 WRITES = {
     "claim": lambda store: store.claim(9, "viewer"),
     "heartbeat": lambda store: store.heartbeat(1),
+    "end_heartbeat": lambda store: store.end_heartbeat(1),
     "publish": lambda store: store.publish(entry(3), 9),
     "announce": lambda store: store.announce(2),
     "lease": lambda store: store.lease(Lease("l", 2), 60.0),
@@ -189,7 +190,7 @@ WRITES = {
     "alias": lambda store: store.aliases().set("an-alias", Target("n", "u")),
     "drop": lambda store: store.drop(),
 }
-OF_A_LEASE = {"claim", "heartbeat", "announce", "lease"}
+OF_A_LEASE = {"claim", "heartbeat", "end_heartbeat", "announce", "lease"}
 """What takes no more rights than a lease: a conditional write on the pointer."""
 
 

@@ -58,7 +58,7 @@ def test_rows_of_two_attempts_do_not_meet_before_a_seal(store):
     assert store.publish(entry(2, NEW), EPOCH)
     store.apply(of(OTHER), *chunks_of({"t": dict.fromkeys(NEW["t"], b"late")}))
     assert scanned(store, "t", 2) == AFTER_NEW
-    assert store.vacuum().rows
+    assert store.vacuum(thorough=True).rows  # an attempt that was never begun is noted nowhere
 
 
 def test_a_cluster_finds_in_its_headers_what_its_pointer_lost(redis_cluster, namespace):

@@ -11,7 +11,18 @@ from tidegate.errors import IncompleteError, SnapshotExpiredError, StoreNotVerif
 from tidegate.sinks.records import Identity
 from tidegate.sinks.redis import reads
 from tidegate.sinks.redis.store import RedisStore
-from tidegate.testing.store.harness import EPOCH, chunks_of, counts_of, entry, get, put, scanned, stamp, write
+from tidegate.testing.store.harness import (
+    EPOCH,
+    chunks_of,
+    counts_of,
+    entry,
+    get,
+    put,
+    put_drop,
+    scanned,
+    stamp,
+    write,
+)
 
 KEYS = [b"k%d" % n for n in range(6)]
 
@@ -119,6 +130,20 @@ def test_a_merge_is_stopped_between_two_steps_and_done_by_the_next(store, redis,
     assert store.retire(stamp(2), counts_of(rows(b"", keys), 1), iter(()))
     assert redis.ask("EXISTS", f"{name}t:d:2:uuid") == 0
     assert get(store, "t", keys, 2) == [b"2"] * 3_000
+
+
+def test_a_dropped_table_leaves_no_key_and_no_field(store, redis, name):
+    put(store, 1, {"t": {b"k0": b"1"}, "u": {b"k0": b"1"}}, 1)
+    put(store, 2, {"t": {b"k0": b"2"}}, 1, u=0)
+    put_drop(store, 3, "t", u=0)
+    store.announce(3)
+    assert store.retire(stamp(1), counts_of({"t": {b"k0": b"1"}, "u": {b"k0": b"1"}}, 1), iter(()))
+    assert redis.ask("KEYS", f"{name}t:*")
+    for version, changes in ((2, {"t": {b"k0": b"2"}}), (3, {})):
+        assert store.retire(stamp(version), counts_of(changes, 1), iter(()))
+    assert redis.ask("KEYS", f"{name}t:*") == []
+    assert [field for field in redis.ask("HKEYS", f"{name}h") if ":t" in field] == []
+    assert get(store, "u", [b"k0"], 3) == [b"1"]
 
 
 def test_a_merge_waits_below_the_horizon(store, redis, name):

@@ -110,6 +110,7 @@ def writes_as_reader(world: World) -> None:
         "announce": ("2", "-1", "-1", "0", "", "0"),
         "drop": (),
         "forget": ("9",),
+        "forget_schemas": ("3", "id"),
         "list_servers": ("9", "x"),
         "put_schemas": ("id", "{}"),
         "put_entries": ("3", "1", "{}"),

@@ -182,6 +182,7 @@ SEALS = [
 
 _begin_rebuild = _on_group("begin_rebuild", "token")
 _end_rebuild = _on_group("end_rebuild", "token", "2", "older")
+_begin_base = _on_group("begin_base", "token", "t")
 _put_base = _on_group("put_bases", "token", "0", "t", "1")
 _put_all = _on_group("put_bases", "token", "3", "t", "3", "u", "3")
 _keep_lost = _on_group("keep_lost", "token", "2")
@@ -202,6 +203,8 @@ REBUILDS = [
     Case("begin_rebuild", "another's header", ("h",), {"h": _header(u="V")}, ("U", "@", "token"), "TGOTHER"),
     _keep_lost.on("a mark", {"h": _MARKED | {"l:t": "2"}, LAYER: TWO}),
     _keep_lost.on("no mark, and something lost", {"h": _header(lost="5")}),
+    _begin_base.on("a base", {"h": _MARKED | _LOST_BASE}),
+    _begin_base.on("a base that is written already", {"h": _MARKED | _LOST_BASE} | _BUILT),
     _put_base.on("a base", {"h": _MARKED | _LOST_BASE} | _BUILT),
     _put_base.on("a base over what is left", {"h": _MARKED | _LOST_BASE, BASE: NEWER} | _BUILT),
     _put_base.on("a base without rows", {"h": _MARKED | _LOST_BASE, "t:r:token": {"token": ""}, BASE: TWO}),
@@ -328,6 +331,7 @@ _publish = _on_pointer("publish", "1", "4", "d4", "entry")
 _publish_first = _on_pointer("publish", "1", "1", "d1", "entry")
 _filled = _on_pointer("publish_filled", "1", "5", "d5", "entry")
 _forget = _on_pointer("forget", "3")
+_forget_schemas = _on_pointer("forget_schemas", "3", "id0", "id1")
 _put_schemas = _on_pointer("put_schemas", "id1", "one", "id2", "two")
 _put_entries = _on_pointer("put_entries", "2", "50", "two", "3", "60", "three")
 _resume = _on_pointer("resume", "1", "9", "d9", "7", "0")
@@ -364,8 +368,8 @@ POINTERS = [
     _on_pointer("heartbeat", "1").on("a sign of life", {"meta": _meta()}),
     _on_pointer("heartbeat", "1").on("under a higher epoch", {"meta": _meta(epoch="2")}),
     _on_pointer("heartbeat", "1", refused="TGNONE").on("no pointer", {}),
-    _on_pointer("mark", "1", "5").on("an empty store", {"meta": _meta(visible="0", horizon="0")}),
-    _on_pointer("mark", "1", "5").on("a store in use", {"meta": _meta()}),
+    _on_pointer("mark", "1", "5", "A").on("an empty store", {"meta": _meta(visible="0", horizon="0")}),
+    _on_pointer("mark", "1", "5", "A").on("a store in use", {"meta": _meta()}),
     _publish.on("the next version", {"meta": _meta(), "catalog": CATALOG, "versions": ["1-0", "2-0", "3-0"]}),
     _publish.on("a stream that is ahead", {"meta": _meta(), "catalog": CATALOG, "versions": ["9-0"]}),
     _publish.on("no catalog and no stream", {"meta": _meta()}),
@@ -385,6 +389,11 @@ POINTERS = [
     _resume.on("a pointer that shows a version", {"meta": _meta()}),
     _resume.on("a pointer of a fill", {"meta": _meta(visible="0", horizon="5")}),
     _resume.on("under a higher epoch", {"meta": _meta(visible="0", horizon="0", epoch="2")}),
+    _forget_schemas.on("some", {"meta": _meta(), "schemas": {"id0": "zero", "id2": "two"}}),
+    _forget_schemas.on(
+        "another version is visible", {"meta": _meta(visible="4"), "schemas": {"id0": "zero"}}
+    ),
+    _forget_schemas.on("a version has begun", {"meta": _meta() | _BEGUN, "schemas": {"id0": "zero"}}),
     _put_schemas.on("the first ones", {"meta": _meta()}),
     _put_schemas.on("more", {"meta": _meta(), "schemas": {"id0": "zero"}}),
     _lease.on("the first one", {"meta": _meta()}),
@@ -424,7 +433,9 @@ POINTERS = [
     _announce.on("no leases", {"meta": _meta()}),
     _on_pointer("list_servers", "1", "@,other", "@:run:0").on("more servers", {"meta": _meta()}),
     _on_pointer("list_servers", "1", "@", refused="TGFENCED").on("a zombie", {"meta": _meta(epoch="2")}),
-    _on_pointer("drop").on("a namespace", {"meta": _meta(), "catalog": CATALOG}),
+    _on_pointer("note_tables", "t").on("a table", {"meta": _meta()}),
+    _on_pointer("note_tables", "t", refused="TGNONE").on("no namespace", {}),
+    _on_pointer("drop", "table:t", "").on("a namespace", {"meta": _meta(), "catalog": CATALOG}),
     _on_pointer("drop", refused="TGNONE").on("no namespace", {}),
 ]
 
@@ -484,6 +495,7 @@ READS = [
     _on_pointer("catalog", "1", "3").on("none", {"meta": _meta(visible="0")}),
     _on_pointer("schemas").on("schemas", {"meta": _meta(), "schemas": {"id": "one"}}),
     _on_pointer("schemas").on("none", {"meta": _meta()}),
+    _on_pointer("schemas", "id", "other").on("some", {"meta": _meta(), "schemas": {"id": "one"}}),
     _leases.on("leases", {"meta": _meta(), "leases": {"mine": f"3 {PAST} {LATER}"}}),
     _leases.on("the writer's", {"meta": _meta() | {"lease:writer-1": f"3 {PAST} {LATER}"}}),
     _leases.on("none that holds", {"meta": _meta(), "leases": {"mine": f"3 {PAST} {PAST}", "m y": "x"}}),

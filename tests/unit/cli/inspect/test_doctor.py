@@ -1,6 +1,8 @@
 """The command doctor: what it checks here, and what it names."""
 
 import json
+import threading
+import time
 import types
 
 import pytest
@@ -171,3 +173,45 @@ def test_doctor_checks_no_folder_of_a_url_that_names_none(option, url):
     told = CliRunner().invoke(app, ["doctor", option, url], prog_name="tidegate").output
     assert "fail" in told
     assert ": folder" not in told, "/wal is not what was meant by file://data/wal"
+
+
+def test_a_failed_check_may_be_accepted_by_its_name(tmp_path, monkeypatch):
+    failed = doctor.Check("log: change-log: replication", "fail", "1 replica", "")
+    monkeypatch.setattr(doctor, "_checks", lambda *_: iter([doctor.Check("a", "pass", "", ""), failed]))
+    assert run("doctor").exit_code == 1
+    for name in ("replication", "log: change-log: replication"):
+        result = run("doctor", "--accept", name)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "1 replica (accepted by --accept)" in result.stdout
+    result = run("doctor", "--accept", "plication")
+    assert result.exit_code == 1
+    assert "--accept plication: no check here has that name" in result.stderr
+
+
+def test_problems_are_first_and_v_shows_seconds(monkeypatch):
+    checks = [doctor.Check(each, each, "", "", seconds=1.5) for each in ("pass", "warn", "fail")]
+    monkeypatch.setattr(doctor, "_checks", lambda *_: iter(checks))
+    lines = run("doctor", "-v").stdout.splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["check", "fail", "warn", "pass"]
+    assert all(line.endswith("\t1.500") for line in lines[1:])
+    assert "seconds" not in run("doctor").stdout
+
+
+def test_a_server_that_is_silent_costs_one_limit(flights, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.Check("Java", "pass", "", ""))
+    release = threading.Event()
+    monkeypatch.setattr(doctor_servers, "open_store", lambda *_: release.wait(60))
+    try:
+        began = time.monotonic()
+        also = [f"--store={name}=sqlite://{tmp_path}/{name}" for name in "bc"]
+        result = run("doctor", "--limit=0.5", "--json", *flights, *also)
+        assert time.monotonic() - began < 30
+    finally:
+        release.set()
+    silent = [check for check in json.loads(result.stdout) if "no answer within 0.5 s" in check["found"]]
+    assert [check["check"] for check in silent] == [
+        "store: reachable",
+        "b: store: reachable",
+        "c: store: reachable",
+    ]
+    assert result.exit_code == 1

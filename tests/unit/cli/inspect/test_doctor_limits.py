@@ -41,6 +41,14 @@ def test_a_limit_below_the_need_is_a_warning_with_both_numbers(limits):
     assert seen["threads"][0] == "warn"
 
 
+def test_a_hard_limit_below_the_need_is_for_an_administrator(limits):
+    """The advice was to raise 128, of which this user may set up to 128."""
+    limits[resource.RLIMIT_NOFILE] = (128, 128)
+    outcome, found = checks()["descriptors"]
+    assert outcome == "warn"
+    assert found.endswith("needs 212: an administrator has to raise it, this user may set up to 128")
+
+
 def test_the_need_is_that_of_the_given_log_and_stores(limits):
     limits[resource.RLIMIT_NOFILE] = (200, resource.RLIM_INFINITY)
     assert checks([None])["descriptors"][0] == "pass"

@@ -1,10 +1,16 @@
 """The commands init and status: a namespace made once, and what log and store know of it."""
 
 import json
+import threading
+
+import pytest
 
 from support.cli import decisions, done, done_json, options_for, readers_only, refused, run
+from tidegate.errors import WalUnavailableError
 from tidegate.options import Options
+from tidegate.status import look
 from tidegate.testing.example import BATCHES, LINEAGE, Example
+from tidegate.wal.file.log import FileLog
 from tidegate.wal.record import Decided, decode_record
 
 
@@ -79,3 +85,23 @@ def test_status_of_a_log_and_a_store_that_do_not_fit(tmp_path, flights):
     result = run("status", *empty)
     assert (result.exit_code, "log is empty" in result.stderr) == (10, True)
     assert not (root / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_log_that_is_away_hides_nothing_that_the_store_knows(flights, monkeypatch, silent):
+    def away(_):
+        if silent:
+            threading.Event().wait(60)
+        raise WalUnavailableError("the log: no answer")
+
+    monkeypatch.setattr(FileLog, "is_empty", away)
+    monkeypatch.setattr(look, "LOG_LIMIT_S", 0.2)
+    result = run("status", *flights)
+    assert result.exit_code == 6
+    assert "visible version\t3" in result.stdout
+    assert "not known: the log does not answer" in result.stdout
+    assert ("no answer within 0.2 s" if silent else "the log: no answer") in result.stderr
+    result = run("status", "--json", *flights)
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["visible"]) == (6, 3)
+    assert "no answer" in answer["log_error"]

@@ -57,13 +57,20 @@ def test_a_log_that_is_gone_is_not_a_namespace_that_was_never_made_i10(flights, 
 
 
 def test_adopt_by_lineage(stuck):
-    text = done("adopt", "--lineage", NEW, *stuck.options)
+    text = done("adopt", "--lineage", NEW, "--yes", *stuck.options)
     assert f"follows query {NEW} from now on (before: {LINEAGE})" in text
     assert "made visible first: version 2" in text
     assert done_json("status", *stuck.options)["lineage"] == NEW
     assert "already" in done("adopt", "--lineage", NEW, *stuck.options)
-    back = done_json("adopt", "--lineage", LINEAGE, *stuck.options)
-    assert back == {"namespace": "flights", "lineage": LINEAGE, "before": NEW, "recovered": []}
+    back = done_json("adopt", "--yes", "--lineage", LINEAGE, *stuck.options)
+    assert back == {
+        "namespace": "flights",
+        "lineage": LINEAGE,
+        "before": NEW,
+        "recovered": [],
+        "continued": {},
+        "source_offsets": "",
+    }
 
 
 @pytest.mark.parametrize("as_url", [False, True])
@@ -72,7 +79,7 @@ def test_adopt_by_checkpoint_folder(stuck, tmp_path, as_url):
     folder.mkdir()
     (folder / "metadata").write_text(json.dumps({"id": NEW}))
     given = folder.as_uri() if as_url else folder
-    assert done_json("adopt", "--checkpoint", given, *stuck.options)["lineage"] == NEW
+    assert done_json("adopt", "--yes", "--checkpoint", given, *stuck.options)["lineage"] == NEW
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"id": 7}', "\x00"])
@@ -92,7 +99,7 @@ def test_adopt_refuses_what_cannot_be(stuck, tmp_path):
     stuck.driver.store.heartbeat(1)
     assert "--force" in refused(2, "adopt", "--lineage", NEW, *stuck.options)
     assert decisions(stuck.driver) == before
-    assert done_json("adopt", "--force", "--lineage", NEW, *stuck.options)["lineage"] == NEW
+    assert done_json("adopt", "--yes", "--force", "--lineage", NEW, *stuck.options)["lineage"] == NEW
 
 
 def test_a_command_fences_the_writer_that_ran(stuck):

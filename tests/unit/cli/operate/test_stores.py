@@ -183,7 +183,7 @@ def test_adopt_tells_of_a_store_that_is_down_by_its_exit_code(place):
     place.silence("main")
     (place.folder / "copy").write_text("no folder")
     lineage = LINEAGE.replace("8", "9")
-    result = run("adopt", "--lineage", lineage, *place.stores("main", "copy"))
+    result = run("adopt", "--yes", "--lineage", lineage, *place.stores("main", "copy"))
     assert (result.exit_code, "store copy: ConfigError" in result.stderr) == (2, True)
     assert f"follows query {lineage} from now on" in result.stdout
 
@@ -208,7 +208,7 @@ def test_what_a_query_writes_under_another_name_is_not_dropped(place):
 def test_commands_that_open_want_every_store_of_the_list(place):
     done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
     place.silence("main", "copy")
-    for command in (["recover"], ["repair"], ["adopt", "--lineage", LINEAGE.replace("8", "9")]):
+    for command in (["recover"], ["repair"], ["adopt", "--yes", "--lineage", LINEAGE.replace("8", "9")]):
         assert "tidegate store remove copy" in refused(2, *command, *place.stores("main"))
         assert "tidegate store add other=URL" in refused(2, *command, *place.stores("main", "copy", "other"))
 
@@ -223,7 +223,7 @@ def test_verify_vacuum_repair_and_adopt_work_over_all_stores_or_one(place):
     assert [one["store"] for one in done_json("vacuum", *readers)["stores"]] == ["main", "copy"]
     assert "nothing was lost" in done("repair", *both)
     place.silence("main", "copy")
-    done("adopt", "--lineage", LINEAGE.replace("8", "9"), *both)
+    done("adopt", "--yes", "--lineage", LINEAGE.replace("8", "9"), *both)
     with contextlib.closing(sqlite3.connect(next((place.folder / "copy/flights").glob("shard-*")))) as shard:
         shard.execute("DELETE FROM applied")
     for path in (place.folder / "copy" / "flights").glob("shard-*.sqlite"):

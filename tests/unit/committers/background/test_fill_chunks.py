@@ -19,7 +19,7 @@ class Paged:
     def __init__(self, rows, lengths):
         self.rows, self.lengths = rows, lengths
 
-    def scan_stored(self, *_):
+    def batches(self):
         at = 0
         for length in self.lengths:
             page = self.rows[at : at + length]
@@ -33,7 +33,7 @@ class Paged:
 def chunks(source):
     return [
         list(zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True))
-        for run in fill._runs(source, "t", 0, Stamp(1, 1), 0)
+        for run in fill._runs(source.batches(), "t", 0, Stamp(1, 1))
     ]
 
 

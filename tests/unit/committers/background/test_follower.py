@@ -93,6 +93,7 @@ def test_a_follower_may_be_stopped_by_its_own_thread():
         driven_by=None,
         step=step,
         went_well=lambda **_: None,
+        end_beat=lambda: None,
     )
     threads.append(FollowerThread(follower, lambda: False))
     started.set()

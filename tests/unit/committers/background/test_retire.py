@@ -325,7 +325,7 @@ def test_a_retirement_that_hangs_holds_up_no_batch(writer, monkeypatch):
         go_on.set()
         background.stop()
     names = {thread.name for thread in threading.enumerate()}
-    assert not names & {"tidegate-heartbeat", "tidegate-retire_and_trim"}
+    assert not names & {"tidegate-heartbeat", "tidegate-measure", "tidegate-retire_and_trim"}
 
 
 def test_a_stop_ends_a_retirement_on_its_way(writer, monkeypatch):

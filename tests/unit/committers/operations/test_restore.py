@@ -208,6 +208,10 @@ def test_restore_asks_or_is_told(place):
         "recovered": [],
         "generation": 1,
         "last_batch": 0,
+        "undone": [
+            {"version": 2, "batch": 1, "changes": 3, "source_offsets": None},
+            {"version": 3, "batch": 2, "changes": 4, "source_offsets": None},
+        ],
     }
     assert "batches above 0 may be replayed" in run(place, "restore", "--to", "1", "--yes", "--reprocess")
 

@@ -311,7 +311,7 @@ def test_an_index_that_does_not_fit_its_table(kept):
 def test_an_unknown_kind_of_record_is_refused_not_ignored(kept):
     log = open_log(kept.wal, "flights")
     entry = next(iter(log.decisions()))
-    log.append_decision(b"\x02" + entry.content[1:])
+    log.append_decision(b"\x03" + entry.content[1:])
     log.close()
     with pytest.raises(ConfigError, match="upgrade"):
         kept.verify()

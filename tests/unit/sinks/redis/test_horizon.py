@@ -53,8 +53,10 @@ def merges(monkeypatch):
 
     monkeypatch.setattr(redis_upkeep, "merge", merge)
     monkeypatch.setattr(redis_upkeep, "merge_all", merge_all)
-    monkeypatch.setattr(redis_upkeep, "sweep", lambda *_, **__: 0)
+    monkeypatch.setattr(redis_upkeep, "listing", lambda _, tables: {(1, table) for table in tables})
+    monkeypatch.setattr("tidegate.sinks.redis.store.sweep", lambda *_, **__: 0)
     answers = {"leftovers": 0, "leases": [b"1", b"0", 0, 0], "announce": [0, b"0", 0]}
+    answers |= {"begun": [b""], "schemas": []}
     monkeypatch.setattr(
         "tidegate.sinks.redis.namespace.RedisNamespace.ask", lambda _, name, *__: answers.get(name, 0)
     )

@@ -87,7 +87,7 @@ def test_60_threads_on_one_namespace(tmp_path):
 
     with concurrent.futures.ThreadPoolExecutor(60) as pool:
         list(pool.map(read, range(60)))
-    assert all(len(kept) <= idle.IDLE_MAX for kept in store._files._connections._idle.values())
+    assert all(len(file.idle) <= idle.IDLE_MAX for file in store._files._connections._files.values())
     # Each connection has its file and its -wal; the -shm is the process's.
     assert opened(tmp_path) <= FILES * (idle.LENT_MAX + idle.IDLE_MAX + 1)
     store.close()
@@ -111,6 +111,26 @@ def test_60_connections_at_one_time_are_not_opened(tmp_path, monkeypatch):
 
     with concurrent.futures.ThreadPoolExecutor(60) as pool:
         assert max(pool.map(hold, range(60))) <= idle.LENT_MAX
+    store.close()
+
+
+def test_threads_that_read_at_one_time_open_no_file_again(tmp_path, monkeypatch):
+    """Two connections were kept: of three threads that had read at one time, the third opened one again."""
+    store = make(tmp_path, "n")
+    opens, connect = [], store._files._connect
+
+    def counted(*arguments):
+        opens.append(arguments)
+        return connect(*arguments)
+
+    monkeypatch.setattr(store._files, "_connect", counted)
+    with store._files.connection("meta.sqlite"):  # a thread that stays while the others alternate
+        for _ in range(3):
+            with contextlib.ExitStack() as held:
+                for _ in range(idle.LENT_MAX - 1):
+                    held.enter_context(store._files.connection("meta.sqlite"))
+    assert len(opens) <= idle.LENT_MAX
+    assert store._files._connections.idle == idle.IDLE_MAX, "no thread uses the file any more"
     store.close()
 
 

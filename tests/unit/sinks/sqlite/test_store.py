@@ -505,10 +505,10 @@ from tidegate.testing.store.harness import put, get
 
 store = SqliteStore(sys.argv[1], "n", timeout_s=20)
 put(store, 1, {"t": {b"k": b"parent"}})
-mine = {id(c) for idle in store._files._connections._idle.values() for c in idle}
+mine = {id(c) for file in store._files._connections._files.values() for c in file.idle}
 child = os.fork()
 if child == 0:
-    assert not store._files._connections._idle
+    assert not store._files._connections._files
     put(store, 2, {"t": {b"k": b"child"}})
     assert get(store, "t", [b"k"], 1) == [b"parent"]
     store.close()
@@ -516,7 +516,7 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 assert get(store, "t", [b"k"], 2) == [b"child"]
 put(store, 3, {"t": {b"k": b"parent again"}})
-assert mine <= {id(c) for idle in store._files._connections._idle.values() for c in idle}
+assert mine <= {id(c) for file in store._files._connections._files.values() for c in file.idle}
 store.close()
 print("fine")
 """

@@ -292,3 +292,27 @@ def test_a_feed_of_a_log_that_is_not_the_stores_is_refused(world):
         files.commit()
     with pytest.raises(CorruptError, match="two histories"):
         planner.works(0, 1)
+
+
+def test_a_dropped_table_is_truncated_and_goes_on_when_it_is_made_again(world):
+    world.example.write({"aircraft": {"N1": UA}})
+    world.example.write({}, drops=frozenset({"aircraft"}))
+    world.example.write({"notes": {b"1": b"one"}})
+    world.example.write({"aircraft": {"N2": UA}})
+    changes = [(1, "upsert", "N1", 1), (2, "truncate", None, None), (4, "upsert", "N2", 1)]
+    assert world.changes(0, 4) == changes
+    exact = [row[1:3] for row in world.changes(1, 4, changeTypes="exact")]
+    assert exact == [("truncate", None), ("insert", "N2")]
+
+
+def test_a_table_that_was_made_again_with_another_key_ends_the_feed(world):
+    world.example.write({"aircraft": {"N1": UA}})
+    world.example.write({}, drops=frozenset({"aircraft"}))
+    world.example.schemas["aircraft"] = TableSchema(
+        (Column("hull", "string"),), (Column("carrier", "string"),)
+    )
+    world.example.write({"aircraft": {"H1": {"carrier": "UA"}}})
+    with pytest.raises(
+        ConfigError, match=r"has the key tailnum string at version 1, .* dropped and made again"
+    ):
+        world.changes(0, 3)

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
-from tidegate.sinks.redis.keys import header_key, patterns
+from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import number, number_in, readable
-from tidegate.sinks.redis.upkeep.merge import UNSEALED
+from tidegate.sinks.redis.upkeep.sweep import unlink_unsealed
 from tidegate.sinks.rules.attempts import DISCARDED, DISCARDED_MAX
 from tidegate.sinks.rules.reads import encode
 from tidegate.wal.record import TableSchema
@@ -90,9 +90,5 @@ def discard(space: RedisNamespace, lost: Sequence[Stamp], epoch: int) -> None:
     args = number(lowest), number(DISCARDED_MAX), *attempts
     with space.relying_on(space.server_ids()):  # also on servers not yet compared with the log
         space.asked([space.of_group(group, "discard", *args) for group in groups])
-    _, pattern = patterns(space.namespace)
-    for key in space.calls.each_primary_scan(pattern.replace(":*", ":*:d:*")):
-        unsealed = UNSEALED.search(key)
-        if unsealed is not None and unsealed.group(2) in attempts:
-            space.calls.run([plain(key, b"UNLINK", key)])
+    unlink_unsealed(space, lost)
     space.ask("forget_begun", number(lowest))

@@ -1,0 +1,127 @@
+"""``tidegate explain``: the entry of docs/troubleshooting.md for an error's text or an alert's name.
+
+Its data, explanations.json, is made from that page by tools/explanations.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from tidegate.cli.core.app import print_message
+from tidegate.cli.core.options import Json, examples
+from tidegate.cli.core.output import print_json
+from tidegate.errors import ConfigError, TidegateError
+
+EXAMPLES = examples(
+    "tidegate explain FencedError",
+    "tidegate explain TidegateLag",
+    'tidegate explain "leases pin versions, the most that max_leases allows"',
+    "tail -50 driver.log | tidegate explain",
+)
+NEAREST = 3
+"""The number of entries that are named when none fits."""
+NAME = re.compile(r"\b(?:Tidegate[A-Z]\w+|tidegate_\w+|[A-Z]\w+Error)\b")
+SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
+PAGE = "docs/troubleshooting.md"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One entry of the page. ``messages`` are quoted parts of messages; "..." in them is any text."""
+
+    title: str
+    anchor: str
+    names: tuple[str, ...]
+    messages: tuple[str, ...]
+    text: str
+
+
+def explain(
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT]", help="The text of an error or a log line, or a name; else from stdin."
+        ),
+    ] = None,
+    *,
+    json: Json = False,
+) -> None:
+    """Print the cause and the next step of an error, an alarm or an alert. Needs neither log nor store.
+
+    Exit code 1 when no entry fits: the nearest ones are named then.
+    """
+    asked = " ".join(text) if text else "" if sys.stdin.isatty() else sys.stdin.read()
+    if not asked.strip():
+        raise ConfigError("give the text of an error, or the name of an error or an alert")
+    fitting = fitting_entries(asked)
+    shown = fitting or nearest_entries(asked)
+    if json:
+        print_json({"fits": bool(fitting), "entries": [msgspec.to_builtins(entry) for entry in shown]})
+    elif fitting:
+        print("\n\n".join(f"{entry.title} ({PAGE}#{entry.anchor})\n\n{entry.text}" for entry in fitting))
+    if not fitting:
+        near = "; ".join(f'"{entry.title}"' for entry in shown)
+        print_message(f"no entry fits; the nearest are {near}: `tidegate explain` with a title prints one")
+        raise typer.Exit(TidegateError.exit_code)
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Return all entries."""
+    return msgspec.json.decode(
+        Path(__file__).with_name("explanations.json").read_bytes(), type=tuple[Entry, ...]
+    )
+
+
+def fitting_entries(asked: str) -> list[Entry]:
+    """Return the entries for a text: those of its messages, else of its title, else of the names in it."""
+    words = " ".join(asked.split())
+    matches = [
+        (len(message), entry) for entry in entries() for message in entry.messages if _in(message, words)
+    ]
+    if matches:
+        longest = max(length for length, _ in matches)
+        return _unique(entry for length, entry in matches if length == longest)
+    titled = [entry for entry in entries() if words.lower() in (entry.title.lower(), entry.anchor)]
+    names = {form for name in NAME.findall(words) for form in (name, SUFFIX.sub("", name))}
+    named = [entry for entry in entries() if names.intersection(entry.names)]
+    return titled or (named if len(named) <= NEAREST else _nearest(words, named))
+
+
+def nearest_entries(asked: str) -> list[Entry]:
+    """Return the entries that have the most words of the text."""
+    return _nearest(asked, entries())
+
+
+def _nearest(asked: str, candidates: Iterable[Entry]) -> list[Entry]:
+    """Rank by the number of common words; a rare word counts more."""
+    words = _words(asked)
+    texts = [(entry, _words(f"{entry.title} {entry.text}")) for entry in candidates]
+    numbers = Counter(word for _, of_entry in texts for word in of_entry)
+
+    def score(of_entry: set[str]) -> float:
+        return sum(math.log(len(texts) / numbers[word]) for word in words & of_entry)
+
+    return [entry for entry, of_entry in sorted(texts, key=lambda each: -score(each[1]))[:NEAREST]]
+
+
+def _in(message: str, words: str) -> bool:
+    pattern = ".*?".join(re.escape(part) for part in message.strip().split("..."))
+    return re.search(pattern, words) is not None
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z]{3,}", text.lower()))
+
+
+def _unique(found: Iterable[Entry]) -> list[Entry]:
+    return list(dict.fromkeys(found))

@@ -1,0 +1,62 @@
+"""The command explain: which entry it prints for a text or a name, and what it prints when none fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.cli import done, done_json, run
+from tidegate.errors import BY_NAME
+
+TRACE = """py4j.protocol.Py4JJavaError: An error occurred while calling o123.start.
+  File "/venv/tidegate/wal/fold.py", line 12, in fold
+tidegate.errors.WalGapError: /data/wal: version 3 of /data/store is visible, the log ends at version 2
+"""
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME.keys() - {"TidegateError"}))
+def test_each_error_class_has_an_entry(name):
+    assert "**Do:**" in done("explain", name) or "| do |" in done("explain", name)
+
+
+@pytest.mark.parametrize(
+    "text, title",
+    [
+        ("TidegateLag", "Versions are decided and not visible"),
+        ("tidegate_fenced_total", "A driver was fenced"),
+        (TRACE, "The log lost records"),
+        ("ALARM: version 12 of flights is stuck: apply has taken 61 s", "A commit is stuck"),
+        ("ConfigError: redis://cache: this user lacks the right +get", "A right or a login is missing"),
+        ("the store grows", "The store grows"),
+        ("the-store-grows", "The store grows"),
+    ],
+)
+def test_a_text_leads_to_its_entry(text, title):
+    assert done("explain", text).startswith(f"{title} (docs/troubleshooting.md#")
+
+
+def test_words_need_no_quotes():
+    assert done("explain", "too", "many", "leases").startswith("Too many leases")
+
+
+def test_a_log_is_read_from_standard_input():
+    result = run("explain", typed=TRACE)
+    assert (result.exit_code, result.stdout.startswith("The log lost records")) == (0, True)
+
+
+def test_the_nearest_entries_are_named_when_none_fits():
+    result = run("explain", "my redis has no memory any more")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert '"The store is full"' in result.stderr
+    assert run("explain", "--json", "zzzz").exit_code == 1
+
+
+def test_json_has_the_whole_entry():
+    answer = done_json("explain", "TidegateFenced")
+    assert answer["fits"]
+    assert [entry["anchor"] for entry in answer["entries"]] == ["a-driver-was-fenced"]
+
+
+def test_no_text_is_refused():
+    result = run("explain", typed="\n")
+    assert result.exit_code == 2
+    assert "give the text of an error" in result.stderr
