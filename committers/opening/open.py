@@ -30,8 +30,8 @@ from tidegate.errors import (
 )
 from tidegate.keys.groups import KEY_GROUPS_DEFAULT
 from tidegate.sinks.aliases import refuse_writing
-from tidegate.sinks.fit import Fit, fit_of
 from tidegate.sinks.records import Identity, Pointer, Stamp
+from tidegate.sinks.rules.fit import Fit, fit_of
 from tidegate.wal.log import Appended
 from tidegate.wal.record import Folded, Genesis
 

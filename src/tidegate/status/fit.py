@@ -1,11 +1,11 @@
-"""Whether a log and a store fit, in words, for ``status``, ``doctor`` and the page; see ``sinks/fit.py``."""
+"""Whether a log and a store fit, in words, for ``status``, ``doctor`` and the page; see ``sinks/rules/fit.py``."""
 
 from __future__ import annotations
 
 from tidegate.committers.repair.log_reach import oldest_whole
 from tidegate.sinks.capabilities import SupportsRebuild
-from tidegate.sinks.fit import Fit, Held, described, fit_of
 from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.rules.fit import Fit, Held, described, fit_of
 from tidegate.sinks.store import Store
 from tidegate.wal.log import Log
 from tidegate.wal.record import Folded

@@ -1,7 +1,7 @@
 """The ways in which a log and a store of one namespace do not fit, each with its words and its way out.
 
 This is the one place that decides it. A writer that opens, ``status``, ``doctor`` and the page all ask here.
-A reader has no log: the errors of ``rules/reads.py`` are all that it can know.
+A reader has no log: the errors of ``reads.py`` are all that it can know.
 """
 
 from __future__ import annotations
