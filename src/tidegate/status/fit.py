@@ -1,4 +1,4 @@
-"""Whether a log and a store fit, in words, for ``status``, ``doctor`` and the page; see ``sinks/rules/fit.py``."""
+"""Whether a log and a store fit, in words, for `status`, `doctor` and the page; see `sinks/rules/fit.py`."""
 
 from __future__ import annotations
 
