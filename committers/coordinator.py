@@ -88,6 +88,10 @@ class Coordinator:
         """The latest time of a version that was begun in the primary; the log may have lost its decision."""
         self.discard_lost = False
         """Whether to remove from the store the rows of attempts whose decision the log lost."""
+        self.has_copy = False
+        """Whether a repair has the rows that the log no longer has, from another store or an export."""
+        self.rebuilt_from = 0
+        """The oldest readable version of a store whose lost pointer was made again; 0: it was not lost."""
         self.discarded: list[Stamp] = []
         """The attempts that were removed in this way."""
 

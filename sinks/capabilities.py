@@ -74,6 +74,10 @@ class SupportsRebuild(Store):
     """
 
     @abc.abstractmethod
+    def has_headers(self, key_groups: int) -> bool:
+        """Whether a key group is still here, also when the pointer is lost. It writes nothing."""
+
+    @abc.abstractmethod
     def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
         """Put back entries that the catalog lost; return how many.
 

@@ -490,12 +490,15 @@ class Store(Attempts):
             " reaches back to version 1, or a new namespace from its start"
         )
 
-    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+    def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
         """Make ``entry.version``, which the store was filled at and sealed, the first visible one.
 
         First the floor of every key group becomes that version: the applied rows are all versions up
         to it, merged. Then one atomic conditional write, as ``publish``: visible 0 -> version iff
         nothing is visible, the horizon is exactly this version and the store's epoch <= ``epoch``.
+        ``newer``: the versions that follow it, all applied and sealed. The last of them becomes visible
+        instead, in the same write, so no reader sees an older one as the newest. A store that
+        ``SupportsRebuild`` takes none.
         Raises: StoreNotVerifiedError: servers changed since the fill began; begin it again.
         """
         raise ConfigError(f"{self.where}: a store of this kind cannot be filled from another one")

@@ -14,10 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tidegate.base.deadline import check_ends
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
+from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
-from tidegate.errors import ConfigError, TidegateError
+from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
 from tidegate.observe.events import Commit
 from tidegate.options import PIPELINED, Endpoints, Options, StoreRef
 from tidegate.sinks.open_store import open_store
@@ -312,7 +313,7 @@ class VersionedSink:
                 )
                 raise
             try:
-                fact = self._commit(batch_df, batch, write)
+                fact = self._commit_or_rebuild(batch_df, batch, write)
             except BaseException as error:
                 self._failed = first_failure(self._failed, batch_df, batch_id, run_id, error)
                 stop = as_query_stop(error, batch_id)
@@ -329,6 +330,20 @@ class VersionedSink:
             skipped = self.last_commit is None or self.last_commit.version != fact.version
             if self._options.commit != PIPELINED and skipped:
                 self.last_commit = self._reporter.skipped(fact, batch_id)
+
+    def _commit_or_rebuild(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> DecidedVersion:
+        """Commit the batch. If the store lost the namespace, open again, which rebuilds it, and repeat."""
+        try:
+            return self._commit(batch_df, batch, write)
+        except TidegateError as lost:  # of many kinds while the background rebuilds the store
+            if self._writer is None or isinstance(lost, FencedError):
+                raise
+            if not isinstance(lost, StoreLostError) and not shows_nothing(self._writer.coordinator):
+                raise
+            refuse_if_dropped(self._writer.coordinator)
+            logger.warning("batch %s waits until the store is rebuilt from the log: %s", batch.batch_id, lost)
+            self._release()
+            return self._commit(batch_df, batch, write)
 
     def _commit(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> DecidedVersion:
         writer = self._opened(batch_df, batch)

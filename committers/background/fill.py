@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections.abc import Callable
 
 from tidegate.base import failpoints
 from tidegate.committers.apply.apply import stamp_of
@@ -24,26 +20,20 @@ from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Machine, State
 from tidegate.committers.steps.decided_versions import decided_version
+from tidegate.committers.steps.fill_groups import fill_groups, is_filled
 from tidegate.committers.steps.publish import publish
 from tidegate.errors import (
     CorruptError,
-    FencedError,
     SnapshotExpiredError,
     StoreUnavailableError,
     WalGapError,
 )
-from tidegate.sinks.records import CatalogEntry, Stamp
-from tidegate.sinks.rules.layout import payloads
-from tidegate.sinks.rules.reads import FILLED_FROM, GroupedRows, windows
+from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.sinks.store import Store
-from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import DecidedVersion
 
 logger = logging.getLogger("tidegate")
-
-CHUNK_ROWS = 1_000
-CHUNK_BYTES = 4 * 1024 * 1024
-"""The size of a chunk. Only rows and bytes decide the cut, so every source and filler has the same chunks."""
 
 
 def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = lambda: False) -> bool:
@@ -61,18 +51,21 @@ def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = 
     try:
         decided = _decided(coordinator.decisions, held.version)
         entry = _entry(source, decided)
+        _refuse_other_base(coordinator, held.version)
         stands = coordinator.store.begin_fill(entry, coordinator.epoch)
         failpoints.hit("fill.after_begin")
         if stands != held.version:
-            return _not_ours(coordinator, held.version, stands)
+            return is_filled(coordinator, held.version, stands)
         coordinator.store.put_schemas(source.schemas().values())
-        stamp = stamp_of(decided)
-        for group, tables in _rows_of(source, entry, range(coordinator.folded.key_groups), held):
-            if stopped():
-                return False
-            _fill_group(coordinator.store, tables, stamp, group, held)
-            failpoints.hit("fill.after_group")
-        publish(coordinator, Machine(State.SEALED, coordinator.watch), decided, entry, filled=True)
+        if not fill_groups(coordinator, source, stamp_of(decided), entry, stopped, held.keep):
+            return False
+        publish(
+            coordinator,
+            Machine(State.SEALED, coordinator.watch),
+            decided,
+            entry,
+            first_of=(entry,),
+        )
         logger.info(
             "%s was filled from %s, version %s is visible",
             coordinator.store.where,
@@ -100,19 +93,18 @@ def _hold(coordinator: Coordinator, source: Store) -> VersionPin:
     return VersionPin(source, newest, coordinator.clock)
 
 
-def _not_ours(coordinator: Coordinator, version: int, stands: int) -> bool:
-    """Whether a version is visible by now, by another fill. Raises: FencedError, StoreUnavailableError."""
-    pointer = coordinator.store.pointer()
-    if pointer.epoch > coordinator.epoch:
-        msg = (
-            f"driver {pointer.writer} claimed epoch {pointer.epoch} in {coordinator.store.where}, above this"
-            f" driver's {coordinator.epoch}: that driver fills it; stop this one"
+def _refuse_other_base(coordinator: Coordinator, version: int) -> None:
+    """Refuse to fill a store whose rebuild from the log has written versions above another base.
+
+    Raises: WalGapError: it has to be dropped first.
+    """
+    begun = coordinator.store.pointer().filling_at
+    if begun and begun != version and any(stamp.version > begun for stamp in coordinator.store.begun()):
+        raise WalGapError(
+            f"{coordinator.store.where}: its rebuild from the log, at version {begun}, was interrupted, and"
+            f" {version} is the version to fill it at now: remove it, drop its data, and add it again"
+            " (`tidegate store remove`, `tidegate drop --only-stores`, `tidegate store add`)"
         )
-        raise FencedError(msg)
-    if pointer.visible:
-        return True
-    msg = f"{coordinator.store.where} is being filled at version {stands}, not {version}: tried again"
-    raise StoreUnavailableError(msg)
 
 
 def _decided(decisions: DecisionLog, version: int) -> DecidedVersion:
@@ -135,61 +127,3 @@ def _entry(source: Store, decided: DecidedVersion) -> CatalogEntry:
         )
         raise CorruptError(msg)
     return entries[0]
-
-
-def _rows_of(
-    source: Store, entry: CatalogEntry, groups: Sequence[int], held: VersionPin
-) -> Iterator[tuple[int, Mapping[str, GroupedRows]]]:
-    """Yield each key group with the rows of all tables, which are to be taken; many are read at once."""
-    for step in windows(groups, len(entry.tables)):
-        held.keep()
-        tables = {
-            table: GroupedRows(source.scan_groups_stored(table, step, entry.version, at.start))
-            for table, at in sorted(entry.tables.items())
-        }
-        for group in step:
-            yield group, tables
-
-
-def _fill_group(
-    target: Store, tables: Mapping[str, GroupedRows], stamp: Stamp, group: int, held: VersionPin
-) -> None:
-    counts: dict[str, int] = {}
-    ordinal = 0
-    for table, rows in tables.items():
-        for run in _runs(rows.take(group), table, group, stamp):
-            held.keep()
-            target.apply(stamp, Chunk(ordinal, [run]))
-            counts[table] = counts.get(table, 0) + len(run.keys)
-            ordinal += 1
-    held.keep()
-    if counts:
-        target.seal(stamp, {group: counts})
-
-
-def _runs(batches: Iterator[Any], table: str, group: int, stamp: Stamp) -> Iterator[Run]:
-    """Yield the live rows of a table in a key group, in pieces that depend on the rows alone.
-
-    They are copied as they are stored, with their expiry. Rows that have expired at the version are left out.
-    """
-    keys = values = pa.array([], pa.binary())
-    for batch in batches:
-        live = batch.filter(payloads(batch["value"], stamp.decided_at_us).is_valid())
-        keys = pa.concat_arrays([keys, live["key"]])
-        values = pa.concat_arrays([values, live["value"]])
-        while cut := _first_cut(keys, values):
-            yield Run(group, table, keys[:cut], values[:cut])
-            keys, values = keys[cut:], values[cut:]
-    if len(keys):
-        yield Run(group, table, keys, values)
-
-
-def _first_cut(keys: Any, values: Any) -> int:
-    """Return the number of rows in the first piece, which ends at ``CHUNK_ROWS`` or ``CHUNK_BYTES``.
-
-    0: the rows reach neither limit. The flags byte of a value does not count.
-    """
-    lengths = pc.add(pc.binary_length(keys[:CHUNK_ROWS]), pc.binary_length(values[:CHUNK_ROWS]))
-    ends = pc.cumulative_sum(pc.cast(pc.subtract(lengths, 1), pa.int64())).to_numpy(zero_copy_only=False)
-    cut = int(ends.searchsorted(CHUNK_BYTES)) + 1
-    return cut if cut <= len(ends) else len(ends) if len(ends) == CHUNK_ROWS else 0

@@ -228,7 +228,7 @@ class Follower:
         fill_first = self._fill_first and self._source.pointer().visible >= FILLED_FROM
         if not pointer.filling_at and not fill_first:
             try:
-                recover(coordinator, _after_one(stopped))
+                recover(coordinator, _either(stopped, self._went))
             except WalGapError:
                 logger.warning("store %s is empty: it is filled from %s", self.name, self._source.where)
             else:
@@ -293,18 +293,6 @@ class Follower:
 
 def _either(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], bool]:
     return lambda: other() or one()
-
-
-def _after_one(stopped: Callable[[], bool]) -> Callable[[], bool]:
-    """Build a ``stopped`` that stops after the first version: that shows whether the log has it."""
-    asked = 0
-
-    def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > 1 or stopped()
-
-    return stop
 
 
 class FollowerThread:

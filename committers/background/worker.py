@@ -15,11 +15,12 @@ from tidegate.committers.background import process_end
 from tidegate.committers.background.follower import Follower, FollowerThread, Standing
 from tidegate.committers.background.gauges import Gauges
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.lost_store import make_again
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.steps.decided_versions import RetirementBacklog
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
-from tidegate.errors import TidegateError
+from tidegate.errors import StoreLostError, TidegateError
 from tidegate.observe import events
 from tidegate.observe.events import Gauge, Labels, LogPlace
 from tidegate.options import Endpoints, Options
@@ -157,6 +158,8 @@ class Background:
                     if self._store.unverified():
                         self._work.set()  # readers are refused until it is repaired
             except Exception as error:  # noqa: BLE001 - a driver without a heartbeat would be silent
+                if isinstance(error, StoreLostError):
+                    self._work.set()  # readers are refused until it is rebuilt
                 _tell(error, "heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s)
             self._ending.wait(self._options.heartbeat_s)
         if answered and (epoch := self._epoch()):  # a store that is away would only make the end wait
@@ -218,18 +221,29 @@ class Background:
         return self._ending.is_set()
 
     def _repair_if_changed(self, view: View) -> None:
-        """Put back the rows that servers lost, without waiting for a batch, which may not come for hours.
+        """Put back the rows that servers lost, or a whole store, without waiting for a batch.
+
+        The next batch may not come for hours.
 
         A batch that comes meanwhile does the same, without harm: any driver that owns the epoch may repeat
         each step.
         """
-        epoch, identity = self._epoch(), self._store.identity()
-        if not epoch or identity is None or not self._store.unverified():
+        epoch, state = self._epoch(), view.state
+        if not epoch or state is None:
             return
-        where = Endpoints(identity.name, self._log.where, self._store.where)
-        coordinator = Coordinator(where, self._log, self._store, self._options, self._clock)
+        is_gone = self._store.identity() is None
+        if is_gone and not state.last_version:
+            return
+        if not is_gone and not self._store.unverified():
+            return
+        where = Endpoints(state.name, self._log.where, self._store.where)
+        coordinator = Coordinator(
+            where, self._log, self._store, self._options, self._clock, writer=state.writer
+        )
         coordinator.decisions.view = view
         coordinator.decisions.epoch = coordinator.decisions.tried_epoch = epoch
+        if is_gone:
+            make_again(coordinator)
         recover(coordinator, self._ending.is_set)
 
 

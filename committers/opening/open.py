@@ -16,6 +16,7 @@ from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, sett
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.opening.store_list import list_stores_of_new, refuse_other_stores
+from tidegate.committers.repair.log_reach import log_can_fill, refuse_unrecoverable
 from tidegate.committers.repair.lost_pointer import resume
 from tidegate.committers.steps.epoch import claim_epoch, refuse_if_shared, take_epoch
 from tidegate.errors import (
@@ -23,13 +24,14 @@ from tidegate.errors import (
     FencedError,
     LineageError,
     OutcomeUnknownError,
+    StoreLostError,
     WalGapError,
     WalUnavailableError,
 )
 from tidegate.keys.groups import KEY_GROUPS_DEFAULT
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.records import Identity, Pointer, Stamp
-from tidegate.wal.fold import recent_version
+from tidegate.sinks.rules.fit import Fit, fit_of
 from tidegate.wal.log import Appended
 from tidegate.wal.record import Folded, Genesis
 
@@ -170,6 +172,8 @@ def ensure_made(coordinator: Coordinator) -> Folded:
     else:
         require_safe_setup(coordinator)
     if identity is None:
+        if state.last_version and not coordinator.has_copy:
+            refuse_unrecoverable(coordinator)
         identity = coordinator.store.create(Identity(state.namespace, state.name, state.key_groups))
     refuse_other_uuid(coordinator, state, identity)
     wanted = coordinator.options.key_groups
@@ -180,6 +184,17 @@ def ensure_made(coordinator: Coordinator) -> Folded:
         )
         raise ConfigError(msg)
     return state
+
+
+def refuse_lost(coordinator: Coordinator) -> None:
+    """Refuse a store that has nothing of a log with decided versions. Raises: StoreLostError."""
+    state = coordinator.decisions.catch_up()
+    if state is not None and state.last_version and coordinator.store.identity() is None:
+        raise StoreLostError(
+            f"{coordinator.store.where}: there is nothing here, and {coordinator.log.where} has"
+            f" {state.last_version} decided versions of namespace {state.name}. Nothing was made: `tidegate"
+            " recover` rebuilds the store from the log; for a new namespace use another name"
+        )
 
 
 def _begin_log(coordinator: Coordinator) -> Folded:
@@ -207,7 +222,7 @@ def _begin_log(coordinator: Coordinator) -> Folded:
 
 def refuse_other_uuid(coordinator: Coordinator, state: Folded, identity: Identity) -> None:
     """Refuse a store that is of another namespace than the log. Raises: WalGapError."""
-    if identity.uuid != state.namespace:
+    if fit_of(state, identity, Pointer()) is Fit.OTHER_NAMESPACE:
         why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
         raise _log_behind(coordinator, why)
 
@@ -256,19 +271,19 @@ def _refuse_older_state(coordinator: Coordinator, state: Folded) -> None:
 
 def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Pointer) -> None:
     """Refuse a store whose visible version was never decided in this log. Raises: WalGapError."""
-    if pointer.visible > state.last_version:
+    identity = Identity(state.namespace, state.name, state.key_groups)  # compared before
+    fit = fit_of(state, identity, pointer)
+    if fit is Fit.LOG_BEHIND:
         why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
         raise _log_behind(coordinator, why)
-    decided = recent_version(state, pointer.visible)
-    if decided is not None and decided.digest != pointer.digest:
-        why = (
-            f"version {pointer.visible} has digest {pointer.digest} in the store, {decided.digest} in the log"
-        )
+    if fit is Fit.OTHER_HISTORY:
+        why = f"version {pointer.visible} has digest {pointer.digest} in the store, another one in the log"
         raise _log_behind(coordinator, why)
 
 
 def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
-    if pointer.filling_at:
+    """Refuse a store that is being filled, unless the log can complete it. Raises: ConfigError."""
+    if pointer.filling_at and not log_can_fill(coordinator):
         msg = (
             f"{coordinator.store.where} is being filled from another store, at version {pointer.filling_at},"
             " and shows nothing yet: put a store that is filled first, this one after it"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tidegate.committers.commit import complete
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.lost_store import rebuild_lost
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.steps.decided_versions import decided_versions_from
 from tidegate.errors import WalGapError
@@ -17,7 +18,8 @@ def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: Fals
     """Complete every decided version; return the versions made visible. The driver must be open.
 
     It needs neither Spark nor the input: everything is in the log. It stops at the first version that
-    cannot be completed, so no version is ever skipped. ``stopped`` is called before each version.
+    cannot be completed, so no version is ever skipped.
+    A store that lost every row is rebuilt first. ``stopped`` is called before each version.
     Repeatable. Raises: WalGapError: the log no longer has the rows of a version that the store lacks.
     """
     if coordinator.store.unverified():
@@ -25,8 +27,12 @@ def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: Fals
             coordinator.store.note_moved()
         if coordinator.store.unverified():
             repair(coordinator)
-    visible = coordinator.store.pointer().visible
-    recovered = []
+    rebuilt = rebuild_lost(coordinator, stopped)
+    pointer = coordinator.store.pointer()
+    if pointer.filling_at:
+        return []  # stopped half-way: nothing is applied beside the rebuild
+    visible = pointer.visible
+    recovered = rebuilt or _resumed(coordinator, visible)
     for decided in decided_versions_from(coordinator.decisions, visible + 1, coordinator.store.where):
         if stopped():
             break
@@ -37,6 +43,12 @@ def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: Fals
             raise
         recovered.append(decided.version)
     return recovered
+
+
+def _resumed(coordinator: Coordinator, visible: int) -> list[int]:
+    """List the versions that became visible with a pointer that was made again; [] for none."""
+    first, coordinator.rebuilt_from = coordinator.rebuilt_from, 0
+    return list(range(first, visible + 1)) if first else []
 
 
 def _refuse_if_no_longer_held(coordinator: Coordinator, decided: DecidedVersion, error: WalGapError) -> None:

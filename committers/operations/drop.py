@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.steps.epoch import take_epoch
+from tidegate.errors import TidegateError
 
 
 class Dropped(NamedTuple):
@@ -21,6 +24,14 @@ def drop_namespace(coordinator: Coordinator, *, log_too: bool = True, thorough: 
     which looks like a lost store. Until the log is dropped too, a driver that opens it writes the complete
     store again, or is refused because the log was trimmed. The other order would leave a store that readers
     trust and no driver can continue.
+
+    An Open comes first, so that a driver that misses its store sees in the log that it was replaced, and does
+    not rebuild the store. A log that does not answer gets none.
     """
+    if log_too:
+        with contextlib.suppress(TidegateError):
+            state = coordinator.decisions.catch_up()
+            if state is not None:
+                take_epoch(coordinator.decisions, state.lineage)
     existed = tuple(store.drop(thorough=thorough) for store in coordinator.stores)
     return Dropped(existed, log_too and coordinator.log.drop())

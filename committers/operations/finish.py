@@ -63,6 +63,8 @@ def is_behind(coordinator: Coordinator) -> bool:
     digest = "" if decided is None else decided.digest
     if lost_of(coordinator.decisions, begun):
         return True  # opening refuses it with details, or discards it
+    if coordinator.store.unverified():
+        return True  # an interrupted rebuild, or servers that were not compared with the log
     return (pointer.visible, pointer.digest) != (coordinator.folded.last_version, digest)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.repair.log_reach import first_kept, is_whole
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal.record import DecidedVersion
 
 logger = logging.getLogger("tidegate")
@@ -19,11 +23,12 @@ logger = logging.getLogger("tidegate")
 def resume(coordinator: Coordinator) -> None:
     """Make the last decided version visible when the pointer was lost, or went back past the log's start.
 
-    A pointer that was lost and created again has no visible version. With the whole log ``recover`` makes
-    all versions visible again, one by one. Without it the pointer continues from the oldest version that the
-    log has: all older ones were sealed wherever their rows are. The servers count as not compared, so a
-    repair follows before any read. The driver owns the epoch. Repeatable. Raises: WalGapError: the store was
-    being filled.
+    A pointer that was lost and created again has no visible version. It continues at the log's last version.
+    As many versions are readable as retirement keeps, if the log has them: they were sealed wherever their
+    rows are. The servers count as not compared, so a repair follows before any read: nobody reads the
+    past as the present. Key groups without any row are rebuilt by that repair: the state at the horizon, then
+    the versions above it. The driver owns the epoch. Repeatable. Raises: WalGapError: the store was being
+    filled.
     """
     store, last = coordinator.store, coordinator.folded.last_version
     if not isinstance(store, SupportsRebuild) or not last:
@@ -31,40 +36,42 @@ def resume(coordinator: Coordinator) -> None:
     pointer = store.pointer()
     if pointer.filling_at or pointer.visible >= last:
         return
-    versions = [
-        decided
-        for decided in decided_versions(coordinator.log, coordinator.folded, 1)
-        if decided.version <= last
-    ]
+    versions = list(decided_versions(coordinator.log, coordinator.folded, 1))
     oldest = next(
         (
-            decided
+            decided.version
             for decided in versions
-            if decided.version > pointer.visible and _is_whole(coordinator, decided)
+            if decided.version > pointer.visible and is_whole(coordinator.log, decided)
         ),
         None,
     )
-    if oldest is None or oldest.version <= pointer.visible + 1:
+    was_lost = not pointer.visible and last >= FILLED_FROM
+    if oldest is None or (oldest == pointer.visible + 1 and not was_lost):
         return
+    horizon = max(oldest, first_kept(coordinator)) if was_lost else oldest
     entry = catalog_entry(versions[-1], apply.read_manifest(coordinator.log, versions[-1]))
-    if store.resume(entry, oldest.version, coordinator.epoch, pointer.visible):
+    _put_schemas(coordinator, versions, entry)  # first: readers need them as soon as the version is visible
+    if store.resume(entry, horizon, coordinator.epoch, pointer.visible):
+        coordinator.rebuilt_from = horizon
         logger.warning(
             "%s had lost its pointer's contents: version %s is the visible one again, and version %s the"
-            " oldest; every server is compared with the log now",
+            " oldest; every server is compared with the log now, and readers are refused until then",
             store.where,
             entry.version,
-            oldest.version,
+            horizon,
         )
 
 
-def _is_whole(coordinator: Coordinator, decided: DecidedVersion) -> bool:
-    """Whether the log still has every frame of the version."""
-    try:
-        frames = apply.read_manifest(coordinator.log, decided).frames()
-        addresses = [frame.address for frame in frames]
-        return len(list(coordinator.log.read(addresses) if addresses else ())) == len(addresses)
-    except WalGapError:
-        return False
+def _put_schemas(coordinator: Coordinator, versions: Sequence[DecidedVersion], entry: CatalogEntry) -> None:
+    """Put back the schemas of the entry's tables: each from the newest version that brought it."""
+    wanted = {at.schema_id for at in entry.tables.values()} - coordinator.store.schemas().keys()
+    for decided in reversed(versions):
+        if not wanted:
+            break
+        with contextlib.suppress(WalGapError):
+            schemas = apply.read_manifest(coordinator.log, decided).schemas
+            coordinator.store.put_schemas([schemas[name] for name in wanted & schemas.keys()])
+            wanted -= schemas.keys()
 
 
 def put_back_entries(coordinator: Coordinator) -> list[int]:

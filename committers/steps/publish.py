@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from tidegate.base import failpoints
 from tidegate.committers.coordinator import Coordinator
@@ -24,11 +24,12 @@ def publish(
     decided: DecidedVersion,
     entry: CatalogEntry,
     *,
-    filled: bool = False,
+    first_of: Sequence[CatalogEntry] = (),
 ) -> None:
     """Flip the visible version, and read the pointer back unless the flip is confirmed.
 
-    ``filled``: the store was filled at this version from another one, and it is the first there.
+    ``first_of``: nothing is visible in the store yet, which was filled at the first of these versions. All
+    of them become readable, and this one, the last of them, is the visible one.
 
     A lost reply is never treated as a conflict, nor as an unproven success. Durable: on return the version
     is visible. Raises: StoreNotVerifiedError: a server restarted or was promoted after it sealed; nothing
@@ -37,13 +38,12 @@ def publish(
     decided.
     """
     backoff, pointer = coordinator.backoff(), Pointer()
-    before = 0 if filled else decided.version - 1
-    flip = coordinator.store.publish_filled if filled else coordinator.store.publish
+    before = 0 if first_of else decided.version - 1
     while machine.state is not State.VISIBLE:
         match machine.action:
             case Action.PUBLISH:
                 failpoints.hit("publish.before")
-                machine.on(Event.FLIPPED if _flip(flip, entry, coordinator.epoch) else Event.NOT_FLIPPED)
+                machine.on(Event.FLIPPED if _flip(coordinator, entry, first_of) else Event.NOT_FLIPPED)
                 failpoints.hit("publish.after")
             case Action.READ_POINTER:
                 try:
@@ -65,10 +65,12 @@ def publish(
                 raise _unpublished(coordinator, machine, decided, pointer)
 
 
-def _flip(flip: Callable[[CatalogEntry, int], bool], entry: CatalogEntry, epoch: int) -> bool:
+def _flip(coordinator: Coordinator, entry: CatalogEntry, first_of: Sequence[CatalogEntry]) -> bool:
     """Send the one write that makes a version visible. False: it did not, or the outcome is unknown."""
     try:
-        return flip(entry, epoch)
+        if first_of:
+            return coordinator.store.publish_filled(first_of[0], coordinator.epoch, first_of[1:])
+        return coordinator.store.publish(entry, coordinator.epoch)
     except StoreUnavailableError:
         return False
 

@@ -19,7 +19,7 @@ from tidegate.sinks.cassandra.namespace import CassandraNamespace
 from tidegate.sinks.cassandra.rows import Rows
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.attempts import DISCARDED, fenced, other_attempt
-from tidegate.sinks.rules.reads import dropped, encode
+from tidegate.sinks.rules.reads import encode, lost
 from tidegate.wal.record import TableSchema
 
 NO_GROUP = -1
@@ -67,7 +67,7 @@ class NotedAttempts:
         )
         notes, pointers = session.each(iter(reads))
         if not pointers or pointers[0][0] is None:
-            raise dropped(space.where)
+            raise lost(space.where)
         visible, _, standing, writer, *_ = pointers[0]
         if standing > epoch:
             raise fenced(space.where, stamp, standing, epoch, writer)

@@ -31,7 +31,7 @@ from tidegate.sinks.rules.leases import (
     horizon_allowed,
     too_many_leases,
 )
-from tidegate.sinks.rules.reads import dropped
+from tidegate.sinks.rules.reads import lost
 
 logger = logging.getLogger("tidegate")
 
@@ -58,7 +58,7 @@ def lease(space: CassandraNamespace, lease: Lease, ttl_s: float) -> None:
     if not marked[0]:
         _drop(space, mine)
         if len(marked) == 1 or marked[1] is None:
-            raise dropped(space.where)
+            raise lost(space.where)
         check_leasable(space.where, lease, ttl_s, pointer.visible, marked[1])
     for old in known:
         if old.expires_us != mine.expires_us:

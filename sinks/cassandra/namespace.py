@@ -17,7 +17,7 @@ from tidegate.sinks.cassandra.client import schema
 from tidegate.sinks.cassandra.client import session as sessions
 from tidegate.sinks.cassandra.client.settings import CONSISTENCY, READ_AT, read_level, settings_of
 from tidegate.sinks.records import Identity, Pointer
-from tidegate.sinks.rules.reads import check_kept, check_visible, decode, dropped, encode, nothing_here
+from tidegate.sinks.rules.reads import check_kept, check_visible, decode, dropped, encode, lost, nothing_here
 
 HERE, DROPPING = "here", "dropping"
 NEVER_AGAIN_US = 2**62
@@ -259,7 +259,7 @@ class CassandraNamespace:
         level = ConsistencyLevel.SERIAL if settle or self.writing else self.read_at
         rows = self.session.rows("pointer", space, level=level)
         if not rows or rows[0][0] is None:
-            raise dropped(self.where)
+            raise lost(self.where)
         visible, digest, epoch, writer, horizon, filled, beat, leases_at, now = rows[0]
         age_s = None if beat is None else max(0.0, (now - beat).total_seconds())
         self.visible, self.horizon = max(self.visible, visible), max(self.horizon, horizon)

@@ -35,7 +35,7 @@ from tidegate.sinks.records import (
 )
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.leases import Lease, LeaseInfo, Limits, check_leasable
-from tidegate.sinks.rules.reads import check_fillable, decode, dropped, encode
+from tidegate.sinks.rules.reads import check_fillable, decode, encode, lost
 from tidegate.sinks.rules.schemas import SchemaLooks, unnamed
 from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.store import Store
@@ -86,7 +86,7 @@ class CassandraStore(Store):
         if claimed[0]:
             return epoch
         if len(claimed) == 1 or claimed[1] is None:  # Scylla returns a row of nulls
-            raise dropped(self.where)
+            raise lost(self.where)
         return int(claimed[1])
 
     def heartbeat(self, epoch: int) -> None:
@@ -270,11 +270,11 @@ class CassandraStore(Store):
                 self._rows.retire_replaced(Stamp(version, entry.decided_at_us), table)
         return pointer.horizon
 
-    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+    def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
         self._space.writing = True
-        space, version = self._space.made.space, entry.version
-        flip = ("flip_filled", version, version, entry.digest, epoch, space, version, epoch)
-        return bool(self._space.decide(flip, self._entered(entry))[0])
+        space, filled, shown = self._space.made.space, entry.version, (entry, *newer)[-1]
+        flip = ("flip_filled", shown.version, filled, shown.digest, epoch, space, filled, epoch)
+        return bool(self._space.decide(flip, *map(self._entered, (entry, *newer)))[0])
 
     # -- verification -----------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ from tidegate.sinks.rules.reads import (
     check_kept,
     check_visible,
     dropped,
+    lost,
     nothing_here,
 )
 from tidegate.sinks.rules.schemas import SchemaLooks, unnamed
@@ -109,7 +110,7 @@ class MemoryStore(SupportsReadWithPointer):
     def _space(self) -> MemoryNamespace:
         identity = self.identity()
         if identity is None:
-            raise nothing_here(self.where)
+            raise nothing_here(self.where) if self._known is None else lost(self.where)
         if identity != self._known:  # another one of its name, created since
             raise dropped(self.where)
         return self._found
@@ -397,18 +398,19 @@ class MemoryStore(SupportsReadWithPointer):
                 }
             return marked
 
-    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
-        space = self._space
+    def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
+        space, newest = self._space, (entry, *newer)[-1]
         with space.lock:
             pointer = space.pointer
             if pointer.visible or pointer.horizon != entry.version or pointer.epoch > epoch:
                 return False
             self._raise_floors(space, entry.version)
-            space.catalog[entry.version] = msgspec.structs.replace(
-                entry, published_at_us=self._clock.now_us()
-            )
+            for each in (entry, *newer):
+                space.catalog[each.version] = msgspec.structs.replace(
+                    each, published_at_us=self._clock.now_us()
+                )
             space.pointer = msgspec.structs.replace(
-                pointer, visible=entry.version, digest=entry.digest, epoch=epoch
+                pointer, visible=newest.version, digest=newest.digest, epoch=epoch
             )
             return True
 

@@ -25,7 +25,7 @@ from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import beside, header_key, meta_key
 from tidegate.sinks.rules.attempts import other_attempt
 from tidegate.sinks.rules.leases import Lease, too_many_leases
-from tidegate.sinks.rules.reads import GROUPS_AT_ONCE, decode, dropped, nothing_here
+from tidegate.sinks.rules.reads import GROUPS_AT_ONCE, decode, dropped, lost, nothing_here
 from tidegate.sinks.sorted_rows import SortedRows
 from tidegate.wal.record import TableSchema
 
@@ -314,7 +314,9 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
     """Return the error for a function's refusal. ``opened``: the namespace existed before."""
     refused = refused._replace(detail=refused.detail[:DETAIL_MAX])
     match refused.code:
-        case "TGNONE" | "TGOTHER":
+        case "TGNONE":
+            return lost(where) if opened else nothing_here(where)
+        case "TGOTHER":
             return dropped(where) if opened else nothing_here(where)
         case "TGEXPIRED":
             return SnapshotExpiredError(

@@ -283,6 +283,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
             self._comparing.rebuild = rebuild  # per thread: another one may repair, too
             yield oldest
 
+    def has_headers(self, key_groups: int) -> bool:
+        return redis_rebuild.has_headers(self._space, key_groups)
+
     def put_entries(self, entries: Iterable[CatalogEntry]) -> int:
         return redis_rebuild.put_entries(self._space, entries)
 
@@ -353,7 +356,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
             sweep(self._space, dry_run=False)  # unsealed changes of older fills
         return version
 
-    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+    def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
+        if newer:
+            raise ValueError(f"{self.where}: it is rebuilt by key groups, and then shows its last version")
         pointer = self.pointer()
         if pointer.filling_at != entry.version or pointer.epoch > epoch:
             return False

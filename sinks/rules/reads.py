@@ -11,7 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.base.decoders import json_decoder
-from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, VersionRegressedError
+from tidegate.errors import (
+    ConfigError,
+    CorruptError,
+    SnapshotExpiredError,
+    StoreLostError,
+    VersionRegressedError,
+)
 from tidegate.keys.groups import key_group_of_each
 from tidegate.sinks.rules.layout import payload, payloads
 from tidegate.wal.record import UNREADABLE
@@ -108,8 +114,17 @@ def nothing_here(where: str) -> ConfigError:
 
 
 def dropped(where: str) -> ConfigError:
-    """Build the error for a namespace that was dropped."""
+    """Build the error for a namespace that was dropped: its drop is under way, or another one is here."""
     return ConfigError(f"{where}: the namespace was dropped while it was open here; open it again")
+
+
+def lost(where: str) -> StoreLostError:
+    """Build the error for a namespace that is gone, without a proof of who removed it."""
+    return StoreLostError(
+        f"{where}: the namespace is not there any more. If nobody dropped it (`tidegate drop`), the store"
+        " lost it: a server was emptied or restarted without its data, or a folder was removed. The log has"
+        " it: a running query rebuilds it, `tidegate recover` does so now; then read again"
+    )
 
 
 # -- keys and rows --------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from tidegate.base.files import create, lock_within, sync_above
 from tidegate.base.files import make_folder as make_durably
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.sinks.records import Identity
-from tidegate.sinks.rules.reads import decode, dropped
+from tidegate.sinks.rules.reads import decode, dropped, lost
 from tidegate.sinks.sqlite.idle import Connections, close_unused
 
 META_FILE = "meta.sqlite"
@@ -118,6 +118,8 @@ class Files:
         """The number of this instance's commits per file that were not durable by themselves."""
         self._on_disk: dict[str, int] = {}
         """Their number at the latest durable commit of this instance; other processes are not counted."""
+        self._number = 0
+        """The inode of ``META_FILE`` at the last use."""
         self._closed = False
 
     def exists(self, name: str) -> bool:
@@ -176,6 +178,8 @@ class Files:
         """
         if self._closed:
             raise ConfigError(f"{self.where}: this store was closed; open it again")
+        if name == META_FILE:
+            self._forget_removed()
         with self._explaining(name), self._connections.permit(name):
             connection = self._connections.take(name)
             if connection is None:
@@ -242,6 +246,15 @@ class Files:
         """Close the idle connections: their files may have been removed meanwhile."""
         self._connections.close()
 
+    def _forget_removed(self) -> None:
+        """Forget the connections if the namespace's folder was removed: they write where nobody reads."""
+        number = 0
+        with contextlib.suppress(OSError):
+            number = (self.folder / META_FILE).stat().st_ino
+        if self._number not in (0, number):  # an open file keeps its number from any other
+            self.forget()
+        self._number = number
+
     # -- one connection ------------------------------------------------------------------------
 
     def _give_back(self, name: str, connection: sqlite3.Connection) -> None:
@@ -268,7 +281,11 @@ class Files:
                         f"{self.where}: {path} is (namespace, number, shards) {identity}, not"
                         f" {self.expected[name]}; put it back from a copy of the whole folder"
                     )
-            elif name == META_FILE and self.uuid is not None and self._uuid_in(connection) != self.uuid:
+            elif (
+                name == META_FILE
+                and self.uuid is not None
+                and self._uuid_in(connection) not in (None, self.uuid)  # None: it is being created again
+            ):
                 raise dropped(self.where)
         except BaseException:
             connection.close()
@@ -276,14 +293,15 @@ class Files:
         return connection
 
     def _refuse_dropped(self) -> None:
-        """Raise ConfigError if the folder no longer has the namespace of these files.
+        """Raise an error if the folder no longer has the namespace of these files.
 
-        Another process may have dropped it, and created another. A missing file is no loss then.
+        It was dropped or removed, and another process may have created another one since. A missing file is
+        no loss of a part then.
         """
         if self.uuid is None:
             return
         if not self.exists(""):
-            raise dropped(self.where)
+            raise lost(self.where)
         if self.exists(META_FILE):
             with contextlib.closing(self._connect(META_FILE, "rw")) as connection:
                 uuid = self._uuid_in(connection)

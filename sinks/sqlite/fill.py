@@ -7,7 +7,7 @@ from tidegate.sinks.sqlite.rows import RAISE_FLOOR, Shards
 
 MARK = "UPDATE pointer SET horizon = :version WHERE visible = 0 AND horizon < :version AND epoch <= :epoch"
 PUBLISH_FILLED = """UPDATE pointer SET visible = :version, digest = :digest, epoch = :epoch
-    WHERE visible = 0 AND horizon = :version AND epoch <= :epoch"""
+    WHERE visible = 0 AND horizon = :filled AND epoch <= :epoch"""
 STANDS = "SELECT horizon FROM pointer WHERE visible = 0 AND epoch <= ?"
 
 

@@ -206,20 +206,27 @@ class SqliteStore(Store):
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         _ = self._shards
-        return self._flip(PUBLISH, entry, epoch)
+        return self._flip(PUBLISH, [entry], epoch)
 
-    def _flip(self, update: str, entry: CatalogEntry, epoch: int) -> bool:
-        content = encode(msgspec.structs.replace(entry, published_at_us=self._clock.now_us()))
-        sealed = newest.sealed_up_to(self._files, self._files.expected, entry.version)
+    def _flip(self, update: str, entries: Sequence[CatalogEntry], epoch: int) -> bool:
+        """Make the last of these versions visible, and all of them readable."""
+        shown, now_us = entries[-1], self._clock.now_us()
+        rows = [
+            (entry.version, encode(msgspec.structs.replace(entry, published_at_us=now_us)).decode())
+            for entry in entries
+        ]
+        values = {
+            "version": shown.version,
+            "digest": shown.digest,
+            "epoch": epoch,
+            "filled": entries[0].version,
+        }
+        sealed = newest.sealed_up_to(self._files, self._files.expected, shown.version)
         with self._files.writing(META_FILE, durable=True) as meta:
-            flipped = meta.execute(
-                update, {"version": entry.version, "digest": entry.digest, "epoch": epoch}
-            ).rowcount
+            flipped = meta.execute(update, values).rowcount
             if flipped:
                 newest.note(meta, sealed)
-                meta.execute(
-                    "INSERT OR REPLACE INTO catalog VALUES (?, ?)", (entry.version, content.decode())
-                )
+                meta.executemany("INSERT OR REPLACE INTO catalog VALUES (?, ?)", rows)
         return flipped == 1
 
     # -- writing a decided version ---------------------------------------------------------------
@@ -416,12 +423,12 @@ class SqliteStore(Store):
             fill.drop_up_to(self._files, shards, marked - 1)
         return marked
 
-    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+    def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
         shards, pointer = self._shards, self.pointer()
         if pointer.filling_at != entry.version or pointer.epoch > epoch:
             return False
         fill.raise_floors(self._files, shards, entry.version)
-        return self._flip(fill.PUBLISH_FILLED, entry, epoch)
+        return self._flip(fill.PUBLISH_FILLED, [entry, *newer], epoch)
 
     # -- verification -----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidegate.errors import LineageError as LineageError
     from tidegate.errors import OutcomeUnknownError as OutcomeUnknownError
     from tidegate.errors import SnapshotExpiredError as SnapshotExpiredError
+    from tidegate.errors import StoreLostError as StoreLostError
     from tidegate.errors import StoreNotVerifiedError as StoreNotVerifiedError
     from tidegate.errors import StoreUnavailableError as StoreUnavailableError
     from tidegate.errors import TidegateError as TidegateError
@@ -52,7 +53,7 @@ _HOME = {
         (
             *("BadRecordError", "ConfigError", "ConflictError", "CorruptError", "FencedError"),
             *("FunctionError", "LineageError", "OutcomeUnknownError", "SnapshotExpiredError"),
-            "StoreNotVerifiedError",
+            *("StoreLostError", "StoreNotVerifiedError"),
             *("StoreUnavailableError", "TidegateError", "VersionRegressedError", "WaitTimeoutError"),
             *("WalGapError", "WalUnavailableError"),
         ),

@@ -182,6 +182,17 @@ class FunctionError(TidegateError):
     exit_code = 17
 
 
+class StoreLostError(TidegateError):
+    """The namespace was in the store, and is not there any more.
+
+    Proves no drop: a server that was emptied (FLUSHALL, a restart without persistence) and a removed folder
+    look the same. The log still has what it decided. Do: restart the query or run ``tidegate recover``, which
+    rebuild the store from the log; after a drop, open the namespace again.
+    """
+
+    exit_code = 18
+
+
 BY_NAME: dict[str, type[TidegateError]] = {
     cls.__name__: cls
     for cls in (
@@ -202,6 +213,7 @@ BY_NAME: dict[str, type[TidegateError]] = {
         IncompleteError,
         WaitTimeoutError,
         FunctionError,
+        StoreLostError,
     )
 }
 """Errors by class name: the form in which a typed error travels from a Spark task to the driver."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import traceback
 
@@ -182,3 +183,24 @@ def test_a_namespace_made_anew_is_written_by_workers_that_knew_the_dropped_one_i
                 store.drop()
             with flights.log.opened("flights") as log:
                 log.drop()
+
+
+def test_a_query_whose_store_is_removed_goes_on(stream):
+    """Between two batches, and in the middle of one: the log has everything."""
+    flights = stream(SCHEMA)
+    folder = flights.folder / "store" / "flights"
+    with contextlib.closing(flights.sink(table="t", key="k", driver_apply_max_changes=0)) as sink:
+        flights.commit(sink, *batches(2))
+        shutil.rmtree(folder)
+        flights.commit(sink, *batches(1, start=2))
+        assert flights.rows("t") == content(3)
+        losses = [folder]
+
+        def write(txn, rows):
+            while losses:
+                shutil.rmtree(losses.pop())
+            txn.upsert("t", rows, "k")
+
+        flights.commit(sink.each(write), *batches(1, start=3))
+    assert flights.rows("t") == content(4)
+    assert flights.decided() == flights.version() == 4

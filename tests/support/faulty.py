@@ -283,9 +283,9 @@ class FaultyStore(Store):
         call = _writes_store("begin_fill", f"v{entry.version} epoch {epoch}")
         return self._port.call(call, lambda: self._inner.begin_fill(entry, epoch))
 
-    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
+    def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
         call = _writes_store("publish_filled", f"v{entry.version} epoch {epoch}")
-        return self._port.call(call, lambda: self._inner.publish_filled(entry, epoch))
+        return self._port.call(call, lambda: self._inner.publish_filled(entry, epoch, newer))
 
     def rewrite(self, stamp: Stamp, runs: Sequence[Run]) -> None:
         call = _writes_store("rewrite", f"v{stamp.version}")

@@ -287,9 +287,9 @@ writes.put_entries = function(keys, args)
   return put
 end
 
--- uuid, epoch, version, digest, horizon, visible: a pointer that was lost, and made again with nothing visible, or that
--- went back to an older visible version, shows this version. No server counts as compared with the log from then on.
--- 1, or 0 and nothing changed.
+-- uuid, epoch, version, digest, horizon, visible, when it was decided, its entry: a pointer that was lost, and made
+-- again with nothing visible, or that went back to an older visible version, shows this version. No server counts as
+-- compared with the log from then on. 1, or 0 and nothing changed.
 writes.resume = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
@@ -301,6 +301,7 @@ writes.resume = function(keys, args)
     return 0
   end
   redis.call('HSET', keys[1], 'visible', args[3], 'digest', args[4], 'horizon', args[5], 'servers', '', 'processes', '')
+  redis.call('HSET', beside(keys[1], 'catalog'), args[3], args[7] .. ' ' .. args[8])
   return 1
 end
 

@@ -218,6 +218,12 @@ def entry_content(entry: CatalogEntry) -> bytes:
     return encode(msgspec.structs.replace(entry, published_at_us=0))
 
 
+def has_headers(space: RedisNamespace, key_groups: int) -> bool:
+    """As ``SupportsRebuild.has_headers``."""
+    keys = [header_key(space.namespace, group) for group in range(key_groups)]
+    return any(space.calls.run([plain(key, b"HGET", key, b"u") for key in keys]))
+
+
 def put_entries(space: RedisNamespace, entries: Iterable[CatalogEntry]) -> int:
     """As ``SupportsRebuild.put_entries``.
 
@@ -257,6 +263,8 @@ def resume(space: RedisNamespace, entry: CatalogEntry, horizon: int, epoch: int,
         entry.digest.encode(),
         number(horizon),
         number(visible),
+        number(entry.decided_at_us),
+        entry_content(entry),
     )
     resumed = int(space.ask("resume", *args)) == 1
     space.pointer()  # it lists no server any more

@@ -36,7 +36,7 @@ class AliasGate(AliasFlow, Gate):
     """A ``Gate`` whose calls follow an alias; ``tidegate.aio.connect`` returns it for one.
 
     ``namespace`` is the one that was read last. Raises: the errors of ``Gate``; also, at every call,
-    ConfigError: the alias was dropped, or the namespace that it names.
+    ConfigError: the alias was dropped. StoreLostError: the namespace that it names is gone.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from tidegate.base import forks
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.source_offsets import Offsets
-from tidegate.errors import ConfigError, SnapshotExpiredError, WaitTimeoutError
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreLostError, WaitTimeoutError
 from tidegate.reader import rules
 from tidegate.reader.diff import Diff
 from tidegate.reader.flow import GateFlow, SnapshotFlow
@@ -108,7 +108,7 @@ class AliasFlow(GateFlow):
             target = yield from self._target()
             try:
                 return (yield from self._call_in(target, flow, *args))
-            except (ConfigError, SnapshotExpiredError):
+            except (ConfigError, SnapshotExpiredError, StoreLostError):
                 if stays() or (yield from self._target()) == target:
                     raise
         return (yield from self._call_in((yield from self._target()), flow, *args))
@@ -205,7 +205,7 @@ class AliasGate(AliasFlow, Gate):
     """A ``Gate`` whose calls follow an alias; ``tidegate.connect`` returns it for one.
 
     ``namespace`` is the one that was read last. Raises: the errors of ``Gate``; also, at every call,
-    ConfigError: the alias was dropped, or the namespace that it names.
+    ConfigError: the alias was dropped. StoreLostError: the namespace that it names is gone.
 
     >>> import tidegate
     >>> from tidegate.testing.example import write_flights

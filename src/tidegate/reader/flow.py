@@ -181,7 +181,7 @@ class GateFlow:
 
     def _read_newest(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
         pointer = yield from self._read_pointer()
-        if not pointer.visible:
+        if not rules.newest_of(pointer, self._reader.store.where):
             raise rules.no_version_yet(self.namespace)
         entry = yield from self._entry_of(pointer)
         rows = yield from self._reader.table(entry, table, self._reader.check_open)
@@ -258,7 +258,7 @@ class GateFlow:
             return (yield from self._pin(version, lease_s))
 
     def _pin_newest(self, lease_s: float) -> Steps[SnapshotFlow]:
-        version = rules.newest_of((yield from self._read_pointer()), self.namespace)
+        version = rules.newest_of((yield from self._read_pointer()), self._reader.store.where)
         return (yield from self._pin(version, lease_s))
 
     def _pin(self, version: int, lease_s: float) -> Steps[SnapshotFlow]:

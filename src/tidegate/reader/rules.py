@@ -14,6 +14,7 @@ from tidegate.errors import (
     ConfigError,
     CorruptError,
     SnapshotExpiredError,
+    StoreNotVerifiedError,
     VersionRegressedError,
     WaitTimeoutError,
 )
@@ -105,7 +106,8 @@ def checked_identity(identity: Identity | None, where: str, url: str, namespace:
         raise ConfigError(
             f"there is no namespace {namespace!r} in store {redact(url)}: check both; a query with"
             " tidegate's VersionedSink makes it at its first batch, and so does"
-            f" `tidegate init --namespace {namespace} --store {redact(url)} --wal URL`"
+            f" `tidegate init --namespace {namespace} --store {redact(url)} --wal URL`; if it was here"
+            " before, the store lost it, and `tidegate recover` rebuilds it"
             f"{has_instead(url, namespace)}"
         )
     if identity.format != 1:
@@ -172,8 +174,10 @@ def check_snapshot(version: object, as_of: object, lease_s: object) -> None:
 def check_seen(where: str, before: Pointer, pointer: Pointer) -> None:
     """Check that the pointer is not older than the one seen before the request, nor of another history (I9).
 
-    Raises: VersionRegressedError.
+    Raises: VersionRegressedError. StoreNotVerifiedError: the store is being rebuilt.
     """
+    if pointer.filling_at and before.visible:
+        raise being_filled(where, pointer)
     if pointer.visible < before.visible:
         raise VersionRegressedError(
             f"{where} shows version {pointer.visible}, this client has already seen"
@@ -230,11 +234,19 @@ def check_is_visible(version: int, visible: int, namespace: str) -> None:
         )
 
 
-def newest_of(pointer: Pointer, namespace: str) -> int:
-    """Return the default version of a snapshot. Raises: ConfigError: the store is being filled."""
+def newest_of(pointer: Pointer, where: str) -> int:
+    """Return the default version of a snapshot. Raises: StoreNotVerifiedError: the store is being filled."""
     if pointer.filling_at:
-        raise no_version_yet(namespace)
+        raise being_filled(where, pointer)
     return pointer.visible
+
+
+def being_filled(where: str, pointer: Pointer) -> StoreNotVerifiedError:
+    """Build the error for a store that shows nothing until its rebuild, or its fill, is complete."""
+    return StoreNotVerifiedError(
+        f"{where} is being rebuilt or filled, at version {pointer.filling_at} now: nothing can be read before"
+        " its newest version is back; read again later. If no writer runs, `tidegate recover` completes it"
+    )
 
 
 def check_kept(where: str, version: int, horizon: int) -> None:

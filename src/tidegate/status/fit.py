@@ -1,28 +1,44 @@
-"""Whether a log and a store match: the mismatches that a writer refuses on open."""
+"""Whether a log and a store fit, in words, for `status`, `doctor` and the page; see `sinks/rules/fit.py`."""
 
 from __future__ import annotations
 
+from tidegate.committers.repair.log_reach import oldest_whole
+from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Identity, Pointer
-from tidegate.wal.fold import recent_version
+from tidegate.sinks.rules.fit import Fit, Held, described, fit_of
+from tidegate.sinks.store import Store
+from tidegate.wal.log import Log
 from tidegate.wal.record import Folded
 
+PASSING = (Fit.REBUILDING, Fit.NOT_COMPARED)
+"""The misfits that a running query mends by itself: warnings."""
 
-def misfit(state: Folded | None, identity: Identity | None, pointer: Pointer) -> str | None:
-    """Describe a mismatch, and its remedy; None when log and store match.
+
+def misfit(
+    state: Folded | None, identity: Identity | None, pointer: Pointer, held: Held | None = None
+) -> str | None:
+    """Describe a mismatch, and its remedy; None when log and store match, or will by themselves.
 
     ``state`` is None for a log that has nothing of the namespace, ``identity`` for such a store.
     """
-    if identity is None:
-        if state is None:
-            return None
-        return "the store has nothing of this namespace: check --store; `tidegate recover` writes it again"
-    if state is None:
-        return "the log is empty and the store is not: check --wal, or restore the log"
-    if identity.uuid != state.namespace:
-        return f"the log is of namespace {state.namespace}, the store of {identity.uuid}: check the URLs"
-    if pointer.visible > state.last_version:
-        return f"the log is behind the store: it ends at version {state.last_version}; restore the log"
-    fact = recent_version(state, pointer.visible)
-    if fact is not None and fact.digest != pointer.digest:
-        return f"version {pointer.visible} of the store is not that of the log: restore the log or the store"
-    return None
+    fit = fit_of(state, identity, pointer, held)
+    return None if fit is Fit.FITS or fit in PASSING else described(fit, state, identity, pointer, held)
+
+
+def passing_misfit(
+    state: Folded | None, store: Store, identity: Identity | None, pointer: Pointer
+) -> str | None:
+    """Describe a store that shows nothing, or is not read, until a rebuild or a comparison is complete."""
+    unverified = identity is not None and store.unverified()
+    fit = fit_of(state, identity, pointer, unverified=unverified)
+    return described(fit, state, identity, pointer) if fit in PASSING else None
+
+
+def held_for(log: Log, store: Store, state: Folded | None, pointer: Pointer) -> Held | None:
+    """Find the part of the log that a lagging store needs; None: the store does not lag."""
+    if state is None or pointer.visible >= state.last_version:
+        return None
+    if isinstance(store, SupportsRebuild) and not pointer.visible and store.has_headers(state.key_groups):
+        return None  # the pointer alone was lost
+    needed = pointer.visible + 1
+    return Held(needed, oldest_whole(log, state, needed))

@@ -14,7 +14,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.store import Store
 from tidegate.status import log_size
-from tidegate.status.fit import misfit
+from tidegate.status.fit import held_for, misfit, passing_misfit
 from tidegate.status.probes import Probe
 from tidegate.status.stores import StoreRow, look_at_stores, no_namespace, problems_of, with_log
 from tidegate.values.decode import described
@@ -115,7 +115,11 @@ class Places:
         if in_store.identity is None and state is None:
             answered = [at.url for at, row in zip(self._ats, rows, strict=True) if row.pointer is not None]
             raise no_namespace(self._namespace, *answered, *([self._wal] if self._wal else []))
-        problems, warnings = ([], []) if in_log is None else _found_out(in_store, in_log)
+        problems: list[str] = []
+        warnings: list[str] = []
+        if in_log is not None and self._log is not None:
+            with self._opened(primary) as store:
+                problems, warnings = _found_out(store, in_store, self._log, in_log)
         rows = with_log(rows, state)
         several = len(rows) > 1 or (state is not None and bool(state.stores))
         problems += problems_of(rows) if several else []
@@ -187,11 +191,13 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
     return found
 
 
-def _found_out(in_store: InStore, in_log: InLog) -> tuple[list[str], list[str]]:
+def _found_out(store: Store, in_store: InStore, log: Log, in_log: InLog) -> tuple[list[str], list[str]]:
     """Return the problems, and the warnings of future ones."""
-    problem = misfit(in_log.view.state, in_store.identity, in_store.pointer)
+    state, identity, pointer = in_log.view.state, in_store.identity, in_store.pointer
+    problem = misfit(state, identity, pointer, held_for(log, store, state, pointer))
     problems = [] if problem is None else [problem]
-    warnings, deadline = in_log.facts.warnings(), in_log.deadline
+    passing = passing_misfit(state, store, identity, pointer)
+    warnings, deadline = [*([passing] if passing else []), *in_log.facts.warnings()], in_log.deadline
     if deadline is not None and (deadline.near or deadline.passed):
         (problems if deadline.passed else warnings).append(deadline.told())
     return problems, warnings

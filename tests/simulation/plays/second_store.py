@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 from simulation.invariants import History, Violation, require, rows_in, value_at
 from simulation.plays.world import Actor
@@ -69,13 +70,14 @@ class SecondStore(MemoryStore):
             self._flipped(entry, epoch)
         return flipped
 
-    def publish_filled(self, entry: CatalogEntry, epoch: int) -> bool:
-        before, flipped = self.pointer(), super().publish_filled(entry, epoch)
+    def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
+        before, flipped = self.pointer(), super().publish_filled(entry, epoch, newer)
         if flipped:
             require(
                 "I7", before.visible == 0, f"second: v{before.visible} was visible, {entry.version} filled"
             )
-            self._flipped(entry, epoch)
+            for each in (entry, *newer):
+                self._flipped(each, epoch)
         return flipped
 
     def _flipped(self, entry: CatalogEntry, epoch: int) -> None:

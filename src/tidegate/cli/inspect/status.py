@@ -183,9 +183,8 @@ def _as_pairs(seen: Look) -> list[tuple[str, Any]]:
         state = in_log.view.state
         decided = state.last_version if state else 0
         waiting = decided - pointer.visible
-        lag = (
-            f"{decided} ({waiting} not visible yet: `tidegate recover`, or wait)" if waiting > 0 else decided
-        )
+        way = "see the problem below" if seen.problems else "`tidegate recover`, or wait"
+        lag = f"{decided} ({waiting} not visible yet: {way})" if waiting > 0 else decided
         pairs.append(("decided version", lag or "none yet"))
     pairs += [
         ("oldest readable", pointer.horizon or (1 if pointer.visible else "none yet")),

@@ -9,7 +9,7 @@ import typer
 from tidegate.base.urls import redact
 from tidegate.cli.core.operation import Operation, operation
 from tidegate.cli.core.options import examples
-from tidegate.committers.opening.open import ensure_made, refuse_other_uuid
+from tidegate.committers.opening.open import ensure_made, refuse_lost, refuse_other_uuid
 from tidegate.sinks.records import Identity
 
 EXAMPLES = examples(
@@ -29,10 +29,12 @@ def init(
     """Make a namespace in log and store. May be repeated.
 
     A query makes its namespace by itself at its first batch; init is for readers that come
-    before it, to choose the number of key groups, and to make Cassandra's keyspace and tables.
+    before it, to choose the number of key groups, and to make Cassandra's keyspace and tables. Refused
+    when the log has versions and the store has nothing: then `tidegate recover` rebuilds the store.
     """
     with work.coordinator(key_groups=key_groups) as coordinator:
         prepared = [part for each in coordinator.stores for part in each.prepare()]
+        refuse_lost(coordinator)
         fresh = coordinator.store.identity() is None
         state = ensure_made(coordinator)
         coordinator.log.create()  # again, when a part of it was removed

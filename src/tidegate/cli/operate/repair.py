@@ -97,6 +97,7 @@ def repair(
 
 
 def _repair(work: Operation, coordinator: Coordinator, copy: Source | None) -> None:
+    coordinator.has_copy = copy is not None
     take_over(coordinator, None)
     followers = followers_in(coordinator)
     for each in followers if copy is not None else ():

@@ -17,6 +17,7 @@ from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.errors import (
     ConfigError,
     SnapshotExpiredError,
+    StoreLostError,
     StoreNotVerifiedError,
     StoreUnavailableError,
     WaitTimeoutError,
@@ -494,12 +495,12 @@ def test_0013_a_list_from_before_the_version_is_not_relied_on(writer):
     run(writer, read)
 
 
-def test_a_dropped_namespace_is_told(writer):
+def test_a_namespace_that_is_gone_is_no_proof_of_a_drop(writer):
     random_version(writer, 1)
 
     async def read(gate):
         writer.driver.store.drop()
-        with pytest.raises(ConfigError, match="was dropped while it was open"):
+        with pytest.raises(StoreLostError, match=r"is not there any more\. If nobody dropped it"):
             await gate.version()
 
     run(writer, read)

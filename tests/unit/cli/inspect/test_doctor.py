@@ -66,7 +66,7 @@ def test_doctor_fails_when_log_and_store_are_of_two_namespaces(flights, tmp_path
     assert "failed: log and store: one namespace" in result.stderr
 
 
-@pytest.mark.parametrize("gone, found", [("log", "restore the log"), ("store", "writes it again")])
+@pytest.mark.parametrize("gone, found", [("log", "restore the log"), ("store", "rebuilds it from the log")])
 def test_doctor_fails_when_one_of_log_and_store_is_gone_i10(flights, tmp_path, monkeypatch, gone, found):
     monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.Check("Java", "pass", "", ""))
     options = list(flights)

@@ -12,6 +12,7 @@ from tidegate.committers.repair.below_horizon import Repaired
 from tidegate.errors import (
     ConfigError,
     CorruptError,
+    StoreNotVerifiedError,
     StoreUnavailableError,
 )
 from tidegate.sinks.open_store import open_store
@@ -251,8 +252,23 @@ def test_a_store_that_is_being_filled_cannot_be_the_primary(in_memory):
     with pytest.raises(FailpointError):
         place.add("b")
     failpoints.arm(None)
+    place.clock.advance(5 * 86_400)
+    driver.log.trim_blobs(set(), place.clock.now_us())
     with pytest.raises(ConfigError, match="being filled"):
         place.opened("b", "a")
+
+
+def test_a_primary_that_was_being_filled_is_completed_from_the_log(in_memory):
+    place = in_memory
+    driver, _ = place.opened("a")
+    place.write(driver, 2)
+    failpoints.arm("fill.after_group=raise")
+    with pytest.raises(FailpointError):
+        place.add("b")
+    failpoints.arm(None)
+    place.write(place.opened("a", "b")[0], 3)
+    place.opened("b", "a")
+    assert place.check("b") == 5
 
 
 def test_a_reader_of_a_store_that_is_being_filled_is_told_to_wait(in_memory):
@@ -266,7 +282,7 @@ def test_a_reader_of_a_store_that_is_being_filled_is_told_to_wait(in_memory):
     with tidegate.connect(place.at("b").url, namespace="n") as gate:
         assert gate.version() == 0
         for ask in (gate.snapshot, lambda: gate.table("aircraft").get(b"N1")):
-            with pytest.raises(ConfigError, match="no visible version yet"):
+            with pytest.raises(StoreNotVerifiedError, match="is being rebuilt or filled"):
                 ask()
         place.add("b")
         assert gate.wait_for(1) == 2

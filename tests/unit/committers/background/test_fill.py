@@ -3,8 +3,9 @@
 import pytest
 
 from support.places import opened, to_fill
-from tidegate.committers.background.fill import _decided, _entry, _not_ours
+from tidegate.committers.background.fill import _decided, _entry
 from tidegate.committers.operations.verify import verify
+from tidegate.committers.steps.fill_groups import is_filled
 from tidegate.errors import FencedError, SnapshotExpiredError, WalGapError
 
 
@@ -26,14 +27,14 @@ def test_a_fill_that_is_stopped_shows_nothing_and_goes_on_later(place):
 
 def test_a_fill_that_another_finished_is_done(place):
     driver = opened(place, 1)
-    assert _not_ours(driver, 1, 0)
+    assert is_filled(driver, 1, 0)
 
 
 def test_a_fill_under_an_older_epoch_is_told_that_it_is_fenced(place):
     driver = opened(place, 1)
     driver.decisions.epoch = 0
     with pytest.raises(FencedError, match="that driver fills it; stop this one"):
-        _not_ours(driver, 1, 2)
+        is_filled(driver, 1, 2)
 
 
 def test_a_version_that_the_log_does_not_know_is_not_copied(place):

@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from tidegate.committers.background import fill
+from tidegate.committers.steps import fill_groups as fill
 from tidegate.sinks.records import Stamp
 
 ROWS, BYTES = 7, 60

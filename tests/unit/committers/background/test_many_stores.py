@@ -126,7 +126,7 @@ def test_an_alarm_names_the_store_the_cause_and_what_to_do(in_memory, caplog):
 def test_a_store_that_only_ever_runs_behind_alarms_too(in_memory, caplog):
     driver, (follower,) = in_memory.opened("a", "b")
     in_memory.write(driver, 3)
-    in_memory.ports["b"].before("publish", lambda: in_memory.clock.advance(1_000))
+    in_memory.ports["b"].before("apply", lambda: in_memory.clock.advance(1_000))
     in_memory.write(driver, 3)
     follower.step()
     assert "it is catching up" in caplog.text

@@ -1,0 +1,143 @@
+"""The rebuild of a store that lost every row: its state at the horizon, then the versions that readers keep.
+
+It is the fill of a new store, with the log as the source. Nothing is visible until all is complete, and then
+the last version is, so readers never get the past as the present. The next driver that opens continues an
+interrupted rebuild at the same version. A store on Redis is rebuilt by key groups (``lost_pointer.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+
+from tidegate.base import failpoints
+from tidegate.committers.apply import apply
+from tidegate.committers.barrier import catalog_entry
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.repair.log_reach import first_kept, refuse_unrecoverable
+from tidegate.committers.repair.log_state import LogState
+from tidegate.committers.repair.lost_pointer import resume
+from tidegate.committers.states import Machine, State
+from tidegate.committers.steps.decided_versions import decided_versions_from
+from tidegate.committers.steps.epoch import claim_epoch
+from tidegate.committers.steps.fill_groups import fill_groups, is_filled
+from tidegate.committers.steps.publish import publish
+from tidegate.committers.steps.seal import apply_and_seal
+from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
+from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.wal.record import DecidedVersion
+
+logger = logging.getLogger("tidegate")
+
+
+def rebuild_lost(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: False) -> list[int]:
+    """Rebuild a store that shows nothing and holds nothing; return the versions made visible, [] for none.
+
+    ``stopped`` is called before each key group and version; call again to continue.
+
+    The driver owns the epoch. Durable: on return the last decided version is visible. Repeatable: also after
+    an interruption, and concurrently with another driver's. Raises: WalGapError: the log no longer has every
+    version; nothing was written. Otherwise as ``fill``.
+    """
+    store, state = coordinator.store, coordinator.folded
+    pointer = store.pointer()
+    if not is_lost(coordinator, pointer):
+        return []
+    versions = versions_of(coordinator)
+    horizon = pointer.filling_at or first_kept(coordinator)
+    with contextlib.closing(LogState(coordinator.log, versions[:horizon])) as rows:
+        base, entry = versions[horizon - 1], catalog_entry(versions[horizon - 1], rows.manifest)
+        marked = store.begin_fill(entry, coordinator.epoch)
+        if marked != horizon:
+            is_filled(coordinator, horizon, marked)
+            return []
+        logger.warning(
+            "%s shows nothing, and the log has %s versions: it is rebuilt from the log, with versions %s to"
+            " %s readable; readers are refused until then",
+            store.where,
+            state.last_version,
+            horizon,
+            state.last_version,
+        )
+        failpoints.hit("fill.after_begin")
+        store.put_schemas(rows.schemas.values())
+        if not fill_groups(coordinator, rows, apply.stamp_of(base), entry, stopped):
+            return []
+    entries, machine = [entry], Machine(State.SEALED, coordinator.watch)
+    for decided in versions[horizon:]:
+        if stopped():
+            return []
+        machine = Machine(State.DECIDED, coordinator.watch)
+        manifest = apply_and_seal(coordinator, machine, decided, None)
+        entries.append(catalog_entry(decided, manifest))
+    publish(coordinator, machine, versions[-1], entries[-1], first_of=entries)
+    logger.info("%s was rebuilt from the log: version %s is visible", store.where, state.last_version)
+    return [entry.version for entry in entries]
+
+
+def make_again(coordinator: Coordinator) -> None:
+    """Create the namespace again in a store that lost it. The driver owns the epoch; ``recover`` follows.
+
+    Repeatable. Raises: as ``refuse_if_dropped`` and ``refuse_unrecoverable``: nothing was written.
+    """
+    refuse_if_dropped(coordinator)
+    refuse_unrecoverable(coordinator)
+    state = coordinator.folded
+    coordinator.store.create(Identity(state.namespace, state.name, state.key_groups))
+    claim_epoch(coordinator)
+    resume(coordinator)
+
+
+def refuse_if_dropped(coordinator: Coordinator) -> None:
+    """Check by the log that a namespace which is missing in the store was not dropped.
+
+    A drop takes an epoch before it removes anything. Raises: FencedError: it has, or another driver opened.
+    ConfigError: the log is gone, too.
+    """
+    coordinator.decisions.forget_records()
+    state = coordinator.decisions.catch_up()
+    if state is None:
+        raise ConfigError(
+            f"{coordinator.store.where}: the namespace is gone, and so is its log {coordinator.log.where}:"
+            " `tidegate drop` removes both. If nobody dropped it, restore a copy of the log; else stop this"
+            " query"
+        )
+    if state.epoch > coordinator.epoch:
+        raise FencedError(
+            f"{coordinator.store.where}: the namespace is gone, and driver {state.writer} took epoch"
+            f" {state.epoch}, above this driver's {coordinator.epoch}: `tidegate drop` does so, or a newer"
+            " driver, which rebuilds the store; stop this one"
+        )
+
+
+def shows_nothing(coordinator: Coordinator) -> bool:
+    """Whether the store lost what was visible: it is gone, or is being rebuilt. False: it does not answer."""
+    store = coordinator.store
+    try:
+        gone = store.identity() is None or not store.pointer().visible
+    except TidegateError as error:
+        return isinstance(error, StoreLostError)
+    return gone and coordinator.last_decided > 0
+
+
+def is_lost(coordinator: Coordinator, pointer: Pointer) -> bool:
+    """Whether nothing is visible nor held in the store, although versions were decided.
+
+    A first version that is being applied holds something: it is completed in the ordinary way.
+    """
+    store, state = coordinator.store, coordinator.folded
+    if pointer.visible or state.last_version < FILLED_FROM or isinstance(store, SupportsRebuild):
+        return False
+    if not store.can_be_filled:
+        return False
+    if pointer.filling_at:
+        return True
+    return not store.begun() and next(iter(store.row_counts(state.tables)), None) is None
+
+
+def versions_of(coordinator: Coordinator) -> list[DecidedVersion]:
+    """List every decided version from 1 on. Raises: WalGapError: the log no longer has the first ones."""
+    return list(decided_versions_from(coordinator.decisions, 1, coordinator.store.where))

@@ -1,0 +1,62 @@
+"""The reach of the log: whether it can rebuild a store that lost every row, and from which version on."""
+
+from __future__ import annotations
+
+from tidegate.committers.apply import apply
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.steps.decided_versions import decided_versions
+from tidegate.committers.steps.retire import kept_by
+from tidegate.errors import WalGapError
+from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.wal.log import Log
+from tidegate.wal.record import DecidedVersion, Folded
+
+
+def first_kept(coordinator: Coordinator) -> int:
+    """Return the horizon of a rebuilt store: as many versions are readable as retirement keeps."""
+    kept, _ = kept_by(coordinator.store, coordinator.options)
+    return max(coordinator.folded.last_version - kept + 1, FILLED_FROM)
+
+
+def log_can_fill(coordinator: Coordinator) -> bool:
+    """Whether the log has every version from 1 on, and the store can be filled from it."""
+    has_all = oldest_whole(coordinator.log, coordinator.folded, 1) == 1
+    return has_all and not isinstance(coordinator.store, SupportsRebuild)
+
+
+def refuse_unrecoverable(coordinator: Coordinator) -> None:
+    """Refuse a store that lost every row if the log cannot rebuild it. It writes nothing.
+
+    Raises: WalGapError: the log no longer has the first versions; the error names those that it has.
+    """
+    store = coordinator.store
+    if isinstance(store, SupportsRebuild) and store.has_headers(coordinator.folded.key_groups):
+        return  # the pointer alone was lost
+    oldest = oldest_whole(coordinator.log, coordinator.folded, 1)
+    if oldest == 1:
+        return
+    last = coordinator.folded.last_version
+    held = f"has versions {oldest} to {last} only" if oldest else "has the rows of no version"
+    raise WalGapError(
+        f"{coordinator.store.where} holds no row, and {coordinator.log.where} {held}: the rest was trimmed"
+        " (wal_retain_s), so no log can rebuild this store. Nothing was written. Put a copy of the store"
+        " back; or fill it from another store or an export: on Redis `tidegate repair --from`, elsewhere"
+        " `tidegate store add` beside a store that is whole, or `tidegate import` into a new namespace"
+    )
+
+
+def oldest_whole(log: Log, state: Folded, version: int) -> int:
+    """Return the oldest version from ``version`` on whose rows the log still has; 0: there is none."""
+    return next(
+        (decided.version for decided in decided_versions(log, state, version) if is_whole(log, decided)), 0
+    )
+
+
+def is_whole(log: Log, decided: DecidedVersion) -> bool:
+    """Whether the log still has the manifest and every frame of the version."""
+    try:
+        addresses = [frame.address for frame in apply.read_manifest(log, decided).frames()]
+        return len(list(log.read(addresses) if addresses else ())) == len(addresses)
+    except WalGapError:
+        return False

@@ -1,0 +1,119 @@
+"""The state of all tables at one version, computed from the log alone.
+
+The versions are read once, oldest first, into a temporary file of this machine, so memory stays bounded
+(I11). Nothing is written into log or store. ``opening/lost_store.py`` writes these rows into a lost store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.committers.apply import apply
+from tidegate.errors import ConfigError
+from tidegate.sinks.rules.reads import batch_of
+from tidegate.wal.frame import Run
+from tidegate.wal.log import Log
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import DecidedVersion, TableSchema
+from tidegate.wal.value_flags import DELETE
+
+logger = logging.getLogger("tidegate")
+
+PAGE_ROWS = 1_000
+"""The number of rows in one batch of a scan."""
+REPORT_EVERY = 100
+"""The number of versions that are read between two lines of progress."""
+ROWS = """CREATE TABLE state (kg INTEGER, name TEXT, key BLOB, value BLOB NOT NULL,
+    PRIMARY KEY (kg, name, key)) WITHOUT ROWID"""
+SCAN = "SELECT key, value FROM state WHERE kg = ? AND name = ? ORDER BY key"
+
+
+class LogState:
+    """The rows of every table after the last of some versions, which begin with version 1.
+
+    ``manifest`` is that of the last version. Raises: WalGapError: the log no longer has one of them.
+    """
+
+    manifest: Manifest
+    schemas: dict[str, TableSchema]
+    """Every schema that these versions brought, by its id."""
+
+    def __init__(self, log: Log, versions: Sequence[DecidedVersion]) -> None:
+        self._log = log
+        self._closing = contextlib.ExitStack()
+        folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-rebuild-"))
+        self._rows = sqlite3.connect(Path(folder) / "state.sqlite", isolation_level=None)
+        self._closing.callback(self._rows.close)
+        try:
+            for setting in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
+                self._rows.execute(f"PRAGMA {setting}")
+            self._rows.execute(ROWS)
+            self._read(versions)
+        except sqlite3.OperationalError as error:
+            self.close()
+            raise ConfigError(
+                f"{folder} has no room for the rows of version {versions[-1].version}: {error}; free some, or"
+                " set TMPDIR to another folder. Nothing was written"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the temporary file. Repeatable."""
+        self._closing.close()
+
+    def scan_groups_stored(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the rows of key groups by key, as ``Store.scan_groups_stored``, at the only ``version``."""
+        for group in groups:
+            cursor = self._rows.execute(SCAN, (group, table))
+            while rows := cursor.fetchmany(PAGE_ROWS):
+                keys, values = zip(*rows, strict=True)
+                yield group, batch_of(keys, values)
+
+    def _read(self, versions: Sequence[DecidedVersion]) -> None:
+        self.schemas = {}
+        for decided in versions:
+            self.manifest = apply.read_manifest(self._log, decided)
+            self.schemas |= self.manifest.schemas
+            self._rows.execute("BEGIN")
+            for table, at in self.manifest.table_schemas.items():
+                if at.start == decided.version:
+                    self._rows.execute("DELETE FROM state WHERE name = ?", (table,))
+            for work in apply.plan(self.manifest, decided, 1):
+                for chunk in apply.chunks_of(work, self._log):
+                    for run in chunk.runs:
+                        self._add(run)
+            self._rows.execute("COMMIT")
+            if decided.version % REPORT_EVERY == 0:
+                logger.info(
+                    "%s: version %s of %s was read for a rebuild",
+                    self._log.where,
+                    decided.version,
+                    versions[-1].version,
+                )
+
+    def _add(self, run: Run) -> None:
+        deleted = pc.equal(run.values, pa.scalar(DELETE, run.values.type))
+        kept = pc.invert(deleted)
+        at = run.group, run.table
+        keys, values = run.keys.filter(kept).to_pylist(), run.values.filter(kept).to_pylist()
+        self._rows.executemany(
+            "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
+            ((*at, key, value) for key, value in zip(keys, values, strict=True)),
+        )
+        self._rows.executemany(
+            "DELETE FROM state WHERE kg = ? AND name = ? AND key = ?",
+            ((*at, key) for key in run.keys.filter(deleted).to_pylist()),
+        )

@@ -1,0 +1,127 @@
+"""The fill of key groups at one version, from another store or from the state that the log gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.base import failpoints
+from tidegate.committers.coordinator import Coordinator
+from tidegate.errors import FencedError, StoreUnavailableError
+from tidegate.sinks.records import CatalogEntry, Stamp
+from tidegate.sinks.rules.layout import payloads
+from tidegate.sinks.rules.reads import GroupedRows, windows
+from tidegate.sinks.store import Store
+from tidegate.wal.frame import Chunk, Run
+
+CHUNK_ROWS = 1_000
+CHUNK_BYTES = 4 * 1024 * 1024
+"""The size of a chunk. Only rows and bytes decide the cut, so every source and filler has the same chunks."""
+
+
+class Rows(Protocol):
+    """The rows of one version: a store, or the state that the log gives."""
+
+    def scan_groups_stored(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the rows of several key groups, as ``Store.scan_groups_stored``."""
+
+
+def is_filled(coordinator: Coordinator, version: int, stands: int) -> bool:
+    """Whether a version is visible by now, by another fill. Raises: FencedError, StoreUnavailableError.
+
+    ``stands`` is the version that the store is marked with, instead of ``version``.
+    """
+    pointer = coordinator.store.pointer()
+    if pointer.epoch > coordinator.epoch:
+        msg = (
+            f"driver {pointer.writer} claimed epoch {pointer.epoch} in {coordinator.store.where}, above this"
+            f" driver's {coordinator.epoch}: that driver fills it; stop this one"
+        )
+        raise FencedError(msg)
+    if pointer.visible:
+        return True
+    msg = f"{coordinator.store.where} is being filled at version {stands}, not {version}: tried again"
+    raise StoreUnavailableError(msg)
+
+
+def fill_groups(
+    coordinator: Coordinator,
+    source: Rows,
+    stamp: Stamp,
+    entry: CatalogEntry,
+    stopped: Callable[[], bool] = lambda: False,
+    keep: Callable[[], None] = lambda: None,
+) -> bool:
+    """Apply and seal every live row of the source at the entry's version; False: stopped half-way.
+
+    ``keep`` is called before each chunk. Repeatable: any source of the same rows gives the same chunks.
+    """
+    for group, tables in _rows_of(source, entry, range(coordinator.folded.key_groups), keep):
+        if stopped():
+            return False
+        _fill_group(coordinator.store, tables, stamp, group, keep)
+        failpoints.hit("fill.after_group")
+    return True
+
+
+def _rows_of(
+    source: Rows, entry: CatalogEntry, groups: Sequence[int], keep: Callable[[], None]
+) -> Iterator[tuple[int, Mapping[str, GroupedRows]]]:
+    """Yield each key group with the rows of all tables, which are to be taken; many are read at once."""
+    for step in windows(groups, len(entry.tables)):
+        keep()
+        tables = {
+            table: GroupedRows(source.scan_groups_stored(table, step, entry.version, at.start))
+            for table, at in sorted(entry.tables.items())
+        }
+        for group in step:
+            yield group, tables
+
+
+def _fill_group(
+    target: Store, tables: Mapping[str, GroupedRows], stamp: Stamp, group: int, keep: Callable[[], None]
+) -> None:
+    counts: dict[str, int] = {}
+    ordinal = 0
+    for table, rows in tables.items():
+        for run in _runs(rows.take(group), table, group, stamp):
+            keep()
+            target.apply(stamp, Chunk(ordinal, [run]))
+            counts[table] = counts.get(table, 0) + len(run.keys)
+            ordinal += 1
+    keep()
+    if counts:
+        target.seal(stamp, {group: counts})
+
+
+def _runs(batches: Iterator[Any], table: str, group: int, stamp: Stamp) -> Iterator[Run]:
+    """Yield the live rows of a table in a key group, in pieces that depend on the rows alone.
+
+    They are copied as they are stored, with their expiry. Rows that have expired at the version are left out.
+    """
+    keys = values = pa.array([], pa.binary())
+    for batch in batches:
+        live = batch.filter(payloads(batch["value"], stamp.decided_at_us).is_valid())
+        keys = pa.concat_arrays([keys, live["key"]])
+        values = pa.concat_arrays([values, live["value"]])
+        while cut := _first_cut(keys, values):
+            yield Run(group, table, keys[:cut], values[:cut])
+            keys, values = keys[cut:], values[cut:]
+    if len(keys):
+        yield Run(group, table, keys, values)
+
+
+def _first_cut(keys: Any, values: Any) -> int:
+    """Return the number of rows in the first piece, which ends at ``CHUNK_ROWS`` or ``CHUNK_BYTES``.
+
+    0: the rows reach neither limit. The flags byte of a value does not count.
+    """
+    lengths = pc.add(pc.binary_length(keys[:CHUNK_ROWS]), pc.binary_length(values[:CHUNK_ROWS]))
+    ends = pc.cumulative_sum(pc.cast(pc.subtract(lengths, 1), pa.int64())).to_numpy(zero_copy_only=False)
+    cut = int(ends.searchsorted(CHUNK_BYTES)) + 1
+    return cut if cut <= len(ends) else len(ends) if len(ends) == CHUNK_ROWS else 0

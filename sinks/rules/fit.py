@@ -1,0 +1,134 @@
+"""The ways in which a log and a store of one namespace do not fit, each with its words and its way out.
+
+This is the one place that decides it. A writer that opens, ``status``, ``doctor`` and the page all ask here.
+A reader has no log: the errors of ``reads.py`` are all that it can know.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from tidegate.sinks.records import Identity, Pointer
+from tidegate.wal.fold import recent_version
+from tidegate.wal.record import Folded
+
+
+class Fit(enum.Enum):
+    """The state of a log and a store, together."""
+
+    FITS = "log and store fit, or neither has the namespace"
+    LOG_GONE = "the store has the namespace, the log has nothing"
+    OTHER_NAMESPACE = "the log and the store are of two namespaces"
+    LOG_BEHIND = "the store shows a version that the log does not have"
+    OTHER_HISTORY = "the store shows another decision of a version than the log has"
+    EMPTY = "the store has nothing, and the log has every version"
+    EMPTY_CUT = "the store has nothing, and the log lacks its first versions"
+    REBUILDING = "the store is being rebuilt or filled, and shows nothing until then"
+    BEHIND_CUT = "the store lacks versions that the log no longer has"
+    NOT_COMPARED = "servers of the store lost something, or were not compared with the log"
+
+
+class Held(NamedTuple):
+    """The part of the log that a store needs: versions from ``needed`` on.
+
+    The log has the rows of those from ``first`` on; 0: of none.
+    """
+
+    needed: int
+    first: int
+
+
+def fit_of(
+    state: Folded | None,
+    identity: Identity | None,
+    pointer: Pointer,
+    held: Held | None = None,
+    *,
+    unverified: bool = False,
+) -> Fit:
+    """Decide what log and store show together.
+
+    ``state`` is None for a log that has nothing of the namespace, ``identity`` for such a store. ``held``
+    None: the log has what the store needs, or that was not looked at.
+    """
+    cut = held is not None and held.first != held.needed
+    if state is None:
+        return Fit.FITS if identity is None else Fit.LOG_GONE
+    if identity is None:
+        return Fit.EMPTY_CUT if cut else Fit.EMPTY
+    if identity.uuid != state.namespace:
+        return Fit.OTHER_NAMESPACE
+    if pointer.visible > state.last_version:
+        return Fit.LOG_BEHIND
+    decided = recent_version(state, pointer.visible)
+    if decided is not None and decided.digest != pointer.digest:
+        return Fit.OTHER_HISTORY
+    if cut:
+        return Fit.BEHIND_CUT if pointer.visible else Fit.EMPTY_CUT
+    if pointer.filling_at:
+        return Fit.REBUILDING
+    return Fit.NOT_COMPARED if unverified else Fit.FITS
+
+
+def described(
+    fit: Fit, state: Folded | None, identity: Identity | None, pointer: Pointer, held: Held | None = None
+) -> str:
+    """Describe a misfit, and its way out."""
+    last = state.last_version if state else 0
+    range_held = f"versions {held.first} to {last}" if held and held.first else "the rows of no version"
+    match fit:
+        case Fit.LOG_GONE:
+            return (
+                "the log is empty and the store is not: check --wal, or"
+                " restore the log; `tidegate export` saves what the store holds"
+            )
+        case Fit.OTHER_NAMESPACE:
+            return (
+                f"the log is of namespace {state and state.namespace}, the store of"
+                f" {identity and identity.uuid}: check the URLs"
+            )
+        case Fit.LOG_BEHIND:
+            return (
+                f"the log is behind the store: it ends at version {last}, version {pointer.visible} is"
+                " visible; restore the log; `tidegate export` saves what the store holds"
+            )
+        case Fit.OTHER_HISTORY:
+            return (
+                f"version {pointer.visible} of the store is not that of the log: restore the log or the store"
+            )
+        case Fit.EMPTY if not last:
+            return (
+                "the store has nothing of this namespace, and the log no version yet: check --store; a query"
+                " or `tidegate init` makes it"
+            )
+        case Fit.EMPTY:
+            return (
+                f"the store has nothing of this namespace, and the log has all {last} versions: check"
+                " --store; if the store lost them, `tidegate recover` rebuilds it from the log"
+            )
+        case Fit.EMPTY_CUT:
+            return (
+                f"the store has nothing of this namespace, and it cannot be rebuilt: the log has {range_held}"
+                f" of {last} only. Put a copy of the store back, or fill it from another store or an export"
+                " (on Redis `tidegate repair --from`, elsewhere `tidegate store add`, or `tidegate import`"
+                " into a new namespace)"
+            )
+        case Fit.BEHIND_CUT:
+            return (
+                f"version {pointer.visible} is visible of {last}, and the rest cannot be applied: the log has"
+                f" {range_held} only. `tidegate export` saves what the store holds; put a newer copy of the"
+                " store or the log back, or fill the store from another one (`tidegate store add`)"
+            )
+        case Fit.REBUILDING:
+            return (
+                f"the store is being rebuilt or filled, at version {pointer.filling_at} of {last}, and shows"
+                " nothing until it is complete: wait; if no writer runs, `tidegate recover` completes it"
+            )
+        case Fit.NOT_COMPARED:
+            return (
+                "servers of the store lost something, or were not compared with the log since they restarted:"
+                " readers are refused there; a running query compares them, `tidegate recover` does so now"
+            )
+        case _:
+            return ""

@@ -1,0 +1,173 @@
+"""A store that lost every row is rebuilt from the log: one base, then the kept versions, visible at once."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+import tidegate
+from support.places import new_place
+from support.wait import wait_until
+from tidegate.base import failpoints
+from tidegate.base.failpoints import FailpointError
+from tidegate.committers.background.worker import Background
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.lost_store import make_again
+from tidegate.committers.operations.drop import drop_namespace
+from tidegate.errors import (
+    ConfigError,
+    FencedError,
+    StoreLostError,
+    StoreNotVerifiedError,
+    TidegateError,
+    WalGapError,
+)
+from tidegate.observe.events import Labels
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.open_store import open_store
+from tidegate.testing.example import Example
+from tidegate.wal.open_log import open_log
+
+VERSIONS, KEPT, GROUPS = 12, 3, 4
+
+
+class Place:
+    """A namespace with ``VERSIONS`` versions of one table, on SQLite or in memory."""
+
+    def __init__(self, wal: str, store: str) -> None:
+        self.wal, self.store = wal, store
+
+    def writer(self) -> Example:
+        options = Options(key_groups=GROUPS, keep_versions=KEPT, summary_every=1)
+        return Example(self.wal, self.store, options=options)
+
+    def unopened(self) -> Coordinator:
+        where = Endpoints("flights", self.wal, self.store)
+        return Coordinator(where, open_log(self.wal, "flights"), open_store(self.store, "flights"))
+
+    def write(self, example: Example, versions: int) -> None:
+        for _ in range(versions):
+            number = example.driver.folded.last_version + 1
+            rows = {f"N{key}": {"carrier": "UA", "flights": number} for key in range(number % 7 + 1)}
+            rows |= {f"M{number}": {"carrier": "M", "flights": number}, f"M{number - 1}": None}
+            starts = frozenset({"airports"}) if number == 5 else frozenset[str]()
+            once = {"notes": {b"n": b"in one version only"}} if number == 2 else {}
+            example.write({"aircraft": rows} | once | self.airport(number), starts)
+
+    @staticmethod
+    def airport(number: int) -> dict:
+        return {"airports": {f"A{number}": {"departures": number, "delay": 1.0}}}
+
+    def answers(self, version: int | None = None) -> dict:
+        with tidegate.connect(self.store, namespace="flights") as gate, gate.snapshot(version) as snapshot:
+            return {
+                table: dict(snapshot.table(table).scan()) for table in ("aircraft", "airports", "notes")
+            } | {"version": snapshot.version}
+
+    def lose(self) -> None:
+        if self.store.startswith("memory"):
+            MemoryStore(self.store.removeprefix("memory://"), "flights").drop()
+        else:
+            shutil.rmtree(f"{self.store.removeprefix('sqlite://')}/flights")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def place(request, tmp_path):
+    name = new_place()
+    where = (f"memory://{name}", f"memory://{name}")
+    made = (
+        Place(*where)
+        if request.param == "memory"
+        else Place(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/s")
+    )
+    example = made.writer()
+    made.write(example, VERSIONS)
+    example.close()
+    return made
+
+
+def test_the_state_and_the_kept_versions_are_back_at_once(place):
+    before = {version: place.answers(version) for version in range(VERSIONS - KEPT + 1, VERSIONS + 1)}
+    place.lose()
+    example = place.writer()
+    pointer = example.driver.store.pointer()
+    assert (pointer.visible, pointer.horizon) == (VERSIONS, VERSIONS - KEPT + 1)
+    assert {version: place.answers(version) for version in before} == before
+    assert [entry.version for entry in example.driver.store.catalog()] == [*before]
+    place.write(example, 2)
+    assert place.answers()["version"] == VERSIONS + 2
+
+
+def test_a_rebuilt_store_holds_one_base_and_the_kept_versions(place):
+    place.lose()
+    example = place.writer()
+    versions = {count.version for count in example.driver.store.row_counts(["aircraft", "airports", "notes"])}
+    assert versions == {*range(VERSIONS - KEPT + 1, VERSIONS + 1)}
+
+
+@pytest.mark.parametrize("name", ["fill.after_begin", "fill.after_group", "seal.after", "publish.before"])
+def test_no_reader_sees_the_past_as_the_present(place, name):
+    """Killed at each step, a rebuild shows nothing; the next driver ends it at the same version."""
+    before = place.answers()
+    place.lose()
+    failpoints.arm(f"{name}=raise")
+    with pytest.raises(FailpointError):
+        place.writer()
+    failpoints.arm(None)
+    with tidegate.connect(place.store, namespace="flights") as gate:
+        assert gate.version() == 0
+        assert gate.history() == []
+        with pytest.raises(StoreNotVerifiedError, match="is being rebuilt or filled, at version 10"):
+            gate.table("aircraft").get("N1")
+    example = place.writer()
+    assert place.answers() == before
+    place.write(example, 1)
+    assert place.answers()["version"] == VERSIONS + 1
+
+
+def test_a_cut_log_is_noticed_before_anything_is_written(place):
+    example = place.writer()
+    decided = example.driver.folded.recent
+    kept = {decided[-1].manifest_address}
+    example.driver.log.trim_blobs(kept, example.driver.clock.now_us() + 86_400_000_000)
+    example.close()
+    place.lose()
+    with pytest.raises(WalGapError, match=r"holds no row, and .* no log can rebuild this store"):
+        place.writer()
+    with pytest.raises(TidegateError, match="no namespace"):
+        tidegate.connect(place.store, namespace="flights")
+
+
+def test_a_query_without_batches_rebuilds_its_store(place):
+    """The heartbeat notices the loss, and the background work rebuilds the store under the driver's epoch."""
+    before = place.answers()
+    example = place.writer()
+    driver, clock = example.driver, example.driver.clock
+    place.lose()
+    with pytest.raises(StoreLostError, match=r"is not there any more\. If nobody dropped it"):
+        driver.store.heartbeat(driver.epoch)
+    background = Background(
+        driver.log, driver.store, driver.options, lambda: driver.epoch, clock=clock, at=Labels("flights")
+    )
+    try:
+        wait_until(lambda: driver.store.identity() and driver.store.pointer().visible == VERSIONS)
+    finally:
+        background.stop()
+    assert place.answers() == before
+    place.write(example, 1)
+
+
+def test_a_store_that_was_dropped_is_not_rebuilt(place, monkeypatch):
+    example = place.writer()
+    dropper = place.unopened()
+    monkeypatch.setattr(dropper.log, "drop", lambda: False)
+    drop_namespace(dropper)
+    monkeypatch.undo()
+    with pytest.raises(FencedError, match="`tidegate drop` does so"):
+        make_again(example.driver)
+    assert example.driver.store.identity() is None
+    dropper.log.drop()
+    with pytest.raises(ConfigError, match="the namespace is gone, and so is its log"):
+        make_again(example.driver)
