@@ -45,7 +45,7 @@ def leases_ignored(monkeypatch):
         store._space.leases.clear()
         return plain(store, horizon, **limits)
 
-    return found_with(monkeypatch, (MemoryStore, "announce"), announce, first=4_500)
+    return found_with(monkeypatch, (MemoryStore, "announce"), announce, first=1_800)
 
 
 def test_a_flip_that_is_taken_for_done_is_told_in_a_few_lines(flips_that_got_lost):
