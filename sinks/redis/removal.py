@@ -120,6 +120,8 @@ def _recorded(record: Mapping[bytes, bytes]) -> Places:
         elif kind == b"attempt":
             version, _, attempt = name.partition(b":")
             attempts[int(version), attempt] = frozenset(_text(value).split(",")) - {""}
+    # Also those that began after the places were read, before the drop.
+    attempts |= dict.fromkeys(_begun(record), frozenset(tables))
     return Places(frozenset(tables), attempts)
 
 
@@ -272,7 +274,8 @@ def _remove_scanned(calls: Calls, namespace: str, pattern: str, uuid: bytes) -> 
     """
     owned = defaultdict[bytes, list[bytes]](list)
     for key in calls.each_primary_scan(pattern):
-        owned[owner_key(key)].append(key)
+        if not key.endswith(b"}:alias"):  # it names another namespace, and is not this one's
+            owned[owner_key(key)].append(key)
     owners = _fields(calls, list(owned), b"u" if "/" in pattern else b"uuid")
     if made_here(calls, namespace) not in (b"", uuid):
         return None

@@ -313,7 +313,7 @@ def on_a_stable_slot(slot: MovingSlot) -> dict[str, tuple[Outcome, Outcome]]:
 
 
 NEVER_EMPTIED = {"begin", "forget_begun", "end_rebuild", "heartbeat", "begin_base"}
-"""Functions that remove fields, of a pointer or a header that always has others, or that write the key again."""
+"""Functions that remove fields, of a pointer or a header that always has others, or write the key again."""
 
 
 def deleting() -> set[str]:
