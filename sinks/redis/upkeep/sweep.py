@@ -17,8 +17,8 @@ SWEPT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+(?::[^:
 REBUILT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):r:([^:]+)$")
 UNSEARCHED = (
     "late rows of versions that were retired before, or of a dropped namespace, rows whose header or note was"
-    " lost, and rows that a release before this one never noted: --thorough looks for them, and scans all keys"
-    " of the server"
+    " lost, and rows that an earlier release never noted: --thorough looks for them, and scans all keys of"
+    " the server"
 )
 
 

@@ -321,3 +321,40 @@ def test_a_sweep_of_many_key_groups_holds_few_keys(opened, monkeypatch):
     monkeypatch.setattr(store._space.calls, "run", watched)
     store.vacuum(dry_run=True)
     assert 0 < most <= 200
+
+
+def test_two_creators_finish_a_drop_that_was_cut_short(opened, namespace, keys, monkeypatch):
+    """The other one makes the headers after this one has read that there are none."""
+    store = opened()
+    filled(store)
+    calls = store._space.calls
+    calls.run([space_of_redis.drop_call(calls, namespace, b"uuid-1")])
+    slow, identity = opened(made=False), Identity("uuid-2", namespace, GROUPS)
+    run = slow._space.calls.run
+
+    def overtaken(sent, **options):
+        replies = run(sent, **options)
+        if b"HGETALL" in repr(sent[0]).encode() and sent[0].key.endswith(b"/0}:h"):
+            monkeypatch.undo()
+            opened("uuid-3")
+        return replies
+
+    monkeypatch.setattr(slow._space.calls, "run", overtaken)
+    made = slow.create(identity)
+    assert made == opened(made=False).identity()
+    assert not [key for key in keys() if "uuid-1" in key]
+
+
+def test_two_drops_at_once_both_end(opened, keys, monkeypatch):
+    filled(opened())
+    drop_call = space_of_redis.drop_call
+
+    def overtaken(*args):
+        call = drop_call(*args)
+        monkeypatch.undo()
+        assert opened(made=False).drop() is True
+        return call
+
+    monkeypatch.setattr(space_of_redis, "drop_call", overtaken)
+    assert opened(made=False).drop() is True
+    assert keys() == []
