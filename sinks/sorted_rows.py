@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import operator
@@ -64,7 +65,8 @@ class SortedRows:
     def close(self) -> None:
         """Remove the rows."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what was not written yet is not needed any more
+                self._file.close()
         self._rows, self._runs, self._file, self._bytes = {}, [], None, 0
 
     def _write_run(self) -> None:
@@ -75,6 +77,7 @@ class SortedRows:
             content = batch_of([key for key, _ in block], [value for _, value in block]).serialize()
             blocks.append((self._file.tell(), content.size))
             self._file.write(content)
+        self._file.flush()  # here it fails with the name of the folder
         self._runs.append(blocks)
         self._rows, self._bytes = {}, 0
 

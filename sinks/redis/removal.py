@@ -121,6 +121,8 @@ def _recorded(record: Mapping[bytes, bytes]) -> Places:
         elif kind == b"attempt":
             version, _, attempt = name.partition(b":")
             attempts[int(version), attempt] = frozenset(_text(value).split(",")) - {""}
+    # Also those that began after the places were read, before the drop.
+    attempts |= dict.fromkeys(_begun(record), frozenset(tables))
     return Places(frozenset(tables), attempts)
 
 
@@ -240,7 +242,8 @@ def _remove_groups(
             left = dict.fromkeys(_keys_of(namespace, group, header, dropped, known))
             # The header is removed last: until then it proves the ownership.
             removals += [Call(key, "remove", (b"u", owner, *part)) for part in in_parts([*left, key])]
-        if not all(calls.run(removals)):
+        # Otherwise the headers that changed are of another creator of this namespace, which removed the rest.
+        if not all(calls.run(removals)) and made_here(calls, namespace) not in (b"", uuid):
             return None
     return existed
 
@@ -273,7 +276,8 @@ def _remove_scanned(calls: Calls, namespace: str, pattern: str, uuid: bytes) -> 
     """
     owned = defaultdict[bytes, list[bytes]](list)
     for key in calls.each_primary_scan(pattern):
-        owned[owner_key(key)].append(key)
+        if not key.endswith(b"}:alias"):  # it names another namespace, and is not this one's
+            owned[owner_key(key)].append(key)
     owners = _fields(calls, list(owned), b"u" if "/" in pattern else b"uuid")
     if made_here(calls, namespace) not in (b"", uuid):
         return None

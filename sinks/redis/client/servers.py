@@ -125,6 +125,9 @@ class Node:
         self._idle = _idle_of(address, settings)
         self._users = self._idle.users
 
+    def __del__(self) -> None:
+        self._users.discard(id(self))  # of a store that nobody closed
+
     def take(self) -> tuple[Any, bool]:
         """Return a connection for exclusive use, and whether it was used before.
 

@@ -643,6 +643,9 @@ writes.drop = function(keys, args)
   end
   local record = beside(keys[1], 'dropped:' .. args[1])
   redis.call('RENAME', keys[1], record)
+  for _, name in ipairs(redis.call('HKEYS', beside(keys[1], 'tables'))) do
+    redis.call('HSET', record, 'table:' .. name, '')  -- noted since the places were read, perhaps
+  end
   for at = 2, #args, 2 do
     redis.call('HSET', record, args[at], args[at + 1])
   end

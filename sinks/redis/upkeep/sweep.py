@@ -16,8 +16,9 @@ from tidegate.sinks.rules.reads import windows
 SWEPT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):d:(\d{1,16}):([^:]+(?::[^:]+)?)$")
 REBUILT = re.compile(rb"tg:\{[^/}]+/(\d{1,5})\}:([^:]+):r:([^:]+)$")
 UNSEARCHED = (
-    "late rows of versions that were retired before, or of a dropped namespace, and rows of key groups whose"
-    " header was lost: --thorough looks for them, and scans all keys of the server"
+    "late rows of versions that were retired before, or of a dropped namespace, rows whose header or note was"
+    " lost, and rows that an earlier release never noted: --thorough looks for them, and scans all keys of"
+    " the server"
 )
 
 
@@ -47,13 +48,14 @@ def _scanned(space: RedisNamespace) -> Iterator[bytes]:
 def _existing(space: RedisNamespace) -> Iterator[bytes]:
     """Yield the keys of key groups in which one of the listed keys exists."""
     by_group, known = headers(space), places(space.calls, space.namespace)
-    parts: list[tuple[bytes, Sequence[bytes]]] = []
-    for group, header in by_group.items():
-        keys = list(dict.fromkeys(_listed(space, group, header, known)))
-        parts += [(header_key(space.namespace, group), part) for part in in_parts(keys)]
-    counts = space.calls.run([plain(owner, b"EXISTS", *part) for owner, part in parts])
-    for (_, part), count in zip(parts, counts, strict=True):
-        yield from part if count else ()
+    for groups in windows(sorted(by_group)):
+        parts: list[tuple[bytes, Sequence[bytes]]] = []
+        for group in groups:
+            keys = list(dict.fromkeys(_listed(space, group, by_group[group], known)))
+            parts += [(header_key(space.namespace, group), part) for part in in_parts(keys)]
+        counts = space.calls.run([plain(owner, b"EXISTS", *part) for owner, part in parts])
+        for (_, part), count in zip(parts, counts, strict=True):
+            yield from part if count else ()
 
 
 def _listed(space: RedisNamespace, group: int, header: Header, known: Places) -> Iterator[bytes]:

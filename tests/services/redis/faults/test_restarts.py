@@ -11,7 +11,7 @@ from services.support.redis.query import Query, query_on
 from services.support.workloads.query import Reader, held_snapshot
 from support.concurrency import Failpoints
 from tidegate.committers.background.worker import Background
-from tidegate.errors import ConfigError, StoreNotVerifiedError, TidegateError
+from tidegate.errors import ConfigError, StoreLostError, StoreNotVerifiedError, TidegateError
 
 PLACES = [
     ("apply.before_chunk", 2),
@@ -57,7 +57,7 @@ def test_server_is_killed_at(place, nth, server, query: Query, failing_at: Failp
         server.restart()
 
     driver = query.run(4)
-    with Reader(query, ConfigError) as reader:
+    with Reader(query, StoreLostError, ConfigError) as reader:  # one that connects to an empty server
         reader.wait_whole(4)
         at = failing_at.at(place, restart, nth)
         stopped = go_on(query, driver, 7)
@@ -65,7 +65,7 @@ def test_server_is_killed_at(place, nth, server, query: Query, failing_at: Failp
         if server.kept_data:
             assert stopped == ""
         else:
-            assert stopped == "ConfigError"  # all is gone: it does not begin anew by itself
+            assert stopped == "StoreLostError", stopped
             query.run(7)
         reader.wait_whole(7)
     query.check(7)
@@ -98,7 +98,7 @@ def test_a_snapshot_from_before_is_refused_while_an_empty_server_is_filled(
             failing_at.at("publish.after", lambda: looks.append(held.look()), nth=1)
             failing_at.at("publish.before", lambda: looks.append(held.look()), nth=3)
             query.run(4)
-            assert set(looks) <= {"ConfigError", "VersionRegressedError", "StoreNotVerifiedError"}, looks
+            assert set(looks) <= {"StoreLostError", "VersionRegressedError", "StoreNotVerifiedError"}, looks
             held.look()  # whole again, or refused
         query.check(4)
 

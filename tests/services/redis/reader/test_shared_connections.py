@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 
@@ -54,3 +55,14 @@ def test_another_login_gets_no_connection_of_this_one(redis, namespace):
     store.drop()
     store.close()
     other.close()
+
+
+def test_a_store_that_was_never_closed_keeps_no_connection_open_for_another(redis, namespace):
+    before, store = descriptors(), opened(redis, namespace)
+    store.identity()
+    abandoned = opened(redis, namespace)
+    abandoned.identity()
+    del abandoned
+    gc.collect()
+    store.close()
+    assert descriptors() == before

@@ -7,7 +7,9 @@ import contextlib
 import pytest
 
 from tidegate.errors import StoreUnavailableError, TidegateError
+from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import Identity, Stamp
+from tidegate.sinks.redis import namespace as space_of_redis
 from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.store.harness import (
@@ -271,4 +273,88 @@ def test_a_late_apply_to_a_dropped_namespace_notes_nothing(opened, keys):
     opened(made=False).drop()
     with pytest.raises(TidegateError, match="dropped"):
         store.apply(stamp(1), *chunks_of(ROWS, GROUPS))
+    assert keys() == []
+
+
+# -- what others do meanwhile, and what others have ---
+
+
+def test_an_attempt_that_begins_during_a_drop_leaves_nothing(opened, redis, namespace, keys, monkeypatch):
+    """The places were read already; its rows are in a table that is new, too."""
+    store = opened()
+    filled(store)
+    drop_call = space_of_redis.drop_call
+
+    def late_writer(*args):
+        call = drop_call(*args)
+        undecided(store, redis, namespace)
+        return call
+
+    monkeypatch.setattr(space_of_redis, "drop_call", late_writer)
+    assert opened(made=False).drop() is True
+    assert keys() == []
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_no_drop_removes_an_alias_of_that_name(exists, opened, redis, namespace, keys):
+    store = opened(made=exists)
+    store.aliases().set(namespace, Target("another", "uuid-9"))
+    try:
+        assert store.drop(thorough=True) is exists
+        assert store.aliases().get(namespace) == Target("another", "uuid-9")
+    finally:
+        redis.ask("DEL", f"tg:{{{namespace}}}:alias")
+
+
+def test_a_sweep_of_many_key_groups_holds_few_keys(opened, monkeypatch):
+    """Each version of the catalog names keys in each key group."""
+    store, most = opened(key_groups=2_000), 0
+    for version in (1, 2, 3):
+        put(store, version, ROWS, 2_000)
+    run = store._space.calls.run
+
+    def watched(calls, **options):
+        nonlocal most
+        most = max(most, sum(call.name == "" and b"EXISTS" in repr(call).encode() for call in calls))
+        return run(calls, **options)
+
+    monkeypatch.setattr(store._space.calls, "run", watched)
+    store.vacuum(dry_run=True)
+    assert 0 < most <= 200
+
+
+def test_two_creators_finish_a_drop_that_was_cut_short(opened, namespace, keys, monkeypatch):
+    """The other one makes the headers after this one has read that there are none."""
+    store = opened()
+    filled(store)
+    calls = store._space.calls
+    calls.run([space_of_redis.drop_call(calls, namespace, b"uuid-1")])
+    slow, identity = opened(made=False), Identity("uuid-2", namespace, GROUPS)
+    run = slow._space.calls.run
+
+    def overtaken(sent, **options):
+        replies = run(sent, **options)
+        if b"HGETALL" in repr(sent[0]).encode() and sent[0].key.endswith(b"/0}:h"):
+            monkeypatch.undo()
+            opened("uuid-3")
+        return replies
+
+    monkeypatch.setattr(slow._space.calls, "run", overtaken)
+    made = slow.create(identity)
+    assert made == opened(made=False).identity()
+    assert not [key for key in keys() if "uuid-1" in key]
+
+
+def test_two_drops_at_once_both_end(opened, keys, monkeypatch):
+    filled(opened())
+    drop_call = space_of_redis.drop_call
+
+    def overtaken(*args):
+        call = drop_call(*args)
+        monkeypatch.undo()
+        assert opened(made=False).drop() is True
+        return call
+
+    monkeypatch.setattr(space_of_redis, "drop_call", overtaken)
+    assert opened(made=False).drop() is True
     assert keys() == []

@@ -334,7 +334,8 @@ _forget = _on_pointer("forget", "3")
 _forget_schemas = _on_pointer("forget_schemas", "3", "id0", "id1")
 _put_schemas = _on_pointer("put_schemas", "id1", "one", "id2", "two")
 _put_entries = _on_pointer("put_entries", "2", "50", "two", "3", "60", "three")
-_resume = _on_pointer("resume", "1", "9", "d9", "7", "0")
+_resume = _on_pointer("resume", "1", "9", "d9", "7", "0", "50", "nine")
+_resume_older = _on_pointer("resume", "1", "9", "d9", "7", "3", "50", "nine")
 _lease = _on_pointer("lease", "mine", "3", "60000000")
 _release = _on_pointer("release", "mine")
 _MANY = dict.fromkeys("abc", f"2 {NOW} {LATER}")
@@ -385,11 +386,12 @@ POINTERS = [
     _put_entries.on("below the horizon, and not visible", {"meta": _meta(horizon="3", visible="4")}),
     _on_pointer("put_entries", "2", "50", "two", refused="TGNONE").on("no pointer", {}),
     _resume.on("a pointer made again", {"meta": _meta(visible="0", horizon="0")}),
-    _on_pointer("resume", "1", "9", "d9", "7", "3").on("a pointer that went back", {"meta": _meta()}),
+    _resume_older.on("a pointer that went back", {"meta": _meta(), "catalog": CATALOG}),
     _resume.on("a pointer that shows a version", {"meta": _meta()}),
     _resume.on("a pointer of a fill", {"meta": _meta(visible="0", horizon="5")}),
     _resume.on("under a higher epoch", {"meta": _meta(visible="0", horizon="0", epoch="2")}),
     _forget_schemas.on("some", {"meta": _meta(), "schemas": {"id0": "zero", "id2": "two"}}),
+    _forget_schemas.on("the last one", {"meta": _meta(), "schemas": {"id0": "zero"}}),
     _forget_schemas.on(
         "another version is visible", {"meta": _meta(visible="4"), "schemas": {"id0": "zero"}}
     ),

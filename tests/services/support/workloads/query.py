@@ -35,6 +35,7 @@ from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import (
     ConfigError,
     SnapshotExpiredError,
+    StoreLostError,
     StoreNotVerifiedError,
     StoreUnavailableError,
     TidegateError,
@@ -296,7 +297,7 @@ class Held:
         """``"whole"``, or by what it was refused."""
         try:
             check_snapshot(self._snapshot)
-        except (*ALLOWED, ConfigError) as refusal:
+        except (*ALLOWED, ConfigError, StoreLostError) as refusal:
             return type(refusal).__name__
         return "whole"
 
