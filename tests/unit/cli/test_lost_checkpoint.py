@@ -32,8 +32,8 @@ def options(tmp_path):
     return options_for(tmp_path)
 
 
-def write(example, batch_id, source_offsets, calls=None):
-    """A batch that writes a plain table, and those of the calls."""
+def write(example, batch_id, source_offsets, calls=None, drops=frozenset()):
+    """A batch that writes a plain table, and those of the calls, and drops others."""
     driver = example.driver
     rows = {name: {b"k": b"\0v"} for name in ("plain", *(calls or {}))}
     barrier = ArrowBarrier(
@@ -43,6 +43,7 @@ def write(example, batch_id, source_offsets, calls=None):
         driver.folded.key_groups,
         source_offsets=source_offsets,
         state_calls=calls or {},
+        drops=drops,
     )
     commit(driver, barrier)
 
@@ -64,6 +65,25 @@ def test_adopt_shows_what_a_new_checkpoint_does_and_needs_yes(example, options):
     text = done("adopt", "--lineage", NEW, "--yes", *options)
     assert '"startingOffsets"' in text
     assert "follows query" in text
+
+
+def test_adopt_shows_no_table_that_was_dropped_nor_calls_from_before_its_drop(example, options):
+    write(example, 0, offsets(40), CALLS)
+    write(example, 1, offsets(50), drops=frozenset({"sums", "users"}))
+    write(example, 2, offsets(60), {"users": "reduce"})
+    result = run("adopt", "--lineage", NEW, *options)
+    assert "sums" not in result.stderr
+    assert "  visits (update): " in result.stderr
+    assert "  users (reduce): " in result.stderr
+
+
+def test_adopt_shows_the_calls_of_a_dropped_table_that_a_restore_brought_back(example, options):
+    write(example, 0, offsets(40), CALLS)
+    write(example, 1, offsets(50), drops=frozenset({"sums"}))
+    write(example, 2, offsets(60))
+    example.driver.store.end_heartbeat(example.driver.epoch)
+    done("restore", "--to", "1", "--yes", *options)
+    assert "  sums (reduce): " in run("adopt", "--lineage", NEW, *options).stderr
 
 
 def test_adopt_of_a_namespace_without_batches_asks_nothing(example, options):
