@@ -20,6 +20,8 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, CorruptError, TidegateError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.sqlite import rows as sqlite_rows
+from tidegate.sinks.sqlite import vacuum as sqlite_vacuum
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import Example
 from tidegate.wal import record
@@ -123,6 +125,45 @@ def test_retirement_removes_its_rows_and_their_sql_tables(place):
     assert place.sql_tables() == {"t_notes"}
     assert place.faults() == []
     assert place.driver.store.vacuum(dry_run=True).rows == 0
+
+
+def test_a_vacuum_goes_on_where_a_retirement_removes_a_dropped_table_meanwhile(place, monkeypatch):
+    place.write({"notes": {b"n": b"3"}})
+    place.driver.store.announce(2)
+    listed, retired = sqlite_vacuum.tables_in, []
+
+    def retired_then(connection):
+        names = listed(connection)
+        if not retired:
+            retired.append(place.retire())
+        return names
+
+    monkeypatch.setattr(sqlite_vacuum, "tables_in", retired_then)
+    with closing(open_store(place.store, "flights")) as other:
+        other.vacuum()
+    assert retired == [3]
+    assert place.content() == {"notes": {b"n": b"3"}}
+
+
+def test_a_look_for_expired_rows_goes_on_where_another_driver_removes_the_dropped_table(place, monkeypatch):
+    place.make_again({(number, ""): {"seats": 0} for number in range(20)})
+    place.write({"aircraft": {(number, ""): None for number in range(20)}})
+    place.driver.store.announce(4)
+    place.write({}, drops=AIRCRAFT)
+    hidden, retired = sqlite_rows.is_hidden, []
+
+    def retired_then(head, at_us):
+        if not retired:
+            retired.append(0)
+            retired[0] = place.retire()
+        return hidden(head, at_us)
+
+    monkeypatch.setattr(sqlite_rows, "is_hidden", retired_then)
+    with closing(open_store(place.store, "flights")) as other:
+        for group in range(4):
+            other._shards.drop_expired("aircraft", group, b"", 100, 4, 0)
+    assert retired == [5]
+    assert place.content() == {"notes": {b"n": b"2"}}
 
 
 def test_an_open_store_notices_that_a_table_is_gone_and_there_again(place):
