@@ -258,7 +258,7 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         return next(iter(self.catalog(version, version)), None) if version else None
 
     def _passed_entry(self, version: int) -> CatalogEntry | None:
-        """Return the entry of a version below the horizon, which functions give to nobody; None: it is gone."""
+        """Return the entry of a version below the horizon, which no function returns; None: it is gone."""
         catalog = beside(self._space.namespace, "catalog")
         (content,) = self._space.calls.run([plain(catalog, b"HGET", catalog, number(version))])
         return catalog_in(self.where, [content])[0] if content else None
