@@ -227,7 +227,7 @@ class FeedPlanner:
         return parts
 
     def truncation(self, version: int) -> FeedWork | None:
-        """Return the work that voids all earlier rows, if this version has no such table, which was dropped."""
+        """Return the work that voids all rows, if this version has no such table: it was dropped."""
         leased, entry = self._feed.leased, next(iter(self._store.catalog(version, version)), None)
         if entry is None or leased.table in entry.tables:
             return None

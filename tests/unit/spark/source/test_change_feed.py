@@ -8,7 +8,6 @@ import sqlite3
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
@@ -20,7 +19,6 @@ from tidegate.spark.source.arrow_rows import columns_of, ddl_of
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
 from tidegate.spark.source.leased_table import lease_table
 from tidegate.spark.source.options import SourceOptions
-from tidegate.spark.source.stream import FeedReader
 from tidegate.testing.example import SCHEMAS, Example
 from tidegate.values.decode import SIMPLE, values_of
 from tidegate.wal.open_log import open_log
@@ -322,6 +320,10 @@ def test_a_table_that_was_made_again_with_another_key_ends_the_feed(world):
 
 def test_a_feed_behind_the_log_is_only_truncated_where_the_table_is_dropped_by_then(world):
     """There is no table to give whole; an error would be repeated until somebody made one of its name."""
+    from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+    from tidegate.spark.source.stream import FeedReader
+
     world.example.write({"aircraft": {"N1": UA}})
     types = {"tailnum": StringType(), "carrier": StringType(), "flights": IntegerType()}
     fields = [*types.items(), (CHANGE_TYPE, StringType()), (VERSION, LongType())]
