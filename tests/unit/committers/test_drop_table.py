@@ -23,7 +23,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.sinks.sqlite import rows as sqlite_rows
 from tidegate.sinks.sqlite import vacuum as sqlite_vacuum
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.example import Example
+from tidegate.testing.example import SCHEMAS, Example
 from tidegate.wal import record
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.manifest import encode_manifest
@@ -48,6 +48,13 @@ class Place:
         self.write = self.example.write
         self.driver = self.example.driver
         self.cli = [f"--store={self.store}", "--namespace=flights"]
+
+    def again(self):
+        """Open a new driver, as after a command."""
+        self.example.close()
+        self.example = Example(self.wal, self.store, options=self.options)
+        self.write, self.driver = self.example.write, self.example.driver
+        return self.example
 
     def make_again(self, rows, schema=OTHER):
         self.example.schemas["aircraft"] = schema
@@ -233,6 +240,39 @@ def test_history_and_tail_show_the_drop(place):
         ("removed", "aircraft"),
         ("removed", "aircraft"),
     ]
+
+
+def ran(*arguments):
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_an_alias_reads_the_version_without_it_and_then_the_new_one(place):
+    ran("alias", "set", "live", *place.cli)
+    with tidegate.connect(place.store, "live") as gate:
+        table = gate.table("aircraft")
+        with pytest.raises(ConfigError, match=r"there is no table 'aircraft' at version 2"):
+            table.get("a")
+        with gate.snapshot(version=1) as snapshot:
+            place.make_again({(7, "x"): {"seats": 9}})
+            place.write({}, drops=AIRCRAFT)
+            place.make_again({"a": plane(9)}, SCHEMAS["aircraft"])
+            assert snapshot.table("aircraft").get("b") == plane(2)
+        assert dict(table.scan()) == {"a": plane(9)}
+
+
+def test_an_export_has_the_tables_of_its_version_and_an_import_brings_one_back(place, tmp_path):
+    for version in (1, 2):
+        ran("export", tmp_path / f"v{version}", "--at", version, *place.cli)
+    assert sorted(path.name for path in (tmp_path / "v2").iterdir()) == ["manifest.json", "table=notes"]
+    place.write({"notes": {b"n": b"3"}})
+    place.retire()
+    place.driver.store.end_heartbeat(place.driver.epoch)
+    ran("import", tmp_path / "v1", f"--wal={place.wal}", "--yes", *place.cli)
+    with closing(place.again()):
+        assert place.content() == {"aircraft": {"a": plane(1), "b": plane(2)}, "notes": {b"n": b"1"}}
+        assert place.faults() == []
 
 
 def test_a_diff_across_another_key_names_keys_of_each_version_by_its_own_columns(place):
