@@ -185,3 +185,28 @@ def test_many_undone_batches_are_listed_in_json_and_in_short(example, options):
     assert "... 9 more: --json lists all" in text
     undone = done_json("restore", "--to", 1, "--yes", "--reprocess", *options)["undone"]
     assert [each["batch"] for each in undone] == list(range(1, 30))
+
+
+def test_a_restore_to_before_an_adopt_names_the_query_that_may_replay_and_its_files(
+    example, options, tmp_path
+):
+    """The namespace refuses the query of the restored state until that one is adopted again."""
+    for batch_id in range(3):
+        write(example, batch_id, offsets(batch_id))
+    example.driver.store.end_heartbeat(example.driver.epoch)
+    done("adopt", "--lineage", NEW, "--yes", *options)
+    other = Example(
+        f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", lineage=NEW, options=Options(key_groups=2)
+    )
+    for number in range(9):
+        other.write({"notes": {b"n": b"%d" % number}})
+    other.driver.store.end_heartbeat(other.driver.epoch)
+    other.close()
+    text = done("restore", "--to", "2", "--reprocess", "--yes", *options)
+    adopt = f"the namespace follows query {NEW}: first run `tidegate adopt --lineage {LINEAGE}`"
+    assert adopt in text
+    assert "rm -f offsets/{2..3} " in text
+    done("adopt", "--lineage", LINEAGE, "--yes", *options)
+    again = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=Options(key_groups=2))
+    assert again.write({"notes": {b"n": b"again"}}, batch_id=2) == 14
+    again.close()
