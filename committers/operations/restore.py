@@ -37,8 +37,8 @@ class Restored(NamedTuple):
 
     ``generation`` is the one in which undone batches may be replayed; None without ``reprocess``.
     ``kept`` is the last batch that the restored state contains: a checkpoint continues after it.
-    ``undone`` are the versions of the batches that it does not contain, oldest first. ``lineage`` is the query
-    that the namespace follows, which an adopt may have changed since ``kept``.
+    ``undone`` are the versions of the batches that it does not contain, oldest first.
+    ``lineage`` is the query that the namespace follows, which an adopt may have changed since ``kept``.
     """
 
     recovered: list[int]
