@@ -316,25 +316,3 @@ def test_a_table_that_was_made_again_with_another_key_ends_the_feed(world):
         ConfigError, match=r"has the key tailnum string at version 1, .* dropped and made again"
     ):
         world.changes(0, 3)
-
-
-def test_a_feed_behind_the_log_is_only_truncated_where_the_table_is_dropped_by_then(world):
-    """There is no table to give whole; an error would be repeated until somebody made one of its name."""
-    from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
-
-    from tidegate.spark.source.stream import FeedReader
-
-    world.example.write({"aircraft": {"N1": UA}})
-    types = {"tailnum": StringType(), "carrier": StringType(), "flights": IntegerType()}
-    fields = [*types.items(), (CHANGE_TYPE, StringType()), (VERSION, LongType())]
-    options = world.options(onRetired="snapshot")
-    reader = FeedReader(lease_table(options), options, StructType([StructField(*field) for field in fields]))
-    for rows in ({"N2": UA}, {"N3": UA}):
-        world.example.write({"aircraft": rows})
-    world.example.write({}, drops=frozenset({"aircraft"}))
-    world.example.driver.log.trim_blobs([], 2**60)
-    start = {"version": 1}
-    (part,) = reader.partitions(start, reader.latestOffset(start, None))
-    rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
-    assert [(row[VERSION], row[CHANGE_TYPE], row["tailnum"]) for row in rows] == [(4, "truncate", None)]
-    reader.stop()
