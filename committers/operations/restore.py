@@ -38,6 +38,7 @@ class Restored(NamedTuple):
     ``generation`` is the one in which undone batches may be replayed; None without ``reprocess``.
     ``kept`` is the last batch that the restored state contains: a checkpoint continues after it.
     ``undone`` are the versions of the batches that it does not contain, oldest first.
+    ``lineage`` is the query that the namespace follows, which an adopt may have changed since ``kept``.
     """
 
     recovered: list[int]
@@ -46,6 +47,7 @@ class Restored(NamedTuple):
     generation: int | None
     kept: BatchOrigin | None
     undone: list[CatalogEntry]
+    lineage: str | None
 
 
 def restore(coordinator: Coordinator, version: int, *, reprocess: bool = False) -> Restored:
@@ -66,7 +68,7 @@ def restore(coordinator: Coordinator, version: int, *, reprocess: bool = False) 
     visible = coordinator.folded.last_version
     kept = last_batch_within(coordinator.folded, visible)
     undone = batches_after(coordinator.store, version, visible)
-    return Restored(recovered, made, visible, generation, kept, undone)
+    return Restored(recovered, made, visible, generation, kept, undone, coordinator.folded.lineage)
 
 
 def batches_after(store: Store, version: int, visible: int) -> list[CatalogEntry]:

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from tidegate.base.source_offsets import SourceKind, kind_of, sources_in
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.wal.fold import decided_for, last_batch_within
-from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, RestoreOrigin
 
 MANIFESTS_MAX = 50
 """The number of last batches whose manifests are searched for state that they continued."""
@@ -71,19 +69,28 @@ def _last_decided(state: Folded) -> DecidedVersion | None:
 
 
 def continued_tables(decisions: DecisionLog) -> Continued:
-    """Read from the manifests of the last batches which tables continue from their state, and how."""
+    """Read from the manifests of the last batches which tables continue from their state, and how.
+
+    Calls on a table before its drop do not count, unless a restore may have brought the table back.
+    """
     state = decisions.folded
     calls: dict[str, str] = {}
+    left = set(state.tables)
+    restored = max(
+        (each.version for each in state.recent if isinstance(each.origin, RestoreOrigin)), default=0
+    )
     batches = [each for each in reversed(state.recent) if isinstance(each.origin, BatchOrigin)]
     searched = 0
     for decided in batches[:MANIFESTS_MAX]:
         try:
-            state_calls = read_manifest(decisions.log, decided).state_calls
+            manifest = read_manifest(decisions.log, decided)
         except WalGapError:
             break  # older ones were trimmed, too
         searched += 1
-        if not isinstance(state_calls, msgspec.UnsetType):
-            calls = {**state_calls, **calls}
+        state_calls = manifest.state_calls or {}
+        calls = {table: call for table, call in state_calls.items() if table in left} | calls
+        if decided.version > restored:
+            left.difference_update(manifest.dropped or ())
     others = tuple(sorted(name for name in state.tables if name not in calls and not name.startswith("_")))
     return Continued(calls, others, searched)
 

@@ -288,28 +288,29 @@ class _Check:
         """Look for rows that no manifest has. A version that was decided meanwhile is read from the log."""
         kept = {name for entry in self._read([], self.store.catalog) for name in entry.starts}
         rows = self._read([], lambda: list(self.store.row_counts({*self.state.tables, *kept})))
-        last = self.state.last_version
+        state = self.state
         newest = max((row.version for row in rows if type(row.version) is int), default=0)
-        if newest > last:
-            last = self._decided_since(last)
-        expected = Expected(self.counts, last, self.state.key_groups)
         horizon = self.store.pointer().horizon
+        if max(newest, horizon) > state.last_version:
+            state = self._decided_since(state)
+        expected = Expected(self.counts, state.last_version, state.key_groups, state.first_start)
         entries = self._read([], self.store.catalog)
         for finding in strangers(self.store, rows, expected, horizon, entries):
             self.report.add(finding)
 
-    def _decided_since(self, version: int) -> int:
+    def _decided_since(self, before: Folded) -> Folded:
         """Note the counts of later versions: each is decided before its first row is written (I5)."""
+        version = before.last_version
         try:
-            state = fold_all(View(), self.log.decisions(), self.log.where).state or self.state
+            state = fold_all(View(), self.log.decisions(), self.log.where).state or before
             later = [one for one in decided_versions(self.log, state, version + 1) if one.version > version]
         except CorruptError:
-            return version  # the damage was found before
+            return before  # the damage was found before
         for decided in later:
             manifest = self._manifest(decided)
             if manifest is not None:
                 self.counts[decided.version] = manifest.counts()
-        return state.last_version
+        return state
 
     # -- the catalog -----------------------------------------------------------------------------
 

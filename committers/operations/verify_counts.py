@@ -17,11 +17,12 @@ class Expected:
     """The expected numbers of rows.
 
     ``counts`` are the manifests' by version, of versions above the horizon that could be read. ``last`` is
-    the last decided version, and ``key_groups`` their number.
+    the last decided version, ``key_groups`` their number, and ``dropped_at`` the last version that dropped a
+    table.
     """
 
-    def __init__(self, counts: Mapping[int, Counts], last: int, key_groups: int) -> None:
-        self.counts, self.last, self.key_groups = counts, last, key_groups
+    def __init__(self, counts: Mapping[int, Counts], last: int, key_groups: int, dropped_at: int = 0) -> None:
+        self.counts, self.last, self.key_groups, self.dropped_at = counts, last, key_groups, dropped_at
 
     def of(self, row: RowCount) -> int | None:
         """Return the most rows that may be there; None: the manifest could not be read."""
@@ -37,8 +38,8 @@ def strangers(
 
     ``horizon`` and ``entries``, the catalog's, were read after ``rows``. At and below the horizon, where the
     rows of several versions are merged, only rows of tables that the horizon's entry lacks are looked for:
-    readers' values of the others are compared key by key. Rows of a table that the horizon's version dropped
-    may still be there.
+    readers' values of the others are compared key by key. Rows of a dropped table may still be there: until
+    its drop is retired, or until a vacuum if the log no longer had the drop's changes.
     """
     for row in rows:
         if not _is_placed(row, expected.key_groups):
@@ -51,7 +52,8 @@ def strangers(
                 yield Finding(_place(store, row), _wanted(row, most, expected.last), f"{row.rows} rows")
         elif entries and entries[0].version == horizon and row.table not in entries[0].starts:
             starts = [entry.tables[row.table].start for entry in entries if row.table in entry.tables]
-            if not starts or min(starts) <= row.version:
+            may_be_left = row.version <= expected.dropped_at
+            if min(starts) <= row.version if starts else not may_be_left:
                 wanted = f"no row: version {horizon} has no such table"
                 yield Finding(_place(store, row), wanted, f"{row.rows} rows")
 

@@ -38,9 +38,9 @@ from tidegate.sinks.redis import checks as redis_checks
 from tidegate.sinks.redis import checks as redis_room
 from tidegate.sinks.redis.aliases import RedisAliases
 from tidegate.sinks.redis.client.functions import library_name
-from tidegate.sinks.redis.client.replies import Call
+from tidegate.sinks.redis.client.replies import Call, plain
 from tidegate.sinks.redis.client.resp import hset, rows_of
-from tidegate.sinks.redis.keys import changes_key
+from tidegate.sinks.redis.keys import beside, changes_key
 from tidegate.sinks.redis.leases import Leases
 from tidegate.sinks.redis.namespace import RedisNamespace, RedisReads
 from tidegate.sinks.redis.reads import (
@@ -219,6 +219,8 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         """Merge the layers up to this version: by name, not by their rows, which the server moves."""
         version, (pointer, entry) = stamp.version, self._at_horizon()
         upto, starts = min(version, pointer.horizon), starts_of(entry)
+        if version < pointer.horizon:  # it has moved on: only the version's own entry names what it dropped
+            starts = {**starts_of(self._passed_entry(version)), **starts}
         touched = {(group, table) for group, tables in counts.items() for table in tables}
         # A table that this version emptied is dropped everywhere, whichever key groups have rows again.
         emptied = [table for table, start in starts.items() if start == version]
@@ -254,6 +256,12 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
 
     def _entry(self, version: int) -> CatalogEntry | None:
         return next(iter(self.catalog(version, version)), None) if version else None
+
+    def _passed_entry(self, version: int) -> CatalogEntry | None:
+        """Return the entry of a version below the horizon, which no function returns; None: it is gone."""
+        catalog = beside(self._space.namespace, "catalog")
+        (content,) = self._space.calls.run([plain(catalog, b"HGET", catalog, number(version))])
+        return catalog_in(self.where, [content])[0] if content else None
 
     def _at_horizon(self) -> tuple[Pointer, CatalogEntry | None]:
         """Return the pointer, and the catalog's entry of its horizon; None: nothing was retired yet.

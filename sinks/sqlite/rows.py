@@ -324,7 +324,8 @@ class Shards:
             with self._files.writing(self._name(shard), durable=False) as connection:
                 # One transaction: a reader that misses a row sees the floor that explains it (T28).
                 connection.execute(RAISE_FLOOR, (group, version))
-                connection.executemany(DROP_UNTIL.format(table=name), old)
+                if self._has_table(connection, shard, name):  # another driver may have dropped it meanwhile
+                    connection.executemany(DROP_UNTIL.format(table=name), old)
         return SweepPage(len(heads), len(old), heads[-1][0] + b"\0" if len(heads) == rows else None)
 
     @staticmethod

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tidegate.sinks.records import CatalogEntry, Vacuumed
 from tidegate.sinks.rules.expiry import HEAD_BYTES, is_hidden
-from tidegate.sinks.sqlite.files import NOTES, Files, tables_in
+from tidegate.sinks.sqlite.files import NOTES, Files, has_table, tables_in
 from tidegate.sinks.sqlite.rows import BEFORE_ALL, RAISE_FLOOR, RETIRE_ROWS, sql_name
 
 ROWS = """SELECT key, version, substr(value, 1, {head}) FROM {table}
@@ -79,7 +79,9 @@ class Vacuum:
 
     def _page(self, table: str, group: int, after: _Row | None) -> list[_Row]:
         last = (BEFORE_ALL, 0) if after is None else (after.key, after.version)
-        with self._files.connection(self._name) as connection:
+        with self._files.reading(self._name) as connection:
+            if not has_table(connection, table):  # a retirement has removed a dropped table meanwhile
+                return []
             sql = ROWS.format(table=table, head=HEAD_BYTES)
             rows = connection.execute(sql, (group, *last, self._horizon, RETIRE_ROWS)).fetchall()
         return [_Row(key, version, is_hidden(head, self._at_us)) for key, version, head in rows]
@@ -88,9 +90,10 @@ class Vacuum:
         if rows and not self._dry_run:
             # In the order of versions, so that a marker is never dropped before what it hides (T27).
             with self._files.writing(self._name, durable=False) as connection:
-                connection.executemany(
-                    DROP_ROW.format(table=table), [(group, row.key, row.version) for row in rows]
-                )
+                if has_table(connection, table):
+                    connection.executemany(
+                        DROP_ROW.format(table=table), [(group, row.key, row.version) for row in rows]
+                    )
 
     def _notes(self) -> int:
         with self._files.connection(self._name) as connection:

@@ -24,7 +24,7 @@ from tidegate.committers.apply.apply import ApplyWork, chunks_of, plan, read_man
 from tidegate.errors import ConfigError, CorruptError, WalGapError
 from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import shared_store
-from tidegate.sinks.records import Pointer
+from tidegate.sinks.records import Pointer, Stamp
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.source.arrow_rows import columns_of, record_batch
@@ -225,6 +225,15 @@ class FeedPlanner:
                 parts[-1].append(work)
                 rows += count
         return parts
+
+    def truncation(self, version: int) -> FeedWork | None:
+        """Return the work that voids all rows, if this version has no such table: it was dropped."""
+        leased, entry = self._feed.leased, next(iter(self._store.catalog(version, version)), None)
+        if entry is None or leased.table in entry.tables:
+            return None
+        stamp = Stamp(version, entry.decided_at_us, entry.attempt)
+        none = ApplyWork(leased.uuid, entry.attempt, stamp, 0, 0, (), {})
+        return FeedWork(none, leased.schema, emptied=True, emits_truncate=True)
 
     def _of_version(self, version: int, manifest: Manifest) -> Iterator[tuple[FeedWork, int]]:
         table = self._feed.leased.table

@@ -144,6 +144,9 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [FeedPart(encode_works(part)) for part in works]
 
     def _snapshot(self, version: int) -> Sequence[InputPartition]:
+        truncation = self._plans.truncation(version)
+        if truncation is not None:
+            return [FeedPart(encode_works([truncation]))]
         leased = self._feed.lease(self._options, version)
         tasks = min(self._options.parallelism, leased.key_groups)
         ranges = [groups_of(task, tasks, leased.key_groups) for task in range(tasks)]

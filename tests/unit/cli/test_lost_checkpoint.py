@@ -32,8 +32,8 @@ def options(tmp_path):
     return options_for(tmp_path)
 
 
-def write(example, batch_id, source_offsets, calls=None):
-    """A batch that writes a plain table, and those of the calls."""
+def write(example, batch_id, source_offsets, calls=None, drops=frozenset()):
+    """A batch that writes a plain table, and those of the calls, and drops others."""
     driver = example.driver
     rows = {name: {b"k": b"\0v"} for name in ("plain", *(calls or {}))}
     barrier = ArrowBarrier(
@@ -43,6 +43,7 @@ def write(example, batch_id, source_offsets, calls=None):
         driver.folded.key_groups,
         source_offsets=source_offsets,
         state_calls=calls or {},
+        drops=drops,
     )
     commit(driver, barrier)
 
@@ -64,6 +65,25 @@ def test_adopt_shows_what_a_new_checkpoint_does_and_needs_yes(example, options):
     text = done("adopt", "--lineage", NEW, "--yes", *options)
     assert '"startingOffsets"' in text
     assert "follows query" in text
+
+
+def test_adopt_shows_no_table_that_was_dropped_nor_calls_from_before_its_drop(example, options):
+    write(example, 0, offsets(40), CALLS)
+    write(example, 1, offsets(50), drops=frozenset({"sums", "users"}))
+    write(example, 2, offsets(60), {"users": "reduce"})
+    result = run("adopt", "--lineage", NEW, *options)
+    assert "sums" not in result.stderr
+    assert "  visits (update): " in result.stderr
+    assert "  users (reduce): " in result.stderr
+
+
+def test_adopt_shows_the_calls_of_a_dropped_table_that_a_restore_brought_back(example, options):
+    write(example, 0, offsets(40), CALLS)
+    write(example, 1, offsets(50), drops=frozenset({"sums"}))
+    write(example, 2, offsets(60))
+    example.driver.store.end_heartbeat(example.driver.epoch)
+    done("restore", "--to", "1", "--yes", *options)
+    assert "  sums (reduce): " in run("adopt", "--lineage", NEW, *options).stderr
 
 
 def test_adopt_of_a_namespace_without_batches_asks_nothing(example, options):
@@ -165,3 +185,28 @@ def test_many_undone_batches_are_listed_in_json_and_in_short(example, options):
     assert "... 9 more: --json lists all" in text
     undone = done_json("restore", "--to", 1, "--yes", "--reprocess", *options)["undone"]
     assert [each["batch"] for each in undone] == list(range(1, 30))
+
+
+def test_a_restore_to_before_an_adopt_names_the_query_that_may_replay_and_its_files(
+    example, options, tmp_path
+):
+    """The namespace refuses the query of the restored state until that one is adopted again."""
+    for batch_id in range(3):
+        write(example, batch_id, offsets(batch_id))
+    example.driver.store.end_heartbeat(example.driver.epoch)
+    done("adopt", "--lineage", NEW, "--yes", *options)
+    other = Example(
+        f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", lineage=NEW, options=Options(key_groups=2)
+    )
+    for number in range(9):
+        other.write({"notes": {b"n": b"%d" % number}})
+    other.driver.store.end_heartbeat(other.driver.epoch)
+    other.close()
+    text = done("restore", "--to", "2", "--reprocess", "--yes", *options)
+    adopt = f"the namespace follows query {NEW}: first run `tidegate adopt --lineage {LINEAGE}`"
+    assert adopt in text
+    assert "rm -f offsets/{2..3} " in text
+    done("adopt", "--lineage", LINEAGE, "--yes", *options)
+    again = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=Options(key_groups=2))
+    assert again.write({"notes": {b"n": b"again"}}, batch_id=2) == 14
+    again.close()

@@ -20,8 +20,10 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, CorruptError, TidegateError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.sqlite import rows as sqlite_rows
+from tidegate.sinks.sqlite import vacuum as sqlite_vacuum
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.example import Example
+from tidegate.testing.example import SCHEMAS, Example
 from tidegate.wal import record
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.manifest import encode_manifest
@@ -46,6 +48,13 @@ class Place:
         self.write = self.example.write
         self.driver = self.example.driver
         self.cli = [f"--store={self.store}", "--namespace=flights"]
+
+    def again(self):
+        """Open a new driver, as after a command."""
+        self.example.close()
+        self.example = Example(self.wal, self.store, options=self.options)
+        self.write, self.driver = self.example.write, self.example.driver
+        return self.example
 
     def make_again(self, rows, schema=OTHER):
         self.example.schemas["aircraft"] = schema
@@ -125,6 +134,45 @@ def test_retirement_removes_its_rows_and_their_sql_tables(place):
     assert place.driver.store.vacuum(dry_run=True).rows == 0
 
 
+def test_a_vacuum_goes_on_where_a_retirement_removes_a_dropped_table_meanwhile(place, monkeypatch):
+    place.write({"notes": {b"n": b"3"}})
+    place.driver.store.announce(2)
+    listed, retired = sqlite_vacuum.tables_in, []
+
+    def retired_then(connection):
+        names = listed(connection)
+        if not retired:
+            retired.append(place.retire())
+        return names
+
+    monkeypatch.setattr(sqlite_vacuum, "tables_in", retired_then)
+    with closing(open_store(place.store, "flights")) as other:
+        other.vacuum()
+    assert retired == [3]
+    assert place.content() == {"notes": {b"n": b"3"}}
+
+
+def test_a_look_for_expired_rows_goes_on_where_another_driver_removes_the_dropped_table(place, monkeypatch):
+    place.make_again({(number, ""): {"seats": 0} for number in range(20)})
+    place.write({"aircraft": {(number, ""): None for number in range(20)}})
+    place.driver.store.announce(4)
+    place.write({}, drops=AIRCRAFT)
+    hidden, retired = sqlite_rows.is_hidden, []
+
+    def retired_then(head, at_us):
+        if not retired:
+            retired.append(0)
+            retired[0] = place.retire()
+        return hidden(head, at_us)
+
+    monkeypatch.setattr(sqlite_rows, "is_hidden", retired_then)
+    with closing(open_store(place.store, "flights")) as other:
+        for group in range(4):
+            other._shards.drop_expired("aircraft", group, b"", 100, 4, 0)
+    assert retired == [5]
+    assert place.content() == {"notes": {b"n": b"2"}}
+
+
 def test_an_open_store_notices_that_a_table_is_gone_and_there_again(place):
     """One process reads and applies, another retires: neither may remember a table that was dropped."""
     with closing(open_store(place.store, "flights")) as other:
@@ -192,6 +240,39 @@ def test_history_and_tail_show_the_drop(place):
         ("removed", "aircraft"),
         ("removed", "aircraft"),
     ]
+
+
+def ran(*arguments):
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_an_alias_reads_the_version_without_it_and_then_the_new_one(place):
+    ran("alias", "set", "live", *place.cli)
+    with tidegate.connect(place.store, "live") as gate:
+        table = gate.table("aircraft")
+        with pytest.raises(ConfigError, match=r"there is no table 'aircraft' at version 2"):
+            table.get("a")
+        with gate.snapshot(version=1) as snapshot:
+            place.make_again({(7, "x"): {"seats": 9}})
+            place.write({}, drops=AIRCRAFT)
+            place.make_again({"a": plane(9)}, SCHEMAS["aircraft"])
+            assert snapshot.table("aircraft").get("b") == plane(2)
+        assert dict(table.scan()) == {"a": plane(9)}
+
+
+def test_an_export_has_the_tables_of_its_version_and_an_import_brings_one_back(place, tmp_path):
+    for version in (1, 2):
+        ran("export", tmp_path / f"v{version}", "--at", version, *place.cli)
+    assert sorted(path.name for path in (tmp_path / "v2").iterdir()) == ["manifest.json", "table=notes"]
+    place.write({"notes": {b"n": b"3"}})
+    place.retire()
+    place.driver.store.end_heartbeat(place.driver.epoch)
+    ran("import", tmp_path / "v1", f"--wal={place.wal}", "--yes", *place.cli)
+    with closing(place.again()):
+        assert place.content() == {"aircraft": {"a": plane(1), "b": plane(2)}, "notes": {b"n": b"1"}}
+        assert place.faults() == []
 
 
 def test_a_diff_across_another_key_names_keys_of_each_version_by_its_own_columns(place):

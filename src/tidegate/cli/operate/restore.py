@@ -99,12 +99,15 @@ def _listed(undone: Sequence[dict[str, Any]]) -> list[str]:
     return [*lines[:half], f"  ... {hidden} more: --json lists all", *lines[-half:]]
 
 
-def _files_above(kept: int, undone: Sequence[dict[str, Any]]) -> tuple[int, int]:
+def _files_above(kept: BatchOrigin, undone: Sequence[CatalogEntry]) -> tuple[int, int]:
     """Return the first and the last number of the files to remove.
 
     Spark plans a batch before it runs, so the checkpoint may have the one after the last that was decided.
+    Batches of a query that was adopted since are not in this checkpoint.
     """
-    return kept + 1, max(each["batch"] for each in undone) + 1
+    origins = [entry.origin for entry in undone if isinstance(entry.origin, BatchOrigin)]
+    numbers = [origin.batch_id for origin in origins if origin.lineage == kept.lineage]
+    return kept.batch_id + 1, max(numbers, default=kept.batch_id) + 1
 
 
 def _lines(done: Restored, to: int, undone: Sequence[dict[str, Any]]) -> list[str]:
@@ -130,8 +133,13 @@ def _lines(done: Restored, to: int, undone: Sequence[dict[str, Any]]) -> list[st
         f"batch {last}, and start it. The batches:",
         *_listed(undone),
     ]
+    if done.kept.lineage != done.lineage:
+        lines.append(
+            f"the namespace follows query {done.lineage}: first run `tidegate adopt --lineage"
+            f" {done.kept.lineage}`"
+        )
     if undone:
-        first, final = _files_above(last, undone)
+        first, final = _files_above(done.kept, done.undone)
         numbers = f"{{{first}..{final}}}"
         files = " ".join(f"{folder}/{numbers} {folder}/.{numbers}.crc" for folder in ("offsets", "commits"))
         lines += ["the files to remove, in bash:", f"  cd CHECKPOINT && rm -f {files}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from tidegate.errors import SnapshotExpiredError
@@ -17,6 +18,7 @@ from tidegate.testing.store.harness import (
     entry,
     get,
     put,
+    retire_version,
     scanned,
     stamp,
     write,
@@ -48,6 +50,17 @@ class FillTests(StoreHarness):
         put(empty, 6, {"t": {b"k1": None, b"new": b"at-6"}})
         assert get(empty, "t", [b"k0", b"k1", b"new"], 6) == [b"at-5", None, b"at-6"]
         assert [one.version for one in empty.catalog()] == [5, 6]
+
+    def test_a_table_that_the_filled_version_dropped_may_be_made_again(self, empty: Store) -> None:
+        filled = msgspec.structs.replace(entry(5, STATE), dropped=("gone",))
+        assert empty.begin_fill(filled, EPOCH) == 5
+        write(empty, 5, STATE)
+        assert empty.publish_filled(filled, EPOCH) is True
+        put(empty, 6, {"gone": {b"new": b"at-6"}}, t=0, gone=5)
+        retire_version(empty, 5, chunks_of(STATE))
+        assert scanned(empty, "gone", 6, 5) == {b"new": b"at-6"}
+        assert scanned(empty, "t", 6) == STATE["t"]
+        assert empty.vacuum(dry_run=True).rows == 0
 
     def test_the_mark_shows_and_only_goes_up(self, empty: Store) -> None:
         assert empty.pointer().filling_at == 0

@@ -1,6 +1,6 @@
 """Part of the store suite: a repair puts back what a store lost, or reports what it did not compare.
 
-Nine versions of four tables are written through a real driver, and all but the last three are retired. Then
+Nine versions of six tables are written through a real driver, and all but the last three are retired. Then
 rows are lost, and a repair has to leave every readable version as the test's own dictionaries have it.
 """
 
@@ -46,6 +46,8 @@ LIVES_S, APART_S = 90, 60
 """A row of ``brief`` is live at its own version and the next one."""
 EMPTIED = {"emptied": (3, HORIZON, HORIZON + 1)}
 """Tables that versions empty before they write: below the horizon, at it, above it."""
+DROPPED = {"gone": (3, HORIZON), "going": (2, HORIZON + 1)}
+"""Tables that versions drop, and the next one makes again: below the horizon, at it, above it."""
 KEYS = [b"k%02d" % number for number in range(16)]
 OPTIONS = Options(
     key_groups=KEY_GROUPS,
@@ -97,15 +99,18 @@ class Written:
         self.clock.advance(APART_S)
         version = len(self.contents)
         changes: dict[str, dict[bytes, bytes | None]] = {}
-        for table in ("plain", "brief", "emptied", *(["late"] if version >= HORIZON - 1 else [])):
+        drops = frozenset(table for table, at in DROPPED.items() if version in at)
+        others = ("emptied", *sorted(DROPPED.keys() - drops), *(["late"] if version >= HORIZON - 1 else []))
+        for table in ("plain", "brief", *others):
             chosen = self._chance.sample(KEYS, 6)
             changes[table] = {key: b"%s of %d" % (table.encode(), version) for key in chosen[:4]}
             changes[table] |= dict.fromkeys(chosen[4:])
         starts = frozenset(table for table, at in EMPTIED.items() if version in at)
         summarise_if_due(self.driver.decisions, self.driver.options.summary_every)
-        barrier = ArrowBarrier(self.driver.log, changes, batch("q", version), KEY_GROUPS, starts=starts)
+        origin = batch("q", version)
+        barrier = ArrowBarrier(self.driver.log, changes, origin, KEY_GROUPS, starts=starts, drops=drops)
         assert commit(self.driver, barrier).version == version
-        for table in starts:
+        for table in starts | drops:
             self._written_at = {at: one for at, one in self._written_at.items() if at[0] != table}
         for table, of_table in changes.items():
             for key, value in of_table.items():

@@ -230,6 +230,20 @@ class RetireTests(StoreHarness):
         put(store, 4, {"t": {KEYS[1]: b"4"}}, t=2, u=0)
         assert scanned(store, "t", 4, 2) == {KEYS[0]: b"3", KEYS[1]: b"4"}
 
+    def test_a_dropped_table_leaves_no_row_if_another_driver_has_moved_the_horizon_on(
+        self, store: Store
+    ) -> None:
+        first, more = {"t": dict.fromkeys(KEYS, b"1"), "u": {b"a": b"1"}}, {"u": {b"a": b"3"}}
+        put(store, 1, first)
+        put_drop(store, 2, "t", u=0)
+        put(store, 3, more, u=0)
+        store.announce(3)
+        for version, changes in ((1, chunks_of(first)), (2, []), (3, chunks_of(more))):
+            retire_version(store, version, changes)
+        assert {count.table for count in store.row_counts(["t", "u"])} == {"u"}
+        assert store.vacuum(dry_run=True).rows == 0
+        assert get(store, "u", [b"a"], 3) == [b"3"]
+
     def test_vacuum_removes_a_dropped_table_that_retirement_left(self, store: Store) -> None:
         first = {"t": dict.fromkeys(KEYS, b"1"), "u": {b"a": b"1"}}
         put(store, 1, first)

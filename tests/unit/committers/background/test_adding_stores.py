@@ -8,6 +8,7 @@ from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers.background.membership import add_store, remove_store
 from tidegate.committers.commit import commit
+from tidegate.committers.operations.verify import verify
 from tidegate.committers.repair.below_horizon import Repaired
 from tidegate.errors import (
     ConfigError,
@@ -52,6 +53,34 @@ def test_a_store_is_added_and_filled_then_follows(place):
     retired(driver, follower.store)
     assert place.check("b") == 8
     assert follower.store.verify(Stamp(8, 0), {}) == []
+
+
+@pytest.mark.parametrize("filled_at", [2, 3, 4])
+def test_a_store_that_is_added_before_a_drop_at_it_or_after_it_has_no_row_of_it(place, filled_at):
+    """Version 3 drops a table, version 4 makes it again. A store that is behind follows over both."""
+    batches = [({"t": {b"a": b"1"}, "u": {b"u": b"1"}}, ()), ({"t": {b"b": b"2"}}, ())]
+    batches += [({"u": {b"u": b"3"}}, ("t",)), ({"t": {b"c": b"4"}}, ()), ({"u": {b"u": b"5"}}, ())]
+
+    def write(driver, numbers):
+        for number in numbers:
+            rows, drops = batches[number]
+            origin = batch("query-1", number)
+            commit(driver, ArrowBarrier(driver.log, rows, origin, KEY_GROUPS, drops=frozenset(drops)))
+
+    driver, _ = place.opened("a")
+    write(driver, range(filled_at))
+    assert place.add("b").standing.visible == filled_at
+    driver, (follower,) = place.opened("a", "b")
+    write(driver, range(filled_at, len(batches)))
+    assert follower.step()
+    for store in (driver.store, follower.store):
+        for entry in store.catalog(filled_at, 3):
+            tables = {"t", "u"} if entry.version < 3 else {"u"}
+            assert found_at(store, entry).keys() == tables
+        retired(driver, store)
+        assert found_at(store, store.catalog(5, 5)[0]) == {"t": {b"c": b"4"}, "u": {b"u": b"5"}}
+        assert verify(driver.log, store).findings == []
+        assert store.vacuum(dry_run=True).rows == 0
 
 
 def test_versions_go_on_while_a_store_is_filled_and_readers_see_no_mix(place):

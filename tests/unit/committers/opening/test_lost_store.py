@@ -15,6 +15,7 @@ from tidegate.committers.background.worker import Background
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import make_again
 from tidegate.committers.operations.drop import drop_namespace
+from tidegate.committers.operations.verify import verify
 from tidegate.errors import (
     ConfigError,
     FencedError,
@@ -98,6 +99,25 @@ def test_the_state_and_the_kept_versions_are_back_at_once(place):
     assert [entry.version for entry in example.driver.store.catalog()] == [*before]
     place.write(example, 2)
     assert place.answers()["version"] == VERSIONS + 2
+
+
+@pytest.mark.parametrize("between", [0, KEPT + 1])
+def test_a_dropped_table_that_was_made_again_gets_none_of_its_older_rows_back_i1(place, between):
+    """The new table starts at the drop, so only the drop itself empties it in the log."""
+    example = place.writer()
+    example.write(place.airport(1), drops=frozenset({"aircraft"}))
+    for number in range(between):
+        example.write(place.airport(number))
+    for number in range(KEPT + 1):
+        example.write({"aircraft": {"new": {"carrier": "N", "flights": number}}})
+    example.close()
+    before = place.answers()
+    assert list(before["aircraft"]) == ["new"]
+    place.lose()
+    example = place.writer()
+    assert place.answers() == before
+    assert verify(example.driver.log, example.driver.store).findings == []
+    example.close()
 
 
 def test_a_rebuilt_store_holds_one_base_and_the_kept_versions(place):

@@ -73,6 +73,47 @@ def test_a_table_that_no_version_has(place):
     assert "version 3, key group 1, table t_evil: no row" in place.found()
 
 
+def test_rows_of_a_dropped_table_that_the_log_could_no_longer_retire_are_no_finding(tmp_path):
+    """Retirement leaves them to a vacuum then; no reader gets them, also if the table is made again."""
+    place = Place(tmp_path).write()
+    example = Example(place.wal, place.store, options=OPTIONS)
+    log, store = example.driver.log, example.driver.store
+    rows = {"airports": {"SFO": {"departures": 1, "delay": 0.0}}}
+    example.write(rows, drops=frozenset({"aircraft"}))
+    for _ in range(3):
+        example.write(rows)
+    store.announce(6)
+    assert {count.table for count in store.row_counts(["aircraft", "airports"])} >= {"aircraft"}
+    assert verify(log, store).findings == []
+    example.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+    assert verify(log, store).findings == []
+    store.vacuum()
+    assert verify(log, store).findings == []
+    insert(place, 1, 7, "t_legs")
+    assert [finding.expected for finding in verify(log, store).findings]
+    example.close()
+
+
+def test_a_drop_that_is_retired_during_the_check_is_no_finding(kept):
+    log, store = open_log(kept.wal, "flights"), open_store(kept.store, "flights")
+    example = Example(kept.wal, kept.store, options=OPTIONS)
+    driver, plain = example.driver, store.row_counts
+    rows = {"airports": {"SFO": {"departures": 1, "delay": 0.0}}}
+
+    def retired_after(tables):
+        counts = list(plain(tables))
+        example.write(rows, drops=frozenset({"aircraft"}))
+        for _ in range(3):
+            example.write(rows)
+        retire_up_to(driver.log, driver.store, driver.folded, OPTIONS, lambda: False)
+        return counts
+
+    store.row_counts = retired_after
+    assert verify(log, store).findings == []
+    example.close()
+    store.close()
+
+
 @pytest.mark.parametrize("column", ["version", "kg"])
 def test_a_row_whose_version_or_key_group_is_no_number(kept, column):
     kept.in_shards(f"UPDATE t_aircraft SET {column} = 'abc' WHERE version = 3")
