@@ -11,6 +11,7 @@ from support.places import new_place
 from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
+from tidegate.committers.apply.apply import chunks_of, plan, read_manifest, stamp_of
 from tidegate.committers.background.worker import Background
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import make_again
@@ -28,6 +29,7 @@ from tidegate.observe.events import Labels
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Identity
 from tidegate.testing.example import Example
 from tidegate.wal.open_log import open_log
 
@@ -153,6 +155,27 @@ def test_a_folder_without_its_meta_file_is_rebuilt_too(tmp_path, kept):
     assert {version: place.answers(version) for version in before} == before
     assert place.answers(pointer.horizon)["airports"][f"A{pointer.horizon}"]
     place.write(example, 1)
+
+
+def test_a_version_that_was_begun_before_the_mark_does_not_hide_the_loss(place):
+    """A batch in flight may begin its version, and write rows of it, between the making and the mark."""
+    before = place.answers()
+    place.lose()
+    driver = place.unopened()
+    state = driver.decisions.catch_up()
+    driver.store.create(Identity(state.namespace, state.name, state.key_groups))
+    decided = state.recent[-1]
+    manifest = read_manifest(driver.log, decided)
+    stamp = stamp_of(decided)
+    driver.store.claim(state.epoch, state.writer)
+    driver.store.begin(stamp, manifest.schemas.values(), state.epoch)
+    for work in plan(manifest, decided, 1):
+        for chunk in chunks_of(work, driver.log):
+            driver.store.apply(stamp, chunk)
+    example = place.writer()
+    pointer = example.driver.store.pointer()
+    assert (pointer.visible, pointer.horizon) == (VERSIONS, VERSIONS - KEPT + 1)
+    assert place.answers() == before
 
 
 def test_a_cut_log_is_noticed_before_anything_is_written(place):
