@@ -48,6 +48,9 @@ def rebuild_lost(coordinator: Coordinator, stopped: Callable[[], bool] = lambda:
         return []
     versions = versions_of(coordinator)
     horizon = pointer.filling_at or first_kept(coordinator)
+    if horizon > len(versions):  # of a newer driver, which has decided more versions than this one has read
+        is_filled(coordinator, len(versions), horizon)
+        return []
     with contextlib.closing(LogState(coordinator.log, versions[:horizon])) as rows:
         base, entry = versions[horizon - 1], catalog_entry(versions[horizon - 1], rows.manifest)
         marked = store.begin_fill(entry, coordinator.epoch)

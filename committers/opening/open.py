@@ -171,6 +171,10 @@ def ensure_made(coordinator: Coordinator) -> Folded:
         state = _begin_log(coordinator)
     else:
         require_safe_setup(coordinator)
+    if identity is None and state.last_version:
+        identity = (
+            coordinator.store.identity()
+        )  # again: another driver may have made it before we read the log
     if identity is None:
         if state.last_version and not coordinator.has_copy:
             refuse_unrecoverable(coordinator)

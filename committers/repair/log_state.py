@@ -88,9 +88,11 @@ class LogState:
             self.manifest = apply.read_manifest(self._log, decided)
             self.schemas |= self.manifest.schemas
             self._rows.execute("BEGIN")
-            for table, at in self.manifest.table_schemas.items():
-                if at.start == decided.version:
-                    self._rows.execute("DELETE FROM state WHERE name = ?", (table,))
+            emptied = [
+                name for name, at in self.manifest.table_schemas.items() if at.start == decided.version
+            ]
+            for table in [*emptied, *(self.manifest.dropped or ())]:
+                self._rows.execute("DELETE FROM state WHERE name = ?", (table,))
             for work in apply.plan(self.manifest, decided, 1):
                 for chunk in apply.chunks_of(work, self._log):
                     for run in chunk.runs:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tidegate.base.decoders import json_decoder
 from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.sinks.redis.client.calls import Calls
 from tidegate.sinks.redis.client.replies import Call, plain
@@ -78,7 +79,7 @@ class _Entry(msgspec.Struct):
 
 def _entry(content: bytes | None) -> _Entry | None:
     try:
-        return msgspec.json.decode((content or b"").partition(b" ")[2], type=_Entry)
+        return json_decoder(_Entry).decode((content or b"").partition(b" ")[2])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -197,7 +198,7 @@ def _key_groups(record: Mapping[bytes, bytes]) -> int:
     if not record:
         return 0  # it was removed, and its name in the list was not yet
     try:
-        return msgspec.json.decode(record[b"identity"], type=_Identity).key_groups
+        return json_decoder(_Identity).decode(record[b"identity"]).key_groups
     except (KeyError, msgspec.DecodeError):
         return KEY_GROUPS_MAX
 

@@ -11,7 +11,7 @@ import pytest
 from tidegate.base.decoders import json_decoder, msgpack_decoder
 
 ROOT = Path(__file__).parents[3]
-MADE = re.compile(r"msgspec\.(json|msgpack)\.(Decoder\(|decode\(.*type=)|msgspec\.convert\(")
+MADE = re.compile(r"msgspec\.(json|msgpack)\.(Decoder\(|decode\([^;]*type=)|msgspec\.convert\(")
 THEIR_OWN = {
     "src/tidegate/base/decoders.py",
     "src/tidegate/values/decode.py",

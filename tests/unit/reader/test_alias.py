@@ -18,7 +18,7 @@ import tidegate.aio
 from tidegate.aio.alias_gate import AliasGate as AsyncAliasGate
 from tidegate.cli import app
 from tidegate.committers.operations.alias import checked_target, set_alias
-from tidegate.errors import ConfigError, VersionRegressedError, WaitTimeoutError
+from tidegate.errors import ConfigError, StoreLostError, VersionRegressedError, WaitTimeoutError
 from tidegate.options import parse_store
 from tidegate.reader.alias_gate import AliasFlow, AliasGate
 from tidegate.sinks.aliases import Target
@@ -213,7 +213,7 @@ def test_a_version_of_a_namespace_that_is_dropped_meanwhile_is_not_answered_by_a
     place.write("green", 4)
     with place.gate() as gate:
         FlipsAndDrops(place, gate)
-        with pytest.raises(ConfigError, match="namespace blue"):
+        with pytest.raises(StoreLostError, match="namespace blue"):
             gate.wait_for(4, timeout=DEADLINE_S)
         assert gate.wait_for(4, timeout=0) == 5  # a new wait is in green
 
@@ -228,7 +228,7 @@ def test_a_version_of_a_namespace_that_is_dropped_meanwhile_is_not_answered_by_a
             assert gate.namespace == "blue"
             store = gate._spaces[gate._now].gate._reader.store
             store.await_newer = FlipsAndDrops(place, gate).in_thread
-            with pytest.raises(ConfigError, match="namespace blue"):
+            with pytest.raises(StoreLostError, match="namespace blue"):
                 await gate.wait_for(4, timeout=DEADLINE_S)
             assert await gate.wait_for(4, timeout=0) == 5
 

@@ -151,7 +151,8 @@ class Jvm:
         return self.queries
 
     def start(self, query_id, run_id):
-        query = SimpleNamespace(active=True, offsetLog=lambda: None)
+        ended_well = SimpleNamespace(isDefined=lambda: False)
+        query = SimpleNamespace(active=True, offsetLog=lambda: None, exception=lambda: ended_well)
         query.isActive, query.runId = lambda: query.active, lambda: SimpleNamespace(toString=lambda: run_id)
         self.queries[query_id] = query
         return query

@@ -121,9 +121,11 @@ def _given(
 
 def _accepted(checks: list[Check], names: Sequence[str]) -> list[Check]:
     """Make warnings of the failed checks with these names."""
-    unknown = [name for name in names if not any(_has_name(check, name) for check in checks)]
-    for name in unknown:
-        print_message(f"--accept {name}: no check here has that name")
+    for number, name in enumerate(names, 1):
+        if not any(_has_name(check, name) for check in checks):
+            # The name is not printed: it may be a pasted URL with a login.
+            there_are = ", ".join(sorted({check.check.rpartition(": ")[2] for check in checks}))
+            print_message(f"--accept, name {number}: no check here has it; the checks are {there_are}")
     return [
         check._replace(outcome="warn", found=f"{check.found} (accepted by --accept)")
         if check.outcome == "fail" and any(_has_name(check, name) for name in names)

@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from tidegate.base.decoders import json_decoder
 from tidegate.cli.core.app import print_message
 from tidegate.cli.core.options import Json, examples
 from tidegate.cli.core.output import print_json
@@ -77,9 +78,8 @@ def explain(
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all entries."""
-    return msgspec.json.decode(
-        Path(__file__).with_name("explanations.json").read_bytes(), type=tuple[Entry, ...]
-    )
+    content = Path(__file__).with_name("explanations.json").read_bytes()
+    return json_decoder(tuple[Entry, ...]).decode(content)
 
 
 def fitting_entries(asked: str) -> list[Entry]:
@@ -92,7 +92,9 @@ def fitting_entries(asked: str) -> list[Entry]:
         longest = max(length for length, _ in matches)
         return _unique(entry for length, entry in matches if length == longest)
     titled = [entry for entry in entries() if words.lower() in (entry.title.lower(), entry.anchor)]
-    names = {form for name in NAME.findall(words) for form in (name, SUFFIX.sub("", name))}
+    # An alert is also known by its name without the prefix that all alerts have.
+    alert = [f"Tidegate{words}"] if words.isalpha() else []
+    names = {form for name in [*NAME.findall(words), *alert] for form in (name, SUFFIX.sub("", name))}
     named = [entry for entry in entries() if names.intersection(entry.names)]
     return titled or (named if len(named) <= NEAREST else _nearest(words, named))
 

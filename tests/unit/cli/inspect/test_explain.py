@@ -23,6 +23,7 @@ def test_each_error_class_has_an_entry(name):
     [
         ("TidegateLag", "Versions are decided and not visible"),
         ("tidegate_fenced_total", "A driver was fenced"),
+        ("CommitStuck", "A commit is stuck"),
         (TRACE, "The log lost records"),
         ("ALARM: version 12 of flights is stuck: apply has taken 61 s", "A commit is stuck"),
         ("ConfigError: redis://cache: this user lacks the right +get", "A right or a login is missing"),
