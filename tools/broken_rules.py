@@ -309,8 +309,8 @@ RULES: list[Rule] = [
         "cassandra-read-back-anywhere",
         "a driver reads the outcome of its own conditional write at SERIAL",
         "sinks/cassandra/namespace.py",
-        "level = ConsistencyLevel.SERIAL if settle or self.writing else self.read_at",
-        "level = self.read_at",
+        "level = ConsistencyLevel.SERIAL if settle or self.writing else made.read_at",
+        "level = made.read_at",
         "tests/services/cassandra/faults/test_lost_replies.py",
     ),
     (

@@ -16,6 +16,7 @@ from tidegate.base import failpoints
 from tidegate.committers.background.fill import fill
 from tidegate.committers.coordinator import ApplyOnExecutors, Coordinator
 from tidegate.committers.opening.lost_attempts import lost_of, settle_lost_attempts
+from tidegate.committers.opening.lost_store import refuse_if_dropped
 from tidegate.committers.opening.open import refuse_other_history, refuse_other_uuid
 from tidegate.committers.opening.preflight import refuse_unsafe_store
 from tidegate.committers.opening.recover import recover
@@ -24,7 +25,7 @@ from tidegate.committers.repair.rebuild import Source
 from tidegate.committers.steps.decided_versions import RetirementBacklog
 from tidegate.committers.steps.epoch import claim_epoch
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.errors import CorruptError, FencedError, TidegateError, WalGapError
+from tidegate.errors import CorruptError, FencedError, StoreLostError, TidegateError, WalGapError
 from tidegate.observe import events
 from tidegate.options import StoreRef
 from tidegate.sinks.open_store import open_store
@@ -202,15 +203,18 @@ class Follower:
         """Check the store as a driver checks its primary, then claim it, before anything is written (I6)."""
         coordinator, state, store = self._coordinator, self._coordinator.folded, self._coordinator.store
         refuse_unsafe_store(coordinator)
-        identity = store.identity()
-        if identity is None:
-            identity = store.create(Identity(state.namespace, state.name, state.key_groups))
-        refuse_other_uuid(coordinator, state, identity)
-        pointer = store.pointer()  # first: a visible version was decided before, so a log read later has it
-        coordinator.decisions.catch_up()
-        refuse_other_history(coordinator, coordinator.folded, pointer)
         coordinator.decisions.epoch = coordinator.decisions.tried_epoch = epoch
         try:
+            identity = store.identity()
+            if identity is None:
+                refuse_if_dropped(coordinator)
+                identity = store.create(Identity(state.namespace, state.name, state.key_groups))
+            refuse_other_uuid(coordinator, state, identity)
+            pointer = (
+                store.pointer()
+            )  # first: a visible version was decided before, so a log read later has it
+            coordinator.decisions.catch_up()
+            refuse_other_history(coordinator, coordinator.folded, pointer)
             claim_epoch(coordinator)
             settle_lost_attempts(coordinator)
         except BaseException:
@@ -254,6 +258,8 @@ class Follower:
                 f" (or run `tidegate store remove {self.name}`, `tidegate drop --only-stores` for it, and"
                 f" `tidegate store add {self.name}=URL`, which fills it)"
             )
+        if isinstance(error, StoreLostError):
+            self._coordinator.decisions.epoch = 0  # the next step makes the namespace again, and claims it
         if isinstance(error, FencedError | CorruptError):
             self.failed = error
             logger.error("store %s is not followed any more: %s", self.name, text)

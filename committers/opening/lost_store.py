@@ -127,9 +127,10 @@ def shows_nothing(coordinator: Coordinator) -> bool:
 
 
 def is_lost(coordinator: Coordinator, pointer: Pointer) -> bool:
-    """Whether nothing is visible nor held in the store, although versions were decided.
+    """Whether nothing is visible in the store, and nothing of version 1 is held, although more were decided.
 
-    A first version that is being applied holds something: it is completed in the ordinary way.
+    A store in which version 1 was begun never showed a version: it is completed in the ordinary way. A
+    later version may have been begun after the loss, by a batch in flight.
     """
     store, state = coordinator.store, coordinator.folded
     if pointer.visible or state.last_version < FILLED_FROM or isinstance(store, SupportsRebuild):
@@ -138,7 +139,8 @@ def is_lost(coordinator: Coordinator, pointer: Pointer) -> bool:
         return False
     if pointer.filling_at:
         return True
-    return not store.begun() and next(iter(store.row_counts(state.tables)), None) is None
+    first_begun = any(stamp.version == 1 for stamp in store.begun())
+    return not first_begun and all(count.version != 1 for count in store.row_counts(state.tables))
 
 
 def versions_of(coordinator: Coordinator) -> list[DecidedVersion]:

@@ -19,7 +19,7 @@ from tidegate.sinks.cassandra.namespace import CassandraNamespace
 from tidegate.sinks.cassandra.rows import Rows
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.attempts import DISCARDED, fenced, other_attempt
-from tidegate.sinks.rules.reads import encode, lost
+from tidegate.sinks.rules.reads import encode
 from tidegate.wal.record import TableSchema
 
 NO_GROUP = -1
@@ -60,14 +60,14 @@ class NotedAttempts:
     def _look(self, stamp: Stamp, epoch: int) -> int:
         """Return the visible version. Raises: WalGapError, FencedError: the attempt may not write."""
         space, session = self._space, self._space.session
-        here, level = space.made.space, space.read_at
+        made, level = space.made, space.read_at
         reads = (
-            (session.bind("notes", (here, stamp.version, NO_GROUP, NO_GROUP), level), 1),
-            (session.bind("pointer", (here,), level), 1),
+            (session.bind("notes", (made.space, stamp.version, NO_GROUP, NO_GROUP), level), 1),
+            (session.bind("pointer", (made.space,), level), 1),
         )
         notes, pointers = session.each(iter(reads))
         if not pointers or pointers[0][0] is None:
-            raise lost(space.where)
+            raise space.lost(made)
         visible, _, standing, writer, *_ = pointers[0]
         if standing > epoch:
             raise fenced(space.where, stamp, standing, epoch, writer)

@@ -31,7 +31,6 @@ from tidegate.sinks.rules.leases import (
     horizon_allowed,
     too_many_leases,
 )
-from tidegate.sinks.rules.reads import lost
 
 logger = logging.getLogger("tidegate")
 
@@ -54,11 +53,12 @@ def lease(space: CassandraNamespace, lease: Lease, ttl_s: float) -> None:
     taken_us = min([now_us, *(stored.taken_us for stored in known if stored.version == lease.version)])
     mine = KeptLease(lease.lease_id, lease.version, taken_us, now_us + int(ttl_s * 1e3) * 1_000)
     _put(space, mine)
-    marked = space.decide(("hold", space.made.space, lease.version), again=True)
+    made = space.made
+    marked = space.decide(("hold", made.space, lease.version), again=True)
     if not marked[0]:
         _drop(space, mine)
         if len(marked) == 1 or marked[1] is None:
-            raise lost(space.where)
+            raise space.lost(made)
         check_leasable(space.where, lease, ttl_s, pointer.visible, marked[1])
     for old in known:
         if old.expires_us != mine.expires_us:
@@ -105,7 +105,8 @@ def announce(
                     )
                 time.sleep(random.uniform(0, WAIT_S))
                 continue
-        space.horizon = max(space.horizon, allowed)
+        highest = space.made.highest
+        highest.horizon = max(highest.horizon, allowed)
         for old in active:
             if old.version < allowed:
                 _drop(space, old)  # revoked: the horizon has passed it

@@ -12,7 +12,7 @@ from cassandra import ConsistencyLevel
 
 from tidegate.base import forks
 from tidegate.base.names import check_name
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, TidegateError
 from tidegate.sinks.cassandra.client import schema
 from tidegate.sinks.cassandra.client import session as sessions
 from tidegate.sinks.cassandra.client.settings import CONSISTENCY, READ_AT, read_level, settings_of
@@ -31,11 +31,22 @@ class Written(msgspec.Struct, frozen=True):
     dc: str
 
 
+class Highest(msgspec.Struct):
+    """The highest numbers that this instance saw in one space; none decreases.
+
+    ``merged``: up to this version everything is whole, and none of it is written any more.
+    """
+
+    visible: int = 0
+    horizon: int = 0
+    merged: int = 0
+
+
 class Made(NamedTuple):
     """A namespace that exists.
 
     ``space`` is its key in every table; ``read_at`` and ``write_at`` are the driver's numbers of
-    consistencies.
+    consistencies. A store that lost the namespace gets it again in another space.
     """
 
     space: uuid.UUID
@@ -43,6 +54,7 @@ class Made(NamedTuple):
     written: Written
     read_at: int
     write_at: int
+    highest: Highest
 
 
 class Seen(NamedTuple):
@@ -56,10 +68,8 @@ class Seen(NamedTuple):
 class CassandraNamespace:
     """A namespace on the cluster of a URL. Connects on first use.
 
-    ``visible`` and ``horizon`` are the highest seen here; neither decreases. ``merged``: up to this
-    version everything is whole, and none of it is written any more. ``writing``: this instance has
-    claimed an epoch, so the outcome of its own conditional writes must be settled before it reads
-    the pointer.
+    ``writing``: this instance has claimed an epoch, so the outcome of its own conditional writes must
+    be settled before it reads the pointer.
     """
 
     def __init__(self, url: str, namespace: str, options: dict[str, Any]) -> None:
@@ -67,10 +77,9 @@ class CassandraNamespace:
         self.settings = settings_of(url, options)
         self.where = f"store {self.settings.shown}, namespace {namespace}"
         self.namespace = namespace
-        self.visible = self.horizon = self.merged = 0
         self.writing = self.warned_of_leases = False
         self._made: Made | None = None
-        self._known: uuid.UUID | None = None
+        self._known: str | None = None
         self._session: sessions.Session | None = None
         self._pid = 0
         self._closed = False
@@ -133,21 +142,20 @@ class CassandraNamespace:
 
     @property
     def made(self) -> Made:
-        """The namespace that this instance works on, found once.
+        """The namespace that this instance works on, found once, and again after its pointer was lost.
 
-        Raises: ConfigError: there is none, or it cannot be read from here.
+        Raises: ConfigError: there is none, or it cannot be read from here. StoreLostError: there was one.
         """
-        if self._made is None:
+        made = self._made
+        if made is None:
             existing = self._find()
             if existing is None:
-                raise nothing_here(self.where)
-            if self._known not in (
-                None,
-                existing.space,
-            ):  # another one was created since its identity was read
-                raise dropped(self.where)
-            self._made = self._readable(existing)
-        return self._made
+                raise lost(self.where) if self._known else nothing_here(self.where)
+            if self._known not in (None, existing.identity.uuid):
+                raise dropped(self.where)  # another one was created since its identity was read
+            self._made = made = self._readable(existing)
+            self._known = existing.identity.uuid
+        return made
 
     def find(self) -> Made | None:
         """Return the namespace, whether it can be read from here or not; None: not created yet."""
@@ -155,10 +163,15 @@ class CassandraNamespace:
 
     def identity(self) -> Identity | None:
         existing = self._find()
-        if existing is None:
+        if existing is None or not self._has_pointer(existing):
             return None
-        self._known = self._known or existing.space
+        self._known = self._known or existing.identity.uuid
         return existing.identity
+
+    def _has_pointer(self, existing: Made) -> bool:
+        """Whether the pointer is there, which is made before the name and removed after it."""
+        rows = self.session.rows("pointer", existing.space, level=existing.read_at)
+        return bool(rows) and rows[0][0] is not None
 
     def _find(self, *, state: str = HERE) -> Made | None:
         if not self.session.has_tables():
@@ -171,7 +184,7 @@ class CassandraNamespace:
         written = decode(self.where, settings, Written)
         read_at = read_level(written.consistency, self.settings.read_consistency, self.where)
         identity = decode(self.where, identity, Identity)
-        return Made(space, identity, written, _level(read_at), _level(written.consistency))
+        return Made(space, identity, written, _level(read_at), _level(written.consistency), Highest())
 
     def _readable(self, existing: Made) -> Made:
         written, local = existing.written, self.session.local_dc
@@ -198,6 +211,9 @@ class CassandraNamespace:
             self.prepare()
         if not self.session.has_tables():
             raise ConfigError(f"{self.where}: {self.not_made}")
+        existing = self._find()
+        if existing is not None and not self._has_pointer(existing):  # its rows cannot be read any more
+            self._hide(existing)
         self.finish_drop()
         written = Written(self.settings.consistency or CONSISTENCY, self.session.local_dc)
         level, space = _level(written.consistency), uuid.uuid4()
@@ -215,13 +231,15 @@ class CassandraNamespace:
         """Hide the namespace permanently, as the first step of a drop; return whether there was one."""
         existing = self._find()
         if existing is not None:
-            if self._known not in (None, existing.space):
+            if self._known not in (None, existing.identity.uuid):
                 raise dropped(self.where)
-            level = existing.write_at
-            self.session.decide(("begin_drop", self.namespace, existing.space), level=level)
+            self._hide(existing)
         self._made = self._known = None
-        self.visible = self.horizon = self.merged = 0
         return existing is not None
+
+    def _hide(self, existing: Made) -> None:
+        hide = "begin_drop", self.namespace, existing.space
+        self.session.decide(hide, level=existing.write_at)
 
     def finish_drop(self) -> bool:
         """Delete a hidden namespace; return whether there was one. Repeatable."""
@@ -255,29 +273,48 @@ class CassandraNamespace:
         they showed. Only a SERIAL read (``settle``) settles a conditional write of unknown outcome,
         and only its writer needs that.
         """
-        space = self.made.space
-        level = ConsistencyLevel.SERIAL if settle or self.writing else self.read_at
-        rows = self.session.rows("pointer", space, level=level)
+        return self._look(self.made, settle=settle)
+
+    def _look(self, made: Made, *, settle: bool = False) -> Seen:
+        level = ConsistencyLevel.SERIAL if settle or self.writing else made.read_at
+        rows = self.session.rows("pointer", made.space, level=level)
         if not rows or rows[0][0] is None:
-            raise lost(self.where)
+            raise self.lost(made)
         visible, digest, epoch, writer, horizon, filled, beat, leases_at, now = rows[0]
         age_s = None if beat is None else max(0.0, (now - beat).total_seconds())
-        self.visible, self.horizon = max(self.visible, visible), max(self.horizon, horizon)
-        self.merged = max(self.merged, horizon - 1, filled or 0)
+        highest = made.highest
+        highest.visible, highest.horizon = max(highest.visible, visible), max(highest.horizon, horizon)
+        highest.merged = max(highest.merged, horizon - 1, filled or 0)
         pointer = Pointer(visible, digest, epoch, writer, horizon, age_s)
         return Seen(pointer, leases_at, milliseconds(now))
 
-    def check_before(self, version: int) -> None:
+    def lost(self, made: Made) -> TidegateError:
+        """Build the error for a space without a pointer; the next call finds the one that replaced it."""
+        if self._made is made:
+            self._made = None
+        existing = self._find()
+        if existing is not None and existing.identity.uuid != made.identity.uuid:
+            return dropped(self.where)
+        return lost(self.where)
+
+    def check_before(self, version: int) -> Made:
         """Check before reading rows: an invisible version may be half applied."""
-        if version > self.visible:
-            check_visible(self.where, version, self.look().pointer.visible)
-        check_kept(self.where, version, self.horizon)
+        made = self.made
+        if version > made.highest.visible:
+            check_visible(self.where, version, self._look(made).pointer.visible)
+        check_kept(self.where, version, made.highest.horizon)
+        return made
 
     def check_after(self, version: int) -> None:
         """Check after missing rows: the horizon moves before anything is deleted."""
         pointer = self.look().pointer
         check_visible(self.where, version, pointer.visible)
         check_kept(self.where, version, pointer.horizon)
+
+    def check_same(self, made: Made) -> None:
+        """Refuse rows that were read while this instance changed to another space. Raises: StoreLostError."""
+        if self._made is not made:
+            raise lost(self.where)
 
 
 def milliseconds(moment: Any) -> int:

@@ -142,9 +142,9 @@ class Rows:
         It has been whole for long, and replaced rows of it may be gone. Late writes of it are left
         out. If one were sent, the tombstones would be newer.
         """
-        if version > self._space.merged:
+        if version > self._space.made.highest.merged:
             self._space.look()
-        return version <= self._space.merged
+        return version <= self._space.made.highest.merged
 
     def _list_tables(self, tables: set[str]) -> None:
         space = self._space.made.space

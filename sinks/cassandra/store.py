@@ -35,7 +35,7 @@ from tidegate.sinks.records import (
 )
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.leases import Lease, LeaseInfo, Limits, check_leasable
-from tidegate.sinks.rules.reads import check_fillable, decode, encode, lost
+from tidegate.sinks.rules.reads import check_fillable, decode, encode
 from tidegate.sinks.rules.schemas import SchemaLooks, unnamed
 from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.store import Store
@@ -81,19 +81,24 @@ class CassandraStore(Store):
         return self._space.look().pointer
 
     def claim(self, epoch: int, writer: str) -> int:
-        self._space.writing = True
-        claimed = self._space.decide(("claim", epoch, writer, self._space.made.space, epoch), again=True)
+        self._space.writing, made = True, self._space.made
+        claimed = self._space.decide(("claim", epoch, writer, made.space, epoch), again=True)
         if claimed[0]:
             return epoch
-        if len(claimed) == 1 or claimed[1] is None:  # Scylla returns a row of nulls
-            raise lost(self.where)
+        if is_missing(claimed):
+            raise self._space.lost(made)
         return int(claimed[1])
 
     def heartbeat(self, epoch: int) -> None:
-        self._space.decide(("heartbeat", self._space.made.space, epoch))
+        self._put_heartbeat("heartbeat", epoch)
 
     def end_heartbeat(self, epoch: int) -> None:
-        self._space.decide(("end_heartbeat", self._space.made.space, epoch))
+        self._put_heartbeat("end_heartbeat", epoch)
+
+    def _put_heartbeat(self, statement: str, epoch: int) -> None:
+        made = self._space.made
+        if is_missing(self._space.decide((statement, made.space, epoch))):
+            raise self._space.lost(made)
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         self._space.writing = True
@@ -161,19 +166,25 @@ class CassandraStore(Store):
         return {name: decode(self.where, schema, TableSchema) for name, schema in self._space.rows("schemas")}
 
     def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
-        self._space.check_before(version)
-        return self._rows.get(table, key, version, start)
+        made = self._space.check_before(version)
+        value = self._rows.get(table, key, version, start)
+        self._space.check_same(made)
+        return value
 
     def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
-        self._space.check_before(version)
+        made = self._space.check_before(version)
         values = self._rows.look_up("get_some", table, keys, version, start)
         if None in values:
             self._space.check_after(version)
+        self._space.check_same(made)
         return pa.array(values, pa.binary())
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
-        self._space.check_before(version)
-        yield from self._rows.scan(table, group, version, start)
+        made = self._space.check_before(version)
+        for batch in self._rows.scan(table, group, version, start):
+            self._space.check_same(made)
+            yield batch
+        self._space.check_same(made)
 
     # -- leases and retirement -----------------------------------------------------------------------
 
@@ -322,3 +333,8 @@ class CassandraStore(Store):
 
     def close(self) -> None:
         self._space.close()
+
+
+def is_missing(outcome: tuple[Any, ...]) -> bool:
+    """Whether a conditional write on the pointer's epoch found no pointer. Scylla returns a row of nulls."""
+    return not outcome[0] and (len(outcome) == 1 or outcome[1] is None)

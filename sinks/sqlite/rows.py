@@ -21,7 +21,7 @@ from tidegate.keys.groups import groups_of, task_of
 from tidegate.sinks.records import Counts, Finding, Identity, Stamp, Stopped
 from tidegate.sinks.rules.expiry import HEAD_BYTES, SweepPage, is_hidden
 from tidegate.sinks.rules.seals import findings, is_whole, miscounted
-from tidegate.sinks.sqlite.files import SHARD, SHARDS_MAX, TABLE, Files, has_table
+from tidegate.sinks.sqlite.files import NOTES, SHARD, SHARDS_MAX, TABLE, Files, has_table, tables_in
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.value_flags import DELETES
 
@@ -97,11 +97,25 @@ class Shards:
             files.expected[self._name(shard)] = (identity.uuid, shard, self.count)
 
     def create(self) -> None:
-        """Create the files, or finish their creation. Repeatable."""
+        """Create the files, or finish their creation. Repeatable.
+
+        Rows that are there already are those of a store that lost ``meta.sqlite``. Nobody knows their
+        horizon, so they are removed: the log has them.
+        """
         for name, (uuid, number, shards) in self._files.expected.items():
             about = f"INSERT OR IGNORE INTO shard VALUES (1, '{uuid}', {number}, {shards});"
+            existed = self._files.exists(name)
             self._files.make(name, SHARD + about)
             self._files.check(name)  # a file that existed already must be of this namespace
+            if existed:
+                self._clear(name)
+
+    def _clear(self, name: str) -> None:
+        with self._files.writing(name, durable=True) as connection:
+            for table in tables_in(connection):
+                connection.execute(f"DROP TABLE {table}")
+            for notes in ("floors", *NOTES):
+                connection.execute(f"DELETE FROM {notes}")
 
     # -- writing -------------------------------------------------------------------------------
 

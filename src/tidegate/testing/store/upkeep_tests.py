@@ -212,6 +212,7 @@ class UpkeepTests(StoreHarness):
             lambda: other.lease(Lease("a", 1), 60),
             lambda: other.claim(EPOCH + 1, "w"),
             lambda: other.announce(1),
+            lambda: other.heartbeat(EPOCH),
         ):
             with pytest.raises((ConfigError, StoreLostError)):
                 use()

@@ -143,7 +143,7 @@ def test_who_looked_before_a_retirement_is_refused_or_right(
         store.announce(2)
         for version in (1, 2):
             retire_version(store, version, chunks[version - 1])
-        assert reader._space.horizon == 0
+        assert reader._space.made.highest.horizon == 0
         assert reader.get("t", b"c", 1) == b"1"
         assert get(reader, "t", [b"c", b"c"], 1) == [b"1", b"1"]
         reads = (
@@ -152,7 +152,7 @@ def test_who_looked_before_a_retirement_is_refused_or_right(
             lambda: scanned(reader, "t", 1, key_groups=KEY_GROUPS),
         )
         for read in reads:
-            reader._space.horizon = 0
+            reader._space.made.highest.horizon = 0
             with pytest.raises(SnapshotExpiredError):
                 read()
         check(reader, 2, 2)

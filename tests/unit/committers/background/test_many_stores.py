@@ -10,14 +10,17 @@ from tidegate.base.clock import Clock
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
+from tidegate.committers.steps.epoch import take_epoch
 from tidegate.errors import (
     BadRecordError,
     CorruptError,
     FencedError,
     StoreUnavailableError,
+    TidegateError,
     WalGapError,
 )
 from tidegate.observe.events import Labels
+from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 
@@ -261,3 +264,35 @@ def test_what_is_met_is_logged_as_one_line(in_memory, caplog):
     _, (follower,) = in_memory.opened("a", "b")
     follower.retried(StoreUnavailableError("two\nlines"))
     assert "two lines" in caplog.text
+
+
+def test_a_secondary_that_loses_every_row_under_a_running_query_is_rebuilt(place):
+    """Its error does not stay: the next step makes the namespace there again."""
+    driver, (follower,) = place.opened("a", "b")
+    place.write(driver, 3)
+    assert follower.step()
+    open_store(place.at("b").url, "n").drop()
+    place.write(driver)
+    for _ in range(3):
+        try:
+            follower.went_well(level=follower.step())
+        except TidegateError as error:
+            follower.retried(error)
+    assert (follower.failed, follower.standing.error) == (None, "")
+    assert place.check("b") == 4
+
+
+def test_a_secondary_that_was_dropped_is_not_made_again(place):
+    """The Open of the drop ends its follower, which has claimed an older epoch."""
+    driver, (follower,) = place.opened("a", "b")
+    place.write(driver, 3)
+    assert follower.step()
+    take_epoch(driver.decisions, driver.folded.lineage)
+    open_store(place.at("b").url, "n").drop()
+    for _ in range(3):
+        try:
+            follower.step()
+        except TidegateError as error:
+            follower.retried(error)
+    assert isinstance(follower.failed, FencedError)
+    assert follower.store.identity() is None

@@ -11,11 +11,13 @@ from support.places import new_place
 from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
+from tidegate.committers.apply.apply import chunks_of, plan, read_manifest, stamp_of
 from tidegate.committers.background.worker import Background
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import make_again
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.committers.operations.verify import verify
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import (
     ConfigError,
     FencedError,
@@ -28,6 +30,7 @@ from tidegate.observe.events import Labels
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Identity
 from tidegate.testing.example import Example
 from tidegate.wal.open_log import open_log
 
@@ -145,6 +148,54 @@ def test_no_reader_sees_the_past_as_the_present(place, name):
     assert place.answers() == before
     place.write(example, 1)
     assert place.answers()["version"] == VERSIONS + 1
+
+
+@pytest.mark.parametrize("kept", [KEPT, 2 * KEPT])
+def test_a_folder_without_its_meta_file_is_rebuilt_too(tmp_path, kept):
+    """The rows that are left have no horizon, and their floors may be above the new one."""
+    place = Place(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/s")
+    example = place.writer()
+    place.write(example, VERSIONS)
+    driver = example.driver
+    retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+    example.close()
+    before = {version: place.answers(version) for version in range(VERSIONS - KEPT + 1, VERSIONS + 1)}
+    for path in tmp_path.glob("s/flights/meta.sqlite*"):
+        path.unlink()
+    options = Options(key_groups=GROUPS, keep_versions=kept)
+    failpoints.arm("publish.before=raise")
+    with pytest.raises(FailpointError):
+        Example(place.wal, place.store, options=options)
+    failpoints.arm(None)
+    with tidegate.connect(place.store, namespace="flights") as gate:
+        assert gate.version() == 0
+    example = Example(place.wal, place.store, options=options)
+    pointer = example.driver.store.pointer()
+    assert (pointer.visible, pointer.horizon) == (VERSIONS, VERSIONS - kept + 1)
+    assert {version: place.answers(version) for version in before} == before
+    assert place.answers(pointer.horizon)["airports"][f"A{pointer.horizon}"]
+    place.write(example, 1)
+
+
+def test_a_version_that_was_begun_before_the_mark_does_not_hide_the_loss(place):
+    """A batch in flight may begin its version, and write rows of it, between the making and the mark."""
+    before = place.answers()
+    place.lose()
+    driver = place.unopened()
+    state = driver.decisions.catch_up()
+    driver.store.create(Identity(state.namespace, state.name, state.key_groups))
+    decided = state.recent[-1]
+    manifest = read_manifest(driver.log, decided)
+    stamp = stamp_of(decided)
+    driver.store.claim(state.epoch, state.writer)
+    driver.store.begin(stamp, manifest.schemas.values(), state.epoch)
+    for work in plan(manifest, decided, 1):
+        for chunk in chunks_of(work, driver.log):
+            driver.store.apply(stamp, chunk)
+    example = place.writer()
+    pointer = example.driver.store.pointer()
+    assert (pointer.visible, pointer.horizon) == (VERSIONS, VERSIONS - KEPT + 1)
+    assert place.answers() == before
 
 
 def test_a_cut_log_is_noticed_before_anything_is_written(place):
