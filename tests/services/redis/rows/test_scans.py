@@ -13,9 +13,9 @@ import pytest
 from redis import connection
 
 from services.support.redis.server import RedisServer
-from tidegate.committers.background import fill
 from tidegate.committers.operations import restore
 from tidegate.committers.operations.repair_source import StoreSource
+from tidegate.committers.steps import fill_groups
 from tidegate.sinks.diff import differences_of_groups
 from tidegate.sinks.records import Identity
 from tidegate.sinks.redis import reads
@@ -213,8 +213,8 @@ def read_by_restore(store: RedisStore) -> dict[bytes, bytes]:
 def read_by_fill(store: RedisStore) -> dict[bytes, bytes]:
     rows: dict[bytes, bytes] = {}
     entry = store.catalog()[0]
-    for group, tables in fill._rows_of(store, entry, range(GROUPS), Held()):
-        for run in fill._runs(tables["t"].take(group), "t", group, stamp(1)):
+    for group, tables in fill_groups._rows_of(store, entry, range(GROUPS), lambda: None):
+        for run in fill_groups._runs(tables["t"].take(group), "t", group, stamp(1)):
             rows.update(zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True))
     return rows
 
