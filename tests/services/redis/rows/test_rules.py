@@ -178,8 +178,8 @@ def test_a_late_apply_of_a_dropped_namespace_meets_nothing_of_the_new_one(late, 
     put(newer, 3, rows(b"new"), 1)
     for version in (1, 2, 3):
         assert get(newer, "t", KEYS, version) == [b"new"] * len(KEYS)
-    found = newer.vacuum(dry_run=True, thorough=True)  # no list names the rows of a dropped namespace
-    assert found.rows == newer.vacuum(thorough=True).rows == len(came)
+    dry = newer.vacuum(dry_run=True, thorough=True)  # no list names the rows of a dropped namespace
+    assert dry.rows == newer.vacuum(thorough=True).rows == len(came)
     assert not [key for key in redis.ask("KEYS", f"tg:{{{namespace}/*") if key.endswith(":uuid")]
     newer.close()
 
