@@ -13,7 +13,7 @@ import pytest
 import tidegate
 from tidegate.base import files
 from tidegate.errors import ConfigError, StoreLostError, StoreUnavailableError
-from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
+from tidegate.sinks.cassandra.namespace import CassandraNamespace, Highest, Made
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
 from tidegate.sinks.redis import namespace
@@ -71,7 +71,10 @@ def test_a_shard_that_is_opened_late_is_no_loss_where_the_namespace_was_dropped(
 
 def test_in_cassandra_what_was_looked_at_is_what_is_read(monkeypatch):
     """With other key groups a scan of what another has made since would miss rows."""
-    there = [Made(uuid.uuid4(), Identity(f"uuid-{groups}", "n", groups), None, 0, 0) for groups in (4, 8)]
+    there = [
+        Made(uuid.uuid4(), Identity(f"uuid-{groups}", "n", groups), None, 0, 0, Highest())
+        for groups in (4, 8)
+    ]
     space = CassandraNamespace("cassandra://host/keyspace", "n", {})
     monkeypatch.setattr(space, "_find", lambda: there[0])
     monkeypatch.setattr(space, "_readable", lambda found: found)

@@ -8,6 +8,7 @@ import pytest
 
 from tidegate.sinks.cassandra import rows
 from tidegate.sinks.cassandra.client.batch import bound, routing_key
+from tidegate.sinks.cassandra.namespace import Highest
 from tidegate.sinks.cassandra.rows import Rows
 from tidegate.testing.store.harness import runs_of, stamp
 from tidegate.wal.frame import Chunk
@@ -28,9 +29,8 @@ def space(sent):
         return NODES[group % 2]
 
     return types.SimpleNamespace(
-        made=types.SimpleNamespace(space=uuid.uuid4()),
+        made=types.SimpleNamespace(space=uuid.uuid4(), highest=Highest()),
         settings=types.SimpleNamespace(keyspace="k"),
-        merged=0,
         write_at=1,
         look=lambda: None,
         write=lambda *_: None,
