@@ -78,6 +78,7 @@ def test_in_cassandra_what_was_looked_at_is_what_is_read(monkeypatch):
     space = CassandraNamespace("cassandra://host/keyspace", "n", {})
     monkeypatch.setattr(space, "_find", lambda: there[0])
     monkeypatch.setattr(space, "_readable", lambda found: found)
+    monkeypatch.setattr(space, "_has_pointer", lambda _: True)
     assert space.identity().key_groups == 4
     gone = there.pop(0)
     with pytest.raises(ConfigError, match="dropped while it was open"):
