@@ -117,13 +117,21 @@ def refuse_if_dropped(coordinator: Coordinator) -> None:
 
 
 def shows_nothing(coordinator: Coordinator) -> bool:
-    """Whether the store lost what was visible: it is gone, or is being rebuilt. False: it does not answer."""
+    """Whether the store lost what was visible: it is gone, or is being rebuilt. False: it does not answer.
+
+    A store in which version 1 was begun has shown no version yet, unless it is being rebuilt.
+    """
     store = coordinator.store
     try:
-        gone = store.identity() is None or not store.pointer().visible
+        if store.identity() is None:
+            return coordinator.last_decided > 0
+        pointer = store.pointer()
+        if pointer.visible or not coordinator.last_decided:
+            return False
+        first_begun = any(stamp.version == 1 for stamp in store.begun())
+        return bool(pointer.filling_at or store.unverified()) or not first_begun
     except TidegateError as error:
         return isinstance(error, StoreLostError)
-    return gone and coordinator.last_decided > 0
 
 
 def is_lost(coordinator: Coordinator, pointer: Pointer) -> bool:
