@@ -178,8 +178,8 @@ class LocalDir:
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in range(TRIES):
             _sandbox(self.path.parent)
-            _sandbox(self.path)
             with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
+                _sandbox(self.path)
                 self._in_use = _locked(self.path / "in-use", fcntl.LOCK_SH, create=True)
             if self._in_use is not None:
                 break
@@ -230,7 +230,8 @@ def _way_out(root: Path) -> str:
 
 def _sandbox(path: Path) -> None:
     """Create the folder for this user alone; refuse one that another user created or may enter."""
-    path.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         why = "it is not a folder of this user alone (mode 0700): remove it"

@@ -255,6 +255,22 @@ def test_many_processes_open_and_clean_at_once(tmp_path):
     assert [(process.communicate(timeout=60)[1], process.returncode) for process in running] == [("", 0)] * 4
 
 
+def test_a_folder_that_is_removed_between_two_steps_is_made_again(tmp_path, opened, monkeypatch):
+    lstat, removed = Path.lstat, []
+
+    def remove_first(path):
+        if path.name == OTHER and not removed:
+            removed.append(path)
+            path.rename(path.with_name(f"{path.name}.swept-1"))
+        return lstat(path)
+
+    local = opened(tmp_path, uuid=OTHER)
+    monkeypatch.setattr(Path, "lstat", remove_first)
+    folder = local.shared("cache")
+    assert folder is not None
+    assert (folder.is_dir(), len(removed)) == (True, 1)
+
+
 # -- trouble --------------------------------------------------------------------------------------
 
 
