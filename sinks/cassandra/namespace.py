@@ -290,7 +290,7 @@ class CassandraNamespace:
 
     def lost(self, made: Made) -> TidegateError:
         """Build the error for a space without a pointer; the next call finds the one that replaced it."""
-        if self._made is made:
+        if self._made is not None and self._made.space == made.space:
             self._made = None
         existing = self._find()
         if existing is not None and existing.identity.uuid != made.identity.uuid:
@@ -313,7 +313,8 @@ class CassandraNamespace:
 
     def check_same(self, made: Made) -> None:
         """Refuse rows that were read while this instance changed to another space. Raises: StoreLostError."""
-        if self._made is not made:
+        present = self._made  # threads that began at one time may have found the same space each
+        if present is None or present.space != made.space:
             raise lost(self.where)
 
 
