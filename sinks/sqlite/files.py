@@ -37,7 +37,7 @@ from urllib.parse import quote
 
 from tidegate.base.files import create, lock_within, sync_above
 from tidegate.base.files import make_folder as make_durably
-from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
+from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import decode, dropped, lost
 from tidegate.sinks.sqlite.idle import Connections, close_unused
@@ -109,6 +109,7 @@ class Files:
 
     def __init__(self, folder: Path, where: str, timeout_s: float) -> None:
         self.folder = folder
+        self._meta_path = folder / META_FILE
         self.where = where
         self.uuid: str | None = None  # the namespace's, once it was read
         self.expected: dict[str, tuple[str, int, int]] = {}  # per shard file: uuid, number, files
@@ -180,22 +181,27 @@ class Files:
             raise ConfigError(f"{self.where}: this store was closed; open it again")
         if name == META_FILE:
             self._forget_removed()
-        with self._explaining(name), self._connections.permit(name):
-            connection = self._connections.take(name)
-            if connection is None:
-                close_unused()
-                connection = self._connect_checked(name)
+        connections = self._connections
+        with self._explaining(name):
+            permitted = connections.enter(name)
             try:
-                yield connection
-            except sqlite3.Error:
-                connection.close()  # whatever its state; rolls back
-                raise
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                connection = connections.take(name)
+                if connection is None:
+                    close_unused()
+                    connection = self._connect_checked(name)
+                try:
+                    yield connection
+                except sqlite3.Error:
+                    connection.close()  # whatever its state; rolls back
+                    raise
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    self._give_back(name, connection)
+                    raise
                 self._give_back(name, connection)
-                raise
-            self._give_back(name, connection)
+            finally:
+                connections.leave(name, permitted=permitted)
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[sqlite3.Connection]:
@@ -250,7 +256,7 @@ class Files:
         """Forget the connections if the namespace's folder was removed: they write where nobody reads."""
         number = 0
         with contextlib.suppress(OSError):
-            number = (self.folder / META_FILE).stat().st_ino
+            number = self._meta_path.stat().st_ino
         if self._number not in (0, number):  # an open file keeps its number from any other
             self.forget()
         self._number = number
@@ -351,29 +357,30 @@ class Files:
     @contextlib.contextmanager
     def _explaining(self, name: str) -> Iterator[None]:
         """Translate SQLite's errors. Errors not listed are bugs in the statements and pass unchanged."""
-        path = self.folder / name
         try:
             yield
-        except sqlite3.OperationalError as error:
-            if "no such" in str(error):
-                raise CorruptError(
-                    f"{self.where}: {path} is not whole: {error}; put it back from a copy"
-                ) from error
-            if "readonly" in str(error):
-                raise ConfigError(f"{self.where}: {path} cannot be written here: {error}") from error
-            hint = next((hint for said, hint in HINTS.items() if said in str(error)), "")
-            raise StoreUnavailableError(f"{self.where}: {path}: {error}{hint}") from error
-        except sqlite3.DatabaseError as error:
-            if type(error) is not sqlite3.DatabaseError:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            explained = self._explained(self.folder / name, error)
+            if explained is None:
                 raise
-            raise CorruptError(
-                f"{self.where}: {path} is damaged: {error}; put it back from a copy"
-            ) from error
-        except UnicodeDecodeError as error:  # SQLite quotes a damaged schema, whose bytes are no text
-            raise CorruptError(
+            raise explained from error
+
+    def _explained(self, path: Path, error: Exception) -> TidegateError | None:
+        if isinstance(error, UnicodeDecodeError):  # SQLite quotes a damaged schema, whose bytes are no text
+            return CorruptError(
                 f"{self.where}: {path} is damaged: its schema is not readable ({error}); put it back from a"
                 " copy"
-            ) from error
+            )
+        if isinstance(error, sqlite3.OperationalError):
+            if "no such" in str(error):
+                return CorruptError(f"{self.where}: {path} is not whole: {error}; put it back from a copy")
+            if "readonly" in str(error):
+                return ConfigError(f"{self.where}: {path} cannot be written here: {error}")
+            hint = next((hint for said, hint in HINTS.items() if said in str(error)), "")
+            return StoreUnavailableError(f"{self.where}: {path}: {error}{hint}")
+        if type(error) is sqlite3.DatabaseError:
+            return CorruptError(f"{self.where}: {path} is damaged: {error}; put it back from a copy")
+        return None
 
 
 def make_folder(folder: Path, where: str) -> None:

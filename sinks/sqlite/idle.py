@@ -15,11 +15,10 @@ import contextlib
 import ctypes
 import itertools
 import os
+import queue
 import resource
 import sqlite3
-import threading
 import weakref
-from collections.abc import Iterator
 
 IDLE_MAX = 2
 """Idle connections to one file that an instance keeps when no thread uses any of its files."""
@@ -50,7 +49,10 @@ class _File:
 
     def __init__(self) -> None:
         self.idle: collections.deque[sqlite3.Connection] = collections.deque()
-        self.free = threading.Semaphore(LENT_MAX)
+        self.permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """A permit for each connection that may be lent; a queue in C costs less than a semaphore."""
+        for _ in range(LENT_MAX):
+            self.permits.put(None)
 
     def close_above(self, count: int) -> None:
         """Close the idle connections above this number; other threads may take or close some meanwhile."""
@@ -80,26 +82,38 @@ class Connections:
         """The number of connections that no thread uses."""
         return sum(len(file.idle) for file in list(self._files.values()))
 
-    @contextlib.contextmanager
-    def permit(self, name: str) -> Iterator[None]:
+    def enter(self, name: str) -> bool:
         """Wait while threads use ``LENT_MAX`` connections to the file, ``LENT_WAIT_S`` at most.
+
+        False: the wait ended by its deadline. ``leave`` follows, with this answer.
+        """
+        self._users.append(None)
+        try:
+            self._file(name).permits.get(timeout=LENT_WAIT_S)
+        except queue.Empty:
+            return False
+        except BaseException:
+            self._end_use()
+            raise
+        return True
+
+    def leave(self, name: str, *, permitted: bool) -> None:
+        """End what ``enter`` began.
 
         The last thread that leaves the namespace closes all idle connections but ``IDLE_MAX`` a file.
         """
-        file, users = self._file(name), self._users
-        users.append(None)
         try:
-            permitted = file.free.acquire(timeout=LENT_WAIT_S)
-            try:
-                yield
-            finally:
-                if permitted:
-                    file.free.release()
+            if permitted:
+                self._file(name).permits.put(None)
         finally:
-            users.pop()
-            if self._has_surplus and not users:
-                self._has_surplus = False  # before the closing: a thread that enters meanwhile sets it again
-                self._close_above(IDLE_MAX)
+            self._end_use()
+
+    def _end_use(self) -> None:
+        if self._users:  # none in a fork, which forgets its parent's
+            self._users.pop()
+        if self._has_surplus and not self._users:
+            self._has_surplus = False  # before the closing: a thread that enters meanwhile sets it again
+            self._close_above(IDLE_MAX)
 
     def take(self, name: str) -> sqlite3.Connection | None:
         """Return an idle connection to the file, which is the caller's from now on."""
