@@ -49,8 +49,8 @@ class SortedRows:
                 self._write_run()
             except OSError as error:
                 raise ConfigError(
-                    f"{self._where}: the rows of a key group do not fit into the temporary folder"
-                    f" {tempfile.gettempdir()}: {error}; set TMPDIR to a folder with room for them"
+                    f"{self._where}: the rows of a key group do not fit into the temporary folder: {error};"
+                    " set TMPDIR to a folder with room for them"
                 ) from error
 
     def batches(self) -> Iterator[Any]:

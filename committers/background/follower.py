@@ -210,9 +210,8 @@ class Follower:
                 refuse_if_dropped(coordinator)
                 identity = store.create(Identity(state.namespace, state.name, state.key_groups))
             refuse_other_uuid(coordinator, state, identity)
-            pointer = (
-                store.pointer()
-            )  # first: a visible version was decided before, so a log read later has it
+            # The pointer first: a visible version was decided before, so a log read later has it.
+            pointer = store.pointer()
             coordinator.decisions.catch_up()
             refuse_other_history(coordinator, coordinator.folded, pointer)
             claim_epoch(coordinator)

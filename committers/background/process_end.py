@@ -13,6 +13,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+SIGTERM_S = 10.0
+"""The time in which all that is open is closed after a SIGTERM."""
+
 _closers: dict[Callable[[], None], int] = {}
 """The functions to call, oldest first, and the process of each: a forked child closes nothing."""
 
@@ -47,7 +50,10 @@ def catch_sigterm() -> None:
 
 def _on_sigterm(number: int, _: Any) -> None:
     signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
-    _close_all()
+    # In a thread: the main thread, which runs this, may have a lock that a closer needs.
+    closing = threading.Thread(target=_close_all, name="tidegate-sigterm", daemon=True)
+    closing.start()
+    closing.join(SIGTERM_S)
     os.kill(os.getpid(), number)
 
 

@@ -8,6 +8,7 @@ interrupted rebuild at the same version. A store on Redis is rebuilt by key grou
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable
 
@@ -28,7 +29,6 @@ from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateEr
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.reads import FILLED_FROM
-from tidegate.wal.record import DecidedVersion
 
 logger = logging.getLogger("tidegate")
 
@@ -46,13 +46,14 @@ def rebuild_lost(coordinator: Coordinator, stopped: Callable[[], bool] = lambda:
     pointer = store.pointer()
     if not is_lost(coordinator, pointer):
         return []
-    versions = versions_of(coordinator)
     horizon = pointer.filling_at or first_kept(coordinator)
-    if horizon > len(versions):  # of a newer driver, which has decided more versions than this one has read
-        is_filled(coordinator, len(versions), horizon)
+    if horizon > state.last_version:  # of a newer driver, which has decided more than this one has read
+        is_filled(coordinator, state.last_version, horizon)
         return []
-    with contextlib.closing(LogState(coordinator.log, versions[:horizon])) as rows:
-        base, entry = versions[horizon - 1], catalog_entry(versions[horizon - 1], rows.manifest)
+    # An iterator: only the versions above the horizon are held in memory (I11).
+    versions = decided_versions_from(coordinator.decisions, 1, store.where)
+    with contextlib.closing(LogState(coordinator.log, itertools.islice(versions, horizon))) as rows:
+        base, newer, entry = rows.last, list(versions), catalog_entry(rows.last, rows.manifest)
         marked = store.begin_fill(entry, coordinator.epoch)
         if marked != horizon:
             is_filled(coordinator, horizon, marked)
@@ -70,13 +71,13 @@ def rebuild_lost(coordinator: Coordinator, stopped: Callable[[], bool] = lambda:
         if not fill_groups(coordinator, rows, apply.stamp_of(base), entry, stopped):
             return []
     entries, machine = [entry], Machine(State.SEALED, coordinator.watch)
-    for decided in versions[horizon:]:
+    for decided in newer:
         if stopped():
             return []
         machine = Machine(State.DECIDED, coordinator.watch)
         manifest = apply_and_seal(coordinator, machine, decided, None)
         entries.append(catalog_entry(decided, manifest))
-    publish(coordinator, machine, versions[-1], entries[-1], first_of=entries)
+    publish(coordinator, machine, [base, *newer][-1], entries[-1], first_of=entries)
     logger.info("%s was rebuilt from the log: version %s is visible", store.where, state.last_version)
     return [entry.version for entry in entries]
 
@@ -149,8 +150,3 @@ def is_lost(coordinator: Coordinator, pointer: Pointer) -> bool:
         return True
     first_begun = any(stamp.version == 1 for stamp in store.begun())
     return not first_begun and all(count.version != 1 for count in store.row_counts(state.tables))
-
-
-def versions_of(coordinator: Coordinator) -> list[DecidedVersion]:
-    """List every decided version from 1 on. Raises: WalGapError: the log no longer has the first ones."""
-    return list(decided_versions_from(coordinator.decisions, 1, coordinator.store.where))

@@ -172,9 +172,8 @@ def ensure_made(coordinator: Coordinator) -> Folded:
     else:
         require_safe_setup(coordinator)
     if identity is None and state.last_version:
-        identity = (
-            coordinator.store.identity()
-        )  # again: another driver may have made it before we read the log
+        # Again: another driver may have made it before we read the log.
+        identity = coordinator.store.identity()
     if identity is None:
         if state.last_version and not coordinator.has_copy:
             refuse_unrecoverable(coordinator)

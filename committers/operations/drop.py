@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from typing import NamedTuple
 
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.epoch import take_epoch
 from tidegate.errors import TidegateError
+
+logger = logging.getLogger("tidegate")
 
 
 class Dropped(NamedTuple):
@@ -29,9 +31,15 @@ def drop_namespace(coordinator: Coordinator, *, log_too: bool = True, thorough: 
     not rebuild the store. A log that does not answer gets none.
     """
     if log_too:
-        with contextlib.suppress(TidegateError):
+        try:
             state = coordinator.decisions.catch_up()
             if state is not None:
                 take_epoch(coordinator.decisions, state.lineage)
+        except TidegateError as error:
+            logger.warning(
+                "the log got no note of this drop, and a query that still runs may rebuild the store: stop"
+                " the query (%s)",
+                error,
+            )
     existed = tuple(store.drop(thorough=thorough) for store in coordinator.stores)
     return Dropped(existed, log_too and coordinator.log.drop())

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,29 +40,31 @@ SCAN = "SELECT key, value FROM state WHERE kg = ? AND name = ? ORDER BY key"
 class LogState:
     """The rows of every table after the last of some versions, which begin with version 1.
 
-    ``manifest`` is that of the last version. Raises: WalGapError: the log no longer has one of them.
+    ``last`` is the last version, ``manifest`` its manifest. Raises: WalGapError: the log no longer has one of
+    them. ConfigError: the temporary folder has no room.
     """
 
+    last: DecidedVersion
     manifest: Manifest
     schemas: dict[str, TableSchema]
     """Every schema that these versions brought, by its id."""
 
-    def __init__(self, log: Log, versions: Sequence[DecidedVersion]) -> None:
+    def __init__(self, log: Log, versions: Iterable[DecidedVersion]) -> None:
         self._log = log
         self._closing = contextlib.ExitStack()
-        folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-rebuild-"))
-        self._rows = sqlite3.connect(Path(folder) / "state.sqlite", isolation_level=None)
-        self._closing.callback(self._rows.close)
         try:
+            folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-rebuild-"))
+            self._rows = sqlite3.connect(Path(folder) / "state.sqlite", isolation_level=None)
+            self._closing.callback(self._rows.close)
             for setting in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
                 self._rows.execute(f"PRAGMA {setting}")
             self._rows.execute(ROWS)
             self._read(versions)
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, OSError) as error:
             self.close()
             raise ConfigError(
-                f"{folder} has no room for the rows of version {versions[-1].version}: {error}; free some, or"
-                " set TMPDIR to another folder. Nothing was written"
+                f"the temporary folder takes no copy of the rows of {log.where}: {error}; free some room"
+                " there, or set TMPDIR to another folder. Nothing was written"
             ) from error
         except BaseException:
             self.close()
@@ -82,10 +84,10 @@ class LogState:
                 keys, values = zip(*rows, strict=True)
                 yield group, batch_of(keys, values)
 
-    def _read(self, versions: Sequence[DecidedVersion]) -> None:
+    def _read(self, versions: Iterable[DecidedVersion]) -> None:
         self.schemas = {}
         for decided in versions:
-            self.manifest = apply.read_manifest(self._log, decided)
+            self.last, self.manifest = decided, apply.read_manifest(self._log, decided)
             self.schemas |= self.manifest.schemas
             self._rows.execute("BEGIN")
             emptied = [
@@ -100,10 +102,9 @@ class LogState:
             self._rows.execute("COMMIT")
             if decided.version % REPORT_EVERY == 0:
                 logger.info(
-                    "%s: version %s of %s was read for a rebuild",
+                    "%s: version %s was read for a rebuild",
                     self._log.where,
                     decided.version,
-                    versions[-1].version,
                 )
 
     def _add(self, run: Run) -> None:

@@ -99,6 +99,7 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
         return self._space.identity()
 
     def create(self, identity: Identity) -> Identity:
+        self._noted = frozenset()  # a server that lost the namespace lost its notes, too
         return self._space.create(identity)
 
     def aliases(self) -> Aliases:

@@ -27,7 +27,7 @@ from tidegate.wal.staging.quarantine import TABLE as QUARANTINE
 SHOWN = 5
 """The faults of a batch that are printed."""
 SIZE = 10
-"""The cases of a round. Each task of Spark's reads the plan of all of them, so many cases are slow."""
+"""The number of cases in a round. Each Spark task reads the plan of all of them: more cases are slower."""
 FRUGAL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -33,7 +33,7 @@ def layers(query: Query) -> set[int]:
 
 
 def test_a_query_and_its_readers_survive(redis: RedisServer, query: Query):
-    """Readers see the last version or an error, never an older one; the query goes on by itself."""
+    """Readers see the last version or an error, never an older one. The query continues by itself."""
     driver = query.run(VERSIONS, keep_versions=KEPT)
     query.retire(driver)
     background = Background(driver.log, driver.store, driver.options, lambda: driver.epoch)

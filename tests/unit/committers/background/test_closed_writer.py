@@ -35,6 +35,19 @@ work = Background(driver.log, driver.store, driver.options, lambda: driver.epoch
 print("open", flush=True)
 sys.stdin.readline()
 """
+HOLDS_A_LOCK = """
+import threading, time
+from tidegate.committers.background import process_end
+
+lock = threading.Lock()
+process_end.SIGTERM_S = 0.2
+process_end.at_end(lock.acquire)
+process_end.catch_sigterm()
+with lock:
+    print("open", flush=True)
+    while True:
+        time.sleep(0.05)
+"""
 COMMANDS = [
     ("recover",),
     ("restore", "--to", 1, "--yes"),
@@ -119,3 +132,14 @@ def test_a_second_query_gets_the_name_of_the_living_writer(lineage, check):
     assert "living writer" not in str(raised.value)
     first.decisions.catch_up()
     assert first.folded.epoch == 1, "nothing was appended"
+
+
+def test_a_sigterm_ends_a_process_whose_main_thread_has_a_lock_that_a_closer_needs():
+    words = [sys.executable, "-c", HOLDS_A_LOCK]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "open\n"
+            process.terminate()
+            assert process.wait(30) == -signal.SIGTERM
+        finally:
+            process.kill()

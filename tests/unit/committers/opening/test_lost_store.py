@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 
+import msgspec
 import pytest
 
 import tidegate
@@ -14,7 +16,7 @@ from tidegate.base.failpoints import FailpointError
 from tidegate.committers.apply.apply import chunks_of, plan, read_manifest, stamp_of
 from tidegate.committers.background.worker import Background
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.lost_store import make_again
+from tidegate.committers.opening.lost_store import make_again, rebuild_lost
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.retire import retire_up_to
@@ -23,6 +25,7 @@ from tidegate.errors import (
     FencedError,
     StoreLostError,
     StoreNotVerifiedError,
+    StoreUnavailableError,
     TidegateError,
     WalGapError,
 )
@@ -242,3 +245,28 @@ def test_a_store_that_was_dropped_is_not_rebuilt(place, monkeypatch):
     dropper.log.drop()
     with pytest.raises(ConfigError, match="the namespace is gone, and so is its log"):
         make_again(example.driver)
+
+
+def test_a_temporary_folder_without_room_is_named_before_anything_is_written(place, monkeypatch, tmp_path):
+    place.lose()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"the temporary folder takes no copy of the rows .* set TMPDIR"):
+        place.writer()
+    monkeypatch.undo()
+    example = place.writer()
+    assert example.driver.store.pointer().visible == VERSIONS
+
+
+@pytest.mark.parametrize("later, error", [(1, FencedError), (0, StoreUnavailableError)])
+def test_a_rebuild_that_knows_more_versions_is_left_alone(place, later, error):
+    """It is a newer driver's, or of another thread of this one, which has folded more of the log."""
+    driver = place.writer().driver
+    (entry,), state, epoch = driver.store.catalog(VERSIONS, VERSIONS), driver.folded, driver.epoch + later
+    place.lose()
+    driver.store.create(Identity(state.namespace, state.name, state.key_groups))
+    driver.store.claim(epoch, "newer")
+    newer = msgspec.structs.replace(entry, version=VERSIONS + 1)
+    assert driver.store.begin_fill(newer, epoch) == VERSIONS + 1
+    with pytest.raises(error, match=r"fills it|is being filled at version 13, not 12"):
+        rebuild_lost(driver)
+    assert list(driver.store.row_counts(["aircraft", "airports", "notes"])) == []
