@@ -44,8 +44,9 @@ def a_round(log) -> None:
 
 
 def held(kind: type | None = None) -> int:
+    """Count by `type`: `isinstance` asks a weak proxy for its object, which may be gone."""
     gc.collect()
-    return sum(kind is None or isinstance(one, kind) for one in gc.get_objects())
+    return sum(kind is None or type(one) is kind for one in gc.get_objects())
 
 
 def entries(folder: str) -> int:
