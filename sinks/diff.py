@@ -15,7 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.sinks.records import CatalogEntry
-from tidegate.sinks.rules.reads import BATCH, NO_GROUP, GroupedRows, check_kept, values_at, windows
+from tidegate.sinks.rules.reads import (
+    BATCH,
+    NO_GROUP,
+    GroupedRows,
+    StoredRows,
+    check_kept,
+    values_at,
+    windows,
+)
 from tidegate.sinks.store import Store
 from tidegate.wal.record import TableAt
 from tidegate.wal.value_flags import DELETE, DELETES
@@ -104,15 +112,21 @@ def _forward(
 
 
 def changes_to(
-    store: Store, table: str, groups: Sequence[int], now: CatalogEntry, wanted: CatalogEntry
+    store: Store,
+    table: str,
+    groups: Sequence[int],
+    now: CatalogEntry,
+    wanted: CatalogEntry,
+    source: StoredRows | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Yield the rows to write above version ``now`` so that readers see the older version ``wanted`` again.
 
     They are record batches (key, value) of stored values, by key group and key, each with its key group, none
     empty. Values are as they were stored, with their expiry and sequence; rows that have expired since stay
-    absent. Both versions must be pinned. Raises: as ``stored_differences``.
+    absent. ``source`` has the rows of ``wanted`` if the store has retired it. The versions that are read from
+    the store must be pinned. Raises: as ``stored_differences``.
     """
-    if _follows(wanted.tables.get(table), now.tables.get(table)):
+    if source is None and _follows(wanted.tables.get(table), now.tables.get(table)):
         start = now.tables[table].start
         pages = store.scan_groups_stored(table, groups, now.version, max(start, wanted.version + 1))
         for waiting in _at_once(pages):
@@ -125,7 +139,8 @@ def changes_to(
                 first += rows.num_rows
         check_kept(store.where, wanted.version, store.pointer().horizon)
         return
-    now_rows, then_rows = (GroupedRows(_stored_live(store, table, groups, side)) for side in (now, wanted))
+    now_rows = GroupedRows(_stored_live(store, table, groups, now))
+    then_rows = GroupedRows(_stored_live(source or store, table, groups, wanted))
     while (group := min(now_rows.group, then_rows.group)) < NO_GROUP:
         for batch in _side_by_side(now_rows.take(group), then_rows.take(group)):
             for rows in _back(batch["key"], batch["before"], batch["after"]):
@@ -161,7 +176,7 @@ def _is_absent(stored: Any) -> Any:
 
 
 def _stored_live(
-    store: Store, table: str, groups: Sequence[int], entry: CatalogEntry
+    store: StoredRows, table: str, groups: Sequence[int], entry: CatalogEntry
 ) -> Iterator[tuple[int, Any]]:
     """Yield the rows that are live at their version, as they are stored."""
     if table in entry.tables:

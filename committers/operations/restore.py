@@ -6,6 +6,7 @@ applied and published as any other; no visible version is taken back. docs/decis
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,21 +15,24 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.committers.background.pin import VersionPin
+from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.restore_plan import RestorePlan
+from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.steps.append import append_until_confirmed
+from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
-from tidegate.errors import ConfigError, SnapshotExpiredError
+from tidegate.errors import ConfigError, WalGapError
 from tidegate.reader.rules import offsets_at, offsets_stand_in
 from tidegate.reader.table import no_schema
 from tidegate.sinks.diff import changes_to, untouched
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import GroupedRows, windows
 from tidegate.sinks.store import Store
-from tidegate.wal.fold import last_batch_within
-from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin, Rewound, TableSchema
+from tidegate.wal.record import RestoreOrigin, Rewound, TableSchema
 from tidegate.wal.staging.spec import CHANGES
 
 
@@ -36,70 +40,54 @@ class Restored(NamedTuple):
     """The result of a restore. ``made`` is None when an earlier run of it had made the version already.
 
     ``generation`` is the one in which undone batches may be replayed; None without ``reprocess``.
-    ``kept`` is the last batch that the restored state contains: a checkpoint continues after it.
-    ``undone`` are the versions of the batches that it does not contain, oldest first.
-    ``lineage`` is the query that the namespace follows, which an adopt may have changed since ``kept``.
+    ``lineage`` is the query that the namespace follows, which an adopt may have changed since the last batch
+    that the restored state contains.
     """
 
     recovered: list[int]
     made: int | None
     visible: int
     generation: int | None
-    kept: BatchOrigin | None
-    undone: list[CatalogEntry]
     lineage: str | None
 
 
-def restore(coordinator: Coordinator, version: int, *, reprocess: bool = False) -> Restored:
-    """Make a new version with the contents of ``version``, in every table. The driver is not open yet.
+def restore(coordinator: Coordinator, plan: RestorePlan) -> Restored:
+    """Make a new version with the contents of the plan's, in every table. The driver is not open yet.
 
     With ``reprocess`` a Rewound follows: the batches after the restored state may be replayed from a
     checkpoint that was set back. Durable: on return it is in the log, and visible in the primary.
-    Repeatable: the steps of an earlier run are not done again. Raises: ConfigError: there is no such
-    version, it is visible, or no query is followed. SnapshotExpiredError: it was retired. Both before
-    anything is appended. Otherwise as ``open_namespace`` and ``commit``.
+    Repeatable: the steps of an earlier run are not done again, by a plan that was made since. Raises:
+    WalGapError: the log was trimmed since the plan was made; nothing was appended. ConfigError: a version was
+    decided since. Otherwise as ``open_namespace`` and ``commit``.
     """
-    _refuse(coordinator, version, reprocess=reprocess)
-    recovered = open_namespace(coordinator, None)
-    made = None
-    if not _is_restored(coordinator.folded, version):
-        made = _commit(coordinator, version)
-    generation = _rewind(coordinator.decisions, version) if reprocess else None
-    visible = coordinator.folded.last_version
-    kept = last_batch_within(coordinator.folded, visible)
-    undone = batches_after(coordinator.store, version, visible)
-    return Restored(recovered, made, visible, generation, kept, undone, coordinator.folded.lineage)
+    version = plan.target.version
+    with contextlib.ExitStack() as closing:
+        rows = None
+        if plan.first:  # before the open: if the log has a gap, nothing is appended
+            rows = closing.enter_context(contextlib.closing(_read(coordinator, plan)))
+        recovered = open_namespace(coordinator, None)
+        if coordinator.folded.last_version != plan.last:
+            raise ConfigError(
+                f"namespace {coordinator.endpoints.namespace} has version {coordinator.folded.last_version}"
+                f" now, it was {plan.last} before: nothing was restored; run `tidegate restore` again, which"
+                " shows the batches that would be undone"
+            )
+        made = _commit(coordinator, plan, rows) if plan.made is None else None
+    generation = _rewind(coordinator.decisions, version) if plan.reprocess else None
+    return Restored(recovered, made, coordinator.folded.last_version, generation, coordinator.folded.lineage)
 
 
-def batches_after(store: Store, version: int, visible: int) -> list[CatalogEntry]:
-    """List the entries of the versions after ``version`` that batches of a query made, oldest first."""
-    if version >= visible:
-        return []
-    entries = store.catalog(version + 1, visible)
-    return [entry for entry in entries if isinstance(entry.origin, BatchOrigin)]
-
-
-def _refuse(coordinator: Coordinator, version: int, *, reprocess: bool) -> None:
-    state, pointer = coordinator.decisions.catch_up(), coordinator.store.pointer()
-    name = coordinator.endpoints.namespace
-    if state is None or version > pointer.visible or version < 1:
-        raise ConfigError(
-            f"there is no version {version} of namespace {name} to restore, the visible one is"
-            f" {pointer.visible}: `tidegate history` lists those that can be read"
-            if pointer.visible
-            else f"namespace {name} has no visible version yet, so there is none to restore"
-        )
-    if reprocess and state.lineage is None:
-        raise ConfigError(
-            f"namespace {name} follows no query, so there is nothing to replay: leave --reprocess out"
-        )
-    if version < pointer.horizon:
-        raise SnapshotExpiredError(
-            f"version {version} of namespace {name} was retired, the oldest that can be restored is"
-            f" {pointer.horizon}; keep_versions at the writer sets how many are kept"
-        )
-    if version == state.last_version or (not reprocess and _is_restored(state, version)):
-        raise ConfigError(f"namespace {name} shows version {version} already: nothing was written")
+def _read(coordinator: Coordinator, plan: RestorePlan) -> LogState:
+    """Compute the rows of the plan's version from the log, in a temporary file."""
+    versions = decided_versions(coordinator.log, coordinator.folded, plan.first)
+    upto = itertools.takewhile(lambda decided: decided.version <= plan.target.version, versions)
+    try:
+        return LogState(coordinator.log, upto, plan.base.rows() if plan.base else ())
+    except WalGapError as error:
+        raise WalGapError(
+            f"{error}: the log was trimmed, so version {plan.target.version} cannot be restored any more."
+            " Nothing was written"
+        ) from error
 
 
 def _schema(store: Store, schemas: Mapping[str, TableSchema], table: str, entry: CatalogEntry) -> TableSchema:
@@ -109,18 +97,17 @@ def _schema(store: Store, schemas: Mapping[str, TableSchema], table: str, entry:
     return schemas[schema_id]
 
 
-def _is_restored(state: Folded, version: int) -> bool:
-    return bool(state.recent) and state.recent[-1].origin == RestoreOrigin(version)
+def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) -> int:
+    """Commit the restored contents; return the new version.
 
-
-def _commit(coordinator: Coordinator, version: int) -> int:
-    """Commit the restored contents; return the new version. The old one is pinned until then."""
-    store = coordinator.store
-    held = VersionPin(store, version, coordinator.clock, "restore")
+    The versions that are read from the store are pinned until then: from the log come ``rows``.
+    """
+    store, version = coordinator.store, plan.target.version
+    last = coordinator.folded.last_version
+    held = VersionPin(store, version if rows is None else last, coordinator.clock, "restore")
     try:
-        last = coordinator.folded.last_version
-        (wanted,), (now,) = store.catalog(version, version), store.catalog(last, last)
-        schemas = store.schemas()
+        (now,) = store.catalog(last, last)
+        wanted, schemas = _wanted(coordinator, plan, rows)
         tables, replaced = _tables(coordinator, wanted, now), _replaced(schemas, wanted, now)
         kept = {name: at for name, at in now.tables.items() if name not in replaced}
         compared = msgspec.structs.replace(now, tables=kept)
@@ -129,15 +116,29 @@ def _commit(coordinator: Coordinator, version: int) -> int:
             RestoreOrigin(version),
             tables,
             {name: _schema(store, schemas, name, _source(name, wanted, now)) for name in tables},
-            lambda: _rows(coordinator, held, tables, wanted, compared),
+            lambda: _rows(coordinator, held, tables, wanted, compared, rows),
             coordinator.clock,
             starts=replaced,
             expiring=frozenset(name for name, at in wanted.tables.items() if at.expires),
-            source_offsets=offsets_at(store.catalog(*offsets_stand_in(version))),
+            source_offsets=(plan.kept.source_offsets if plan.kept else "")
+            or offsets_at(store.catalog(*offsets_stand_in(version))),
         )
         return commit(coordinator, barrier).version
     finally:
         held.give_back()
+
+
+def _wanted(
+    coordinator: Coordinator, plan: RestorePlan, rows: LogState | None
+) -> tuple[CatalogEntry, dict[str, TableSchema]]:
+    """Return the entry of the version to restore, and the known schemas by their id."""
+    store, schemas = coordinator.store, dict(coordinator.store.schemas())
+    if rows is None or plan.manifest is None:
+        (wanted,) = store.catalog(plan.target.version, plan.target.version)
+        return wanted, schemas
+    exported = [table.table_schema for table in plan.base.manifest.tables.values()] if plan.base else ()
+    schemas |= {schema.schema_id: schema for schema in exported} | rows.schemas
+    return catalog_entry(plan.target, plan.manifest), schemas
 
 
 def _tables(coordinator: Coordinator, wanted: CatalogEntry, now: CatalogEntry) -> tuple[str, ...]:
@@ -170,10 +171,13 @@ def _rows(
     tables: tuple[str, ...],
     wanted: CatalogEntry,
     now: CatalogEntry,
+    source: LogState | None,
 ) -> Iterator[Any]:
     for step in windows(range(coordinator.folded.key_groups), len(tables)):
         held.keep()
-        changes = [GroupedRows(changes_to(coordinator.store, table, step, now, wanted)) for table in tables]
+        changes = [
+            GroupedRows(changes_to(coordinator.store, table, step, now, wanted, source)) for table in tables
+        ]
         for group, (index, rows) in itertools.product(step, enumerate(changes)):
             for batch in rows.take(group):
                 held.keep()

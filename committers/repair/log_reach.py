@@ -1,15 +1,20 @@
-"""The reach of the log: whether it can rebuild a store that lost every row, and from which version on."""
+"""The reach of the log: the versions, and the tables at a version, of which it still has every row."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Collection
+
 from tidegate.committers.apply import apply
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.steps.decided_versions import decided_versions
+from tidegate.committers.decision_log import DecisionLog
+from tidegate.committers.steps.decided_versions import decided_version, decided_versions
 from tidegate.committers.steps.retire import kept_by
 from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal.log import Log
+from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import DecidedVersion, Folded
 
 
@@ -51,6 +56,30 @@ def oldest_whole(log: Log, state: Folded, version: int) -> int:
     return next(
         (decided.version for decided in decided_versions(log, state, version) if is_whole(log, decided)), 0
     )
+
+
+def present_before(decisions: DecisionLog, version: int) -> frozenset[str]:
+    """List the tables that may have rows of versions before ``version``, whose manifest the log has.
+
+    Where the log lacks the manifest before, all of its own tables may.
+    """
+    if version <= 1:
+        return frozenset()
+    for number in (version - 1, version):
+        decided = decided_version(decisions, number)
+        with contextlib.suppress(WalGapError):
+            if decided is not None:
+                return frozenset(apply.read_manifest(decisions.log, decided).table_schemas)
+    return frozenset()
+
+
+def tables_lost(manifest: Manifest, first: int, present: Collection[str]) -> set[str]:
+    """List the tables at a version of which the versions from ``first`` on have not every row.
+
+    ``present`` are the tables from before ``first``. A table that was emptied or made since is whole.
+    """
+    tables = manifest.table_schemas
+    return {name for name, at in tables.items() if at.start < first and name in present}
 
 
 def is_whole(log: Log, decided: DecidedVersion) -> bool:

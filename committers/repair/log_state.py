@@ -1,7 +1,8 @@
-"""The state of all tables at one version, computed from the log alone.
+"""The state of all tables at one version, computed from the log, or from an export and the log after it.
 
 The versions are read once, oldest first, into a temporary file of this machine, so memory stays bounded
-(I11). Nothing is written into log or store. ``opening/lost_store.py`` writes these rows into a lost store.
+(I11). Nothing is written into log or store. ``opening/lost_store.py`` writes these rows into a lost store,
+``operations/restore.py`` into a new version.
 """
 
 from __future__ import annotations
@@ -34,14 +35,17 @@ REPORT_EVERY = 100
 """The number of versions that are read between two lines of progress."""
 ROWS = """CREATE TABLE state (kg INTEGER, name TEXT, key BLOB, value BLOB NOT NULL,
     PRIMARY KEY (kg, name, key)) WITHOUT ROWID"""
+INSERT = "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)"
 SCAN = "SELECT key, value FROM state WHERE kg = ? AND name = ? ORDER BY key"
 
 
 class LogState:
-    """The rows of every table after the last of some versions, which begin with version 1.
+    """The rows of every table after the last of some consecutive versions.
 
-    ``last`` is the last version, ``manifest`` its manifest. Raises: WalGapError: the log no longer has one of
-    them. ConfigError: the temporary folder has no room.
+    They begin with version 1, or with the version after that of ``base``: its rows by table, as batches of
+    key group, key and stored value. Without either, only tables that these versions made or emptied are
+    whole. ``last`` is the last version, ``manifest`` its manifest. Raises: WalGapError: the log no longer has
+    one of them. ConfigError: the temporary folder has no room.
     """
 
     last: DecidedVersion
@@ -49,8 +53,10 @@ class LogState:
     schemas: dict[str, TableSchema]
     """Every schema that these versions brought, by its id."""
 
-    def __init__(self, log: Log, versions: Iterable[DecidedVersion]) -> None:
-        self._log = log
+    def __init__(
+        self, log: Log, versions: Iterable[DecidedVersion], base: Iterable[tuple[str, Any]] = ()
+    ) -> None:
+        self._log, self.where = log, log.where
         self._closing = contextlib.ExitStack()
         try:
             folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-rebuild-"))
@@ -59,6 +65,7 @@ class LogState:
             for setting in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
                 self._rows.execute(f"PRAGMA {setting}")
             self._rows.execute(ROWS)
+            self._read_base(base)
             self._read(versions)
         except (sqlite3.OperationalError, OSError) as error:
             self.close()
@@ -84,6 +91,14 @@ class LogState:
                 keys, values = zip(*rows, strict=True)
                 yield group, batch_of(keys, values)
 
+    def _read_base(self, base: Iterable[tuple[str, Any]]) -> None:
+        self._rows.execute("BEGIN")
+        for table, batch in base:
+            columns = (batch[name].to_pylist() for name in ("key_group", "key", "value"))
+            rows = ((group, table, key, value) for group, key, value in zip(*columns, strict=True))
+            self._rows.executemany(INSERT, rows)
+        self._rows.execute("COMMIT")
+
     def _read(self, versions: Iterable[DecidedVersion]) -> None:
         self.schemas = {}
         for decided in versions:
@@ -102,7 +117,7 @@ class LogState:
             self._rows.execute("COMMIT")
             if decided.version % REPORT_EVERY == 0:
                 logger.info(
-                    "%s: version %s was read for a rebuild",
+                    "%s: version %s was read to compute an earlier state",
                     self._log.where,
                     decided.version,
                 )
@@ -113,7 +128,7 @@ class LogState:
         at = run.group, run.table
         keys, values = run.keys.filter(kept).to_pylist(), run.values.filter(kept).to_pylist()
         self._rows.executemany(
-            "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
+            INSERT,
             ((*at, key, value) for key, value in zip(keys, values, strict=True)),
         )
         self._rows.executemany(

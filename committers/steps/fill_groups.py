@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,22 +13,13 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import FencedError, StoreUnavailableError
 from tidegate.sinks.records import CatalogEntry, Stamp
 from tidegate.sinks.rules.layout import payloads
-from tidegate.sinks.rules.reads import GroupedRows, windows
+from tidegate.sinks.rules.reads import GroupedRows, StoredRows, windows
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 
 CHUNK_ROWS = 1_000
 CHUNK_BYTES = 4 * 1024 * 1024
 """The size of a chunk. Only rows and bytes decide the cut, so every source and filler has the same chunks."""
-
-
-class Rows(Protocol):
-    """The rows of one version: a store, or the state that the log gives."""
-
-    def scan_groups_stored(
-        self, table: str, groups: Sequence[int], version: int, start: int = 0
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield the rows of several key groups, as ``Store.scan_groups_stored``."""
 
 
 def is_filled(coordinator: Coordinator, version: int, stands: int) -> bool:
@@ -51,7 +42,7 @@ def is_filled(coordinator: Coordinator, version: int, stands: int) -> bool:
 
 def fill_groups(
     coordinator: Coordinator,
-    source: Rows,
+    source: StoredRows,
     stamp: Stamp,
     entry: CatalogEntry,
     stopped: Callable[[], bool] = lambda: False,
@@ -70,7 +61,7 @@ def fill_groups(
 
 
 def _rows_of(
-    source: Rows, entry: CatalogEntry, groups: Sequence[int], keep: Callable[[], None]
+    source: StoredRows, entry: CatalogEntry, groups: Sequence[int], keep: Callable[[], None]
 ) -> Iterator[tuple[int, Mapping[str, GroupedRows]]]:
     """Yield each key group with the rows of all tables, which are to be taken; many are read at once."""
     for step in windows(groups, len(entry.tables)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -61,6 +61,17 @@ def windows(groups: Sequence[int], tables: int = 1) -> Iterator[Sequence[int]]:
 
 NO_GROUP = sys.maxsize
 """More than any key group: the end."""
+
+
+class StoredRows(Protocol):
+    """The stored rows of versions: a store, or the state that the log gives."""
+
+    where: str
+
+    def scan_groups_stored(
+        self, table: str, groups: Sequence[int], version: int, start: int = 0
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the rows of several key groups, as ``Store.scan_groups_stored``."""
 
 
 class GroupedRows:

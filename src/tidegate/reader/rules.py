@@ -65,7 +65,7 @@ def info_of(entry: CatalogEntry) -> VersionInfo:
     return VersionInfo(
         entry.version,
         origin.batch_id if isinstance(origin, BatchOrigin) else None,
-        _in_words(origin),
+        described_origin(origin),
         moment(entry.decided_at_us),
         moment(entry.published_at_us),
         dict(entry.changes),
@@ -74,7 +74,8 @@ def info_of(entry: CatalogEntry) -> VersionInfo:
     )
 
 
-def _in_words(origin: Origin) -> str:
+def described_origin(origin: Origin) -> str:
+    """Describe the origin of a version, as ``history`` shows it."""
     match origin:
         case BatchOrigin(batch_id=batch_id):
             return f"batch {batch_id}"

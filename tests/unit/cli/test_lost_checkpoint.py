@@ -168,10 +168,10 @@ def test_restore_lists_the_batches_that_will_not_come_again_and_the_files_to_rem
         write(example, batch_id, offsets(end))
     result = run("restore", "--to", 1, *options)
     assert result.exit_code == 2
-    assert "batch 2 (version 3): 1 changes" in result.stderr
+    assert "batch 2 (version 3): 1 changes (plain 1)" in result.stderr
     text = done("restore", "--to", 1, "--yes", *options)
     assert "these batches will not be processed again" in text
-    assert f"batch 1 (version 2): 1 changes, up to the source offsets {offsets(50)}" in text
+    assert f"batch 1 (version 2): 1 changes (plain 1), up to the source offsets {offsets(50)}" in text
     assert "`tidegate restore --to 1 --reprocess`" in text
     text = done("restore", "--to", 1, "--yes", "--reprocess", *options)
     assert "batches above 0 may be replayed" in text

@@ -15,6 +15,7 @@ from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.restore import restore
+from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, CorruptError, TidegateError
@@ -206,7 +207,7 @@ def test_a_restore_brings_a_dropped_table_back_whole(place):
         open_log(place.wal, "flights"),
         open_store(place.store, "flights"),
     )
-    assert restore(driver, 1).made == 3
+    assert restore(driver, plan_restore(driver, 1)).made == 3
     assert place.content() == place.content(1)
     assert verify(driver.log, driver.store).findings == []
     driver.store.close()
@@ -221,7 +222,7 @@ def test_a_restore_over_a_table_with_another_key_replaces_it(place):
         open_log(place.wal, "flights"),
         open_store(place.store, "flights"),
     )
-    assert restore(driver, 1).made == 4
+    assert restore(driver, plan_restore(driver, 1)).made == 4
     assert place.content() == place.content(1)
     assert place.content(3)["aircraft"] == {(7, "x"): {"seats": 9}}
     assert verify(driver.log, driver.store).findings == []

@@ -13,6 +13,7 @@ import tidegate.aio
 from tidegate.base.source_offsets import checked_offsets, offsets_in, passed
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.operations.restore import restore
+from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.errors import ConfigError, WaitTimeoutError
 from tidegate.options import Endpoints
 from tidegate.reader.rules import have_passed
@@ -56,7 +57,7 @@ def test_a_record_is_visible_once_a_visible_batch_has_read_past_it(place):
 def restored(place, version):
     log, store = open_log(place["wal"], "flights"), open_store(place["store"], "flights")
     driver = Coordinator(Endpoints("flights", **place), log, store)
-    restore(driver, version)
+    restore(driver, plan_restore(driver, version))
     driver.store.close()
     driver.log.close()
 

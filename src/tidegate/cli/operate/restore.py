@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from tidegate.cli.checkpoints.undone import preview, result
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
 from tidegate.cli.core.options import Jobs, Yes, confirm, examples
-from tidegate.committers.operations.restore import Restored, batches_after
+from tidegate.cli.core.versions import one_or_more
 from tidegate.committers.operations.restore import restore as restore_version
-from tidegate.sinks.records import CatalogEntry
+from tidegate.committers.operations.restore_plan import Change, RestorePlan, plan_restore, shown_time
+from tidegate.reader.rules import described_origin
 from tidegate.wal.record import BatchOrigin
-
-SHOWN_MAX = 20
-"""The number of undone batches that are printed one by one."""
 
 EXAMPLES = examples(
     "tidegate diff 43 41 --stat",
     "tidegate restore --to 41",
+    "tidegate restore --to 10:15",
+    "tidegate restore --to '2h ago' --base /backups/flights-38",
     "tidegate restore --to 41 --reprocess --yes",
 )
 
@@ -28,7 +29,23 @@ EXAMPLES = examples(
 @operation("tidegate restore")
 def restore(
     work: Operation,
-    to: Annotated[int, typer.Option("--to", metavar="VERSION", min=1, help="The version to go back to.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="VERSION",
+            parser=one_or_more,
+            help="The version to go back to: its number, or a time (UTC unless it has a zone) for the newest"
+            " that was decided by then.",
+        ),
+    ],
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="An export of an older version, if the log does not reach back to the version.",
+        ),
+    ] = None,
     *,
     jobs: Jobs = None,
     reprocess: Annotated[
@@ -42,8 +59,9 @@ def restore(
     """Make a new version that holds what an older one held, in all tables.
 
     Nothing is taken back: readers go from the visible version to the new one, in one step, and
-    the versions in between stay readable as long as any other. The version must still be kept
-    (tidegate history); tidegate diff shows what would change. Rows that have expired since stay gone.
+    the versions in between stay readable as long as any other. tidegate diff shows what would change.
+    A version that the store has retired is computed from the log, as far as it reaches, or from an
+    export and the log after it. Rows that have expired since stay gone.
 
     A query continues with its next batch on the restored state. The undone batches are listed, and
     their rows are not written again. With --reprocess they may be: remove the files that the command
@@ -51,96 +69,37 @@ def restore(
     while a writer is running.
     """
     with work.writer(jobs=jobs, all_stores=True) as coordinator:
-        visible = coordinator.folded.last_version
-        if not yes and to < visible:  # else it is refused, and nothing would be undone
-            pointer = coordinator.store.pointer()
-            if pointer.horizon <= to:
-                undone = _undone(batches_after(coordinator.store, to, pointer.visible))
-                print(
-                    "\n".join(["batches of the query that would be undone:", *_listed(undone)]),
-                    file=sys.stderr,
-                )
+        plan = plan_restore(coordinator, to, base=base, reprocess=reprocess)  # type: ignore[arg-type]
+        version = plan.target.version
+        if plan.made is None and not yes:
+            print("\n".join(preview(plan, base)), file=sys.stderr)
             confirm(
-                f"the changes of versions {to + 1} to {visible} of namespace {work.namespace} would be undone"
+                f"the changes of versions {version + 1} to {plan.last} of namespace {work.namespace}"
+                " would be undone"
             )
-        done = restore_version(coordinator, to, reprocess=reprocess)
+        done = restore_version(coordinator, plan)
         standings = catch_up_others(coordinator, jobs)
-    facts = {"restored": to, "visible": done.visible, "recovered": done.recovered}
-    undone = _undone(done.undone)
-    facts |= {"undone": undone}
-    facts |= {"generation": done.generation, "last_batch": done.kept.batch_id if done.kept else None}
-    work.report(facts, _lines(done, to, undone), standings)
+    facts = {"restored": version, "decided_at": shown_time(plan.target), "visible": done.visible}
+    facts |= {"recovered": done.recovered, "generation": done.generation} | _facts(plan)
+    work.report(facts, [*made_first(done.recovered), *result(plan, done, base)], standings)
 
 
-def _undone(entries: Sequence[CatalogEntry]) -> list[dict[str, Any]]:
-    return [
-        {
-            "version": entry.version,
-            "batch": entry.origin.batch_id,
-            "changes": sum(entry.changes.values()),
-            "source_offsets": entry.source_offsets or None,
-        }
-        for entry in entries
-        if isinstance(entry.origin, BatchOrigin)
-    ]
+def _facts(plan: RestorePlan) -> dict[str, Any]:
+    """Return the undone and returned versions, and the last batch that the new version holds, for JSON."""
+    others = [each for each in plan.undone if not isinstance(each.origin, BatchOrigin)]
+    return {
+        "undone": [
+            _undone(each) | {"batch": each.origin.batch_id, "source_offsets": each.source_offsets or None}
+            for each in plan.undone
+            if isinstance(each.origin, BatchOrigin)
+        ],
+        "undone_others": [_undone(each) | {"origin": described_origin(each.origin)} for each in others],
+        "returned": [each.version for each in plan.returned],
+        "last_batch": plan.kept.origin.batch_id if plan.kept else None,
+        "source_offsets": (plan.kept.source_offsets or None) if plan.kept else None,
+    }
 
 
-def _listed(undone: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line for each undone batch; of many, for the first and the last ones."""
-    lines = [
-        f"  batch {each['batch']} (version {each['version']}): {each['changes']} changes, up to the source"
-        f" offsets {each['source_offsets'] or '(not in the store)'}"
-        for each in undone
-    ]
-    hidden = len(lines) - SHOWN_MAX
-    if hidden <= 0:
-        return lines
-    half = SHOWN_MAX // 2
-    return [*lines[:half], f"  ... {hidden} more: --json lists all", *lines[-half:]]
-
-
-def _files_above(kept: BatchOrigin, undone: Sequence[CatalogEntry]) -> tuple[int, int]:
-    """Return the first and the last number of the files to remove.
-
-    Spark plans a batch before it runs, so the checkpoint may have the one after the last that was decided.
-    Batches of a query that was adopted since are not in this checkpoint.
-    """
-    origins = [entry.origin for entry in undone if isinstance(entry.origin, BatchOrigin)]
-    numbers = [origin.batch_id for origin in origins if origin.lineage == kept.lineage]
-    return kept.batch_id + 1, max(numbers, default=kept.batch_id) + 1
-
-
-def _lines(done: Restored, to: int, undone: Sequence[dict[str, Any]]) -> list[str]:
-    again = "" if done.made else " (it was made before)"
-    lines = [
-        *made_first(done.recovered),
-        f"version {done.visible} is visible{again}, and holds what version {to} held",
-    ]
-    if done.generation is None:
-        if undone:
-            lines += [
-                "these batches will not be processed again; the query continues with the next one:",
-                *_listed(undone),
-                f"to have them again: `tidegate restore --to {to} --reprocess`",
-            ]
-        return lines
-    if done.kept is None:
-        lines.append("all batches may be replayed: which one is the last that it holds is no longer known")
-        return lines
-    last = done.kept.batch_id
-    lines += [
-        f"batches above {last} may be replayed: set the checkpoint of query {done.kept.lineage} back to",
-        f"batch {last}, and start it. The batches:",
-        *_listed(undone),
-    ]
-    if done.kept.lineage != done.lineage:
-        lines.append(
-            f"the namespace follows query {done.lineage}: first run `tidegate adopt --lineage"
-            f" {done.kept.lineage}`"
-        )
-    if undone:
-        first, final = _files_above(done.kept, done.undone)
-        numbers = f"{{{first}..{final}}}"
-        files = " ".join(f"{folder}/{numbers} {folder}/.{numbers}.crc" for folder in ("offsets", "commits"))
-        lines += ["the files to remove, in bash:", f"  cd CHECKPOINT && rm -f {files}"]
-    return lines
+def _undone(each: Change) -> dict[str, Any]:
+    changes = None if each.changes is None else sum(each.changes.values())
+    return {"version": each.version, "changes": changes, "tables": each.changes}

@@ -1,0 +1,59 @@
+"""The export from which a restore computes a version that the log alone no longer gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.steps.decided_versions import decided_version
+from tidegate.committers.transfer.export_format import Manifest, batches_of
+from tidegate.committers.transfer.import_rows import read_whole
+from tidegate.errors import ConfigError
+from tidegate.wal.record import DecidedVersion
+
+
+class Base(NamedTuple):
+    """An export of an older version of the namespace, whose files were compared with its manifest."""
+
+    folder: Path
+    manifest: Manifest
+
+    def rows(self) -> Iterator[tuple[str, Any]]:
+        """Yield the batches of all tables, each with its table."""
+        for name, table in self.manifest.tables.items():
+            for batch in batches_of(self.folder, name, table, self.manifest.key_groups):
+                yield name, batch
+
+
+def read_base(coordinator: Coordinator, target: DecidedVersion, folder: Path) -> Base:
+    """Read an export and check that ``target`` continues it.
+
+    Raises: ConfigError: it is of another namespace or history, or of a newer version. Otherwise as
+    ``read_whole``.
+    """
+    manifest, _ = read_whole(folder)
+    state, name = coordinator.folded, coordinator.endpoints.namespace
+    if (manifest.uuid, manifest.key_groups) != (state.namespace, state.key_groups):
+        raise ConfigError(
+            f"{folder} is an export of namespace {manifest.namespace} ({manifest.uuid}), not of {name}"
+            f" ({state.namespace}): give one of {name}; `tidegate import` takes rows of others"
+        )
+    if manifest.version > target.version:
+        raise ConfigError(
+            f"{folder} is an export of version {manifest.version}, which is newer than {target.version}: give"
+            f" one of version {target.version} or an older one"
+        )
+    decided = decided_version(coordinator.decisions, manifest.version)
+    if decided is None:
+        raise ConfigError(
+            f"{folder} is an export of version {manifest.version}, and {coordinator.log.where} no longer has"
+            " its decision: give a newer export; `tidegate import` makes a version of this one"
+        )
+    if decided.digest != manifest.digest:
+        raise ConfigError(
+            f"{folder} is an export of version {manifest.version} with digest {manifest.digest}, and the"
+            f" log has it with {decided.digest}: it is of another history of {name}; give another one"
+        )
+    return Base(folder, manifest)
