@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 
 import tidegate
 from tidegate.cli import app
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.options import Options
+from tidegate.reader.rules import moment
 from tidegate.testing.example import BATCHES, Example
 
 OPTIONS = Options(key_groups=4, keep_versions=9, allow_unsafe=True)  # one broker
@@ -96,3 +98,46 @@ def test_an_export_is_imported_with_other_key_groups_and_once(written, kafka, st
             assert gate.version() == 1
     finally:
         run(other, "drop", "--yes", "--force")
+
+
+def test_a_retired_version_comes_back_by_its_time_and_the_undone_batches_after_it_once(place, kafka, store):
+    """Bad data from the fifth batch on: the sums come back from the log, and the input is counted again."""
+    namespace = place[2].partition("=")[2]
+    options = Options(key_groups=4, keep_versions=2, allow_unsafe=True)
+    records = [(f"N{number % 5}", number) for number in range(80)]
+
+    def write(example, batch_id, bad=0):
+        """Add one batch of ten records to the sums."""
+        sums = content(place).get("aircraft", {}) if batch_id else {}
+        for key, value in records[10 * batch_id : 10 * batch_id + 10]:
+            before = sums.get(key, {"flights": 0})["flights"]
+            sums[key] = {"carrier": "UA", "flights": before + value + bad}
+        end = 10 * batch_id + 10
+        example.write({"aircraft": sums}, source_offsets=f'[{{"in":{{"0":{end}}}}}]', batch_id=batch_id)
+
+    def counted(batches):
+        sums = dict.fromkeys((key for key, _ in records), 0)
+        for key, value in records[: 10 * batches]:
+            sums[key] += value
+        return {key: {"carrier": "UA", "flights": total} for key, total in sums.items()}
+
+    example = Example(kafka.url, store, namespace, options=options)
+    for batch_id in range(8):
+        write(example, batch_id, bad=1_000 * (batch_id > 3))
+    driver = example.driver
+    retire_up_to(driver.log, driver.store, driver.folded, options, lambda: False)
+    assert driver.store.pointer().horizon == 7
+    good = moment(driver.folded.recent[3].decided_at_us).isoformat()
+    driver.store.end_heartbeat(driver.epoch)
+    example.close()
+
+    words = ["restore", "--to", good, "--yes", "--reprocess", "--json", "--allow-unsafe"]
+    told = json.loads(run(place, *words))
+    assert (told["restored"], told["last_batch"], told["source_offsets"]) == (4, 3, '[{"in":{"0":40}}]')
+    assert [each["batch"] for each in told["undone"]] == [4, 5, 6, 7]
+    assert content(place)["aircraft"] == counted(4)
+    example = Example(kafka.url, store, namespace, options=options)
+    for batch_id in range(4, 8):
+        write(example, batch_id)
+    example.close()
+    assert content(place)["aircraft"] == counted(8)

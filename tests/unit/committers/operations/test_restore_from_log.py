@@ -1,4 +1,4 @@
-"""A restore of a version that the store has retired: its rows are computed from the log, or from an export."""
+"""A restore of a version that the store has retired: its rows come from the log, or from an export."""
 
 import itertools
 import random
