@@ -9,6 +9,7 @@ the rows from the log, compares them with the visible ones, and writes those tha
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import random
 import resource
 import tempfile
@@ -58,7 +59,12 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         begun = time.monotonic()
-        write(folder, given.rows, given.versions, given.changes)
+        # In a process of its own, so that the memory below is the restore's.
+        writer = multiprocessing.get_context("spawn").Process(
+            target=write, args=(folder, given.rows, given.versions, given.changes)
+        )
+        writer.start()
+        writer.join()
         print(f"written in {time.monotonic() - begun:.0f} s", flush=True)
         driver, begun = driver_at(folder), time.monotonic()
         before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
