@@ -33,6 +33,7 @@ RELIEF = (
     "forget_begun",
     "forget_schemas",
     "heartbeat",
+    "lease",
     "list_servers",
     "merge",
     "put_bases",
@@ -43,7 +44,10 @@ RELIEF = (
     "sweep",
     "sweep_rebuild",
 )
-"""Functions that also run when memory is full: they free it, or write next to nothing."""
+"""Functions that also run when memory is full: they free it, or write next to nothing.
+
+A lease takes some hundred bytes, and ``max_leases`` limits their number: readers continue, and their leases end.
+"""
 
 
 class Script(NamedTuple):
