@@ -46,7 +46,7 @@ RELIEF = (
 )
 """Functions that also run when memory is full: they free it, or write next to nothing.
 
-A lease takes some hundred bytes, and ``max_leases`` limits their number: readers continue, and their leases end.
+A lease takes some hundred bytes, and ``max_leases`` limits their number.
 """
 
 

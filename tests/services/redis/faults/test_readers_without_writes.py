@@ -1,4 +1,4 @@
-"""A Redis that takes no writes serves its readers: its memory or disk is full, replicas or rights are missing.
+"""A Redis that takes no writes serves its readers: its memory or disk is full, or replicas are missing.
 
 With a full memory leases are still taken, for they are small and few. Otherwise reads go on without one: a
 version that is retired meanwhile is refused, and never read wrongly (I8).
