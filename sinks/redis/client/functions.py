@@ -36,11 +36,13 @@ RELIEF = (
     "lease",
     "list_servers",
     "merge",
+    "note_moved",
     "put_bases",
     "refuse_attempts",
     "release",
     "remove",
     "set_alias",
+    "stamp",
     "sweep",
     "sweep_rebuild",
 )
