@@ -136,14 +136,14 @@ class Files:
                 return False
         return True
 
-    def size(self) -> int:
-        """Return the bytes of all files in the folder, including SQLite's own.
+    def size(self, pattern: str = "*") -> int:
+        """Return the bytes of the files in the folder, by default including SQLite's own.
 
         Raises: ConfigError: as ``exists``.
         """
         sizes = []
         with self._looking():
-            for path in self.folder.iterdir():
+            for path in self.folder.glob(pattern):
                 with contextlib.suppress(FileNotFoundError):  # SQLite's own files appear and vanish
                     sizes.append(path.stat().st_size)
         return sum(sizes)

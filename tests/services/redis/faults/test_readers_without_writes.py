@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
 
@@ -18,10 +19,12 @@ import tidegate.aio
 from services.support.redis.query import Query, query_on
 from services.support.redis.server import RedisServer
 from services.support.workloads.query import MARKERS, expected
+from support.cli import run
 from support.driver_process import MARKER
 from support.wait import wait_until
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.sinks.aliases import Target
+from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 
 LEASE_S = 0.9
@@ -180,6 +183,55 @@ def test_a_read_without_a_lease_takes_one_when_it_may(server, tmp_path):
             room(server)
             wait_until(driver.store.leases, "the renewal takes the lease")
             assert snapshot.table(MARKER).get_many(MARKERS) == expected(4)[MARKER]
+
+
+def options_of(query: Query) -> list[str]:
+    return [f"--store={query.url}", f"--namespace={query.namespace}"]
+
+
+def test_vacuum_status_and_doctor_name_what_takes_the_memory(server, tmp_path):
+    """A vacuum that frees nothing in a full store does not end as if all were well."""
+    with query_on(server.url, tmp_path) as query:
+        driver = query.run(6)
+        driver.store.lease(Lease("slow-reader", 2), 600.0)
+        query.retire(driver)
+        driver.store.vacuum()
+        server.ask("SET", "foreign", "x" * 100_000)
+        assert run("vacuum", *options_of(query)).exit_code == 0
+        server.ask("CONFIG", "SET", "maxmemory", 1)
+        vacuumed = run("vacuum", *options_of(query))
+        assert vacuumed.exit_code == StoreUnavailableError.exit_code
+        assert "there is nothing to drop" in vacuumed.stderr
+        would = json.loads(run("vacuum", "--dry-run", "--json", *options_of(query)).stdout)
+        parts = {part["contents"]: part for part in would["usage"]}
+        (held,) = (part for contents, part in parts.items() if "slow-reader" in contents)
+        assert held["rows"] > 0
+        assert "close these snapshots" in held["way"]
+        assert parts["changes of newer versions"]["rows"] > 0
+        assert parts["rows of the oldest readable version"]["bytes"] > 0
+        (rest,) = (part for contents, part in parts.items() if "other keys" in contents)
+        assert "1 other keys" in rest["contents"]
+        assert rest["bytes"] >= 100_000
+        for command in ("status", "doctor"):
+            output = run(command, *options_of(query)).output
+            assert "takes no writes now, and readers continue" in output
+            assert "its memory is full" in output
+        driver.store.release("slow-reader")
+        query.retire(driver)
+        assert driver.store.pointer().horizon == 4
+        assert run("drop", "--yes", "--force", *options_of(query), f"--wal={query.wal}").exit_code == 0
+        assert not [key for key in server.ask("KEYS", "*") if query.namespace in key]
+
+
+@pytest.mark.parametrize("state", [disk_full, replicas_missing], ids=lambda state: state.__name__)
+def test_doctor_names_why_no_write_is_taken(state, server, tmp_path):
+    with query_on(server.url, tmp_path) as query:
+        query.run(2)
+        assert "store: writes\tpass" in run("doctor", *options_of(query)).output
+        state(server)
+        words = {disk_full: "check its disk", replicas_missing: "min-replicas-to-write"}[state]
+        assert words in run("doctor", *options_of(query)).output
+        room(server)
 
 
 def test_a_full_cluster_and_a_full_primary_of_sentinels(redis_cluster, redis_sentinel, tmp_path):
