@@ -1,14 +1,14 @@
-"""The optional capabilities of a store, a class each: read with the pointer, apply and seal, rebuild."""
+"""The optional capabilities of a store, a class each."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from tidegate.sinks.records import CatalogEntry, Counts, Pointer, Stamp
+from tidegate.sinks.records import CatalogEntry, Counts, Pointer, Stamp, Usage
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
@@ -124,3 +124,15 @@ class SupportsRebuild(Store):
     @abc.abstractmethod
     def keep_lost(self, group: int, since: int | None) -> None:
         """Leave the key group as it is: its readers are refused until another repair puts its rows back."""
+
+
+class SupportsUsage(Store):
+    """A store that lists the parts of the room that it takes."""
+
+    @abc.abstractmethod
+    def usage(self) -> Iterator[Usage]:
+        """Yield the parts, by what the store lists: no scan of a server, and nothing is written."""
+
+    @abc.abstractmethod
+    def refused_writes(self) -> str:
+        """Return the reason why the store takes no writes now, with the way out; empty: it takes them."""

@@ -92,6 +92,15 @@ class Vacuumed(msgspec.Struct, frozen=True):
     entries: int = 0
 
 
+class Usage(msgspec.Struct, frozen=True):
+    """A part of the room of a store: its contents, and the way to free it. None: the number is not known."""
+
+    contents: str
+    rows: int | None = None
+    bytes: int | None = None
+    way: str = ""
+
+
 class Finding(msgspec.Struct, frozen=True):
     """A fault that ``verify`` found: its place, the expected contents, the actual contents."""
 

@@ -6,6 +6,8 @@ import contextlib
 
 from tidegate.base.clock import Clock
 from tidegate.errors import TidegateError
+from tidegate.reader.leases import pin
+from tidegate.reader.table import run
 from tidegate.sinks.rules.leases import Lease, of_writer
 from tidegate.sinks.store import Store
 
@@ -31,16 +33,19 @@ class VersionPin:
         name = f"{self._purpose}-{self._clock.new_id()}"
         lease = Lease(name if self._purpose == EXPORT else of_writer(name), self.version)
         self._again_at = self._clock.monotonic() + LEASE_S / PER_LEASE
-        self._source.lease(lease, LEASE_S)
+        run(pin(self._source, lease, LEASE_S))
         return lease
 
     def keep(self) -> None:
         """Renew the lease if that is due. Raises: SnapshotExpiredError: the version was retired."""
         if self._clock.monotonic() >= self._again_at:
             before, self._lease = self._lease, self._take()
-            self._source.release(before.lease_id)
+            self._release(before)
 
     def give_back(self) -> None:
         """Release the lease."""
+        self._release(self._lease)
+
+    def _release(self, lease: Lease) -> None:
         with contextlib.suppress(TidegateError):  # it expires by itself
-            self._source.release(self._lease.lease_id)
+            self._source.release(lease.lease_id)

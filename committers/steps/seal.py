@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import parallelism_of
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.states import Event, Machine
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import (
     FencedError,
     IncompleteError,
     StoreUnavailableError,
+    TidegateError,
     WalGapError,
     WalUnavailableError,
 )
+from tidegate.sinks.records import Stopped
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import DecidedVersion
 
@@ -36,6 +41,8 @@ def apply_and_seal(
         try:
             manifest = _seal_once(coordinator, decided, manifest)
         except RETRIED as error:
+            if error.writes_refused:
+                _free(coordinator, lambda: backoff.expired)
             if backoff.expired:
                 machine.on(Event.DEADLINE)
                 msg = (
@@ -52,6 +59,15 @@ def apply_and_seal(
         else:
             machine.on(Event.SEALED)
             return manifest
+
+
+def _free(coordinator: Coordinator, stopped: Stopped) -> None:
+    """Retire what may be retired: the store is full, and this version waits for the room.
+
+    Recovery runs before the thread that retires is started.
+    """
+    with contextlib.suppress(TidegateError):
+        retire_up_to(coordinator.log, coordinator.store, coordinator.folded, coordinator.options, stopped)
 
 
 def _refuse_if_fenced(coordinator: Coordinator, decided: DecidedVersion, error: WalGapError) -> None:

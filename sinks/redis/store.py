@@ -21,7 +21,7 @@ from typing import Any
 from tidegate.base.checks import Check
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.capabilities import Lost, SupportsApplyAndSeal, SupportsRebuild
+from tidegate.sinks.capabilities import Lost, SupportsApplyAndSeal, SupportsRebuild, SupportsUsage
 from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
@@ -31,6 +31,7 @@ from tidegate.sinks.records import (
     RowCount,
     Stamp,
     Stopped,
+    Usage,
     Vacuumed,
     never,
 )
@@ -57,6 +58,7 @@ from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
 from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
 from tidegate.sinks.redis.upkeep.self_check import row_counts, self_check
 from tidegate.sinks.redis.upkeep.sweep import UNSEARCHED, sweep
+from tidegate.sinks.redis.upkeep.usage import refused_writes, usage
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.rules.leases import Lease, LeaseInfo
@@ -72,7 +74,7 @@ logger = logging.getLogger("tidegate")
 LOOKS = 5  # the number of reads of pointer and catalog, if the horizon moves between the two
 
 
-class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
+class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsage):
     """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects on first use.
 
     ``options``: ``sinks/redis/client/settings.py``.
@@ -384,6 +386,12 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild):
 
     def used_shares(self) -> dict[str, float]:
         return redis_room.used_shares(self._space)
+
+    def usage(self) -> Iterator[Usage]:
+        return usage(self._space)
+
+    def refused_writes(self) -> str:
+        return refused_writes(self._space)
 
     def self_check(self) -> Iterator[Finding]:
         return self_check(self._space)

@@ -1,13 +1,15 @@
-"""The check of a SQLite store without a log: its files, its floors, and the rows of each version, counted."""
+"""The checks of a SQLite store without a log: files, floors, rows of each version, the disk that it takes."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator
 
 from tidegate.errors import TidegateError
-from tidegate.sinks.records import Finding, RowCount
+from tidegate.sinks.records import Finding, RowCount, Usage
 from tidegate.sinks.rules.floors import floor_found
-from tidegate.sinks.sqlite.files import Files, tables_in
+from tidegate.sinks.sqlite.files import META_FILE, Files, tables_in
 from tidegate.sinks.sqlite.rows import sql_name
 
 FINDINGS_MAX = 20
@@ -56,3 +58,35 @@ def row_counts(files: Files, name: str, tables: Iterable[str]) -> Iterator[RowCo
         for table in tables_in(connection):
             for group, version, rows in connection.execute(COUNT_ALL.format(table=f'"{table}"')):
                 yield RowCount(where, names.get(table, table), group, version, rows)
+
+
+# -- the disk -------------------------------------------------------------------------------------
+
+
+def usage(files: Files) -> Iterator[Usage]:
+    """Yield bytes by contents, then those of other files on the disk."""
+    free = 0
+    for name in (META_FILE, *files.expected):
+        with files.connection(name) as connection:
+            pages, page_bytes = (
+                connection.execute(f"PRAGMA {of}").fetchone()[0] for of in ("freelist_count", "page_size")
+            )
+        free += pages * page_bytes
+    main = files.size("*.sqlite")
+    yield Usage("rows and notes", None, main - free, "a smaller keep_versions, then `tidegate vacuum`")
+    if free:
+        yield Usage("free pages inside the files", None, free, "the next versions use them")
+    closed = "the last process that closes the store removes them"
+    yield Usage("other files: -wal, -shm", None, files.size() - main, closed)
+    disk = shutil.disk_usage(files.folder)
+    rest = f"the disk's rest ({disk.used:,} of {disk.total:,} bytes used in all)"
+    yield Usage(rest, None, max(disk.used - files.size(), 0), "other files on the disk of the store")
+
+
+def refused_writes(files: Files) -> str:
+    """Return why the folder takes no writes now; empty: it takes them."""
+    if not os.access(files.folder, os.W_OK | os.X_OK):
+        return f"{files.folder} is read-only for this user: a writer needs its rights, or another mount"
+    if shutil.disk_usage(files.folder).free == 0:
+        return f"the disk of {files.folder} is full: `tidegate vacuum --dry-run` lists what takes the room"
+    return ""

@@ -31,6 +31,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -41,6 +42,7 @@ from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, Ti
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import decode, dropped, lost
 from tidegate.sinks.sqlite.idle import Connections, close_unused
+from tidegate.sinks.sqlite.unwritable import reading_only, takes_no_writes
 
 META_FILE = "meta.sqlite"
 SHARDS_MAX = 16
@@ -134,14 +136,14 @@ class Files:
                 return False
         return True
 
-    def size(self) -> int:
-        """Return the bytes of all files in the folder, including SQLite's own.
+    def size(self, pattern: str = "*") -> int:
+        """Return the bytes of the files in the folder, by default including SQLite's own.
 
         Raises: ConfigError: as ``exists``.
         """
         sizes = []
         with self._looking():
-            for path in self.folder.iterdir():
+            for path in self.folder.glob(pattern):
                 with contextlib.suppress(FileNotFoundError):  # SQLite's own files appear and vanish
                     sizes.append(path.stat().st_size)
         return sum(sizes)
@@ -160,7 +162,7 @@ class Files:
         with contextlib.suppress(OSError):  # it exists; or cannot be created, which SQLite reports
             os.close(create(self.folder / name, os.O_RDWR))  # its -wal and -shm get the same mode
         with self._explaining(name):
-            connection = self._connect(name, "rwc")
+            connection = self._connect(name, "mode=rwc")
             try:
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 if mode != "wal":
@@ -171,11 +173,12 @@ class Files:
                 connection.close()
 
     @contextlib.contextmanager
-    def connection(self, name: str) -> Iterator[sqlite3.Connection]:
+    def connection(self, name: str, *, writes: bool = False) -> Iterator[sqlite3.Connection]:
         """Lend a connection to one file for the block.
 
         Errors of SQLite inside the block leave it as tidegate's errors that name the file, and an
-        unfinished transaction is rolled back.
+        unfinished transaction is rolled back. Unless the block ``writes``, a file that cannot be written is
+        read by other ways (``unwritable.py``).
         """
         if self._closed:
             raise ConfigError(f"{self.where}: this store was closed; open it again")
@@ -188,7 +191,15 @@ class Files:
                 connection = connections.take(name)
                 if connection is None:
                     close_unused()
-                    connection = self._connect_checked(name)
+                    try:
+                        connection = self._connect_checked(name)
+                    except sqlite3.OperationalError as error:
+                        if writes or not takes_no_writes(error):
+                            raise
+                        connect = partial(self._connect_checked, name)
+                        with reading_only(self.folder / name, connect, error) as connection:
+                            yield connection
+                        return
                 try:
                     yield connection
                 except sqlite3.Error:
@@ -218,7 +229,7 @@ class Files:
         BEGIN IMMEDIATE: the write lock is taken before any read, so that no other commit
         invalidates what is read, and the wait for the lock happens only here.
         """
-        with self.connection(name) as connection:
+        with self.connection(name, writes=True) as connection:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             yield connection
@@ -269,16 +280,20 @@ class Files:
         else:
             self._connections.give_back(name, connection)
 
-    def _connect_checked(self, name: str) -> sqlite3.Connection:
-        """Open a file that must exist and must be this namespace's (I10)."""
+    def _connect_checked(self, name: str, parameters: str = "mode=rw") -> sqlite3.Connection:
+        """Open a file that must exist and must be this namespace's (I10).
+
+        A file that SQLite cannot open is an error here, and not at the first use.
+        """
         path = self.folder / name
         if not self.exists(name):
             self._refuse_dropped()
             raise CorruptError(
                 f"{self.where}: {path} is missing; put it back from a copy of the whole folder"
             )
-        connection = self._connect(name, "rw")
+        connection = self._connect(name, parameters)
         try:
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
             if name in self.expected:
                 identity = connection.execute("SELECT uuid, number, shards FROM shard").fetchone()
                 if identity != self.expected[name]:
@@ -309,7 +324,7 @@ class Files:
         if not self.exists(""):
             raise lost(self.where)
         if self.exists(META_FILE):
-            with contextlib.closing(self._connect(META_FILE, "rw")) as connection:
+            with contextlib.closing(self._connect(META_FILE, "mode=rw")) as connection:
                 uuid = self._uuid_in(connection)
             if uuid != self.uuid:
                 raise dropped(self.where)
@@ -321,7 +336,7 @@ class Files:
         uuid = None
         with (
             contextlib.suppress(sqlite3.Error, CorruptError),
-            contextlib.closing(self._connect(META_FILE, "rw")) as connection,
+            contextlib.closing(self._connect(META_FILE, "mode=rw")) as connection,
         ):
             uuid = self._uuid_in(connection)
         if uuid not in (None, self.uuid):
@@ -335,9 +350,9 @@ class Files:
         where = f"{self.where}: {self.folder / META_FILE}"
         return None if row is None else decode(where, row[0], Identity).uuid
 
-    def _connect(self, name: str, mode: str) -> sqlite3.Connection:
+    def _connect(self, name: str, parameters: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            f"file:{quote(os.fspath(self.folder / name))}?mode={mode}",
+            f"file:{quote(os.fspath(self.folder / name))}?{parameters}",
             uri=True,
             timeout=self._timeout_s,
             isolation_level=None,  # no implicit transactions
@@ -363,6 +378,7 @@ class Files:
             explained = self._explained(self.folder / name, error)
             if explained is None:
                 raise
+            explained.writes_refused = takes_no_writes(error)
             raise explained from error
 
     def _explained(self, path: Path, error: Exception) -> TidegateError | None:

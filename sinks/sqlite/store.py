@@ -26,6 +26,7 @@ from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group
 from tidegate.options import LEASES_MAX
 from tidegate.sinks.aliases import Aliases
+from tidegate.sinks.capabilities import SupportsUsage
 from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
@@ -35,6 +36,7 @@ from tidegate.sinks.records import (
     RowCount,
     Stamp,
     Stopped,
+    Usage,
     Vacuumed,
     never,
 )
@@ -60,7 +62,6 @@ from tidegate.sinks.sqlite.drop import drop_folder
 from tidegate.sinks.sqlite.files import META, META_FILE, Files, creation_lock, has_table, make_folder
 from tidegate.sinks.sqlite.rows import Asked, Shards
 from tidegate.sinks.sqlite.vacuum import Vacuum
-from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
@@ -78,7 +79,7 @@ LEASES = """SELECT lease_id, version, taken_us, expires_us FROM leases WHERE exp
 Kind = TypeVar("Kind")
 
 
-class SqliteStore(Store):
+class SqliteStore(SupportsUsage):
     """A namespace in ``<path>/<escape(namespace)>/``. Opens nothing before first use.
 
     ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
@@ -441,6 +442,14 @@ class SqliteStore(Store):
 
     def used_shares(self) -> dict[str, float]:
         return {self.where: used_share(self._files.folder)}
+
+    def usage(self) -> Iterator[Usage]:
+        _ = self._shards
+        return checks.usage(self._files)
+
+    def refused_writes(self) -> str:
+        _ = self._shards
+        return checks.refused_writes(self._files)
 
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
         values: list[bytes | None] = [None] * len(keys)

@@ -19,7 +19,7 @@ from tidegate.base.urls import redact
 from tidegate.errors import SnapshotExpiredError, TidegateError
 from tidegate.reader import rules
 from tidegate.reader.flow import Reader
-from tidegate.reader.leases import LeaseKeeper
+from tidegate.reader.leases import LeaseKeeper, pin
 from tidegate.reader.table import TableView, run
 from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.open_store import open_store, shared_store
@@ -92,7 +92,7 @@ class LeasedTable:
         clock = Clock()
         keeper = LeaseKeeper(store, clock)
         try:
-            store.lease(Lease(self.lease_id, self.version), self.lease_s)
+            run(pin(store, Lease(self.lease_id, self.version), self.lease_s))
             lease = keeper.take(self.version, self.lease_s)
             rules.check_kept(store.where, self.version, store.pointer().horizon)
             for batch in batches:
@@ -181,7 +181,7 @@ def _leased(reader: Reader, options: SourceOptions, version: int | None) -> Leas
         raise rules.no_version_yet(options.namespace)
     lease = Lease(f"spark-{reader.clock.new_id()}", wanted)
     try:
-        store.lease(lease, options.lease_s)
+        run(pin(store, lease, options.lease_s))
         rules.check_kept(store.where, wanted, store.pointer().horizon)
         view = run(reader.table(run(reader.entry(wanted)), options.table, lambda: None)).view
     except BaseException:

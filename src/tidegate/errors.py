@@ -15,6 +15,9 @@ class TidegateError(Exception):
     """
 
     exit_code = 1
+    writes_refused = False
+    """Whether the store refused this write and takes reads: its memory or disk is full, it is read-only, or
+    this user may not write. ``refused_to_write`` sets it."""
 
 
 class ConfigError(TidegateError):
@@ -217,3 +220,9 @@ BY_NAME: dict[str, type[TidegateError]] = {
     )
 }
 """Errors by class name: the form in which a typed error travels from a Spark task to the driver."""
+
+
+def refused_to_write(error: TidegateError) -> TidegateError:
+    """Mark an error as ``writes_refused``."""
+    error.writes_refused = True
+    return error

@@ -32,7 +32,7 @@ from cassandra.protocol import (
 
 from tidegate.base.certificates import over_its_time
 from tidegate.base.deadline import end_of, left_of, one_call, over_at
-from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
+from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError, refused_to_write
 from tidegate.sinks.cassandra.client import schema
 from tidegate.sinks.cassandra.client.batch import Protocol
 from tidegate.sinks.cassandra.client.settings import CassandraSettings
@@ -86,6 +86,8 @@ GRANT = (
     "grant it (docs/cassandra.md lists the rights of each role), or, for a reader that may not write, set"
     " store_options={'leases': False}"
 )
+DISK_GUARDRAIL = "disk usage exceeds failure threshold"
+"""The guardrail data_disk_usage_percentage_fail_threshold: nodes take no writes, and can be read."""
 NOT_LEFT_THERE = ("unconfigured table", "does not exist", "Keyspace")
 
 Found = TypeVar("Found")
@@ -392,11 +394,14 @@ def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> 
             return ConfigError(f"{where}: {_in_short(error)}; {renew}")
         return StoreUnavailableError(f"{where}: {_in_short(error)}")
     if isinstance(error, cassandra.Unauthorized):
-        return ConfigError(f"{where}: {error}; {GRANT}")
+        return refused_to_write(ConfigError(f"{where}: {error}; {GRANT}"))
     if isinstance(error, cassandra.AuthenticationFailed):
         return ConfigError(f"{where}: {error}")
     if isinstance(error, cassandra.InvalidRequest) and any(words in str(error) for words in NOT_LEFT_THERE):
         return ConfigError(f"{where}: {error}; create the tables with `tidegate init`")
+    if DISK_GUARDRAIL in str(error):
+        full = f"{where}: {error}; give the nodes larger disks, or more nodes"
+        return refused_to_write(StoreUnavailableError(full))
     if isinstance(error, cassandra.InvalidRequest | ErrorMessage):
         return ConfigError(f"{where}: the cluster refuses: {error}")
     return error

@@ -33,17 +33,23 @@ RELIEF = (
     "forget_begun",
     "forget_schemas",
     "heartbeat",
+    "lease",
     "list_servers",
     "merge",
+    "note_moved",
     "put_bases",
     "refuse_attempts",
     "release",
     "remove",
     "set_alias",
+    "stamp",
     "sweep",
     "sweep_rebuild",
 )
-"""Functions that also run when memory is full: they free it, or write next to nothing."""
+"""Functions that also run when memory is full: they free it, or write next to nothing.
+
+A lease takes some hundred bytes, and ``max_leases`` limits their number.
+"""
 
 
 class Script(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.functions import call_head, library, library_name
-from tidegate.sinks.redis.client.replies import DENIED, barred, pack
+from tidegate.sinks.redis.client.replies import DENIED, barred, no_room, pack
 
 
 def present() -> bytes:
@@ -47,11 +47,12 @@ def loading(where: str, address: object) -> Generator[bytes, Any, bool]:
     reply = yield load_library()
     if not isinstance(reply, Exception) or "already exists" in str(reply):
         return True
-    if not barred(reply):
+    full = no_room(where, address, reply)
+    if not barred(reply) and full is None:
         raise reply
-    reply = yield _present_by_eval()
+    reply = yield _present_by_eval()  # a script takes no room that is limited
     if isinstance(reply, DENIED):
-        raise not_installed(where, address)
+        raise full or not_installed(where, address)
     return False
 
 

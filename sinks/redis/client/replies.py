@@ -9,8 +9,15 @@ import redis
 from redis import exceptions
 
 from tidegate.base.certificates import over_its_time
-from tidegate.errors import ConfigError, CorruptError, StoreNotVerifiedError, StoreUnavailableError
-from tidegate.sinks.redis.client.functions import call_head, script_of
+from tidegate.errors import (
+    ConfigError,
+    CorruptError,
+    StoreNotVerifiedError,
+    StoreUnavailableError,
+    TidegateError,
+    refused_to_write,
+)
+from tidegate.sinks.redis.client.functions import call_head, readers, script_of
 
 FLIGHT_BYTES = 256 * 1024
 FLIGHT_CALLS = 500
@@ -41,7 +48,9 @@ OPEN_SLOT = (
 )
 CROSS_SLOT = "CROSSSLOT"
 """The keys of one call are in several slots, on a server that is part of a Cluster, or in front of one."""
-BUSY = ("BUSY", "LOADING", "NOREPLICAS", "UNBLOCKED")
+NO_REPLICAS = "NOREPLICAS"
+"""Fewer replicas than ``min-replicas-to-write``: a writer tries again, a reader does without a lease."""
+BUSY = ("BUSY", "LOADING", NO_REPLICAS, "UNBLOCKED")
 """The server does nothing at present. ``UNBLOCKED``: a blocked read was ended, since it is a replica now."""
 DENIED = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
@@ -146,8 +155,12 @@ def answer_of(
         return ServerState(detail.split()[0].encode())
     if (full := no_room(where, address, error)) is not None:
         raise full
+    if call.name in ("lease", "release") and message.startswith(NO_REPLICAS):
+        few = StoreUnavailableError(f"{where}: {address} refused to write: {message}")
+        raise refused_to_write(few)
     if isinstance(error, DENIED) or "user executing the script" in message:
-        raise denied(where, error)
+        user_error = denied(where, error)
+        raise refused_to_write(user_error) if call.name and call.name not in readers() else user_error
     if isinstance(error, exceptions.NoScriptError):
         return NextAction.LOAD_SCRIPT
     if "not found" in message.lower() and "unction" in message:
@@ -178,14 +191,16 @@ def origin_in(refused: Refused) -> bytes:
     return origin.encode() if moved and refused.code == "TGLOST" else b""
 
 
-def no_room(where: str, address: object, error: Exception) -> StoreUnavailableError | None:
+def no_room(where: str, address: object, error: Exception) -> TidegateError | None:
     """Return the error for a server out of memory or disk, which takes no writes now; None: another error."""
-    message = str(error)
+    message, cause = str(error), ""
     if isinstance(error, exceptions.OutOfMemoryError) or message.startswith("OOM"):
-        return StoreUnavailableError(f"{where}: {address} refused to write: {OUT_OF_MEMORY}")
+        cause = OUT_OF_MEMORY
     if message.startswith("MISCONF"):
-        return StoreUnavailableError(f"{where}: {address} refused to write: {NOT_SAVED}")
-    return None
+        cause = NOT_SAVED
+    if not cause:
+        return None
+    return refused_to_write(StoreUnavailableError(f"{where}: {address} refused to write: {cause}"))
 
 
 def barred(error: Exception) -> bool:
@@ -219,7 +234,7 @@ def not_compared(where: str, address: object) -> StoreNotVerifiedError:
     )
 
 
-def takes_no_functions(where: str, address: object, error: Exception) -> ConfigError | StoreUnavailableError:
+def takes_no_functions(where: str, address: object, error: Exception) -> TidegateError:
     """Return the error for a server on which the functions cannot be loaded."""
     if (full := no_room(where, address, error)) is not None:
         return full

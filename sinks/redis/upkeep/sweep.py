@@ -29,7 +29,7 @@ def sweep(space: RedisNamespace, *, dry_run: bool, thorough: bool = False) -> in
     the namespace lists; ``thorough``: on the whole server.
     """
     calls, drop = [], b"0" if dry_run else b"1"
-    for key in _scanned(space) if thorough else _existing(space):
+    for key in _scanned(space) if thorough else unlisted(space):
         if (match := SWEPT.search(key)) is not None:
             group, table, version, uuid = match.groups()
             calls.append(space.of_group(int(group), "sweep", table, version, uuid, drop))
@@ -45,8 +45,8 @@ def _scanned(space: RedisNamespace) -> Iterator[bytes]:
     yield from space.calls.each_primary_scan(pattern.replace(":*", ":*:r:*"))
 
 
-def _existing(space: RedisNamespace) -> Iterator[bytes]:
-    """Yield the keys of key groups in which one of the listed keys exists."""
+def unlisted(space: RedisNamespace) -> Iterator[bytes]:
+    """Yield the keys that no header lists: all of the noted places, of key groups in which one exists."""
     by_group, known = headers(space), places(space.calls, space.namespace)
     for groups in windows(sorted(by_group)):
         parts: list[tuple[bytes, Sequence[bytes]]] = []

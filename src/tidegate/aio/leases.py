@@ -60,7 +60,7 @@ class AsyncLeaseKeeper(LeaseFlow):
     async def _request(self, active: ActiveLease) -> None:
         """Take a lease; it is released at once if no snapshot waits for it any more. No error is raised."""
         try:
-            await self._store.lease(active.lease, active.ttl_s)
+            await run_async(self._pin(active))
             is_wanted = self._granted(active)
         except asyncio.CancelledError as cancelled:
             self._refused(active, cancelled)

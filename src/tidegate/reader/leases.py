@@ -20,7 +20,7 @@ from tidegate.base.deadline import one_call
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, TidegateError
 from tidegate.reader import rules
 from tidegate.reader.table import Steps, run
-from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.rules.leases import Lease, check_leasable
 
 logger = logging.getLogger("tidegate")
 
@@ -35,6 +35,23 @@ SHARE_S = 5.0
 from the time of taking, so a snapshot loses this part of it."""
 CLOSE_S = 30.0
 """The longest time that a gate's close waits for leases that are being taken."""
+
+
+def pin(store: Any, lease: Lease, ttl_s: float) -> Steps[TidegateError | None]:
+    """Take or renew a lease. If the store refuses to write, only check that the version is readable.
+
+    Without a lease nothing holds the version, and a read of a retired one detects that itself (I8). The
+    result is the store's refusal, None for a lease. Raises: as ``Store.lease``.
+    """
+    try:
+        yield store.lease(lease, ttl_s)
+    except TidegateError as refusal:
+        if not refusal.writes_refused:
+            raise
+        pointer = yield store.pointer()
+        check_leasable(store.where, lease, ttl_s, pointer.visible, pointer.horizon)
+        return refusal
+    return None
 
 
 class Hold:
@@ -128,6 +145,7 @@ class LeaseFlow:
         self._leases: dict[str, ActiveLease] = {}  # that were granted, by lease id
         self._newest: dict[tuple[int, float], ActiveLease] = {}  # by version and time; a new hold shares it
         self._wakes_at = -math.inf  # of the thread or task that renews; it looks at all leases until it waits
+        self._warned = False  # of reads without leases
         self._closing = self._closed = False
 
     # -- holds ----------------------------------------------------------------------------------
@@ -207,7 +225,7 @@ class LeaseFlow:
             if asked_at >= active.deadline:
                 return  # its owner is refused already, and stays so
             try:
-                yield self._store.lease(active.lease, active.ttl_s)
+                yield from self._pin(active)
             except Exception as error:  # noqa: BLE001 - one lease's error may not end the renewal of the others
                 active.not_renewed(asked_at, error)
                 return
@@ -215,6 +233,18 @@ class LeaseFlow:
             if active.lease.lease_id not in self._leases:
                 # Released meanwhile: this renewal may have taken effect after the release.
                 yield from self._release(active.lease.lease_id)
+
+    def _pin(self, active: ActiveLease) -> Steps[None]:
+        """Take or renew a lease. A store that refuses to write is read without one, which is logged once."""
+        refusal = yield from pin(self._store, active.lease, active.ttl_s)
+        if refusal is not None and not self._warned:
+            logger.warning(
+                "%s is read without leases, since it refuses to write; a snapshot or scan ends with"
+                " SnapshotExpiredError once its version is retired: %s",
+                self._store.where,
+                refusal,
+            )
+        self._warned = refusal is not None
 
     def _release(self, lease_id: str) -> Steps[None]:
         """Release a lease if the store answers; else it expires by itself."""
@@ -275,7 +305,7 @@ class LeaseKeeper(LeaseFlow):
 
     def _request(self, active: ActiveLease) -> None:
         try:
-            self._store.lease(active.lease, active.ttl_s)
+            run(self._pin(active))
             with self._changed:
                 is_wanted = self._granted(active)
             if not is_wanted:

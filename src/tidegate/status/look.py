@@ -17,6 +17,7 @@ from tidegate.status import log_size
 from tidegate.status.fit import held_for, misfit, passing_misfit
 from tidegate.status.probes import Probe
 from tidegate.status.stores import StoreRow, look_at_stores, no_namespace, problems_of, with_log
+from tidegate.status.usage import refusal_of
 from tidegate.values.decode import described
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
@@ -103,6 +104,7 @@ class Places:
             primary = next((at for at, row in zip(self._ats, rows, strict=True) if row.identity), primary)
         with self._opened(primary) as store:
             in_store = _in_store(store)
+            refusal = refusal_of(store) if in_store.identity else ""
         in_log, log_error = None, None
         if self._wal is not None:
             try:
@@ -120,6 +122,7 @@ class Places:
         if in_log is not None and self._log is not None:
             with self._opened(primary) as store:
                 problems, warnings = _found_out(store, in_store, self._log, in_log)
+        warnings += [refusal] if refusal else []
         rows = with_log(rows, state)
         several = len(rows) > 1 or (state is not None and bool(state.stores))
         problems += problems_of(rows) if several else []

@@ -34,6 +34,7 @@ from tidegate.sinks.store import Store
 from tidegate.status import log_size
 from tidegate.status.fit import misfit
 from tidegate.status.stores import StoreRow, problems_of, with_log
+from tidegate.status.usage import refusal_of
 from tidegate.ui.polled import Poller, within
 from tidegate.values.decode import described
 from tidegate.values.key_text import parse_key
@@ -147,6 +148,7 @@ class Facts:
         state = in_log.view.state if in_log else None
         rows = with_log(list(self._rows()), state)
         problems += problems_of(rows) if in_store or in_log else []
+        problems += [facts["refused_writes"]] if facts.get("refused_writes") else []
         wrong = self._misfit(in_log, in_store)
         problems += [wrong] if wrong and wrong not in problems else []
         facts["stores"] = [row.as_json() | {"stands": row.cells()[4]} for row in rows]
@@ -335,6 +337,7 @@ def _in_store(opened: _Open) -> InStore:
         "writer": pointer.writer,
         "heartbeat_age_s": pointer.heartbeat_age_s,
         "unverified": store.unverified(),
+        "refused_writes": refusal_of(store),
         "leases": leases[:EVENTS_MAX],
         "lease_count": len(leases),
         "versions": [_shown(entry) for entry in reversed(entries)],

@@ -25,6 +25,7 @@ from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.store import Store
 from tidegate.status.fit import held_for, misfit, passing_misfit
 from tidegate.status.probes import LIMIT_S, Probe, timed
+from tidegate.status.usage import refusal_of
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
@@ -271,7 +272,11 @@ def check_store(
     found = NOT_YET if identity is None else f"version {pointer.visible} is visible"
     took = round(time.perf_counter() - began, 3)
     reached = Check("store: reachable", "pass", f"{store.where}: {found}", OF_STORE, seconds=took)
-    return StoreSeen([reached, *timed(lambda: _store_set_up(store, url))], store, identity, pointer)
+    checks = [reached, *timed(lambda: _store_set_up(store, url))]
+    if identity is not None:
+        refusal = refusal_of(store)
+        checks.append(Check("store: writes", "fail" if refusal else "pass", refusal or "taken", OF_LOG))
+    return StoreSeen(checks, store, identity, pointer)
 
 
 def _store_set_up(store: Store, url: str) -> list[Check]:

@@ -49,9 +49,27 @@ def test_memory_that_is_full_can_be_freed(functions: bool, private_redis, tmp_pa
         query.retire(driver)
         driver.store.vacuum()
         driver.store.heartbeat(driver.epoch)
+        driver.store.stamp(6)  # before the log is trimmed
         assert driver.store.pointer().horizon == 4
         server.ask("CONFIG", "SET", "maxmemory", 0)
         query.check(6)
+
+
+def test_a_writer_without_room_retires_first(private_redis, tmp_path):
+    """What waits for the room is what could be retired: a driver that recovers has no thread for it yet."""
+    server = private_redis()
+    with query_on(server.url, tmp_path) as query:
+        query.run(6)
+        fill(server)
+        with pytest.raises(StoreUnavailableError):
+            query.commit(query.open(apply_deadline_s=0.5), 6)
+        assert query.store().pointer().horizon == 4
+        with pytest.raises(StoreUnavailableError):  # it fails in the recovery
+            query.open(apply_deadline_s=0.5, keep_versions=1)
+        assert query.store().pointer().horizon == 6
+        server.ask("CONFIG", "SET", "maxmemory", 0)
+        query.run(8)
+        query.check(8)
 
 
 @pytest.mark.parametrize("functions", [True, False])

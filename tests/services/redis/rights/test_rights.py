@@ -18,7 +18,7 @@ from tidegate.committers.commit import commit
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.repair.repair import repair
-from tidegate.errors import ConfigError, TidegateError
+from tidegate.errors import ConfigError, SnapshotExpiredError, TidegateError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Stamp
@@ -290,13 +290,19 @@ def test_a_stream_that_is_ahead_is_written_anew_with_the_writers_rights(users):
     query.check(4)
 
 
-def test_a_reader_that_may_take_no_lease_reads_keys_of_the_newest_version(users):
+def test_a_reader_that_may_take_no_lease_reads_without_one(users):
+    """A version that is retired meanwhile is refused (I8)."""
     query = users.query
-    query.run(2)
+    driver = query.run(5)
     url = users.url("tidegate-reader")
     users.server.ask("ACL", "SETUSER", "tidegate-reader", "clearselectors")
     with tidegate.connect(url, query.namespace, query.options) as gate:
-        assert gate.version() == 2
+        assert gate.version() == 5
         assert gate.table(MARKER).get_many([b"m1"])
-        with pytest.raises(ConfigError), gate.snapshot():
-            pass
+        assert dict(gate.table(MARKER).scan())
+        with gate.snapshot(version=2) as snapshot:
+            assert dict(snapshot.table(MARKER).scan())
+            assert driver.store.leases() == []
+            query.retire(driver)
+            with pytest.raises(SnapshotExpiredError):
+                dict(snapshot.table(MARKER).scan())

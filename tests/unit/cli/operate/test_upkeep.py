@@ -18,6 +18,7 @@ from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.sqlite import drop
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import BATCHES, Example, write_flights
 from tidegate.wal.file.log import FileLog
 from tidegate.wal.fold import View, fold_all
@@ -105,9 +106,25 @@ def test_vacuum_says_what_would_go_and_what_went(options):
     assert (would["dry_run"], would["horizon"], would["entries"]) == (True, 3, 2)
     assert would["rows"] == 4  # aircraft N14228@1, N24211@1 and its marker, airports EWR@1
     assert done("vacuum", "--dry-run", *options).startswith("would go: 4 rows")
+    assert {part["contents"] for part in would.pop("usage")} >= {"rows and notes"}
     gone = json.loads(done("vacuum", "--json", *options))
     assert gone == {**would, "dry_run": False}
-    assert done("vacuum", *options).startswith("gone: 0 rows, notes of 0 ")
+    nothing = done("vacuum", *options)
+    assert nothing.startswith("gone: 0 rows, notes of 0 ")
+    assert "rows and notes\tnot known\t" in nothing
+
+
+def test_a_vacuum_that_frees_nothing_in_a_full_store_ends_with_the_findings(options, monkeypatch):
+    """Its way out is in the list: a lease that holds versions, smaller options, other files."""
+    options = readers_only(options)
+    with contextlib.closing(open_store(options[0].removeprefix("--store="), "flights")) as store:
+        store.lease(Lease("slow-reader", 1), 600.0)
+    monkeypatch.setattr(SqliteStore, "used_shares", lambda _: {"disk": 1.0})
+    result = run("vacuum", *options)
+    assert result.exit_code == StoreUnavailableError.exit_code
+    assert "version 1, held by leases: slow-reader for 0 s" in result.stdout
+    assert "close these snapshots and scans" in result.stdout
+    assert "is full (100% used), and there is nothing to drop" in result.stderr
     assert done("get", "airports", "EWR", *options) == "departures\t2\ndelay\t1.5\n"
 
 

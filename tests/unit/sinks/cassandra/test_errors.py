@@ -81,3 +81,16 @@ def test_what_the_nodes_refuse_is_not_asked_again(session):
     with pytest.raises(ConfigError, match=r"the cluster refuses: .*no such column"):
         session.rows("any", level=1)
     assert session.driver.asked == 1
+
+
+def test_nodes_with_full_disks_take_no_writes_and_can_be_read(session):
+    """Readers then read without a lease, and a writer tries again."""
+    session.driver = Node(
+        InvalidRequest(
+            "Guardrail replica_disk_usage violated: Write request failed because disk usage exceeds failure"
+            " threshold"
+        )
+    )
+    with pytest.raises(StoreUnavailableError, match="larger disks, or more nodes") as raised:
+        session.rows("any", level=1)
+    assert raised.value.writes_refused
