@@ -22,7 +22,7 @@ class Pointer(msgspec.Struct, frozen=True):
     """The one small record that readers read first.
 
     ``visible`` is the visible version (0: none yet) and ``digest`` that version's digest;
-    ``epoch`` the highest claimed; ``horizon`` the oldest version that readers may read;
+    ``epoch`` the highest claimed, and ``writer`` its driver; ``horizon`` the oldest version that readers may read;
     ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None
     when there was none, or that writer is closed.
     """
@@ -33,6 +33,11 @@ class Pointer(msgspec.Struct, frozen=True):
     writer: str = ""
     horizon: int = 0
     heartbeat_age_s: float | None = None
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the newest claim is the note of a removed store (``sinks/rules/removal.py``), no driver's."""
+        return self.writer[:1] == "{"
 
     @property
     def filling_at(self) -> int:

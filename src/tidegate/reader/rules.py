@@ -15,11 +15,14 @@ from tidegate.errors import (
     CorruptError,
     SnapshotExpiredError,
     StoreNotVerifiedError,
+    StoreRemovedError,
+    TidegateError,
     VersionRegressedError,
     WaitTimeoutError,
 )
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.removal import removal_in
 from tidegate.sinks.sqlite.discovery import has_instead
 from tidegate.values.decode import EPOCH
 from tidegate.wal.record import (
@@ -335,6 +338,24 @@ def pause_of(before: float, took_s: float, *, notified: bool) -> float:
     if notified and took_s >= WAIT_FIRST_S:
         return 0.0
     return min(max(WAIT_FIRST_S, 2 * before), WAIT_MOST_S)
+
+
+def removed(where: str, pointer: Pointer) -> TidegateError:
+    """Build the error for a store that its note shows as removed."""
+    removal = removal_in(where, pointer)
+    assert removal is not None
+    since = f"{where} was removed from its namespace at {moment(removal.removed_at_us).isoformat()}"
+    shows = f"it shows version {pointer.visible} and gets no version after {removal.removed_after}"
+    if removal.successor:
+        step = (
+            f"connect to its successor, {removal.successor}, or with follow_redirects=True, which does so"
+            " with the same options"
+        )
+    else:
+        step = "connect to another store of the namespace: `tidegate store list` shows them"
+    error = StoreRemovedError(f"{since}: {shows}; {step}")
+    error.successor = removal.successor
+    return error
 
 
 # -- errors ---------------------------------------------------------------------------------------
