@@ -34,6 +34,8 @@ def add_store(coordinator: Coordinator, at: StoreRef, store: Store) -> Follower:
     for one in coordinator.endpoints.stores:  # a namespace that only ever had one store has no list yet
         add_to_list(coordinator.decisions, one.name)
     add_to_list(coordinator.decisions, at.name)
+    if store.identity() is not None:  # the note of an earlier removal is gone before readers are sent here
+        store.claim(coordinator.epoch, coordinator.writer)
     return own
 
 
@@ -91,9 +93,9 @@ def successor_url(coordinator: Coordinator, successor: str) -> str:
 def leave_note(coordinator: Coordinator, removed: Store, successor: str = "") -> Removal | None:
     """Leave the note in a store that the log does not list any more (``sinks/rules/removal.py``).
 
-    The coordinator is the one of ``remove_store``. From this claim on every older driver is fenced in the store,
-    and each read of its pointer shows the note. ``successor`` is a URL without login. None: the store does
-    not have the namespace. Durable: on return. Repeatable. Raises: ConfigError: it is one of the
+    The coordinator is the one of ``remove_store``. From this claim on every older driver is fenced in the
+    store, and each read of its pointer shows the note. ``successor`` is a URL without login. None: the store
+    does not have the namespace. Durable: on return. Repeatable. Raises: ConfigError: it is one of the
     coordinator's own stores, or the successor's store is behind it. WalGapError: it has another namespace of
     that name. FencedError: a newer driver has claimed it. StoreUnavailableError: it may have the note.
     """

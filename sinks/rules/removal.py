@@ -7,14 +7,18 @@ the note. A driver that takes the store up again claims a higher epoch, with its
 
 from __future__ import annotations
 
+import datetime
+
 import msgspec
 
 from tidegate.base.decoders import json_decoder
+from tidegate.base.text import time_of
 from tidegate.base.urls import redact
 from tidegate.errors import CorruptError
 from tidegate.sinks.records import Pointer
 from tidegate.wal.record import Count
 
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 SUCCESSOR_CHARS_MAX = 1_000
 
 
@@ -50,6 +54,18 @@ def removal_in(where: str, pointer: Pointer) -> Removal | None:
             " remove`, or add the store again with `tidegate store add`"
         )
     return removal
+
+
+def described(where: str, pointer: Pointer) -> str:
+    """Describe a removed store: since when, and the version that it keeps. Raises: as ``removal_in``."""
+    removal = removal_in(where, pointer)
+    assert removal is not None
+    when = time_of(EPOCH + datetime.timedelta(microseconds=removal.removed_at_us))
+    successor = f"; its successor is {removal.successor}" if removal.successor else ""
+    return (
+        f"{where} was removed from the namespace at {when}, when version {removal.removed_after} was the"
+        f" newest: it keeps version {pointer.visible}, and no later one becomes visible there{successor}"
+    )
 
 
 def _is_shown(url: str) -> bool:

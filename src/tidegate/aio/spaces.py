@@ -47,7 +47,8 @@ class SpacesGate(SpacesFlow, Gate):
         if self._closed:
             await gate.close()
             raise rules.gate_closed(self.where)
-        gate.remember(space.seen)
+        if space.seen is not None:
+            gate.remember(space.seen)
         space.gate = gate
 
     def _leave(self, space: Opened) -> None:

@@ -9,7 +9,7 @@ those of two namespaces. The reasons are in docs/decisions/0042.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import methodcaller
 from typing import Any
 
@@ -81,14 +81,14 @@ class AliasFlow(SpacesFlow):
     def seen(self) -> dict[Target, Pointer]:  # type: ignore[override]
         """The newest pointer that was seen of each namespace."""
         return {
-            target: space.seen if space.gate is None else space.gate.seen
+            target: space.last_seen
             for target, space in self._spaces.items()
-            if isinstance(target, Target)
+            if isinstance(target, Target) and space.last_seen is not None
         }
 
-    def remember(self, seen: Any) -> None:
+    def remember(self, seen: Mapping[Target, Pointer]) -> None:  # type: ignore[override]
         """Set the pointers that an earlier gate has seen, by namespace (I9)."""
-        for target, pointer in dict(seen or {}).items():
+        for target, pointer in seen.items():
             space = self._spaces.setdefault(target, Opened())
             space.seen = pointer
             if space.gate is not None:

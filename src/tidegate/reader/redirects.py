@@ -1,11 +1,13 @@
 """The gate that follows redirects: when its store was removed, it goes on at the successor.
 
-A removed store has a note, which a gate sees with the pointer (``sinks/rules/removal.py``). The call that sees it
-first opens the successor and is repeated there. The gate there remembers the newest version that was seen here, so
-no call is answered by an older one (I9). A snapshot, a scan or a diff that has begun stays in its store.
+A removed store has a note, which a gate sees with the pointer (``sinks/rules/removal.py``). The call that sees
+it first opens the successor and is repeated there. The gate there remembers the newest version that was seen
+here, so no call is answered by an older one (I9). A snapshot, a scan or a diff that has begun stays in its
+store.
 
-The user's options, and the login of the user's URL, are sent to an address that was found in the data. So a gate
-does this only on request (``follow_redirects``), and only to a URL of the same scheme: never from TLS to plain text.
+The user's options, and the login of the user's URL, are sent to an address that was found in the data. So a
+gate does this only on request (``follow_redirects``), and only to a URL of the same scheme: never from TLS to
+plain text.
 """
 
 from __future__ import annotations
@@ -74,11 +76,10 @@ class RedirectFlow(SpacesFlow):
         """Open the successor, with the versions that were seen before."""
         before = self._spaces.get(place)
         space = self._spaces.setdefault(successor, Opened())
-        if before is not None:
-            seen = before.seen if before.gate is None else before.gate.seen
-            space.seen = seen
+        if before is not None and before.last_seen is not None:
+            space.seen = before.last_seen
             if space.gate is not None:
-                space.gate.remember(seen)
+                space.gate.remember(space.seen)
         entered: Opened = yield self._enter(successor)
         self._leave(entered)
         self._at = successor
@@ -89,7 +90,8 @@ class RedirectFlow(SpacesFlow):
 
         def wait(gate: Any) -> Steps[int]:
             left = max(0.0, end - self._clock.monotonic())
-            return (yield from gate.wait_steps(version, left, offsets))
+            visible: int = yield from gate.wait_steps(version, left, offsets)
+            return visible
 
         return self._call(wait)
 
@@ -100,7 +102,8 @@ class RedirectFlow(SpacesFlow):
 def checked_successor(passed: list[str], removed: StoreRemovedError) -> str:
     """Return the successor that the note of the last of the ``passed`` stores names.
 
-    Raises: StoreRemovedError: it names none, or one of another scheme; the notes lead in a circle, or too far.
+    Raises: StoreRemovedError: it names none, or one of another scheme; the notes lead in a circle, or too
+    far.
     """
     successor, scheme = removed.successor, scheme_of(passed[-1])
     if not successor:

@@ -16,13 +16,12 @@ from tidegate.errors import (
     SnapshotExpiredError,
     StoreNotVerifiedError,
     StoreRemovedError,
-    TidegateError,
     VersionRegressedError,
     WaitTimeoutError,
 )
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
-from tidegate.sinks.rules.removal import removal_in
+from tidegate.sinks.rules.removal import described, removal_in
 from tidegate.sinks.sqlite.discovery import has_instead
 from tidegate.values.decode import EPOCH
 from tidegate.wal.record import (
@@ -340,22 +339,22 @@ def pause_of(before: float, took_s: float, *, notified: bool) -> float:
     return min(max(WAIT_FIRST_S, 2 * before), WAIT_MOST_S)
 
 
-def removed(where: str, pointer: Pointer) -> TidegateError:
+def removed(where: str, pointer: Pointer) -> StoreRemovedError:
     """Build the error for a store that its note shows as removed."""
     removal = removal_in(where, pointer)
-    assert removal is not None
-    since = f"{where} was removed from its namespace at {moment(removal.removed_at_us).isoformat()}"
-    shows = f"it shows version {pointer.visible} and gets no version after {removal.removed_after}"
-    if removal.successor:
-        step = (
-            f"connect to its successor, {removal.successor}, or with follow_redirects=True, which does so"
-            " with the same options"
-        )
-    else:
-        step = "connect to another store of the namespace: `tidegate store list` shows them"
-    error = StoreRemovedError(f"{since}: {shows}; {step}")
-    error.successor = removal.successor
+    successor = "" if removal is None else removal.successor
+    step = "connect to another store of the namespace, which `tidegate store list` shows"
+    if successor:
+        step = "connect there; with follow_redirects=True a gate does so itself, with the same options"
+    error = StoreRemovedError(f"{described(where, pointer)}: {step}")
+    error.successor = successor
     return error
+
+
+def check_followed(where: str, pointer: Pointer) -> None:
+    """Refuse a store that was removed. Raises: StoreRemovedError."""
+    if pointer.is_removed:
+        raise removed(where, pointer)
 
 
 # -- errors ---------------------------------------------------------------------------------------

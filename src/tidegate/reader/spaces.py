@@ -1,9 +1,9 @@
 """A gate over several gates: each call runs in one of them, and gates that nobody uses are closed.
 
-By an alias the gates are those of namespaces (``reader/alias_gate.py``); a gate that follows redirects has one
-for each store (``reader/redirects.py``). A place is whatever tells the gates apart. ``SpacesFlow`` is for
-threads and for event loops: it has the flows of ``GateFlow``, each run in the gate of a place. How that gate is
-opened and closed differs: ``_enter``, ``_leave``.
+By an alias the gates are those of namespaces (``reader/alias_gate.py``); a gate that follows redirects has
+one for each store (``reader/redirects.py``). A place is the key by which the gates differ. ``SpacesFlow`` is
+for threads and for event loops: it has the flows of ``GateFlow``, each run in the gate of a place. How that
+gate is opened and closed differs: ``_enter``, ``_leave``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from tidegate.reader.flow import GateFlow, SnapshotFlow
 from tidegate.reader.gate import Gate
 from tidegate.reader.rules import VersionInfo
 from tidegate.reader.table import Result, Steps
-from tidegate.sinks.records import Pointer
 
 SPACES_MAX = 100
 """The number of places whose last seen pointer a gate remembers."""
@@ -37,13 +36,18 @@ Flow = Callable[[Any], Steps[Result]]
 class Opened:
     """A place that was read: its gate, the number of running calls, its snapshots and diffs.
 
-    ``gate`` is None after it was closed as idle; ``seen`` is what it saw last, as its ``seen`` returned it.
+    ``gate`` is None after it was closed as idle; ``seen`` is its last ``seen``, None before.
     """
 
     gate: Any = None
-    seen: Any = dataclasses.field(default_factory=Pointer)
+    seen: Any = None
     calls: int = 0
     taken: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
+
+    @property
+    def last_seen(self) -> Any:
+        """What its gate, or the one before it, saw last; None: there was none."""
+        return self.seen if self.gate is None else self.gate.seen
 
     @property
     def idle(self) -> bool:
@@ -161,7 +165,8 @@ class SpacesGate(SpacesFlow, Gate):
             if space.gate is None:
                 with one_call():
                     space.gate = self._open_gate(place)
-                space.gate.remember(space.seen)
+                if space.seen is not None:
+                    space.gate.remember(space.seen)
             space.calls += 1
             self._now = place
         return space

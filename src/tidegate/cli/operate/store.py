@@ -93,7 +93,7 @@ def remove(
         typer.Option(
             "--redirect",
             metavar="NAME|URL",
-            help="The store at which readers of the removed one go on: one that remains, or its URL for readers.",
+            help="The store that readers of the removed one go on at: one that remains, or its URL.",
         ),
     ] = "",
 ) -> None:
@@ -149,8 +149,8 @@ def _note_in(at: StoreRef, coordinator: Coordinator, successor: str) -> Removal 
             return leave_note(coordinator, store, successor)
     except StoreUnavailableError as error:
         raise StoreUnavailableError(
-            f"the log lists store {at.name} no more, but it may have no note, so its readers may read on at its"
-            f" last version: repeat this command when it answers; {error}"
+            f"the log lists store {at.name} no more, but the store may have no note, so its readers may read"
+            f" on at its last version: repeat this command when it answers; {error}"
         ) from error
 
 
