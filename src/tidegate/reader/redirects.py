@@ -1,7 +1,7 @@
 """The gate that follows redirects: when its store was removed, it goes on at the successor.
 
 A removed store has a note, which a gate sees with the pointer (``sinks/rules/removal.py``). The call that sees
-it first opens the successor and is repeated there. The gate there remembers the newest version that was seen
+it first opens the successor and is repeated there. That gate remembers the newest version that was seen
 here, so no call is answered by an older one (I9). A snapshot, a scan or a diff that has begun stays in its
 store.
 

@@ -29,7 +29,7 @@ KEYS = [f"N{number}" for number in range(20)]
 
 
 class Writer(threading.Thread):
-    """A query: a version after the other, in all stores. Each version writes its number into every key of KEYS."""
+    """A query that writes version after version into all stores: its number, under every key of KEYS."""
 
     def __init__(self, wal, stores):
         super().__init__()
@@ -46,7 +46,7 @@ class Writer(threading.Thread):
         try:
             while not self.ended.is_set():
                 self.write()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - asserted at the end
             self.error = error
 
     def stop(self):
@@ -82,7 +82,7 @@ class Polling:
                 while not self.done.is_set():
                     began = time.monotonic()
                     self.note(reader, began, gate.table("aircraft").get_many(KEYS))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - asserted at the end
             self.errors.append(error)
 
     async def _poll_on_loop(self, reader, url):
@@ -91,7 +91,7 @@ class Polling:
                 while not self.done.is_set():
                     began = time.monotonic()
                     self.note(reader, began, await gate.table("aircraft").get_many(KEYS))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - asserted at the end
             self.errors.append(error)
 
     def poll_on_loop(self, url):
@@ -184,7 +184,7 @@ def test_readers_move_to_another_server_beside_a_query(redis: RedisServer, tmp_p
         assert polling.errors == []
         assert reads > 0
         print(
-            f"\n{ROWS:,} rows: equal after {equal_s:.1f} s; `store remove` took {switch_s:.1f} s, meanwhile"
+            f"\n{ROWS:,} rows: equal after {equal_s:.1f} s; `store remove` took {switch_s:.1f} s, with"
             f" {reads:,} reads; of {polling.count:,} reads the longest took {polling.longest_s * 1000:.0f} ms,"
             f" {len(polling.errors)} errors"
         )
