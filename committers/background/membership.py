@@ -96,8 +96,8 @@ def leave_note(coordinator: Coordinator, removed: Store, successor: str = "") ->
     The coordinator is the one of ``remove_store``. From this claim on every older driver is fenced in the
     store, and each read of its pointer shows the note. ``successor`` is a URL without login. None: the store
     does not have the namespace. Durable: on return. Repeatable. Raises: ConfigError: it is one of the
-    coordinator's own stores, or the successor's store is behind it. WalGapError: it has another namespace of
-    that name. FencedError: a newer driver has claimed it. StoreUnavailableError: it may have the note.
+    coordinator's own stores, or the successor shows an older version. WalGapError: it has another namespace
+    of that name. FencedError: a newer driver has claimed it. StoreUnavailableError: it may have the note.
     """
     identity = removed.identity()
     if identity is None:

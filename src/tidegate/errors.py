@@ -196,8 +196,8 @@ class StoreLostError(TidegateError):
 class StoreRemovedError(TidegateError):
     """The namespace's log no longer lists this store: no further version becomes visible there.
 
-    Proves that ``tidegate store remove`` left a note in the store. What is visible there stays as it was,
-    and open snapshots stay readable. ``successor`` is the URL of the store to read instead, without
+    Proves that ``tidegate store remove`` left a note in the store. It keeps its visible version, and
+    open snapshots stay readable. ``successor`` is the URL of the store to read instead, without
     login, '' if the note names none. Do: connect to the successor; or connect with
     ``follow_redirects=True``, and the gate does so itself.
     """

@@ -23,7 +23,7 @@ async def by_redirects(url: str, open_gate: Callable[[str], Awaitable[Gate]], cl
 
 
 class RedirectGate(RedirectFlow, SpacesGate):
-    """A ``Gate`` that goes on at the successor of a removed store, for ``follow_redirects``."""
+    """A ``Gate`` that continues at the successor of a removed store, for ``follow_redirects``."""
 
     def __init__(self, url: str, open_gate: Callable[[str], Awaitable[Gate]], clock: Clock) -> None:
         super().__init__(self._opened, clock)

@@ -104,7 +104,7 @@ def without_login(url: str) -> str:
 
 
 def place_of(url: str) -> str:
-    """Return the URL without its login, or the whole URL if its login cannot be told from the rest."""
+    """Return the URL without its login, or the whole URL if the end of its login is ambiguous."""
     try:
         return without_login(url)
     except ConfigError:

@@ -1,7 +1,7 @@
-"""The gate that follows redirects: when its store was removed, it goes on at the successor.
+"""The gate that follows redirects: when its store was removed, it continues at the successor.
 
-A removed store has a note, which a gate sees with the pointer (``sinks/rules/removal.py``). The call that sees
-it first opens the successor and is repeated there. That gate remembers the newest version that was seen
+A removed store has a note, which a gate sees with the pointer (``sinks/rules/removal.py``). The call that
+sees it first opens the successor and is repeated there. That gate remembers the newest version that was seen
 here, so no call is answered by an older one (I9). A snapshot, a scan or a diff that has begun stays in its
 store.
 
@@ -124,7 +124,7 @@ def checked_successor(passed: list[str], removed: StoreRemovedError) -> str:
 
 
 class RedirectGate(RedirectFlow, SpacesGate):
-    """A ``Gate`` that goes on at the successor of a removed store, for ``follow_redirects``.
+    """A ``Gate`` that continues at the successor of a removed store, for ``follow_redirects``.
 
     Raises: the errors of ``Gate``; also those of ``connect`` for the successor, by the call that opens it.
     StoreRemovedError: the note names no successor, or one that is not followed.

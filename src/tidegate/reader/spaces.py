@@ -46,7 +46,7 @@ class Opened:
 
     @property
     def last_seen(self) -> Any:
-        """What its gate, or the one before it, saw last; None: there was none."""
+        """The last ``seen`` of its gate, or of the one before; None: there was none."""
         return self.seen if self.gate is None else self.gate.seen
 
     @property

@@ -93,7 +93,7 @@ def remove(
         typer.Option(
             "--redirect",
             metavar="NAME|URL",
-            help="The store that readers of the removed one go on at: one that remains, or its URL.",
+            help="The successor of the removed store: one that remains, or its URL.",
         ),
     ] = "",
 ) -> None:
@@ -103,7 +103,7 @@ def remove(
     removed store, and the trimming of the log waits for it no more.
 
     With --store for the removed one, too, the command leaves a note there: its readers get a
-    StoreRemovedError, or go on at the store of --redirect. A store that does not answer is removed without
+    StoreRemovedError, or continue at the store of --redirect. A store that does not answer is removed without
     a note: its readers read on at its last version. Repeat the command when it is back.
 
     Refused while a writer is running: stop the query, run this, and start it without the store.
@@ -159,7 +159,7 @@ def _note_in_words(name: str, removal: Removal | None) -> str:
         return f"store {name} does not have the namespace: there is nothing that readers could see"
     if removal.successor:
         return (
-            f"readers of store {name} go on at {removal.successor} with follow_redirects=True, others get a"
+            f"readers of store {name} continue at {removal.successor} with follow_redirects=True, others get a"
             " StoreRemovedError that names it"
         )
     return f"readers of store {name} get a StoreRemovedError from now on"

@@ -185,6 +185,6 @@ def test_readers_move_to_another_server_beside_a_query(redis: RedisServer, tmp_p
         assert reads > 0
         print(
             f"\n{ROWS:,} rows: equal after {equal_s:.1f} s; `store remove` took {switch_s:.1f} s, with"
-            f" {reads:,} reads; of {polling.count:,} reads the longest took {polling.longest_s * 1000:.0f} ms,"
+            f" {reads:,} reads; of {polling.count:,} the longest took {polling.longest_s * 1000:.0f} ms,"
             f" {len(polling.errors)} errors"
         )

@@ -284,7 +284,7 @@ def test_readers_of_a_removed_store_are_refused_and_sent_to_the_successor(two):
     got = ["get", "aircraft", "N14228", "--namespace=flights", f"--store={two.url('main')}"]
     assert "UA" in done(*got)
     text = done("store", "remove", "main", "--redirect=copy", *two.stores("main", "copy"))
-    assert f"readers of store main go on at {two.url('copy')}" in text
+    assert f"readers of store main continue at {two.url('copy')}" in text
     assert f"its successor is {two.url('copy')}" in refused(StoreRemovedError.exit_code, *got)
     with tidegate.connect(two.url("main"), "flights", follow_redirects=True) as gate:
         assert gate.table("aircraft").get("N14228")["flights"] == 2
