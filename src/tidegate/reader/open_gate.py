@@ -40,8 +40,8 @@ def connect(
     """Open a gate to one namespace in the store at ``url``; ``options`` are the store client's own.
 
     ``namespace`` may be an alias (``AliasGate``): then each call reads the namespace that it names as the
-    call begins. ``follow_redirects``: if the store was removed from the namespace, continue at the
-    successor that it names, with the same options and login (``reader/redirects.py``). Otherwise the first call there
+    call begins. ``follow_redirects``: if the store was removed from the namespace, continue at the successor
+    that it names, with the same options and login (``reader/redirects.py``). Otherwise the first call there
     raises StoreRemovedError. Nothing is written.
 
     Raises: ConfigError: the URL or an option does not fit, or there is no such namespace.
