@@ -41,6 +41,8 @@ def process_writer(clock: Clock) -> str:
 def describe_writer(writer: str) -> str:
     """Return a writer in words, with its host, process and start if its id has them."""
     parts = PROCESS_WRITER.fullmatch(writer)
+    if writer[:1] == "{":  # the note of a removed store
+        return "the command `tidegate store remove`"
     if parts is None:
         return f"driver {writer}"
     host, process, start, random_id = parts.groups()

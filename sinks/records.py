@@ -22,9 +22,9 @@ class Pointer(msgspec.Struct, frozen=True):
     """The one small record that readers read first.
 
     ``visible`` is the visible version (0: none yet) and ``digest`` that version's digest;
-    ``epoch`` the highest claimed; ``horizon`` the oldest version that readers may read;
-    ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None
-    when there was none, or that writer is closed.
+    ``epoch`` the highest claimed, and ``writer`` its driver; ``horizon`` the oldest version that readers may
+    read; ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None when
+    there was none, or that writer is closed.
     """
 
     visible: int = 0
@@ -33,6 +33,21 @@ class Pointer(msgspec.Struct, frozen=True):
     writer: str = ""
     horizon: int = 0
     heartbeat_age_s: float | None = None
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the newest claim is no driver's, but the note of a removed store (``rules/removal.py``)."""
+        return self.writer[:1] == "{"
+
+    @property
+    def driver(self) -> str:
+        """The driver that owns the store; '' if there was none yet, or the store was removed."""
+        return "" if self.is_removed else self.writer
+
+    @property
+    def waiting_after(self) -> int:
+        """The version after which versions wait to become visible; for a removed store none wait."""
+        return ABOVE_ALL if self.is_removed else self.visible
 
     @property
     def filling_at(self) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from tidegate.base.urls import place_of, without_login
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.background.follower import Follower, follower_for
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, describe_writer
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.open import open_namespace, refuse_other_history, refuse_other_uuid
 from tidegate.committers.opening.store_list import add_to_list, remove_from_list
 from tidegate.committers.steps.decided_versions import decided_version
-from tidegate.errors import ConfigError, WalGapError
+from tidegate.errors import ConfigError, FencedError, TidegateError, WalGapError
 from tidegate.options import StoreRef
+from tidegate.sinks.rules.removal import Removal
 from tidegate.sinks.store import Store
 
 
@@ -30,15 +34,15 @@ def add_store(coordinator: Coordinator, at: StoreRef, store: Store) -> Follower:
     for one in coordinator.endpoints.stores:  # a namespace that only ever had one store has no list yet
         add_to_list(coordinator.decisions, one.name)
     add_to_list(coordinator.decisions, at.name)
+    if store.identity() is not None:  # the note of an earlier removal is gone before readers are sent here
+        store.claim(coordinator.epoch, coordinator.writer)
     return own
 
 
 def _refuse_unfit(coordinator: Coordinator, store: Store) -> None:
     """Check the new store, as far as that is possible before anything is appended."""
     state, identity = coordinator.folded, store.identity()
-    asking = Coordinator(
-        coordinator.endpoints, coordinator.log, store, coordinator.options, coordinator.clock
-    )
+    asking = _asking(coordinator, store)
     if identity is not None:
         refuse_other_uuid(asking, state, identity)
         pointer = store.pointer()  # first: a visible version was decided before, so a log read later has it
@@ -55,6 +59,11 @@ def _refuse_unfit(coordinator: Coordinator, store: Store) -> None:
         raise ConfigError(msg)
 
 
+def _asking(coordinator: Coordinator, store: Store) -> Coordinator:
+    """Return a coordinator for questions about another store: it is never opened."""
+    return Coordinator(coordinator.endpoints, coordinator.log, store, coordinator.options, coordinator.clock)
+
+
 def _reaches_back(decisions: DecisionLog) -> bool:
     first = decided_version(decisions, 1)
     if first is None:
@@ -64,6 +73,69 @@ def _reaches_back(decisions: DecisionLog) -> bool:
     except WalGapError:
         return False
     return True
+
+
+def successor_url(coordinator: Coordinator, successor: str) -> str:
+    """Return the URL without login that the note of a removed store names for ``successor``.
+
+    That is the name of one of the coordinator's stores, or a URL that readers may know one of them by.
+    Raises: ConfigError: it is neither.
+    """
+    for at in coordinator.endpoints.stores:
+        if successor == at.name:
+            return without_login(at.url)
+    if "://" in successor:
+        return without_login(successor)
+    names = ", ".join(at.name for at in coordinator.endpoints.stores)
+    raise ConfigError(f"--redirect {successor}: that is no store of --store ({names}), and no URL")
+
+
+def leave_note(coordinator: Coordinator, removed: Store, successor: str = "") -> Removal | None:
+    """Leave the note in a store that the log does not list any more (``sinks/rules/removal.py``).
+
+    The coordinator is the one of ``remove_store``. From this claim on every older driver is fenced in the
+    store, and each read of its pointer shows the note. ``successor`` is a URL without login. None: the store
+    does not have the namespace. Durable: on return. Repeatable. Raises: ConfigError: it is one of the
+    coordinator's own stores, or the successor shows an older version. WalGapError: it has another namespace
+    of that name. FencedError: a newer driver has claimed it. StoreUnavailableError: it may have the note.
+    """
+    identity = removed.identity()
+    if identity is None:
+        return None
+    refuse_other_uuid(_asking(coordinator, removed), coordinator.folded, identity)
+    if not coordinator.epoch:
+        open_namespace(coordinator, None)
+    _refuse_behind(coordinator, removed, successor)
+    for store in coordinator.others:  # under another URL the removed store may be one of them
+        with contextlib.suppress(TidegateError):
+            store.claim(coordinator.epoch, coordinator.writer)
+    removal = Removal(coordinator.last_decided, coordinator.clock.now_us(), successor)
+    removed.claim(coordinator.epoch, removal.as_writer())
+    pointer = removed.pointer()
+    if pointer.epoch > coordinator.epoch:
+        raise FencedError(
+            f"{removed.where}: {describe_writer(pointer.writer)} claimed epoch {pointer.epoch}, above this"
+            f" command's {coordinator.epoch}: the store is in use again; `tidegate store list` shows where"
+        )
+    if not pointer.is_removed:
+        raise ConfigError(
+            f"{removed.where} is one of the stores that remain, under another URL: no note was written"
+        )
+    return removal
+
+
+def _refuse_behind(coordinator: Coordinator, removed: Store, successor: str) -> None:
+    """Refuse a successor whose readers would see an older version. Raises: ConfigError."""
+    stores = (coordinator.store, *coordinator.others)
+    for at, store in zip(coordinator.endpoints.stores, stores, strict=True):
+        if successor != place_of(at.url):
+            continue
+        shown, before = store.pointer().visible, removed.pointer().visible
+        if shown < before:
+            raise ConfigError(
+                f"store {at.name} shows version {shown}, the removed one {before}: no note was written; run"
+                " `tidegate recover` with the stores that remain, and this command again"
+            )
 
 
 def remove_store(coordinator: Coordinator, name: str) -> bool:

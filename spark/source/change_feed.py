@@ -22,6 +22,7 @@ from tidegate.base.decoders import msgpack_decoder
 from tidegate.base.urls import redact
 from tidegate.committers.apply.apply import ApplyWork, chunks_of, plan, read_manifest, stamp_of
 from tidegate.errors import ConfigError, CorruptError, WalGapError
+from tidegate.reader import rules
 from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import shared_store
 from tidegate.sinks.records import Pointer, Stamp
@@ -195,8 +196,10 @@ class FeedPlanner:
         self._view = View()
 
     def visible(self) -> int:
-        """Return the newest version that a reader of the store sees."""
-        return self._store.pointer().visible
+        """Return the newest version that a reader of the store sees. Raises: StoreRemovedError."""
+        pointer = self._store.pointer()
+        rules.check_followed(self._store.where, pointer)
+        return pointer.visible
 
     def has(self, version: int) -> bool:
         """Return whether the log still has a visible version's changes. Raises: ConfigError, as ``works``."""

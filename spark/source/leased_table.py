@@ -173,6 +173,7 @@ def _leased(reader: Reader, options: SourceOptions, version: int | None) -> Leas
     """Take the lease and return the table. Raises: as ``lease_table``, after a release of the lease."""
     store, identity = reader.store, reader.identity
     pointer = store.pointer()
+    rules.check_followed(store.where, pointer)
     wanted = version or options.version or rules.newest_of(pointer, options.namespace)
     if options.as_of is not None:
         wanted = run(reader.version_as_of(options.as_of, pointer))

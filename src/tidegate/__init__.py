@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidegate.errors import SnapshotExpiredError as SnapshotExpiredError
     from tidegate.errors import StoreLostError as StoreLostError
     from tidegate.errors import StoreNotVerifiedError as StoreNotVerifiedError
+    from tidegate.errors import StoreRemovedError as StoreRemovedError
     from tidegate.errors import StoreUnavailableError as StoreUnavailableError
     from tidegate.errors import TidegateError as TidegateError
     from tidegate.errors import VersionRegressedError as VersionRegressedError
@@ -53,7 +54,7 @@ _HOME = {
         (
             *("BadRecordError", "ConfigError", "ConflictError", "CorruptError", "FencedError"),
             *("FunctionError", "LineageError", "OutcomeUnknownError", "SnapshotExpiredError"),
-            *("StoreLostError", "StoreNotVerifiedError"),
+            *("StoreLostError", "StoreNotVerifiedError", "StoreRemovedError"),
             *("StoreUnavailableError", "TidegateError", "VersionRegressedError", "WaitTimeoutError"),
             *("WalGapError", "WalUnavailableError"),
         ),

@@ -196,6 +196,19 @@ class StoreLostError(TidegateError):
     exit_code = 18
 
 
+class StoreRemovedError(TidegateError):
+    """The namespace's log no longer lists this store: no further version becomes visible there.
+
+    Proves that ``tidegate store remove`` left a note in the store. It keeps its visible version, and
+    open snapshots stay readable. ``successor`` is the URL of the store to read instead, without
+    login, '' if the note names none. Do: connect to the successor; or connect with
+    ``follow_redirects=True``, and the gate does so itself.
+    """
+
+    exit_code = 19
+    successor: str = ""
+
+
 BY_NAME: dict[str, type[TidegateError]] = {
     cls.__name__: cls
     for cls in (
@@ -217,6 +230,7 @@ BY_NAME: dict[str, type[TidegateError]] = {
         WaitTimeoutError,
         FunctionError,
         StoreLostError,
+        StoreRemovedError,
     )
 }
 """Errors by class name: the form in which a typed error travels from a Spark task to the driver."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidegate.aio.alias_gate import by_alias
 from tidegate.aio.gate import Gate
+from tidegate.aio.redirects import by_redirects
 from tidegate.aio.snapshot import AsyncReader
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
@@ -16,7 +17,12 @@ from tidegate.sinks.open_store import open_async_store
 
 
 async def connect(
-    url: str, namespace: str, options: Mapping[str, Any] | None = None, *, clock: Clock | None = None
+    url: str,
+    namespace: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    follow_redirects: bool = False,
+    clock: Clock | None = None,
 ) -> Gate:
     """Open a gate to one namespace in the store at ``url``, for the running event loop.
 
@@ -25,6 +31,8 @@ async def connect(
     """
     rules.check_url(url)
     clock = clock or Clock()
+    if follow_redirects:
+        return await by_redirects(url, lambda at: connect(at, namespace, options, clock=clock), clock)
     store = open_async_store(url, namespace, options, clock)
     try:
         with one_call():

@@ -85,6 +85,45 @@ def _shown(scheme: str, url: str, after: str) -> str:
     return f"{HIDDEN}@" * (parts.login is not None) + ",".join(parts.hosts) + parts.path
 
 
+def without_login(url: str) -> str:
+    """Return the URL as it may be stored: all of it but its login.
+
+    Raises: ConfigError: the remainder may not be shown, so it may contain a secret.
+
+    >>> without_login("redis://user:secret@cache:6379/0")
+    'redis://cache:6379/0'
+    """
+    scheme, parts = scheme_of(url), parts_of(url)
+    place = url if scheme not in SERVERS or parts is None else _joined(parts._replace(login=None))
+    if redact(place) != place or not place:
+        raise ConfigError(
+            f"store {redact(url)}: this URL cannot be stored: only its login may be left out; give"
+            " scheme://host:port/path, and everything else as options"
+        )
+    return place
+
+
+def place_of(url: str) -> str:
+    """Return the URL without its login, or the whole URL if the end of its login is ambiguous."""
+    try:
+        return without_login(url)
+    except ConfigError:
+        return url
+
+
+def with_login_of(url: str, place: str) -> str:
+    """Return ``place``, a URL without login, with the login of ``url``."""
+    login, parts = parts_of(url), parts_of(place)
+    if scheme_of(url) not in SERVERS or login is None or parts is None:
+        return place
+    return _joined(parts._replace(login=login.login))
+
+
+def _joined(parts: Url) -> str:
+    login = "" if parts.login is None else f"{parts.login}@"
+    return f"{parts.scheme}://{login}{','.join(parts.hosts)}{parts.path}{parts.rest}"
+
+
 def scheme_of(url: str) -> str:
     """Return the scheme before ``://``, or a known one before ``:``; empty: there is none."""
     scheme, colon, after = url.partition(":")

@@ -148,12 +148,17 @@ class GateFlow:
         return self._reader.identity.key_groups
 
     @property
+    def uuid(self) -> str:
+        """The namespace's uuid."""
+        return self._reader.identity.uuid
+
+    @property
     def seen(self) -> Pointer:
-        """The newest pointer that was seen, for ``AliasFlow``."""
+        """The newest pointer that was seen, for ``SpacesFlow``."""
         return self._seen
 
     def remember(self, seen: Pointer) -> None:
-        """Set the pointer that an earlier gate to this namespace has seen, for ``AliasFlow`` (I9)."""
+        """Set the pointer that an earlier gate to this namespace has seen, for ``SpacesFlow`` (I9)."""
         self._seen = seen
 
     def __repr__(self) -> str:
@@ -210,6 +215,8 @@ class GateFlow:
 
     def _newest(self, before: Pointer, pointer: Pointer) -> Pointer:
         """Check the pointer, and remember it if it is newer than the one seen."""
+        if pointer.is_removed:
+            raise rules.removed(self._reader.store.where, pointer)
         if pointer.visible == before.visible and pointer.digest == before.digest:
             return pointer
         rules.check_seen(self._reader.store.where, before, pointer)

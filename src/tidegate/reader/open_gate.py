@@ -24,18 +24,28 @@ from tidegate.reader import rules
 from tidegate.reader.alias_gate import AliasGate
 from tidegate.reader.flow import Reader
 from tidegate.reader.gate import Gate
+from tidegate.reader.redirects import RedirectGate
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 
 
 def connect(
-    url: str, namespace: str, options: Mapping[str, Any] | None = None, *, clock: Clock | None = None
+    url: str,
+    namespace: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    follow_redirects: bool = False,
+    clock: Clock | None = None,
 ) -> Gate:
     """Open a gate to one namespace in the store at ``url``; ``options`` are the store client's own.
 
     ``namespace`` may be an alias (``AliasGate``): then each call reads the namespace that it names as the
-    call begins. Nothing is written. Raises: ConfigError: the URL or an option does not fit, or there is no
-    such namespace. StoreUnavailableError: no answer.
+    call begins. ``follow_redirects``: if the store was removed from the namespace, continue at the successor
+    that it names, with the same options and login (``reader/redirects.py``). Otherwise the first call there
+    raises StoreRemovedError. Nothing is written.
+
+    Raises: ConfigError: the URL or an option does not fit, or there is no such namespace.
+    StoreUnavailableError: no answer.
 
     >>> connect("memory://nowhere", namespace="flights")
     Traceback (most recent call last):
@@ -43,6 +53,8 @@ def connect(
     """
     rules.check_url(url)
     clock = clock or Clock()
+    if follow_redirects:
+        return RedirectGate(url, lambda at: connect(at, namespace, options, clock=clock), clock)
     store = open_store(url, namespace, options, clock)
     try:
         with one_call():

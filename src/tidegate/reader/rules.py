@@ -15,11 +15,13 @@ from tidegate.errors import (
     CorruptError,
     SnapshotExpiredError,
     StoreNotVerifiedError,
+    StoreRemovedError,
     VersionRegressedError,
     WaitTimeoutError,
 )
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.removal import described, removal_in
 from tidegate.sinks.sqlite.discovery import has_instead
 from tidegate.values.decode import EPOCH
 from tidegate.wal.record import (
@@ -336,6 +338,24 @@ def pause_of(before: float, took_s: float, *, notified: bool) -> float:
     if notified and took_s >= WAIT_FIRST_S:
         return 0.0
     return min(max(WAIT_FIRST_S, 2 * before), WAIT_MOST_S)
+
+
+def removed(where: str, pointer: Pointer) -> StoreRemovedError:
+    """Build the error for a store that its note shows as removed."""
+    removal = removal_in(where, pointer)
+    successor = "" if removal is None else removal.successor
+    step = "connect to another store of the namespace, which `tidegate store list` shows"
+    if successor:
+        step = "connect there; with follow_redirects=True a gate does so itself, with the same options"
+    error = StoreRemovedError(f"{described(where, pointer)}: {step}")
+    error.successor = successor
+    return error
+
+
+def check_followed(where: str, pointer: Pointer) -> None:
+    """Refuse a store that was removed. Raises: StoreRemovedError."""
+    if pointer.is_removed:
+        raise removed(where, pointer)
 
 
 # -- errors ---------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidegate.committers.repair.log_reach import oldest_whole
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.rules import removal
 from tidegate.sinks.rules.fit import Fit, Held, described, fit_of
 from tidegate.sinks.store import Store
 from tidegate.wal.log import Log
@@ -21,6 +22,9 @@ def misfit(
 
     ``state`` is None for a log that has nothing of the namespace, ``identity`` for such a store.
     """
+    if identity is not None and pointer.is_removed:
+        removed = removal.described("this store", pointer)
+        return f"{removed}; take it up again with `tidegate store add`, or leave it out"
     fit = fit_of(state, identity, pointer, held)
     return None if fit is Fit.FITS or fit in PASSING else described(fit, state, identity, pointer, held)
 

@@ -108,7 +108,7 @@ class Places:
         in_log, log_error = None, None
         if self._wal is not None:
             try:
-                in_log = self._in_log(self._wal, in_store.pointer.visible)
+                in_log = self._in_log(self._wal, in_store.pointer.waiting_after)
             except WalUnavailableError as error:
                 if in_store.identity is None:
                     raise  # nothing is known

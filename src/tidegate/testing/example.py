@@ -7,7 +7,7 @@ that a Spark job would have written, by the same code.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -55,12 +55,15 @@ class TypedBarrier(ArrowBarrier):
 
 
 class Example:
-    """A writer of typed rows; its batches are numbered from 0."""
+    """A writer of typed rows; its batches are numbered from 0.
+
+    Of several stores it writes to the first; ``followers_in(example.driver)`` bring the others up to date.
+    """
 
     def __init__(
         self,
         wal: str,
-        store: str,
+        store: str | Sequence[str],
         namespace: str = "flights",
         *,
         lineage: str = LINEAGE,
@@ -68,13 +71,12 @@ class Example:
         clock: Clock | None = None,
     ) -> None:
         clock = clock or Clock()
+        where = Endpoints.of(namespace, wal, store)
+        primary, *others = (open_store(at.url, namespace, at.options, clock) for at in where.stores)
         self.driver = Coordinator(
-            Endpoints(namespace, wal, store),
-            open_log(wal, namespace),
-            open_store(store, namespace, None, clock),
-            options or Options(key_groups=8),
-            clock,
+            where, open_log(wal, namespace), primary, options or Options(key_groups=8), clock
         )
+        self.driver.others = tuple(others)
         self.lineage = lineage
         self.schemas = dict(SCHEMAS)
         open_namespace(self.driver, lineage)
@@ -116,7 +118,8 @@ class Example:
 
     def close(self) -> None:
         """Release log and store."""
-        self.driver.store.close()
+        for store in (self.driver.store, *self.driver.others):
+            store.close()
         self.driver.log.close()
 
     def _key(self, table: str, key: Any) -> bytes:

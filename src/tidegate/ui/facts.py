@@ -180,7 +180,8 @@ class Facts:
         state = in_log.view.state
         decided = state.last_version if state else 0
         visible = in_store.pointer.visible if in_store else decided
-        deadline = log_size.deadline_of(in_log.kept, state, visible, self._clock.now_us())
+        waiting_after = in_store.pointer.waiting_after if in_store else decided
+        deadline = log_size.deadline_of(in_log.kept, state, waiting_after, self._clock.now_us())
         return {
             "decided": decided,
             "lag": max(0, decided - visible) if in_store else None,
@@ -334,7 +335,7 @@ def _in_store(opened: _Open) -> InStore:
         "visible": pointer.visible,
         "horizon": pointer.horizon,
         "epoch": pointer.epoch,
-        "writer": pointer.writer,
+        "writer": pointer.driver,
         "heartbeat_age_s": pointer.heartbeat_age_s,
         "unverified": store.unverified(),
         "refused_writes": refusal_of(store),

@@ -16,11 +16,14 @@ from typer.testing import CliRunner
 import tidegate
 import tidegate.aio
 from tidegate.aio.alias_gate import AliasGate as AsyncAliasGate
+from tidegate.aio.redirects import RedirectGate as AsyncRedirectGate
 from tidegate.cli import app
 from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.errors import ConfigError, StoreLostError, VersionRegressedError, WaitTimeoutError
 from tidegate.options import parse_store
-from tidegate.reader.alias_gate import AliasFlow, AliasGate
+from tidegate.reader.alias_gate import AliasGate
+from tidegate.reader.redirects import RedirectGate
+from tidegate.reader.spaces import SpacesFlow
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.memory.store import _spaces
 from tidegate.sinks.open_store import open_store
@@ -174,10 +177,13 @@ def test_what_was_seen_of_a_namespace_is_remembered_over_a_flip(place):
 def test_every_call_of_a_gate_follows_the_alias():
     """A call that is added to Gate, whose steps are not in AliasFlow, would read nothing at all."""
     runs = re.compile(r"\b(?:run|run_async)\(self\.(\w+)\(")
-    for plain, following in ((tidegate.Gate, AliasGate), (tidegate.aio.Gate, AsyncAliasGate)):
+    pairs = ((tidegate.Gate, AliasGate), (tidegate.Gate, RedirectGate))
+    aio_pairs = ((tidegate.aio.Gate, AsyncAliasGate), (tidegate.aio.Gate, AsyncRedirectGate))
+    for plain, following in (*pairs, *aio_pairs):
         flows = set(runs.findall(inspect.getsource(plain)))
         assert flows >= {"version_steps", "tables_steps", "snapshot_steps", "wait_steps", "history_steps"}
-        assert flows | {"read", "namespace", "key_groups"} <= {*vars(AliasFlow), *vars(following)}
+        own = {name for kind in following.mro() if issubclass(kind, SpacesFlow) for name in vars(kind)}
+        assert flows | {"read", "namespace", "key_groups"} <= own
 
 
 # -- waiting -----------------------------------------------------------------------------------------

@@ -145,7 +145,8 @@ def _as_json(seen: Look) -> dict[str, Any]:
         "age_s": age_s,
         "horizon": pointer.horizon,
         "epoch": pointer.epoch,
-        "writer": pointer.writer or None,
+        "writer": pointer.driver or None,
+        "removed": pointer.is_removed,
         "heartbeat_age_s": pointer.heartbeat_age_s,
         "tables": [{k: v for k, v in table.items() if k != "shown"} for table in in_store.tables],
         "problems": seen.problems,
@@ -189,7 +190,7 @@ def _as_pairs(seen: Look) -> list[tuple[str, Any]]:
     pairs += [
         ("oldest readable", pointer.horizon or (1 if pointer.visible else "none yet")),
         ("epoch", pointer.epoch),
-        ("writer", f"{pointer.writer}, {_heartbeat(pointer)}" if pointer.writer else "none yet"),
+        ("writer", _writer(pointer)),
     ]
     if in_log is not None:
         pairs += _log_pairs(in_log.view) + log_size.as_pairs(in_log.facts, in_log.deadline)
@@ -220,6 +221,12 @@ def _log_pairs(view: View) -> list[tuple[str, Any]]:
         return pairs
     void = f"{view.void} (last: {view.void_reasons[-1]})" if view.void else 0
     return [*pairs, ("epoch in the log", state.epoch), ("void records", void)]
+
+
+def _writer(pointer: Pointer) -> str:
+    if pointer.is_removed:
+        return "none: the store was removed"
+    return f"{pointer.writer}, {_heartbeat(pointer)}" if pointer.writer else "none yet"
 
 
 def _heartbeat(pointer: Pointer) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,10 +19,17 @@ from tidegate.cli.core.operation import (
 from tidegate.cli.core.options import examples
 from tidegate.cli.core.output import print_json, print_table
 from tidegate.cli.core.parameters import group
-from tidegate.committers.background.membership import add_store, remove_store
-from tidegate.errors import ConfigError
+from tidegate.committers.background.membership import (
+    add_store,
+    leave_note,
+    remove_store,
+    successor_url,
+)
+from tidegate.committers.coordinator import Coordinator
+from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.options import StoreRef, parse_store
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.rules.removal import Removal
 from tidegate.status.stores import look_at_stores, with_log
 
 ADD_EXAMPLES = examples(
@@ -30,6 +37,7 @@ ADD_EXAMPLES = examples(
 )
 REMOVE_EXAMPLES = examples(
     "tidegate store remove copy --store main=sqlite:///data/store --wal file:///data/wal",
+    "tidegate store remove main --redirect copy --store main=URL --store copy=URL   # move readers",
 )
 LIST_EXAMPLES = examples("tidegate store list --store main=sqlite:///data/store --wal file:///data/wal")
 
@@ -79,31 +87,82 @@ def add(
 def remove(
     work: Operation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The store's name in the log's list.")],
+    *,
+    redirect: Annotated[
+        str,
+        typer.Option(
+            "--redirect",
+            metavar="NAME|URL",
+            help="The successor of the removed store: one that remains, or its URL.",
+        ),
+    ] = "",
 ) -> None:
     """Remove a store from a namespace; its data stays there, for `tidegate drop --only-stores`.
 
-    --store names the stores that remain, the primary first; the removed one need not answer. From
-    then on no version is written there, and the trimming of the log waits for it no more.
+    --store names the stores that remain, the primary first. From then on no version is written to the
+    removed store, and the trimming of the log waits for it no more.
+
+    With --store for the removed one, too, the command leaves a note there: its readers get a
+    StoreRemovedError, or continue at the store of --redirect. A store that does not answer is removed without
+    a note: its readers read on at its last version. Repeat the command when it is back.
 
     Refused while a writer is running: stop the query, run this, and start it without the store.
     """
-    remaining = [each for each in work.stores() if each.name != name]
+    given = work.stores()
+    remaining = [each for each in given if each.name != name]
+    removed_at = next((each for each in given if each.name == name), None)
+    if redirect and removed_at is None:
+        raise ConfigError(f"--redirect is for the note in store {name}: give the store as --store {name}=URL")
     if not remaining:
         raise ConfigError(
             f"store {name} cannot be removed: give the stores that remain, as --store NAME=URL; to end the"
             " namespace itself: `tidegate drop`"
         )
+    noted: dict[str, Any] = {"noted": False, "successor": None}
     with work.writer(work.endpoints(remaining)) as coordinator:
+        successor = successor_url(coordinator, redirect) if redirect else ""
         removed = remove_store(coordinator, name)
         listed = coordinator.folded.stores
-    lines = [f"namespace {work.namespace} has no store {name}; nothing was written"]
+        standings = catch_up_others(coordinator) if removed and redirect else []
+        note = (
+            f"store {name} has no note for its readers, who read on at its last version: give it as --store"
+            f" {name}=URL, too, and repeat the command"
+        )
+        if removed_at is not None and listed:
+            removal = _note_in(removed_at, coordinator, successor)
+            noted = {"noted": removal is not None, "successor": successor or None}
+            note = _note_in_words(name, removal)
+    lines = [f"namespace {work.namespace} has no store {name}; nothing was written to the log"]
     if removed:
         stores = _in_order(remaining, listed)
         lines = [
             f"namespace {work.namespace} has no store {name} any more; its stores are {stores}",
             f"its data is where it was: `tidegate drop --only-stores --store {name}=URL` removes it",
         ]
-    work.report({"removed": removed, "listed": listed}, lines)
+    work.report({"removed": removed, "listed": listed, **noted}, [*lines, note], standings)
+
+
+def _note_in(at: StoreRef, coordinator: Coordinator, successor: str) -> Removal | None:
+    """Leave the note in the removed store. Raises: StoreUnavailableError: with the next step."""
+    try:
+        with contextlib.closing(open_store(at.url, coordinator.endpoints.namespace, at.options)) as store:
+            return leave_note(coordinator, store, successor)
+    except StoreUnavailableError as error:
+        raise StoreUnavailableError(
+            f"the log lists store {at.name} no more, but the store may have no note, so its readers may read"
+            f" on at its last version: repeat this command when it answers; {error}"
+        ) from error
+
+
+def _note_in_words(name: str, removal: Removal | None) -> str:
+    if removal is None:
+        return f"store {name} does not have the namespace: there is nothing that readers could see"
+    if removal.successor:
+        return (
+            f"readers of store {name} continue at {removal.successor} with follow_redirects=True, others get"
+            " a StoreRemovedError that names it"
+        )
+    return f"readers of store {name} get a StoreRemovedError from now on"
 
 
 @operation("tidegate store list", without=("force", "allow_unsafe"))

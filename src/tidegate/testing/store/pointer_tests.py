@@ -9,8 +9,10 @@ import msgspec
 import pytest
 
 from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.rules.removal import Removal, removal_in
 from tidegate.sinks.store import Store
 from tidegate.testing.concurrency import in_another_process, in_threads
 from tidegate.testing.store.harness import (
@@ -285,3 +287,23 @@ class PointerTests(StoreHarness):
         assert seen == ["uuid-1", 1, "digest-1", ["1", "2"]]
         assert store.pointer().visible == 2
         assert get(store, "t", [b"a", b"b"], 2) == [b"by another process", b"2"]
+
+    # -- the note of a removed store --------------------------------------------------------------
+
+    def test_the_note_of_a_removed_store_comes_with_each_pointer_and_fences(self, store: Store) -> None:
+        removal = Removal(7, 1_000_000, "redis://elsewhere:6379")
+        put(store, 1, {"t": {b"a": b"1"}})
+        assert not store.pointer().is_removed
+        assert store.claim(9, removal.as_writer()) == 9
+        for seen in (store, self.reopen(store)):
+            assert removal_in(seen.where, seen.pointer()) == removal
+            assert seen.pointer().visible == 1
+            assert get(seen, "t", [b"a"], 1) == [b"1"]
+        if isinstance(store, SupportsReadWithPointer):
+            assert store.get_with_pointer("t", b"a", 1)[1].is_removed
+        assert store.claim(8, "older") == store.claim(9, "same") == 9
+        assert not store.publish(entry(2), 8)
+        store.heartbeat(8)
+        assert store.pointer().is_removed
+        assert store.claim(10, "newer") == 10
+        assert not self.reopen(store).pointer().is_removed

@@ -7,12 +7,15 @@ import sqlite3
 
 import pytest
 
+import tidegate
 from support.cli import ended, run
 from support.places import silence_writer, stored_rows
 from tidegate.base import failpoints
 from tidegate.cli.core.options import split_stores
+from tidegate.errors import StoreRemovedError, StoreUnavailableError, WalGapError
 from tidegate.sinks.open_store import open_store
-from tidegate.testing.example import LINEAGE, write_flights
+from tidegate.sinks.sqlite.store import SqliteStore
+from tidegate.testing.example import LINEAGE, Example, write_flights
 
 
 @pytest.fixture(autouse=True)
@@ -265,3 +268,68 @@ def test_stores_from_the_environment(place, monkeypatch):
     assert json.loads(done("get", "airports", "LGA", "--json", place.log[1]))["value"]["departures"] == 1
     assert split_stores("sqlite:///with a space/x") == ["sqlite:///with a space/x"]
     assert split_stores("a=redis://h:1,j:2/0 sqlite:///b") == ["a=redis://h:1,j:2/0", "sqlite:///b"]
+
+
+# -- the note of a removed store ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(place):
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    place.silence("main", "copy")
+    return place
+
+
+def test_readers_of_a_removed_store_are_refused_and_sent_to_the_successor(two):
+    got = ["get", "aircraft", "N14228", "--namespace=flights", f"--store={two.url('main')}"]
+    assert "UA" in done(*got)
+    text = done("store", "remove", "main", "--redirect=copy", *two.stores("main", "copy"))
+    assert f"readers of store main continue at {two.url('copy')}" in text
+    assert f"its successor is {two.url('copy')}" in refused(StoreRemovedError.exit_code, *got)
+    with tidegate.connect(two.url("main"), "flights", follow_redirects=True) as gate:
+        assert gate.table("aircraft").get("N14228")["flights"] == 2
+
+
+def test_status_and_doctor_of_a_removed_store_name_the_removal(two):
+    """They said "not visible yet: recover, or wait"."""
+    done("store", "remove", "main", "--redirect=copy", *two.stores("main", "copy"))
+    driver = Example(two.log[0].removeprefix("--wal="), f"copy={two.url('copy')}")
+    driver.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+    driver.close()
+    result = run("status", *two.stores("main"))
+    assert result.exit_code == WalGapError.exit_code
+    assert "not visible yet: see the problem below" in result.stdout
+    assert "none: the store was removed" in result.stdout
+    assert "it keeps version 3, and no later one becomes visible there" in result.stderr
+    shown = json.loads(run("status", "--json", *two.stores("main")).stdout)
+    assert (shown["removed"], shown["writer"]) == (True, None)
+    assert "it keeps version 3" in run("doctor", *two.stores("main")).stdout
+    assert "it keeps version 3" in done("store", "list", *two.stores("copy", "main"))
+
+
+def test_a_note_that_was_not_written_is_written_by_the_same_command_later(two, monkeypatch):
+    without = done("store", "remove", "main", *two.stores("copy"))
+    assert "store main has no note for its readers" in without
+    with tidegate.connect(two.url("main"), "flights") as gate:
+        assert gate.version() == 3
+    repeated = ["store", "remove", "main", "--force", *two.stores("main", "copy")]
+    with monkeypatch.context() as down:
+        down.setattr(SqliteStore, "claim", lambda *_: (_ for _ in ()).throw(StoreUnavailableError("is down")))
+        assert "repeat this command when it answers" in refused(StoreUnavailableError.exit_code, *repeated)
+    for _ in range(2):
+        assert done_json(*repeated)["noted"]
+    with tidegate.connect(two.url("main"), "flights") as gate, pytest.raises(StoreRemovedError):
+        gate.version()
+    two.silence("copy")
+    done("store", "add", f"main={two.url('main')}", *two.stores("copy"))
+    with tidegate.connect(two.url("main"), "flights") as gate:
+        assert gate.version() == 3
+
+
+def test_a_redirect_without_a_place_for_its_note_is_refused(two):
+    assert "--redirect is for the note" in refused(
+        2, "store", "remove", "main", "--redirect=copy", *two.stores("copy")
+    )
+    text = refused(2, "store", "remove", "main", "--redirect=elsewhere", *two.stores("main", "copy"))
+    assert "that is no store of --store (copy), and no URL" in text
+    assert done_json("store", "list", *two.stores("main", "copy"))["stores"][0]["listed"]

@@ -1,0 +1,193 @@
+"""A gate over several gates: each call runs in one of them, and gates that nobody uses are closed.
+
+By an alias the gates are those of namespaces (``reader/alias_gate.py``); a gate that follows redirects has
+one for each store (``reader/redirects.py``). A place is the key by which the gates differ. ``SpacesFlow`` is
+for threads and for event loops: it has the flows of ``GateFlow``, each run in the gate of a place. How that
+gate is opened and closed differs: ``_enter``, ``_leave``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import weakref
+from collections.abc import Callable, Hashable, Iterable
+from operator import methodcaller
+from typing import Any
+
+from tidegate.base import forks
+from tidegate.base.clock import Clock
+from tidegate.base.deadline import one_call
+from tidegate.reader import rules
+from tidegate.reader.diff import Diff
+from tidegate.reader.flow import GateFlow, SnapshotFlow
+from tidegate.reader.gate import Gate
+from tidegate.reader.rules import VersionInfo
+from tidegate.reader.table import Result, Steps
+
+SPACES_MAX = 100
+"""The number of places whose last seen pointer a gate remembers."""
+
+Flow = Callable[[Any], Steps[Result]]
+"""The steps of one call, in the gate that it gets."""
+
+
+@dataclasses.dataclass
+class Opened:
+    """A place that was read: its gate, the number of running calls, its snapshots and diffs.
+
+    ``gate`` is None after it was closed as idle; ``seen`` is its last ``seen``, None before.
+    """
+
+    gate: Any = None
+    seen: Any = None
+    calls: int = 0
+    taken: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
+
+    @property
+    def last_seen(self) -> Any:
+        """The last ``seen`` of its gate, or of the one before; None: there was none."""
+        return self.seen if self.gate is None else self.gate.seen
+
+    @property
+    def idle(self) -> bool:
+        return not self.calls and all(snapshot.closed for snapshot in self.taken)
+
+
+def no_steps(_: GateFlow) -> Steps[None]:
+    yield from ()
+
+
+class SpacesFlow(GateFlow):
+    """The flows of a gate over several. ``where`` names it in messages."""
+
+    where: str
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._spaces: dict[Hashable, Opened] = {}
+        self._now: Hashable | None = None
+        self._closed = False
+
+    # -- the place of a call --------------------------------------------------------------------
+
+    def _enter(self, place: Hashable) -> Any:
+        """Count a call in the place and open its gate, or return a coroutine that does."""
+        raise NotImplementedError
+
+    def _leave(self, space: Opened) -> None:
+        """End a call in the place, and the gates that are idle then."""
+        raise NotImplementedError
+
+    def _call(self, flow: Flow[Result]) -> Steps[Result]:
+        """Run a flow in the gate of the place that counts now."""
+        raise NotImplementedError
+
+    def open_steps(self) -> Steps[None]:
+        """Open the place that counts now."""
+        yield from self._call(no_steps)
+
+    def _call_in(self, place: Hashable, flow: Flow[Result]) -> Steps[Result]:
+        space: Opened = yield self._enter(place)
+        try:
+            answer = yield from flow(space.gate)
+            if isinstance(answer, SnapshotFlow | Diff):
+                space.taken.add(answer)
+            return answer
+        finally:
+            self._leave(space)
+
+    def _evict(self) -> list[Any]:
+        """Evict idle places but the one that was read last; return their gates, to be closed."""
+        gates = []
+        for place, space in list(self._spaces.items()):
+            if place == self._now or not space.idle:
+                continue
+            if space.gate is not None:
+                gates.append(space.gate)
+                space.seen, space.gate = space.gate.seen, None
+            if len(self._spaces) > SPACES_MAX:
+                del self._spaces[place]
+        return gates
+
+    # -- the flows of a gate --------------------------------------------------------------------
+
+    def _gate_now(self) -> Any:
+        """Return the gate of the place that was read last."""
+        gate = self._spaces[self._now].gate if self._now is not None else None
+        if gate is None:
+            raise rules.gate_closed(self.where)
+        return gate
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that was read last."""
+        return str(self._gate_now().namespace)
+
+    @property
+    def key_groups(self) -> int:
+        """The number of key groups of the namespace that was read last."""
+        return int(self._gate_now().key_groups)
+
+    def read(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
+        """Do one read at the newest version, for ``Table``."""
+        return self._call(methodcaller("read", table, fn, *args))
+
+    def version_steps(self) -> Steps[int]:
+        return self._call(methodcaller("version_steps"))
+
+    def tables_steps(self) -> Steps[list[str]]:
+        return self._call(methodcaller("tables_steps"))
+
+    def history_steps(self, limit: int | None) -> Steps[list[VersionInfo]]:
+        return self._call(methodcaller("history_steps", limit))
+
+    def snapshot_steps(
+        self, version: int | None, as_of: datetime.datetime | None, lease_s: float
+    ) -> Steps[Any]:
+        """Take a snapshot, which stays in its place."""
+        return self._call(methodcaller("snapshot_steps", version, as_of, lease_s))
+
+
+class SpacesGate(SpacesFlow, Gate):
+    """A gate over several, in threads. ``open_gate`` returns the gate of a place."""
+
+    def __init__(self, open_gate: Callable[[Any], Gate], clock: Clock) -> None:
+        super().__init__(clock)
+        self._open_gate = open_gate
+        self._lock = forks.Lock()
+
+    def _enter(self, place: Hashable) -> Opened:
+        with self._lock:
+            if self._closed:
+                raise rules.gate_closed(self.where)
+            space = self._spaces.setdefault(place, Opened())
+            if space.gate is None:
+                with one_call():
+                    space.gate = self._open_gate(place)
+                if space.seen is not None:
+                    space.gate.remember(space.seen)
+            space.calls += 1
+            self._now = place
+        return space
+
+    def _leave(self, space: Opened) -> None:
+        with self._lock:
+            space.calls -= 1
+            gates = [] if len(self._spaces) == 1 else self._evict()
+        for gate in gates:
+            gate.close()
+
+    def diff_steps(self, before: int, after: int | None, tables: Iterable[str] | None) -> Steps[Diff]:
+        """Compare two versions, both in the place that counts now."""
+        return self._call(methodcaller("diff_steps", before, after, tables))
+
+    def close(self) -> None:
+        """Release the connections; its tables and snapshots end with it. Repeatable."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            gates = [space.gate for space in self._spaces.values() if space.gate is not None]
+        for gate in gates:  # another thread may evict one meanwhile
+            gate.close()
