@@ -31,7 +31,7 @@ DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL
 STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
 DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
-.PHONY: help setup demo check test full oldest locked lock audit fuzz lint format types docs simulate sweep power-cuts torture mutants coverage clean
+.PHONY: help setup demo check test full oldest locked lock audit fuzz lint format types docs simulate sweep power-cuts torture game-day mutants coverage clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -111,6 +111,10 @@ TORTURE_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,--wal '
 TORTURE_STORE = --store '$(or $(STORE_URL),sqlite:///tmp/tidegate-torture/store)'
 torture: setup ## Run the whole crash table (WAL=kafka STORE=redis or cassandra start servers; or URLs)
 	$(RUN) $(ON_SERVERS) tidegate torture $(TORTURE_WAL) $(TORTURE_STORE) --jobs $(JOBS) $(TORTURE_ARGS)
+
+GAME_DAY_ARGS ?=
+game-day: setup ## Play incidents on real servers and print what readers, operators and alerts saw (GAME_DAY_ARGS="--only redis-killed")
+	$(RUN) python -m game_day.run $(GAME_DAY_ARGS)
 
 mutants: setup ## Break the protocol on purpose, rule by rule, and see a test notice each
 	$(RUN) python tools/mutants.py

@@ -5,6 +5,7 @@ Nothing here does I/O or orders steps; ``commit.py`` does.
 
 from __future__ import annotations
 
+import datetime
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -187,10 +188,16 @@ def decided_of(
         if decided_at_us > its_now + CLOCK_AHEAD_MAX_US:
             ahead_h = (decided_at_us - its_now) / 3.6e9
             msg = (
-                f"version {manifest.version} would be decided {ahead_h:.1f} h ahead of {whose} clock; the"
-                f" last decision was made at {state.decided_at_us / 1e6:.0f} s since 1970. Set the clocks"
-                " right (time synchronisation), then restart the query"
+                f"version {manifest.version} would be decided {ahead_h:.1f} h ahead of {whose} clock,"
+                f" {_utc(its_now)}; the last decision has the time {_utc(state.decided_at_us)}. Set the"
+                " clocks right (time synchronisation), then restart the query"
             )
+            allowed_us = max(state.decided_at_us, coordinator.begun_us) - CLOCK_AHEAD_MAX_US
+            if allowed_us > its_now:
+                msg += (
+                    f"; if {whose} clock is right, that of an earlier driver was wrong, and a restart after"
+                    f" {_utc(allowed_us)} continues"
+                )
             raise ConfigError(msg)
     decided = Decided(
         **coordinator.decisions.header(),
@@ -229,6 +236,11 @@ def catalog_entry(decided: DecidedVersion, manifest: Manifest) -> CatalogEntry:
         source_offsets=_short(manifest.source_offsets),
         dropped=manifest.dropped,
     )
+
+
+def _utc(moment_us: int) -> str:
+    moment = datetime.datetime.fromtimestamp(moment_us // 1_000_000, datetime.timezone.utc)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _short(source_offsets: str) -> str:

@@ -297,14 +297,20 @@ class RedisNamespace:
 
     def server_ids(self) -> frozenset[bytes]:
         """Return the replication ids of all primaries, as they are now."""
+        return frozenset(self.ids_by_address().values())
+
+    def ids_by_address(self) -> dict[str, bytes]:
+        """Return the replication id of each primary, as it is now."""
         for attempt in self.calls.retrying():
             with attempt:
-                infos = self.calls.each_primary((b"INFO", b"replication"))
-                ids = [_id_in(info) for info in infos]
-                if None in ids:
+                infos = self.calls.on_each_primary(
+                    lambda node: self.calls.at(node, (b"INFO", b"replication"))
+                )
+                ids = {address: _id_in(info) for address, info in infos.items()}
+                if None in ids.values():
                     self.servers.refresh()
                     raise RetryLater("a server that was a primary is a replica now")
-        return frozenset(server_id for server_id in ids if server_id)
+        return {address: server_id for address, server_id in ids.items() if server_id}
 
     def changed_servers(self) -> frozenset[bytes]:
         """Return the ids of primaries that were not compared with the log."""

@@ -332,7 +332,10 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
                 " somebody changed it; restore the store from a copy, or fill it again from another one"
             )
         case "TGFENCED":
-            return FencedError(f"{where}: epoch {refused.detail} is claimed, above this driver's")
+            return FencedError(
+                f"{where}: epoch {refused.detail} is claimed, above this driver's: a newer driver runs; stop"
+                " this one, or restart it if it is the one that should run"
+            )
         case "TGATTEMPT":
             version, attempt, noted = (*refused.detail.split(" "), "")[:3]
             return other_attempt(where, Stamp(int(version), 0, attempt), noted)

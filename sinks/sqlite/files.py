@@ -96,6 +96,7 @@ namespace.
 HINTS = {
     "is full": "; make room on this disk",
     "I/O error": "; check its disk: it is full, limited for this user, or failing",
+    "is locked": "; another process holds its lock: look for a stopped one that writes this namespace",
     "unable to open": "; check whether this user may use its folder, and how many files it may open",
 }
 """Remedies, by a part of SQLite's message."""

@@ -73,6 +73,11 @@ def _copies(topic: Topic, of: Mapping[str, str]) -> Iterator[Check]:
     if topic.in_sync < needed:
         few = f"{topic.in_sync} replicas in sync now, {needed} are needed: writes fail until more are back"
         yield Check("in sync", "warn", few, "the stream continues when a broker is down")
+    elif topic.in_sync < topic.replicas:
+        away = (
+            f"{topic.in_sync} of {topic.replicas} replicas are in sync: bring the broker of the others back"
+        )
+        yield Check("in sync", "warn", away, "the stream continues when a broker is down")
     unclean = of["unclean.leader.election.enable"] == "true"
     how = "on: a replica that lags may lead, and acknowledged records vanish; set it to false"
     yield Check("unclean leader election", "fail" if unclean else "pass", how if unclean else "off", DURABLE)

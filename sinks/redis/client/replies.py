@@ -46,6 +46,13 @@ OPEN_SLOT = (
     "the slot of a key moves to another server, and the call is refused until it has moved;"
     " `redis-cli --cluster check` lists slots that were left open, `redis-cli --cluster fix` closes them"
 )
+REPLICA = "replica"
+"""A server that follows another one, in the place of its id."""
+IS_REPLICA = (
+    "it is a replica now, and tidegate uses primaries only: connect to its primary, which `INFO replication`"
+    " names there, or through Sentinels; if no other server took its place, `REPLICAOF NO ONE` makes it a"
+    " primary"
+)
 CROSS_SLOT = "CROSSSLOT"
 """The keys of one call are in several slots, on a server that is part of a Cluster, or in front of one."""
 NO_REPLICAS = "NOREPLICAS"
@@ -181,6 +188,8 @@ def answer_of(
 
 def why_again(address: object, error: Exception) -> str:
     """Describe why a call is sent again."""
+    if isinstance(error, exceptions.ReadOnlyError) or str(error).startswith(f"TGSERVER {REPLICA}"):
+        return f"{address}: {IS_REPLICA}"
     moving = isinstance(error, exceptions.AskError | exceptions.TryAgainError) or NON_LOCAL in str(error)
     return f"{address}: {OPEN_SLOT if moving else error}"
 

@@ -10,6 +10,7 @@ With ``rediss+...`` the last two use TLS.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import ssl
 from typing import Any, Literal
@@ -24,6 +25,7 @@ TIMEOUT_S = 10.0
 REQUEST_S = 3.0
 
 OURS = ("functions", "timeout_s")
+TLS_FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
 PASSED = (
     "username",
     "password",
@@ -133,6 +135,11 @@ def _with_options(
     if not isinstance(functions, bool):
         raise ConfigError(f"store {shown}: functions is {functions!r}; it must be True or False")
     passed = {name: value for name, value in options.items() if name in PASSED}
+    for name in TLS_FILES & passed.keys():
+        if passed[name] is not None and not os.access(str(passed[name]), os.R_OK):
+            raise ConfigError(
+                f"store {shown}: {name} is {str(passed[name])!r}: this user cannot read such a file"
+            )
     if secure:  # redis-py checks the name by default from release 6 on only
         passed.setdefault("ssl_check_hostname", _is_verified(passed))
     request_s = min(REQUEST_S, timeout_s)

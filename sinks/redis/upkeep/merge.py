@@ -239,12 +239,16 @@ def _looked_at(space: RedisNamespace) -> tuple[list[int], bool]:
     """
     keys = [header_key(space.namespace, group) for group in range(space.made.key_groups)]
     fields = space.calls.run([plain(key, b"HMGET", key, b"u", b"s") for key in keys])
-    nodes, moves = _nodes(space), space.servers.settings.kind == "cluster"
-    moved = [
-        group
-        for group, (owner, server) in enumerate(fields)
-        if moves and owner == space.uuid and server != nodes[group].server_id
-    ]
+    nodes, moved = _nodes(space), []
+    if space.servers.settings.kind == "cluster":
+        # A client that has called no function on a server does not know its id yet.
+        ids = {} if all(node.server_id for node in nodes) else space.ids_by_address()
+        moved = [
+            group
+            for group, (owner, server) in enumerate(fields)
+            if owner == space.uuid
+            and server != (nodes[group].server_id or ids.get(str(nodes[group].address)))
+        ]
     return moved, any(owner != space.uuid for owner, _ in fields)
 
 

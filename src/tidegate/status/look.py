@@ -102,6 +102,9 @@ class Places:
         primary, rows = look_at_stores(self._ats, self._namespace, self._opened)
         if self._wal is None:  # nothing else knows the namespace
             primary = next((at for at, row in zip(self._ats, rows, strict=True) if row.identity), primary)
+        failure = rows[self._ats.index(primary)].failure
+        if failure is not None:  # a second request would take its time limit again
+            raise failure
         with self._opened(primary) as store:
             in_store = _in_store(store)
             refusal = refusal_of(store) if in_store.identity else ""

@@ -25,6 +25,8 @@ from tidegate.wal.record import Folded
 class StoreRow(msgspec.Struct, frozen=True):
     """One store. ``pointer`` None: it does not answer, and ``error`` has the reason, or it was not given.
 
+    ``failure`` is that error itself.
+
     ``lag`` and ``behind_since_us`` are from the log: the number of decided versions that it lacks,
     and when the first of these was decided.
     """
@@ -36,6 +38,7 @@ class StoreRow(msgspec.Struct, frozen=True):
     identity: Identity | None = None
     pointer: Pointer | None = None
     error: str = ""
+    failure: TidegateError | None = None
     lag: int | None = None
     behind_since_us: int | None = None
     problem: str = ""
@@ -110,7 +113,7 @@ def _look(at: StoreRef, opened: Opened) -> StoreRow:
     except ConfigError:
         raise
     except TidegateError as error:
-        return msgspec.structs.replace(row, error=f"{type(error).__name__}: {error}")
+        return msgspec.structs.replace(row, error=f"{type(error).__name__}: {error}", failure=error)
     return msgspec.structs.replace(row, identity=identity, pointer=pointer)
 
 

@@ -5,84 +5,24 @@ The rules are those of deploy/prometheus/alerts.yml with seconds in place of min
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
-import urllib.parse
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from services.support.kafka.proxied import proxy_of
-from services.support.leak_guard import Guarded
-from services.support.servers import ROOT, free_ports
+from services.support.prometheus import RULES, STEP_S, Prometheus, shortened
+from services.support.servers import free_ports
 from support.prometheus import prometheus_program
 from support.wait import wait_until
 
-STEP_S = 100.0
-CONFIG = """
-global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 300ms}}
-rule_files: [alerts.yml]
-scrape_configs:
-  - job_name: tidegate
-    static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
-"""
-
-
-def shortened(rules: str) -> str:
-    """The rules with seconds for minutes, in durations and in products with 60."""
-    return re.sub(r"\b(\d+)m\b", r"\1s", rules).replace("* 60", "* 1")
-
 
 def test_the_template_changes_times_alone():
-    rules = (ROOT / "deploy/prometheus/alerts.yml").read_text()
+    rules = RULES.read_text()
     assert re.sub(r"\b\d+[ms]\b|\* \d+", "", shortened(rules)) == re.sub(r"\b\d+[ms]\b|\* \d+", "", rules)
     assert "for: 2s" in shortened(rules)
-
-
-class Prometheus:
-    """A server that scrapes one port and evaluates the rules."""
-
-    def __init__(self, folder: Path, target: int) -> None:
-        folder.mkdir()
-        (folder / "prometheus.yml").write_text(CONFIG.format(port=target))
-        (folder / "alerts.yml").write_text(shortened((ROOT / "deploy/prometheus/alerts.yml").read_text()))
-        (port,) = free_ports(1)
-        self._url = f"http://127.0.0.1:{port}/api/v1/query?query="
-        self._process = Guarded(
-            [
-                prometheus_program("prometheus"),
-                f"--config.file={folder}/prometheus.yml",
-                f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            folder / "log",
-        )
-
-    def ask(self, query: str) -> list[dict[str, str]]:
-        """The labels of the query's result; [] before the server answers."""
-        try:
-            with urllib.request.urlopen(self._url + urllib.parse.quote(query), timeout=10) as answer:
-                return [sample["metric"] for sample in json.load(answer)["data"]["result"]]
-        except OSError:
-            return []
-
-    def firing(self) -> set[str]:
-        return {labels["alertname"] for labels in self.ask('ALERTS{alertstate="firing"}')}
-
-    def wait(self, query: str) -> None:
-        wait_until(lambda: self.ask(query), f"{query}; firing: {self.firing()}", STEP_S)
-
-    def wait_for(self, *alerts: str) -> None:
-        wait_until(lambda: set(alerts) <= self.firing(), f"{alerts}", STEP_S)
-
-    def wait_without(self, *alerts: str) -> None:
-        wait_until(lambda: not set(alerts) & self.firing(), f"no {alerts}", STEP_S)
-
-    def close(self) -> None:
-        self._process.kill()
 
 
 class Driver:

@@ -1,5 +1,7 @@
 """A decision is never stamped more than an hour ahead of this machine's clock, nor of the log's."""
 
+import datetime
+import re
 import uuid
 
 import pytest
@@ -59,6 +61,12 @@ def test_a_clock_that_went_back_is_refused_before_deciding(driver):
     driver.clock.ahead_us = 3 * HOUR_US
     write(driver, 0)
     driver.clock.ahead_us = HOUR_US
-    with pytest.raises(ConfigError, match=r"2\.0 h ahead of this machine's clock"):
+    with pytest.raises(ConfigError, match=r"2\.0 h ahead of this machine's clock") as refused:
         write(driver, 1)
+    decided, continues = re.findall(r"[\d-]{10} [\d:]{8} UTC", str(refused.value))[1:]
+    lasts = datetime.datetime.fromisoformat(decided[:19]) - datetime.datetime.fromisoformat(continues[:19])
+    assert lasts == datetime.timedelta(hours=1)
+    assert "if this machine's clock is right" in str(refused.value)
     assert driver.decisions.catch_up().last_version == 1
+    driver.clock.ahead_us = 2 * HOUR_US + 1_000_000  # the named time
+    assert write(driver, 1).version == 2

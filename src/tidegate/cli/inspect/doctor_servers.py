@@ -7,13 +7,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tidegate.base.checks import Check, Outcome
-from tidegate.base.urls import redact
+from tidegate.base.urls import redact, scheme_of
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.inspect.doctor_disks import BOUNDED, check_room, check_writable, folder_of, free_bytes
 from tidegate.cli.inspect.doctor_limits import check_tables
@@ -33,6 +33,7 @@ from tidegate.wal.record import Folded
 
 OF_LOG, OF_STORE = "a decided version becomes visible (I4)", "everything"
 NOT_YET = "no namespace yet; the first batch or `tidegate init` makes it"
+OF_LIMIT, LEAST_S, WITHOUT_TIMEOUT = 0.8, 1.0, ("file", "memory")
 ANY_NAME = "doctor"
 """A log is opened under this name only to validate URL and options; that touches nothing."""
 
@@ -88,10 +89,13 @@ def look_at(given: ServerArguments, limit_s: float = LIMIT_S) -> Seen:
     with contextlib.ExitStack() as closing:
         # The stores first: visible versions were decided before, so a log read later must have them.
         first = given.store and _started(
-            partial(_check_store, given.store, given.namespace, given.store_config), limit_s
+            partial(_check_store, given.store, given.namespace, given.store_config, limit_s), limit_s
         )
         also = [
-            _started(partial(_look_at_store, at.url, given.namespace, at.options), limit_s)
+            _started(
+                partial(_look_at_store, at.url, given.namespace, in_time(at.url, at.options, limit_s)),
+                limit_s,
+            )
             for at in given.also
         ]
         if first:
@@ -101,7 +105,9 @@ def look_at(given: ServerArguments, limit_s: float = LIMIT_S) -> Seen:
             for at, probe in zip(given.also, also, strict=True)
         ]
         if given.wal is not None:
-            probe = _started(partial(_check_wal, given.wal, given.namespace, given.wal_config), limit_s)
+            probe = _started(
+                partial(_check_wal, given.wal, given.namespace, given.wal_config, limit_s), limit_s
+            )
             in_log = _result(probe, closing, partial(_late_log, given.wal))
         checks, state = [*in_log.checks, *in_store.checks], in_log.state
         if state is not None:
@@ -153,14 +159,22 @@ def _late_log(url: str, why: str) -> LogSeen:
     return LogSeen([Check("log: reachable", "fail", f"{redact(url)}: {why}", OF_LOG)])
 
 
+def in_time(url: str, options: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    """Return the options with a ``timeout_s`` below the limit: its error has the cause, a late probe none."""
+    own = options.get("timeout_s", limit_s)
+    if scheme_of(url) in WITHOUT_TIMEOUT or not isinstance(own, int | float) or own < limit_s:
+        return dict(options)
+    return {**options, "timeout_s": max(LEAST_S, OF_LIMIT * limit_s)}
+
+
 # -- the log ------------------------------------------------------------------------------------
 
 
 def _check_wal(
-    url: str, namespace: str | None, config: Path | None, closing: contextlib.ExitStack
+    url: str, namespace: str | None, config: Path | None, limit_s: float, closing: contextlib.ExitStack
 ) -> LogSeen:
     try:
-        options = wal_options(config)
+        options = in_time(url, wal_options(config), limit_s)
     except ConfigError as error:
         return LogSeen([Check("log: options", "fail", str(error), OF_LOG)])
     if namespace is not None:
@@ -226,10 +240,10 @@ def refuse_unusable(
 
 
 def _check_store(
-    url: str, namespace: str | None, config: Path | None, closing: contextlib.ExitStack
+    url: str, namespace: str | None, config: Path | None, limit_s: float, closing: contextlib.ExitStack
 ) -> StoreSeen:
     try:
-        options = store_options(config)
+        options = in_time(url, store_options(config), limit_s)
     except ConfigError as error:
         return StoreSeen([Check("store: options", "fail", str(error), OF_STORE)])
     return _look_at_store(url, namespace, options, closing)

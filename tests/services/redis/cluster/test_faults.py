@@ -181,6 +181,12 @@ def test_half_of_a_slot_has_moved(
     query.check(6)
 
 
+def test_a_client_that_has_just_connected_finds_every_server_compared(cluster: RedisCluster, query: Query):
+    """Else ``tidegate status`` warns of refused readers, and ``tidegate recover`` repairs for nothing."""
+    query.run(3)
+    assert not query.store().unverified()
+
+
 def lossy(cluster: RedisCluster, query: Query, driver: Coordinator) -> RedisServer:
     """A primary that was promoted without versions 5 and 6, which are visible."""
     cluster.wait_ready()

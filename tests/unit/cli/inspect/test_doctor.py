@@ -215,3 +215,19 @@ def test_a_server_that_is_silent_costs_one_limit(flights, tmp_path, monkeypatch)
         "c: store: reachable",
     ]
     assert result.exit_code == 1
+
+
+def test_a_server_that_is_away_is_named_with_its_cause(monkeypatch):
+    """The usual time limits are used: doctor's own must not be over before the store's."""
+    monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.Check("Java", "pass", "", ""))
+    result = run("doctor", "--limit=2", "--json", "--store=redis://127.0.0.1:1", "--namespace=n")
+    (reached,) = [each for each in json.loads(result.stdout) if each["check"] == "store: reachable"]
+    assert (reached["outcome"], "refused" in reached["found"]) == ("fail", True), reached
+
+
+def test_the_time_limit_of_a_log_or_store_is_below_doctors():
+    assert doctor_servers.in_time("kafka://a", {}, 10.0) == {"timeout_s": 8.0}
+    assert doctor_servers.in_time("kafka://a", {"timeout_s": 30}, 1.0) == {"timeout_s": 1.0}
+    assert doctor_servers.in_time("redis://a", {"timeout_s": 3}, 10.0) == {"timeout_s": 3}
+    assert doctor_servers.in_time("redis://a", {"timeout_s": "3"}, 10.0) == {"timeout_s": "3"}
+    assert doctor_servers.in_time("file:///a", {}, 10.0) == {}

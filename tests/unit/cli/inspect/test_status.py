@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from support.cli import decisions, done, done_json, options_for, readers_only, refused, run
-from tidegate.errors import WalUnavailableError
+from tidegate.errors import StoreUnavailableError, WalUnavailableError
 from tidegate.options import Options
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.status import look
 from tidegate.testing.example import BATCHES, LINEAGE, Example
 from tidegate.wal.file.log import FileLog
@@ -105,3 +106,16 @@ def test_a_log_that_is_away_hides_nothing_that_the_store_knows(flights, monkeypa
     answer = json.loads(result.stdout)
     assert (result.exit_code, answer["visible"]) == (6, 3)
     assert "no answer" in answer["log_error"]
+
+
+def test_a_store_that_is_away_costs_one_time_limit(flights, monkeypatch):
+    requests = []
+
+    def away(_):
+        requests.append("identity")
+        raise StoreUnavailableError("the store: no answer")
+
+    monkeypatch.setattr(SqliteStore, "identity", away)
+    result = run("status", *flights)
+    assert (result.exit_code, requests) == (StoreUnavailableError.exit_code, ["identity"])
+    assert "the store: no answer" in result.stderr

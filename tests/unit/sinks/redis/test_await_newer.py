@@ -7,8 +7,8 @@ import re
 import pytest
 from redis import exceptions
 
-from tidegate.sinks.redis.client.replies import NextAction, answer_of
-from tidegate.sinks.redis.reads import BLOCK_S, newer_call
+from tidegate.sinks.redis.client.replies import NextAction, Refused, answer_of, why_again
+from tidegate.sinks.redis.reads import BLOCK_S, newer_call, refusal
 from tidegate.sinks.redis.store import RedisStore
 
 
@@ -35,3 +35,20 @@ def test_who_sleeps_on_a_server_that_becomes_a_replica_looks_again_where_the_pri
     call = newer_call("n", 7, 60.0)
     answer = answer_of(exceptions.ResponseError(said), call, "store", "host:6379")
     assert answer is NextAction.LOOK_AGAIN
+
+
+@pytest.mark.parametrize(
+    "error",
+    [exceptions.ReadOnlyError("You can't write against a read only replica"), "TGSERVER replica script: f"],
+)
+def test_a_server_that_is_a_replica_now_is_named_as_one(error):
+    error = exceptions.ResponseError(error) if isinstance(error, str) else error
+    assert why_again("host:6379", error).startswith("host:6379: it is a replica now")
+    other = exceptions.ResponseError("TGSERVER 0123456789abcdef")
+    assert why_again("host:6379", other) == "host:6379: TGSERVER 0123456789abcdef"
+
+
+def test_a_fenced_driver_reads_what_to_do():
+    assert "a newer driver runs; stop this one" in str(
+        refusal("store", Refused("TGFENCED", "3"), opened=True)
+    )

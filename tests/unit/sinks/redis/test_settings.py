@@ -71,7 +71,16 @@ def test_a_user_alone_has_its_password_in_the_options():
     assert settings_of("redis://user:@a", {}).connection["username"] == "user"
 
 
-def test_options_go_to_the_client_under_its_own_names():
-    found = settings_of("rediss+sentinel://a/main", {"ssl_ca_certs": "ca.pem", "sentinel_password": "s"})
-    assert found.connection["ssl_ca_certs"] == found.sentinel["ssl_ca_certs"] == "ca.pem"
+def test_options_go_to_the_client_under_its_own_names(tmp_path):
+    file = tmp_path / "ca.pem"
+    file.touch()
+    options = {"ssl_ca_certs": str(file), "sentinel_password": "s"}
+    found = settings_of("rediss+sentinel://a/main", options)
+    assert found.connection["ssl_ca_certs"] == found.sentinel["ssl_ca_certs"] == str(file)
     assert (found.sentinel["password"], found.sentinel["ssl"]) == ("s", True)
+
+
+@pytest.mark.parametrize("name", ["ssl_ca_certs", "ssl_certfile", "ssl_keyfile"])
+def test_a_file_of_tls_that_is_missing_is_named(name):
+    with pytest.raises(ConfigError, match=f"{name} is '/nowhere.pem': this user cannot read such a file"):
+        settings_of("rediss://a", {name: "/nowhere.pem"})

@@ -98,6 +98,16 @@ def test_namespaces_that_differ_in_case_lie_apart(root):
     other.close()
 
 
+def test_a_lock_that_another_process_holds_is_named(root, store):
+    with contextlib.closing(sqlite3.connect(root / "n" / "meta.sqlite", isolation_level=None)) as stopped:
+        stopped.execute("BEGIN IMMEDIATE")
+        with pytest.raises(
+            StoreUnavailableError, match="is locked; another process holds its lock: look for"
+        ):
+            store.claim(2, "w2")
+    assert store.claim(2, "w2") == 2
+
+
 def test_a_file_in_the_folders_place(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):

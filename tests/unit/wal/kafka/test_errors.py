@@ -13,9 +13,13 @@ from confluent_kafka import KafkaError, KafkaException
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
 from tidegate.wal.kafka import clients as kafka_clients
 from tidegate.wal.kafka import producer as kafka_producing
+from tidegate.wal.kafka.checks import _copies
 from tidegate.wal.kafka.clients import Clients
 from tidegate.wal.kafka.producer import DeliveryReports
 from tidegate.wal.kafka.settings import settings_of
+from tidegate.wal.kafka.topics import Topic
+
+SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
 
 
 @pytest.mark.parametrize(
@@ -164,3 +168,14 @@ def test_another_threads_call_neither_colours_nor_forgets_a_refusal(idle):
             pool.submit(_time_out, idle).result()
         with pytest.raises(ConfigError, match="password changed"):
             idle.unavailable("writing to t", KafkaError(KafkaError._MSG_TIMED_OUT))
+
+
+@pytest.mark.parametrize(
+    "in_sync,words", [(3, ""), (2, "2 of 3 replicas are in sync"), (1, "writes fail until")]
+)
+def test_doctor_warns_of_a_replica_that_is_away(in_sync, words):
+    topic = Topic("t", "id", 1, 3, in_sync, frozenset())
+    checks = {check.check: check for check in _copies(topic, SAFE)}
+    assert "in sync" in checks if words else "in sync" not in checks
+    if words:
+        assert (checks["in sync"].outcome, words in checks["in sync"].found) == ("warn", True)

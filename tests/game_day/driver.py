@@ -1,0 +1,116 @@
+"""The driver's process of a game day: a stream with sums and newest rows, started and stopped by words.
+
+    python driver.py SETTINGS
+
+SETTINGS is JSON, the fields of ``rig.Job``. A word on standard input is a command: ``start`` starts the
+query, ``stop`` ends it as planned, the end of the input ends the process. Each event
+is a line of JSON on standard output: ``ready``, ``started``, ``stopped``, ``logged`` (a warning or worse) and
+``failed`` with the text of the query's error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from typing import Any
+
+from support.spark_driver import session
+from tidegate.errors import TidegateError
+from tidegate.spark import VersionedSink
+
+_printing = threading.Lock()
+
+
+def report(event: str, text: str = "") -> None:
+    with _printing:
+        print(json.dumps({"event": event, "text": text}), flush=True)
+
+
+class Reported(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        report("logged", self.format(record))
+
+
+class Query:
+    """One query at a time, on one session."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._job = job
+        self._spark = session("local[2]", "game day")
+        self._spark.sparkContext.setLogLevel("OFF")
+        self._query: Any = None
+        self._sink: VersionedSink | None = None
+        self._error: TidegateError | None = None
+
+    def start(self) -> None:
+        job = self._job
+        self._error = None
+        try:
+            self._sink = VersionedSink(
+                namespace=job["namespace"],
+                wal=job["wal"],
+                store=job["store"],
+                wal_options=job["wal_options"],
+                store_options=job["store_options"],
+                **job["options"],
+            )
+        except TidegateError as error:
+            report("failed", f"{type(error).__name__}: {error}")
+            return
+        commit = self._sink.each(self._write)
+
+        def each(rows: Any, batch_id: int) -> None:
+            try:
+                commit(rows, batch_id)
+            except TidegateError as error:
+                self._error = error
+                raise
+
+        self._query = (
+            self._spark.readStream.schema("seq bigint, k string, n bigint")
+            .option("maxFilesPerTrigger", job["files_per_batch"])
+            .json(job["input"])
+            .writeStream.foreachBatch(each)
+            .option("checkpointLocation", job["checkpoint"])
+            .trigger(processingTime="500 milliseconds")
+            .start()
+        )
+        report("started")
+        threading.Thread(target=self._watch, args=(self._query,), daemon=True).start()
+
+    def _write(self, txn: Any, rows: Any) -> None:
+        columns = self._job["totals"]
+        txn.reduce("totals", rows.selectExpr(*columns), "k", {"count": "sum", "n": "sum", "last": "max"})
+        txn.upsert("latest", rows.selectExpr(*self._job["latest"]), key="k", order_by="seq")
+
+    def _watch(self, query: Any) -> None:
+        try:
+            query.awaitTermination()
+        except Exception as failure:  # noqa: BLE001 - all are reported
+            error = self._error
+            report("failed", f"{type(error).__name__}: {error}" if error else str(failure)[:2000])
+
+    def stop(self) -> None:
+        try:
+            if self._query is not None:
+                self._query.stop()
+            if self._sink is not None:
+                self._sink.close()
+        except TidegateError as error:
+            report("failed", f"{type(error).__name__}: {error}")
+        self._query = self._sink = None
+        report("stopped")
+
+
+def main(job: dict[str, Any]) -> None:
+    logging.getLogger("tidegate").addHandler(Reported(logging.WARNING))
+    query = Query(job)
+    report("ready")
+    for line in sys.stdin:
+        {"start": query.start, "stop": query.stop}[line.strip()]()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
