@@ -34,6 +34,7 @@ from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
+from tidegate.status.fit import passing_misfit
 from tidegate.testing.example import Example
 from tidegate.wal.open_log import open_log
 
@@ -151,6 +152,21 @@ def test_no_reader_sees_the_past_as_the_present(place, name):
     assert place.answers() == before
     place.write(example, 1)
     assert place.answers()["version"] == VERSIONS + 1
+
+
+@pytest.mark.parametrize(
+    "name, step", [("fill.after_group", "the state at its first version"), ("seal.after", "version 11")]
+)
+def test_the_progress_of_a_rebuild_is_shown(place, name, step):
+    place.lose()
+    failpoints.arm(f"{name}=raise")
+    with pytest.raises(FailpointError):
+        place.writer()
+    failpoints.arm(None)
+    driver = place.unopened()
+    store = driver.store
+    shown = passing_misfit(driver.decisions.catch_up(), store, store.identity(), store.pointer())
+    assert f"at version 10 of 12, and shows nothing until it is complete; {step} is being written" in shown
 
 
 @pytest.mark.parametrize("kept", [KEPT, 2 * KEPT])
