@@ -263,6 +263,22 @@ def test_a_store_that_was_dropped_is_not_rebuilt(place, monkeypatch):
         make_again(example.driver)
 
 
+def test_a_drop_right_before_the_creation_leaves_no_empty_namespace(place, monkeypatch):
+    driver = place.writer().driver
+    place.lose()
+    create = driver.store.create
+
+    def dropped_before(identity):
+        drop_namespace(place.unopened())
+        return create(identity)
+
+    monkeypatch.setattr(driver.store, "create", dropped_before)
+    with pytest.raises(ConfigError, match="the namespace is gone, and so is its log"):
+        make_again(driver)
+    assert driver.store.identity() is None
+    place.writer()
+
+
 def test_a_temporary_folder_without_room_is_named_before_anything_is_written(place, monkeypatch, tmp_path):
     place.lose()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
