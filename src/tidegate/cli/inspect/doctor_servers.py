@@ -90,7 +90,9 @@ class Asked(Generic[Fields]):
         look: Callable[[Fields, contextlib.ExitStack], None],
         limit_s: float,
     ) -> None:
-        self._what, self._url, self._seen, self._look = what, url, seen, look
+        self._what, self._url = what, url
+        self._seen: Fields = seen
+        self._look: Callable[[Fields, contextlib.ExitStack], None] = look
         self._probe = Probe(self._run, limit_s)
 
     def _run(self) -> contextlib.ExitStack:
@@ -101,8 +103,12 @@ class Asked(Generic[Fields]):
     def result(self, closing: contextlib.ExitStack) -> Fields:
         """Return the answers; after the limit those that arrived, and a failed check for the rest."""
         late: list[str] = []
-        opened = self._probe.result(lambda why: late.append(why) or contextlib.ExitStack())
-        closing.enter_context(opened)
+
+        def missed(why: str) -> contextlib.ExitStack:
+            late.append(why)
+            return contextlib.ExitStack()
+
+        closing.enter_context(self._probe.result(missed))
         if not late:
             return self._seen
         part = "set-up" if self._seen.checks else "reachable"
@@ -163,8 +169,12 @@ def _compare(given: ServerArguments, in_log: LogSeen, in_stores: Sequence[StoreS
             continue
         seen.checks.append(check_one_namespace(state, seen.identity, seen.pointer, log, seen.store))
         if number == 0 and state is not None and seen.identity is not None:
-            room = partial(check_room, log, seen.store, state, free_bytes(str(given.wal)))
-            seen.checks += timed(lambda room=room: list(room()))
+            free = free_bytes(str(given.wal))
+            seen.checks += timed(partial(_room, log, seen.store, state, free))
+
+
+def _room(log: Log, store: Store, state: Folded, free: int | None) -> list[Check]:
+    return list(check_room(log, store, state, free))
 
 
 # -- the log ------------------------------------------------------------------------------------
