@@ -16,7 +16,7 @@ from tidegate.base import failpoints
 from tidegate.committers.background.fill import fill
 from tidegate.committers.coordinator import ApplyOnExecutors, Coordinator
 from tidegate.committers.opening.lost_attempts import lost_of, settle_lost_attempts
-from tidegate.committers.opening.lost_store import refuse_if_dropped
+from tidegate.committers.opening.lost_store import create_again, refuse_if_dropped
 from tidegate.committers.opening.open import refuse_other_history, refuse_other_uuid
 from tidegate.committers.opening.preflight import refuse_unsafe_store
 from tidegate.committers.opening.recover import recover
@@ -29,7 +29,7 @@ from tidegate.errors import CorruptError, FencedError, StoreLostError, TidegateE
 from tidegate.observe import events
 from tidegate.options import StoreRef
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.records import Identity, Stamp
+from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.sinks.store import Store
 
@@ -208,7 +208,7 @@ class Follower:
             identity = store.identity()
             if identity is None:
                 refuse_if_dropped(coordinator)
-                identity = store.create(Identity(state.namespace, state.name, state.key_groups))
+                identity = create_again(coordinator)
             refuse_other_uuid(coordinator, state, identity)
             # The pointer first: a visible version was decided before, so a log read later has it.
             pointer = store.pointer()

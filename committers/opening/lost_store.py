@@ -89,10 +89,26 @@ def make_again(coordinator: Coordinator) -> None:
     """
     refuse_if_dropped(coordinator)
     refuse_unrecoverable(coordinator)
-    state = coordinator.folded
-    coordinator.store.create(Identity(state.namespace, state.name, state.key_groups))
+    create_again(coordinator)
     claim_epoch(coordinator)
     resume(coordinator)
+
+
+def create_again(coordinator: Coordinator) -> Identity:
+    """Create the identity again in a store that lacks it, after ``refuse_if_dropped``; return it.
+
+    Raises: as that. The log may be dropped between that check and the creation, so it is checked again: an
+    identity without a log is removed, since no driver could ever use it.
+    """
+    state, store = coordinator.folded, coordinator.store
+    identity = store.create(Identity(state.namespace, state.name, state.key_groups))
+    try:
+        refuse_if_dropped(coordinator)
+    except ConfigError:
+        if identity.uuid == state.namespace and not store.pointer().visible:
+            store.drop()
+        raise
+    return identity
 
 
 def refuse_if_dropped(coordinator: Coordinator) -> None:

@@ -72,9 +72,15 @@ def fit_of(
 
 
 def described(
-    fit: Fit, state: Folded | None, identity: Identity | None, pointer: Pointer, held: Held | None = None
+    fit: Fit,
+    state: Folded | None,
+    identity: Identity | None,
+    pointer: Pointer,
+    held: Held | None = None,
+    *,
+    written: int = 0,
 ) -> str:
-    """Describe a misfit, and its way out."""
+    """Describe a misfit, and its way out. ``written``: the last version that a rebuild has begun to write."""
     last = state.last_version if state else 0
     range_held = f"versions {held.first} to {last}" if held and held.first else "the rows of no version"
     match fit:
@@ -121,9 +127,11 @@ def described(
                 " store or the log back, or fill the store from another one (`tidegate store add`)"
             )
         case Fit.REBUILDING:
+            step = f"version {written}" if written > pointer.filling_at else "the state at its first version"
             return (
                 f"the store is being rebuilt or filled, at version {pointer.filling_at} of {last}, and shows"
-                " nothing until it is complete: wait; if no writer runs, `tidegate recover` completes it"
+                f" nothing until it is complete; {step} is being written: wait; if no writer runs,"
+                " `tidegate recover` completes it"
             )
         case Fit.NOT_COMPARED:
             return (

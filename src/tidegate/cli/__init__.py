@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import threading
 from typing import Annotated
 
 import typer
@@ -9,6 +13,7 @@ import typer
 from tidegate.cli.core.app import COMMANDS, INTERRUPTED, NOBODY_READS, Commands
 from tidegate.cli.core.streams import made_ready
 from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
+from tidegate.status.probes import THREAD as PROBE
 
 
 def exit_codes() -> str:
@@ -73,6 +78,18 @@ for _name, _command in COMMANDS.items():
 
 
 def main() -> None:
-    """Run the script ``tidegate``."""
+    """Run the script ``tidegate``.
+
+    The process ends at once although a probe still waits for a dead server: the interpreter's end would wait
+    for the threads of that server's client.
+    """
     made_ready()
-    app(prog_name="tidegate")
+    try:
+        app(prog_name="tidegate")
+    except SystemExit as end:
+        if isinstance(end.code, int) and any(thread.name == PROBE for thread in threading.enumerate()):
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(end.code)
+        raise

@@ -34,8 +34,20 @@ def passing_misfit(
 ) -> str | None:
     """Describe a store that shows nothing, or is not read, until a rebuild or a comparison is complete."""
     unverified = identity is not None and store.unverified()
+    return passing_described(state, identity, pointer, written_in(store, pointer), unverified=unverified)
+
+
+def passing_described(
+    state: Folded | None, identity: Identity | None, pointer: Pointer, written: int, *, unverified: bool
+) -> str | None:
+    """Describe such a store by what was read from it before."""
     fit = fit_of(state, identity, pointer, unverified=unverified)
-    return described(fit, state, identity, pointer) if fit in PASSING else None
+    return described(fit, state, identity, pointer, written=written) if fit in PASSING else None
+
+
+def written_in(store: Store, pointer: Pointer) -> int:
+    """Return the last version that a rebuild of the store has begun to write; 0: none, or no rebuild."""
+    return max((stamp.version for stamp in store.begun()), default=0) if pointer.filling_at else 0
 
 
 def held_for(log: Log, store: Store, state: Folded | None, pointer: Pointer) -> Held | None:

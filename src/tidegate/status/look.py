@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from tidegate.base.clock import Clock
-from tidegate.errors import TidegateError, WalUnavailableError
+from tidegate.base.urls import redact
+from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailableError
 from tidegate.options import StoreRef
 from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import open_store
@@ -15,8 +16,8 @@ from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.store import Store
 from tidegate.status import log_size
 from tidegate.status.fit import held_for, misfit, passing_misfit
-from tidegate.status.probes import Probe
-from tidegate.status.stores import StoreRow, look_at_stores, no_namespace, problems_of, with_log
+from tidegate.status.probes import LIMIT_S, Probe
+from tidegate.status.stores import StoreRow, ask_all, no_namespace, problems_of, with_log
 from tidegate.status.usage import refusal_of
 from tidegate.values.decode import described
 from tidegate.wal.catch_up import catch_up
@@ -24,8 +25,7 @@ from tidegate.wal.fold import View
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 
-LOG_LIMIT_S = 5.0
-"""A log without an answer after this time is not shown."""
+T = TypeVar("T")
 
 
 class InStore(NamedTuple):
@@ -68,9 +68,14 @@ class Places:
     """
 
     def __init__(
-        self, ats: Sequence[StoreRef], namespace: str, wal: str | None, wal_options: dict[str, Any]
+        self,
+        ats: Sequence[StoreRef],
+        namespace: str,
+        wal: str | None,
+        wal_options: dict[str, Any],
+        limit_s: float = LIMIT_S,
     ) -> None:
-        self._ats, self._namespace = ats, namespace
+        self._ats, self._namespace, self._limit_s = ats, namespace, limit_s
         self._wal, self._wal_options = wal, wal_options
         self._stores: dict[str, Store] = {}
         self._log: Log | None = None
@@ -98,20 +103,16 @@ class Places:
                 closing.callback(log.close)
 
     def _look(self) -> Look:
-        # The store first: visible versions were decided before, so a log read later must have them.
-        primary, rows = look_at_stores(self._ats, self._namespace, self._opened)
-        if self._wal is None:  # nothing else knows the namespace
-            primary = next((at for at, row in zip(self._ats, rows, strict=True) if row.identity), primary)
-        failure = rows[self._ats.index(primary)].failure
-        if failure is not None:  # a second request would take its time limit again
-            raise failure
-        with self._opened(primary) as store:
-            in_store = _in_store(store)
-            refusal = refusal_of(store) if in_store.identity else ""
+        # All are asked at once, so that any number of dead servers costs one limit. The log is read after the
+        # stores: visible versions were decided before, so it must have them.
+        opening_log = None if self._wal is None else Probe(self._opened_log, self._limit_s, Log.close)
+        store, rows = self._answered()
+        in_store = self._within(store, lambda: _in_store(store))
+        refusal = self._within(store, lambda: refusal_of(store)) if in_store.identity else ""
         in_log, log_error = None, None
-        if self._wal is not None:
+        if opening_log is not None:
             try:
-                in_log = self._in_log(self._wal, in_store.pointer.waiting_after)
+                in_log = self._in_log(opening_log, in_store.pointer.waiting_after)
             except WalUnavailableError as error:
                 if in_store.identity is None:
                     raise  # nothing is known
@@ -123,8 +124,7 @@ class Places:
         problems: list[str] = []
         warnings: list[str] = []
         if in_log is not None and self._log is not None:
-            with self._opened(primary) as store:
-                problems, warnings = _found_out(store, in_store, self._log, in_log)
+            problems, warnings = _found_out(store, in_store, self._log, in_log)
         warnings += [refusal] if refusal else []
         rows = with_log(rows, state)
         several = len(rows) > 1 or (state is not None and bool(state.stores))
@@ -143,28 +143,44 @@ class Places:
             log_error,
         )
 
-    @contextlib.contextmanager
-    def _opened(self, at: StoreRef) -> Iterator[Store]:
-        if at.name not in self._stores:
-            self._stores[at.name] = open_store(at.url, self._namespace, at.options)
-        try:
-            yield self._stores[at.name]
-        except TidegateError:
-            self._stores.pop(at.name).close()
-            raise
+    def _answered(self) -> tuple[Store, list[StoreRow]]:
+        """Return the first store that answers, and a row for each. Raises: the first one's error."""
+        answers = ask_all(self._ats, self._opened, self._limit_s)
+        self._stores = {each.row.name: each.store for each in answers if each.store is not None}
+        # Without a log only a store knows the namespace.
+        named = [each.store for each in answers if each.row.identity] if self._wal is None else []
+        alive = [store for store in [*named, *(each.store for each in answers)] if store is not None]
+        if not alive:
+            raise next(each.error for each in answers if each.error is not None)
+        return alive[0], [each.row for each in answers]
 
-    def _in_log(self, url: str, visible: int) -> InLog:
-        if self._log is None:
-            self._log = open_log(url, self._namespace, self._wal_options)
-        Probe(self._log.is_empty, LOG_LIMIT_S).result(self._late)
+    def _opened(self, at: StoreRef) -> Store:
+        return self._stores.get(at.name) or open_store(at.url, self._namespace, at.options)
+
+    def _within(self, store: Store, read: Callable[[], T]) -> T:
+        """Return the result of ``read``. Raises: StoreUnavailableError: the store is late."""
+
+        def late(why: str) -> NoReturn:
+            self._stores = {name: each for name, each in self._stores.items() if each is not store}
+            raise StoreUnavailableError(f"{store.where}: {why}")
+
+        return Probe(read, self._limit_s, lambda _: store.close()).result(late)
+
+    def _opened_log(self) -> Log:
+        log = self._log or open_log(str(self._wal), self._namespace, self._wal_options)
+        log.is_empty()  # it answers
+        return log
+
+    def _in_log(self, opening: Probe[Log], visible: int) -> InLog:
+        self._log = opening.result(self._late)
         self._view = catch_up(self._view, self._log)
         facts = log_size.look_at(self._log)
         deadline = log_size.deadline_of(facts, self._view.state, visible, self._clock.now_us())
         return InLog(self._view, facts, deadline)
 
     def _late(self, why: str) -> NoReturn:
-        log, self._log = self._log, None  # it is left to the thread that waits for it
-        raise WalUnavailableError(f"{log and log.where}: {why}")
+        self._log = None  # the thread that waits for it closes it
+        raise WalUnavailableError(f"{redact(str(self._wal))}: {why}")
 
 
 def _in_store(store: Store) -> InStore:

@@ -5,39 +5,53 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tidegate.base.checks import Check
 
 LIMIT_S = 10.0
-"""The time limit of a probe of ``tidegate doctor``, unless ``--limit`` is given."""
+"""The time limit of a probe of ``tidegate doctor`` or ``tidegate status``, unless ``--limit`` is given."""
+THREAD = "tidegate-probe"
+"""The name of the threads. One that is left makes the end of a command immediate: ``cli.main``."""
 
 T = TypeVar("T")
 
 
 class Probe(Generic[T]):
-    """One probe that runs at once; ``result`` waits for it until its time limit."""
+    """One probe that runs at once; ``result`` waits for it until its time limit.
 
-    def __init__(self, look: Callable[[], T], limit_s: float) -> None:
-        self._look, self._limit_s, self._until = look, limit_s, time.monotonic() + limit_s
+    A late probe is left alone: ``abandoned`` gets its result, if one ever arrives.
+    """
+
+    def __init__(
+        self, look: Callable[[], T], limit_s: float, abandoned: Callable[[T], Any] = lambda _: None
+    ) -> None:
+        self._look, self._limit_s, self._abandoned = look, limit_s, abandoned
+        self._until = time.monotonic() + limit_s
+        self._lock, self._is_late = threading.Lock(), False
         self._results: list[T] = []
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="tidegate-probe", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._results.append(self._look())
+            result = self._look()
         except BaseException as error:  # noqa: BLE001 - raised again by result
             self._error = error
+            return
+        with self._lock:
+            if not self._is_late:
+                self._results.append(result)
+                return
+        self._abandoned(result)
 
     def result(self, late: Callable[[str], T]) -> T:
-        """Return the result; after the limit that of ``late``, called with the finding. Raises: its error.
-
-        A late probe is left alone: its thread ends with the process.
-        """
+        """Return the result; after the limit that of ``late``, called with the finding. Raises: its error."""
         self._thread.join(max(0.0, self._until - time.monotonic()))
-        if self._thread.is_alive():
+        with self._lock:
+            self._is_late = not self._results and self._error is None
+        if self._is_late:
             return late(f"no answer within {self._limit_s:g} s")
         if self._error is not None:
             raise self._error

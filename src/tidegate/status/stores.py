@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tidegate.base.text import time_of
 from tidegate.base.urls import redact
-from tidegate.errors import ConfigError, TidegateError
+from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import StoreRef
 from tidegate.reader.rules import moment
 from tidegate.sinks.open_store import open_store
@@ -18,14 +18,13 @@ from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.sqlite.discovery import has_instead
 from tidegate.sinks.store import Store
 from tidegate.status.fit import misfit
+from tidegate.status.probes import Probe
 from tidegate.wal.fold import recent_version
 from tidegate.wal.record import Folded
 
 
 class StoreRow(msgspec.Struct, frozen=True):
     """One store. ``pointer`` None: it does not answer, and ``error`` has the reason, or it was not given.
-
-    ``failure`` is that error itself.
 
     ``lag`` and ``behind_since_us`` are from the log: the number of decided versions that it lacks,
     and when the first of these was decided.
@@ -38,7 +37,6 @@ class StoreRow(msgspec.Struct, frozen=True):
     identity: Identity | None = None
     pointer: Pointer | None = None
     error: str = ""
-    failure: TidegateError | None = None
     lag: int | None = None
     behind_since_us: int | None = None
     problem: str = ""
@@ -85,36 +83,61 @@ def _dash(value: int | None) -> Any:
     return "-" if value is None else value
 
 
-Opened = Callable[[StoreRef], contextlib.AbstractContextManager[Store]]
+class Answer(NamedTuple):
+    """The row of a store, and the store, open; None: it did not answer, for the reason ``error``."""
+
+    row: StoreRow
+    store: Store | None
+    error: TidegateError | None = None
 
 
-def look_at_stores(
-    ats: Sequence[StoreRef], namespace: str, opened: Opened | None = None
-) -> tuple[StoreRef, list[StoreRow]]:
-    """Return the first store that answers (the first of all when none does), and a row for each.
-
-    ``opened`` opens the stores; by default they are opened for this call alone.
-    """
-    rows = [_look(at, opened or (lambda at: _for_now(at, namespace))) for at in ats]
-    answers = [at for at, row in zip(ats, rows, strict=True) if row.pointer is not None]
-    return (answers or list(ats))[0], rows
-
-
-def _for_now(at: StoreRef, namespace: str) -> contextlib.AbstractContextManager[Store]:
-    return contextlib.closing(open_store(at.url, namespace, at.options))
-
-
-def _look(at: StoreRef, opened: Opened) -> StoreRow:
+def ask(at: StoreRef, opened: Callable[[], Store]) -> Answer:
+    """Ask a store for its namespace and its pointer. Raises: ConfigError."""
     row = StoreRow(at.name, redact(at.url))
     try:
-        with opened(at) as store:
-            identity = store.identity()
-            pointer = Pointer() if identity is None else store.pointer()
+        store = opened()
     except ConfigError:
         raise
     except TidegateError as error:
-        return msgspec.structs.replace(row, error=f"{type(error).__name__}: {error}", failure=error)
-    return msgspec.structs.replace(row, identity=identity, pointer=pointer)
+        return _unanswered(row, error)
+    try:
+        identity = store.identity()
+        pointer = Pointer() if identity is None else store.pointer()
+    except TidegateError as error:
+        store.close()
+        if isinstance(error, ConfigError):
+            raise
+        return _unanswered(row, error)
+    return Answer(msgspec.structs.replace(row, identity=identity, pointer=pointer), store)
+
+
+def ask_all(ats: Sequence[StoreRef], opened: Callable[[StoreRef], Store], limit_s: float) -> list[Answer]:
+    """Ask all stores at once; one that does not answer before ``limit_s`` is closed when it does."""
+
+    def late(at: StoreRef, why: str) -> Answer:
+        return _unanswered(
+            StoreRow(at.name, redact(at.url)), StoreUnavailableError(f"{redact(at.url)}: {why}")
+        )
+
+    probes = [Probe(partial(ask, at, partial(opened, at)), limit_s, _close) for at in ats]
+    return [probe.result(partial(late, at)) for at, probe in zip(ats, probes, strict=True)]
+
+
+def rows_of(ats: Sequence[StoreRef], namespace: str, limit_s: float) -> list[StoreRow]:
+    """Return a row for each store; they are opened for this call alone."""
+    answers = ask_all(ats, lambda at: open_store(at.url, namespace, at.options), limit_s)
+    for answer in answers:
+        _close(answer)
+    return [answer.row for answer in answers]
+
+
+def _unanswered(row: StoreRow, error: TidegateError) -> Answer:
+    return Answer(msgspec.structs.replace(row, error=f"{type(error).__name__}: {error}"), None, error)
+
+
+def _close(answer: Answer) -> None:
+    if answer.store is not None:
+        answer.store.close()
 
 
 def with_log(rows: Sequence[StoreRow], state: Folded | None) -> list[StoreRow]:

@@ -32,7 +32,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.store import Store
 from tidegate.status import log_size
-from tidegate.status.fit import misfit
+from tidegate.status.fit import misfit, passing_described, written_in
 from tidegate.status.stores import StoreRow, problems_of, with_log
 from tidegate.status.usage import refusal_of
 from tidegate.ui.polled import Poller, within
@@ -172,7 +172,14 @@ class Facts:
         """Describe a mismatch of log and store, if the log was read after the store."""
         if in_log is None or in_store is None or not self._in_log.was_asked_behind(self._in_store):
             return None
-        return misfit(in_log.view.state, in_store.identity, in_store.pointer)
+        state, unverified = in_log.view.state, in_store.facts.get("unverified", False)
+        return misfit(state, in_store.identity, in_store.pointer) or passing_described(
+            state,
+            in_store.identity,
+            in_store.pointer,
+            in_store.facts.get("written", 0),
+            unverified=unverified,
+        )
 
     # -- the log ------------------------------------------------------------------------------------
 
@@ -339,6 +346,7 @@ def _in_store(opened: _Open) -> InStore:
         "heartbeat_age_s": pointer.heartbeat_age_s,
         "unverified": store.unverified(),
         "refused_writes": refusal_of(store),
+        "written": written_in(store, pointer),
         "leases": leases[:EVENTS_MAX],
         "lease_count": len(leases),
         "versions": [_shown(entry) for entry in reversed(entries)],

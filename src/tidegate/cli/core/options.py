@@ -87,6 +87,10 @@ Force = Annotated[
 For = Annotated[
     str | None, typer.Option("--for", metavar="TIME", help="End after this time, as in 90s or 10min.")
 ]
+Limit = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0.1, help="Seconds that a log or store may take to answer."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 AllowUnsafe = Annotated[
     bool,

@@ -20,7 +20,7 @@ from tidegate.base.clock import Clock
 from tidegate.base.names import NAME, escape
 from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, named_files, store_options
-from tidegate.cli.core.options import Json, MaybeNamespace, MaybeWal, Stores, examples
+from tidegate.cli.core.options import Json, Limit, MaybeNamespace, MaybeWal, Stores, examples
 from tidegate.cli.core.output import Rows, on_terminal, print_json, print_parts
 from tidegate.cli.inspect.doctor_disks import check_disk, check_private, check_writable, folder_of
 from tidegate.cli.inspect.doctor_limits import check_limits
@@ -71,10 +71,7 @@ def doctor(  # noqa: PLR0913 - its options
             help="Let this check fail, by its name or the name's last part; may be given several times.",
         ),
     ] = None,
-    limit: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0.1, help="Seconds that a log or store may take to answer."),
-    ] = LIMIT_S,
+    limit: Limit = LIMIT_S,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also show the seconds that each check took.")
     ] = False,

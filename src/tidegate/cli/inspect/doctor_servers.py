@@ -7,15 +7,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tidegate.base.checks import Check, Outcome
 from tidegate.base.urls import redact, scheme_of
 from tidegate.cli.core.config_files import store_options, wal_options
-from tidegate.cli.inspect.doctor_disks import BOUNDED, check_room, check_writable, folder_of, free_bytes
+from tidegate.cli.inspect.doctor_disks import check_room, check_writable, folder_of, free_bytes
 from tidegate.cli.inspect.doctor_limits import check_tables
 from tidegate.committers.opening.store_list import suggested_fixes
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
@@ -26,6 +26,7 @@ from tidegate.sinks.store import Store
 from tidegate.status.fit import held_for, misfit, passing_misfit
 from tidegate.status.probes import LIMIT_S, Probe, timed
 from tidegate.status.usage import refusal_of
+from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
@@ -51,9 +52,6 @@ class ServerArguments(NamedTuple):
     """The primary's, in the log's list."""
 
 
-Fields = TypeVar("Fields", "LogSeen", "StoreSeen")
-
-
 class Seen(NamedTuple):
     """The checks, and the log's state when it could be read."""
 
@@ -63,100 +61,122 @@ class Seen(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class LogSeen:
-    """The checks of the log; ``log`` and ``state`` are set when it is whole."""
+    """The checks of the log; ``log`` and ``view`` are set when it is whole."""
 
-    checks: list[Check]
+    checks: list[Check] = dataclasses.field(default_factory=list)
     log: Log | None = None
-    state: Folded | None = None
+    view: View = dataclasses.field(default_factory=View)
 
 
 @dataclasses.dataclass(slots=True)
 class StoreSeen:
-    """The checks of the store; the other fields are valid when ``store`` is set."""
+    """The checks of a store; the other fields are valid when ``store`` is set."""
 
-    checks: list[Check]
+    checks: list[Check] = dataclasses.field(default_factory=list)
     store: Store | None = None
     identity: Identity | None = None
     pointer: Pointer = dataclasses.field(default_factory=Pointer)
 
 
+Fields = TypeVar("Fields", LogSeen, StoreSeen)
+
+
+class Asked(Generic[Fields]):
+    """A server that is asked in a thread of its own; ``seen`` is filled in as its answers arrive."""
+
+    def __init__(
+        self,
+        what: str,
+        url: str,
+        seen: Fields,
+        look: Callable[[Fields, contextlib.ExitStack], None],
+        limit_s: float,
+    ) -> None:
+        self._what, self._url = what, url
+        self._seen: Fields = seen
+        self._look: Callable[[Fields, contextlib.ExitStack], None] = look
+        self._probe = Probe(self._run, limit_s)
+
+    def _run(self) -> contextlib.ExitStack:
+        opened = contextlib.ExitStack()
+        self._look(self._seen, opened)
+        return opened
+
+    def result(self, closing: contextlib.ExitStack) -> Fields:
+        """Return the answers; after the limit those that arrived, and a failed check for the rest."""
+        late: list[str] = []
+
+        def missed(why: str) -> contextlib.ExitStack:
+            late.append(why)
+            return contextlib.ExitStack()
+
+        closing.enter_context(self._probe.result(missed))
+        if not late:
+            return self._seen
+        part = "set-up" if self._seen.checks else "reachable"
+        promise = OF_LOG if self._what == "log" else OF_STORE
+        check = Check(f"{self._what}: {part}", "fail", f"{redact(self._url)}: {late[0]}", promise)
+        return type(self._seen)([*self._seen.checks, check])  # its thread still uses the handles
+
+
 def look_at(given: ServerArguments, limit_s: float = LIMIT_S) -> Seen:
-    """Run all checks of log and store that the arguments allow: of the stores at once, then of the log.
+    """Run all checks of log and stores that the arguments allow: each server at once, then all together.
 
     A log or store that has not answered after ``limit_s`` is a failed check.
     """
-    in_log, in_store = LogSeen([]), StoreSeen([])
     with contextlib.ExitStack() as closing:
-        # The stores first: visible versions were decided before, so a log read later must have them.
-        first = given.store and _started(
-            partial(_check_store, given.store, given.namespace, given.store_config, limit_s), limit_s
-        )
-        also = [
-            _started(
-                partial(_look_at_store, at.url, given.namespace, in_time(at.url, at.options, limit_s)),
-                limit_s,
-            )
-            for at in given.also
-        ]
-        if first:
-            in_store = _result(first, closing, partial(_late_store, given.store))
-        others = [
-            (at, _result(probe, closing, partial(_late_store, at.url)))
-            for at, probe in zip(given.also, also, strict=True)
-        ]
+        asked = [Asked("store", url, StoreSeen(), look, limit_s) for url, look in _stores_of(given, limit_s)]
+        in_log = LogSeen()
         if given.wal is not None:
-            probe = _started(
-                partial(_check_wal, given.wal, given.namespace, given.wal_config, limit_s), limit_s
-            )
-            in_log = _result(probe, closing, partial(_late_log, given.wal))
-        checks, state = [*in_log.checks, *in_store.checks], in_log.state
+            look = partial(_check_wal, given.wal, given.namespace, given.wal_config, limit_s)
+            in_log = Asked("log", given.wal, in_log, look, limit_s).result(closing)
+        in_stores = [each.result(closing) for each in asked]
+        late: list[str] = []
+        Probe(partial(_compare, given, in_log, in_stores), limit_s).result(late.append)
+        state, checks = in_log.view.state, [*in_log.checks]
+        if late:
+            checks.append(Check("log and store: compared", "fail", late[0], OF_STORE))
         if state is not None:
             checks.append(check_tables(state))
-        if in_log.log is not None and in_store.store is not None:
-            checks.append(
-                check_one_namespace(state, in_store.identity, in_store.pointer, in_log.log, in_store.store)
-            )
-            if state is not None and in_store.identity is not None:
-                room = partial(check_room, in_log.log, in_store.store, state, free_bytes(str(given.wal)))
-                sizes = Probe(lambda: timed(lambda: list(room())), limit_s)
-                checks += sizes.result(lambda why: [Check("size", "warn", f"not known: {why}", BOUNDED)])
-        if state is not None and given.store is not None and (others or state.stores):
-            checks.append(check_list(state, [given.name, *(at.name for at in given.also)]))
-        for at, seen in others:
-            if in_log.log is not None and seen.store is not None:
-                seen.checks.append(
-                    check_one_namespace(state, seen.identity, seen.pointer, in_log.log, seen.store)
-                )
-            checks += [check._replace(check=f"{at.name}: {check.check}") for check in seen.checks]
+            if in_stores and (given.also or state.stores):
+                checks.append(check_list(state, [given.name, *(at.name for at in given.also)]))
+        for name, seen in zip(["", *(f"{at.name}: " for at in given.also)], in_stores, strict=False):
+            checks += [check._replace(check=f"{name}{check.check}") for check in seen.checks]
     return Seen(checks, state)
 
 
-def _started(
-    look: Callable[[contextlib.ExitStack], Fields], limit_s: float
-) -> Probe[tuple[Fields, contextlib.ExitStack]]:
-    def run() -> tuple[Fields, contextlib.ExitStack]:
-        closing = contextlib.ExitStack()
-        return look(closing), closing
-
-    return Probe(run, limit_s)
-
-
-def _result(
-    probe: Probe[tuple[Fields, contextlib.ExitStack]],
-    closing: contextlib.ExitStack,
-    late: Callable[[str], Fields],
-) -> Fields:
-    seen, opened = probe.result(lambda why: (late(why), contextlib.ExitStack()))
-    closing.enter_context(opened)
-    return seen
+def _stores_of(
+    given: ServerArguments, limit_s: float
+) -> Iterator[tuple[str, Callable[[StoreSeen, contextlib.ExitStack], None]]]:
+    if given.store is not None:
+        yield given.store, partial(_check_store, given.store, given.namespace, given.store_config, limit_s)
+    for at in given.also:
+        yield at.url, partial(_look_at_store, at.url, given.namespace, in_time(at.url, at.options, limit_s))
 
 
-def _late_store(url: str | None, why: str) -> StoreSeen:
-    return StoreSeen([Check("store: reachable", "fail", f"{redact(str(url))}: {why}", OF_STORE)])
+def _compare(given: ServerArguments, in_log: LogSeen, in_stores: Sequence[StoreSeen]) -> None:
+    """Compare log and stores, and add the checks to those of each store."""
+    log = in_log.log
+    if log is None:
+        return
+    try:
+        # A version that a store shows may have been decided after the log was read.
+        in_log.view = catch_up(in_log.view, log)
+    except (TidegateError, OSError) as error:
+        in_log.checks.append(_failed("log: reachable", str(given.wal), error, OF_LOG))
+        return
+    state = in_log.view.state
+    for number, seen in enumerate(in_stores):
+        if seen.store is None:
+            continue
+        seen.checks.append(check_one_namespace(state, seen.identity, seen.pointer, log, seen.store))
+        if number == 0 and state is not None and seen.identity is not None:
+            free = free_bytes(str(given.wal))
+            seen.checks += timed(partial(_room, log, seen.store, state, free))
 
 
-def _late_log(url: str, why: str) -> LogSeen:
-    return LogSeen([Check("log: reachable", "fail", f"{redact(url)}: {why}", OF_LOG)])
+def _room(log: Log, store: Store, state: Folded, free: int | None) -> list[Check]:
+    return list(check_room(log, store, state, free))
 
 
 def in_time(url: str, options: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
@@ -171,44 +191,56 @@ def in_time(url: str, options: Mapping[str, Any], limit_s: float) -> dict[str, A
 
 
 def _check_wal(
-    url: str, namespace: str | None, config: Path | None, limit_s: float, closing: contextlib.ExitStack
-) -> LogSeen:
+    url: str,
+    namespace: str | None,
+    config: Path | None,
+    limit_s: float,
+    seen: LogSeen,
+    closing: contextlib.ExitStack,
+) -> None:
     try:
         options = in_time(url, wal_options(config), limit_s)
     except ConfigError as error:
-        return LogSeen([Check("log: options", "fail", str(error), OF_LOG)])
+        seen.checks.append(Check("log: options", "fail", str(error), OF_LOG))
+        return
     if namespace is not None:
-        return check_log(url, namespace, options, closing)
+        check_log(url, namespace, options, seen, closing)
+        return
     try:
         open_log(url, ANY_NAME, options).close()
     except (TidegateError, OSError) as error:
-        return LogSeen([_failed("log: reachable", url, error, OF_LOG)])
-    if folder_of(url) is not None:
-        return LogSeen([])
-    found = f"{redact(url)}: not looked at: give --namespace, the log's topics are named after it"
-    return LogSeen([Check("log: reachable", "warn", found, OF_LOG)])
+        seen.checks.append(_failed("log: reachable", url, error, OF_LOG))
+        return
+    if folder_of(url) is None:
+        found = f"{redact(url)}: not looked at: give --namespace, the log's topics are named after it"
+        seen.checks.append(Check("log: reachable", "warn", found, OF_LOG))
 
 
-def check_log(url: str, namespace: str, options: dict[str, Any], closing: contextlib.ExitStack) -> LogSeen:
+def check_log(
+    url: str, namespace: str, options: dict[str, Any], seen: LogSeen, closing: contextlib.ExitStack
+) -> None:
     """Check that the decision log can be read from start to end, and its set-up."""
     began = time.perf_counter()
     try:
         log = open_log(url, namespace, options)
     except (TidegateError, OSError) as error:
-        return LogSeen([_failed("log: reachable", url, error, OF_LOG)])
+        seen.checks.append(_failed("log: reachable", url, error, OF_LOG))
+        return
     closing.callback(log.close)
     try:
         view = fold_all(View(), log.decisions(), log.where)
     except (TidegateError, OSError) as error:
-        failed = _failed("log: reachable", url, error, OF_LOG)
-        answers = not isinstance(error, WalUnavailableError | ConfigError)
-        return LogSeen([failed, *(_set_up(log, url) if answers else [])])
+        seen.checks.append(_failed("log: reachable", url, error, OF_LOG))
+        if not isinstance(error, WalUnavailableError | ConfigError):
+            seen.checks += _set_up(log, url)
+        return
     found = NOT_YET
     if view.state is not None:
         found = f"whole, {view.state.last_version} versions decided, {view.void} void records"
     took = round(time.perf_counter() - began, 3)
-    reached = Check("log: reachable", "pass", f"{log.where}: {found}", OF_LOG, seconds=took)
-    return LogSeen([reached, *timed(lambda: _set_up(log, url))], log, view.state)
+    seen.checks.append(Check("log: reachable", "pass", f"{log.where}: {found}", OF_LOG, seconds=took))
+    seen.checks += timed(lambda: _set_up(log, url))
+    seen.log, seen.view = log, view
 
 
 def _set_up(log: Log, url: str) -> list[Check]:
@@ -240,40 +272,46 @@ def refuse_unusable(
 
 
 def _check_store(
-    url: str, namespace: str | None, config: Path | None, limit_s: float, closing: contextlib.ExitStack
-) -> StoreSeen:
+    url: str,
+    namespace: str | None,
+    config: Path | None,
+    limit_s: float,
+    seen: StoreSeen,
+    closing: contextlib.ExitStack,
+) -> None:
     try:
         options = in_time(url, store_options(config), limit_s)
     except ConfigError as error:
-        return StoreSeen([Check("store: options", "fail", str(error), OF_STORE)])
-    return _look_at_store(url, namespace, options, closing)
+        seen.checks.append(Check("store: options", "fail", str(error), OF_STORE))
+        return
+    _look_at_store(url, namespace, options, seen, closing)
 
 
 def _look_at_store(
-    url: str, namespace: str | None, options: dict[str, Any], closing: contextlib.ExitStack
-) -> StoreSeen:
+    url: str, namespace: str | None, options: dict[str, Any], seen: StoreSeen, closing: contextlib.ExitStack
+) -> None:
     if namespace is not None:
-        return check_store(url, namespace, options, closing)
-    seen = _look_at_set_up(url, options, closing)
-    unnamed = [
-        check._replace(found=check.found.replace(f", namespace {ANY_NAME}", "")) for check in seen.checks
-    ]
-    return StoreSeen(unnamed)
+        check_store(url, namespace, options, seen, closing)
+    else:
+        seen.checks += [
+            check._replace(found=check.found.replace(f", namespace {ANY_NAME}", ""))
+            for check in _set_up_alone(url, options, closing)
+        ]
 
 
-def _look_at_set_up(url: str, options: dict[str, Any], closing: contextlib.ExitStack) -> StoreSeen:
+def _set_up_alone(url: str, options: dict[str, Any], closing: contextlib.ExitStack) -> list[Check]:
     """Check what a store without a namespace shows."""
     try:
         store = open_store(url, ANY_NAME, options)
     except (TidegateError, OSError) as error:
-        return StoreSeen([_failed("store: reachable", url, error, OF_STORE)])
+        return [_failed("store: reachable", url, error, OF_STORE)]
     closing.callback(store.close)
-    return StoreSeen([] if folder_of(url) is not None else _store_set_up(store, url))
+    return [] if folder_of(url) is not None else _store_set_up(store, url)
 
 
 def check_store(
-    url: str, namespace: str, options: dict[str, Any], closing: contextlib.ExitStack
-) -> StoreSeen:
+    url: str, namespace: str, options: dict[str, Any], seen: StoreSeen, closing: contextlib.ExitStack
+) -> None:
     """Check that the store answers, its state, and its set-up."""
     began = time.perf_counter()
     try:
@@ -282,15 +320,16 @@ def check_store(
         identity = store.identity()
         pointer = Pointer() if identity is None else store.pointer()
     except (TidegateError, OSError) as error:
-        return StoreSeen([_failed("store: reachable", url, error, OF_STORE)])
+        seen.checks.append(_failed("store: reachable", url, error, OF_STORE))
+        return
     found = NOT_YET if identity is None else f"version {pointer.visible} is visible"
     took = round(time.perf_counter() - began, 3)
-    reached = Check("store: reachable", "pass", f"{store.where}: {found}", OF_STORE, seconds=took)
-    checks = [reached, *timed(lambda: _store_set_up(store, url))]
+    seen.checks.append(Check("store: reachable", "pass", f"{store.where}: {found}", OF_STORE, seconds=took))
+    seen.checks += timed(lambda: _store_set_up(store, url))
     if identity is not None:
         refusal = refusal_of(store)
-        checks.append(Check("store: writes", "fail" if refusal else "pass", refusal or "taken", OF_LOG))
-    return StoreSeen(checks, store, identity, pointer)
+        seen.checks.append(Check("store: writes", "fail" if refusal else "pass", refusal or "taken", OF_LOG))
+    seen.store, seen.identity, seen.pointer = store, identity, pointer
 
 
 def _store_set_up(store: Store, url: str) -> list[Check]:
@@ -308,12 +347,15 @@ def check_one_namespace(
     state: Folded | None, identity: Identity | None, pointer: Pointer, log: Log, store: Store
 ) -> Check:
     """Check that log and store belong together, and that the log has what the store lacks."""
-    problem = misfit(state, identity, pointer, held_for(log, store, state, pointer))
-    passing = None if problem else passing_misfit(state, store, identity, pointer)
+    name, promise = "log and store: one namespace", "no version is skipped or invented (I10)"
+    try:
+        problem = misfit(state, identity, pointer, held_for(log, store, state, pointer))
+        passing = None if problem else passing_misfit(state, store, identity, pointer)
+    except (TidegateError, OSError) as error:
+        return Check(name, "fail", f"not known: {error}", promise)
     found = problem or passing or (state.namespace if state else "neither has it yet")
-    promise = "no version is skipped or invented (I10)"
     outcome: Outcome = "fail" if problem else "warn" if passing else "pass"
-    return Check("log and store: one namespace", outcome, found, promise)
+    return Check(name, outcome, found, promise)
 
 
 def check_list(state: Folded, names: Sequence[str]) -> Check:

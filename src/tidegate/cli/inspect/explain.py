@@ -105,13 +105,14 @@ def nearest_entries(asked: str) -> list[Entry]:
 
 
 def _nearest(asked: str, candidates: Iterable[Entry]) -> list[Entry]:
-    """Rank by the number of common words; a rare word counts more."""
+    """Rank by the number of common words; a rare word counts more, and any word less in a long entry."""
     words = _words(asked)
     texts = [(entry, _words(f"{entry.title} {entry.text}")) for entry in candidates]
     numbers = Counter(word for _, of_entry in texts for word in of_entry)
 
     def score(of_entry: set[str]) -> float:
-        return sum(math.log(len(texts) / numbers[word]) for word in words & of_entry)
+        common = sum(math.log(len(texts) / numbers[word]) for word in words & of_entry)
+        return common / math.sqrt(len(of_entry))
 
     return [entry for entry, of_entry in sorted(texts, key=lambda each: -score(each[1]))[:NEAREST]]
 

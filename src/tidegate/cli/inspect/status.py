@@ -12,7 +12,7 @@ from tidegate.base.clock import Clock
 from tidegate.base.text import exact_time_of, time_of
 from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, stores_given, wal_options
-from tidegate.cli.core.options import For, Json, MaybeWal, Namespace, Stores, end_of, examples
+from tidegate.cli.core.options import For, Json, Limit, MaybeWal, Namespace, Stores, end_of, examples
 from tidegate.cli.core.output import Pairs, Part, Rows, print_json, print_parts, showing
 from tidegate.committers.opening.open import WRITER_ALIVE_S
 from tidegate.errors import ConfigError, TidegateError, WalGapError
@@ -20,6 +20,7 @@ from tidegate.reader.rules import moment
 from tidegate.sinks.records import Pointer
 from tidegate.status import log_size
 from tidegate.status.look import InLog, InStore, Look, Places
+from tidegate.status.probes import LIMIT_S
 from tidegate.wal.fold import View
 from tidegate.wal.record import Folded
 
@@ -43,6 +44,7 @@ def status(  # noqa: PLR0913 - its options
         typer.Option(metavar="SECONDS", min=0.1, help="Seconds between refreshes with --watch (default 2)."),
     ] = None,
     for_: For = None,
+    limit: Limit = LIMIT_S,
     json: Json = False,
 ) -> None:
     """Show where a namespace stands, writing nothing; with several stores a row for each.
@@ -58,7 +60,7 @@ def status(  # noqa: PLR0913 - its options
     if not watch and (every is not None or for_ is not None):
         raise ConfigError("--every and --for are for --watch: add it, or leave them out")
     options = {} if wal is None else wal_options(wal_config)
-    places = Places(stores_given(store, store_config), namespace, wal, options)
+    places = Places(stores_given(store, store_config), namespace, wal, options, limit)
     with contextlib.closing(places):
         seen = places.look()  # also of a live view: a wrong name or URL is refused at once
         if watch:

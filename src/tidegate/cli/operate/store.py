@@ -30,7 +30,8 @@ from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.options import StoreRef, parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.removal import Removal
-from tidegate.status.stores import look_at_stores, with_log
+from tidegate.status.probes import LIMIT_S
+from tidegate.status.stores import rows_of, with_log
 
 ADD_EXAMPLES = examples(
     "tidegate store add copy=redis://cache:6379 --store main=sqlite:///data/store --wal file:///data/wal",
@@ -169,7 +170,7 @@ def _note_in_words(name: str, removal: Removal | None) -> str:
 def list_(work: Operation) -> None:
     """List the stores of a namespace: those of the log's list and those given. Writes nothing."""
     stores = work.stores()
-    _, rows = look_at_stores(stores, work.namespace)
+    rows = rows_of(stores, work.namespace, LIMIT_S)
     with work.coordinator(work.endpoints(stores)) as coordinator:
         require_namespace(coordinator)
         rows = with_log(rows, coordinator.folded)

@@ -1,16 +1,21 @@
 """The command doctor: what it checks here, and what it names."""
 
 import json
+import sys
 import threading
 import time
 import types
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
 
 from support.cli import done, done_json, options_for, readers_only, refused, run
+from tidegate import cli
 from tidegate.cli import app
 from tidegate.cli.inspect import doctor, doctor_disks, doctor_servers
+from tidegate.status import look
+from tidegate.status.probes import Probe
 from tidegate.testing.example import write_flights
 
 
@@ -231,3 +236,56 @@ def test_the_time_limit_of_a_log_or_store_is_below_doctors():
     assert doctor_servers.in_time("redis://a", {"timeout_s": 3}, 10.0) == {"timeout_s": 3}
     assert doctor_servers.in_time("redis://a", {"timeout_s": "3"}, 10.0) == {"timeout_s": "3"}
     assert doctor_servers.in_time("file:///a", {}, 10.0) == {}
+
+
+def test_log_and_stores_are_asked_at_once(flights, tmp_path, monkeypatch):
+    """Each waits until all have been asked, so one after the other would end in a BrokenBarrierError."""
+    monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.Check("Java", "pass", "", ""))
+    all_asked = threading.Barrier(3, timeout=20)
+
+    def waiting(opened, *arguments):
+        all_asked.wait()
+        return opened(*arguments)
+
+    for module in (doctor_servers, look):
+        for name in ("open_store", "open_log"):
+            monkeypatch.setattr(module, name, partial(waiting, getattr(module, name)))
+    stores = [f"--store=a=sqlite://{tmp_path}/store", f"--store=b=sqlite://{tmp_path}/b"]
+    checks = json.loads(run("doctor", "--json", *stores, *flights[1:]).stdout)
+    assert {check["check"] for check in checks} > {
+        "log: reachable",
+        "store: reachable",
+        "b: store: reachable",
+    }
+    assert json.loads(run("status", "--json", *stores, *flights[1:]).stdout)["decided"] == 3
+
+
+def test_the_set_up_of_a_server_that_stops_answering_is_a_failed_check(flights, monkeypatch):
+    monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.Check("Java", "pass", "", ""))
+    release = threading.Event()
+    monkeypatch.setattr(doctor_servers, "_store_set_up", lambda *_: release.wait(60) and [])
+    try:
+        checks = json.loads(run("doctor", "--limit=0.5", "--json", *flights).stdout)
+    finally:
+        release.set()
+    outcomes = {check["check"]: check["outcome"] for check in checks}
+    assert (outcomes["store: reachable"], outcomes["store: set-up"]) == ("pass", "fail")
+
+
+def test_a_command_does_not_wait_for_a_late_probe_at_its_end(monkeypatch):
+    class EndedError(Exception):
+        """The end of the process."""
+
+    def end(code):
+        raise EndedError(code)
+
+    monkeypatch.setattr(cli.os, "_exit", end)
+    monkeypatch.setattr(sys, "argv", ["tidegate", "--version"])
+    release = threading.Event()
+    probe = Probe(lambda: release.wait(60), 0.01)
+    try:
+        assert probe.result(lambda why: why) == "no answer within 0.01 s"
+        with pytest.raises(EndedError, match="0"):
+            cli.main()
+    finally:
+        release.set()

@@ -9,7 +9,6 @@ from support.cli import decisions, done, done_json, options_for, readers_only, r
 from tidegate.errors import StoreUnavailableError, WalUnavailableError
 from tidegate.options import Options
 from tidegate.sinks.sqlite.store import SqliteStore
-from tidegate.status import look
 from tidegate.testing.example import BATCHES, LINEAGE, Example
 from tidegate.wal.file.log import FileLog
 from tidegate.wal.record import Decided, decode_record
@@ -96,13 +95,12 @@ def test_a_log_that_is_away_hides_nothing_that_the_store_knows(flights, monkeypa
         raise WalUnavailableError("the log: no answer")
 
     monkeypatch.setattr(FileLog, "is_empty", away)
-    monkeypatch.setattr(look, "LOG_LIMIT_S", 0.2)
-    result = run("status", *flights)
+    result = run("status", "--limit=0.2", *flights)
     assert result.exit_code == 6
     assert "visible version\t3" in result.stdout
     assert "not known: the log does not answer" in result.stdout
     assert ("no answer within 0.2 s" if silent else "the log: no answer") in result.stderr
-    result = run("status", "--json", *flights)
+    result = run("status", "--limit=0.2", "--json", *flights)
     answer = json.loads(result.stdout)
     assert (result.exit_code, answer["visible"]) == (6, 3)
     assert "no answer" in answer["log_error"]

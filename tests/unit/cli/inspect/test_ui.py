@@ -20,6 +20,8 @@ from importlib import resources
 
 import pytest
 
+from tidegate.base import failpoints
+from tidegate.base.failpoints import FailpointError
 from tidegate.errors import ConfigError
 from tidegate.options import Options, StoreRef, parse_store
 from tidegate.sinks.sqlite.store import SqliteStore
@@ -271,6 +273,18 @@ def test_a_primary_that_is_down_is_a_problem_and_the_log_is_shown(tmp_path, serv
     assert "visible" not in facts
     assert facts["problems"][0].startswith("store: StoreUnavailableError")
     assert "; no answer since 20" in facts["problems"][0]
+
+
+def test_a_store_that_is_being_rebuilt_is_a_problem_with_its_progress(tmp_path, served):
+    wal, store = example(tmp_path, versions=5)
+    shutil.rmtree(tmp_path / "store")
+    failpoints.arm("seal.after=raise")
+    with pytest.raises(FailpointError):
+        Example(wal, store, options=Options(key_groups=8, keep_versions=2))
+    failpoints.arm(None)
+    problems = json.loads(served(wal, store)("/api/namespace")[2])["problems"]
+    assert ["is being rebuilt or filled, at version 4 of 5" in text for text in problems] == [True]
+    assert "version 5 is being written" in problems[0]
 
 
 def test_a_server_for_other_machines_answers_no_foreign_name(tmp_path, served):

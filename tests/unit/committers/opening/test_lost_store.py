@@ -34,6 +34,7 @@ from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
+from tidegate.status.fit import passing_misfit
 from tidegate.testing.example import Example
 from tidegate.wal.open_log import open_log
 
@@ -153,6 +154,21 @@ def test_no_reader_sees_the_past_as_the_present(place, name):
     assert place.answers()["version"] == VERSIONS + 1
 
 
+@pytest.mark.parametrize(
+    "name, step", [("fill.after_group", "the state at its first version"), ("seal.after", "version 11")]
+)
+def test_the_progress_of_a_rebuild_is_shown(place, name, step):
+    place.lose()
+    failpoints.arm(f"{name}=raise")
+    with pytest.raises(FailpointError):
+        place.writer()
+    failpoints.arm(None)
+    driver = place.unopened()
+    store = driver.store
+    shown = passing_misfit(driver.decisions.catch_up(), store, store.identity(), store.pointer())
+    assert f"at version 10 of 12, and shows nothing until it is complete; {step} is being written" in shown
+
+
 @pytest.mark.parametrize("kept", [KEPT, 2 * KEPT])
 def test_a_folder_without_its_meta_file_is_rebuilt_too(tmp_path, kept):
     """The rows that are left have no horizon, and their floors may be above the new one."""
@@ -245,6 +261,22 @@ def test_a_store_that_was_dropped_is_not_rebuilt(place, monkeypatch):
     dropper.log.drop()
     with pytest.raises(ConfigError, match="the namespace is gone, and so is its log"):
         make_again(example.driver)
+
+
+def test_a_drop_right_before_the_creation_leaves_no_empty_namespace(place, monkeypatch):
+    driver = place.writer().driver
+    place.lose()
+    create = driver.store.create
+
+    def dropped_before(identity):
+        drop_namespace(place.unopened())
+        return create(identity)
+
+    monkeypatch.setattr(driver.store, "create", dropped_before)
+    with pytest.raises(ConfigError, match="the namespace is gone, and so is its log"):
+        make_again(driver)
+    assert driver.store.identity() is None
+    place.writer()
 
 
 def test_a_temporary_folder_without_room_is_named_before_anything_is_written(place, monkeypatch, tmp_path):
