@@ -74,7 +74,8 @@ def fill_and_follow(
         is_filled(coordinator, base.version, marked)
         return []
     last = [base, *newer][-1]
-    logger.warning(
+    logger.log(
+        logging.INFO if coordinator.from_backup else logging.WARNING,
         "%s shows nothing, and %s versions were decided: it is rebuilt, with versions %s to %s readable;"
         " readers are refused until then",
         store.where,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +16,11 @@ from tidegate.cli.core.options import (
     Jobs,
     Json,
     MaybeNamespace,
+    MaybeStore,
     MaybeWal,
     Yes,
     confirm,
     examples,
-    split_stores,
 )
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.versions import number_or_time
@@ -40,7 +39,6 @@ from tidegate.committers.transfer.backup.restore_from import (
     restore_from as restore_backup,
 )
 from tidegate.errors import ConfigError
-from tidegate.options import parse_store
 from tidegate.reader.rules import no_version_yet
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
@@ -56,10 +54,6 @@ RESTORE_EXAMPLES = examples(
     "tidegate restore-from /backup/flights",
     "tidegate restore-from /backup/flights --to 2026-11-21T10:00:00Z --namespace flights2",
 )
-MaybeStore = Annotated[
-    str | None,
-    typer.Option("--store", metavar="URL", help="The store. [env var: TIDEGATE_STORE]"),
-]
 
 
 def backup(  # noqa: PLR0913 - its options
@@ -95,17 +89,11 @@ def backup(  # noqa: PLR0913 - its options
         facts = {"folder": str(folder), **_chain_facts(chain)}
         _print(facts, f"{folder}: every byte fits; {_described(chain)}", json=json)
         return
-    url = store or " ".join(split_stores(os.environ.get("TIDEGATE_STORE", ""))[:1])
-    missing = [
-        option
-        for option, value in (("--store", url), ("--wal", wal), ("--namespace", namespace))
-        if not value
-    ]
-    if missing or wal is None or namespace is None:
+    given = {"--store": store, "--wal": wal, "--namespace": namespace}
+    missing = [option for option, value in given.items() if not value]
+    if store is None or wal is None or namespace is None:
         raise ConfigError(f"{', '.join(missing)} must be given; only --check needs no server")
-    done = _backed_up(
-        folder, parse_store(url).url, wal, namespace, store_config, wal_config, full_every, keep
-    )
+    done = _backed_up(folder, store, wal, namespace, store_config, wal_config, full_every, keep)
     link = done.link
     facts = {"namespace": namespace, "folder": str(folder), "version": done.version}
     facts |= {"kind": link.kind if link else None, "bytes": link.bytes if link else 0}

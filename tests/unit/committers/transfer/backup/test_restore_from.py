@@ -42,7 +42,7 @@ def is_whole(place, version, wanted):
 
 
 def replayed(place, first):
-    """Write the batches again from this one on, as a checkpoint that was set back does: the input is there."""
+    """Write the batches again from this one on, as a checkpoint that was set back does."""
     for number in range(first, LAST + 1):
         version = place.write(number)
     assert stored(place.driver.store) == place.wanted[LAST]
