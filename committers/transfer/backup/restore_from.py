@@ -1,7 +1,7 @@
 """The restore of a namespace whose store is gone, from a backup and whatever the log still has.
 
 - *continue*: the log has every version after the backup's. The store is filled with the backup's rows and
-  those versions, and the namespace goes on as if nothing had happened.
+  those versions, and the namespace continues as if nothing had happened.
 - *again*: the log lost the rows of some. One new version holds the backup's rows. The decided versions after
   the backup are lost, and their batches may be replayed.
 - *new*: the log is gone, too. A new log begins with the backup's state, under a new uuid, and one new version
@@ -181,7 +181,7 @@ def _refuse_other_history(coordinator: Coordinator, reached: Reached, folder: Pa
         )
 
 
-# -- the log goes on -----------------------------------------------------------------------------------
+# -- the log continues --------------------------------------------------------------------------------
 
 
 def _continue(coordinator: Coordinator, contents: Contents) -> None:

@@ -52,5 +52,5 @@ def test_a_namespace_is_back_and_its_query_goes_on_exactly_once(kafka, redis, tm
     again.driver.folded.batches[again.lineage] = (0, version - 1)
     assert again.write(BATCHES[0], batch_id=version) == wanted + 1
     again.close()
-    assert "no findings" in run(options, "verify")
+    assert "nothing wrong" in run(options, "verify")
     run(options, "drop", "--yes", "--force")

@@ -81,7 +81,7 @@ def backup(  # noqa: PLR0913 - its options
 
     The first run writes all rows. Later runs write the changes since the one before, from the log; all rows
     again after --full-every of them, when they are larger than the full backup, or when the log no longer
-    has them. What was written is read back. A run that was killed leaves the backups before as they are.
+    has them. Each run reads back its own files. A run that was killed leaves the backups before as they are.
     tidegate restore-from makes the namespace again.
     """
     if check:
