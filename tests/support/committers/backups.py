@@ -22,34 +22,34 @@ GROUPS = 4
 class Place:
     """A namespace and the folder of its backups."""
 
-    def __init__(self, wal, store, folder, **options):
+    def __init__(self, wal: Any, store: Any, folder: Any, **options: Any) -> None:
         self.wal, self.store, self.folder = wal, store, folder
         self.options = Options(key_groups=GROUPS, **{"keep_versions": 2, **options})
         self.again()
 
     @property
-    def driver(self):
+    def driver(self) -> Any:
         return self.example.driver
 
-    def backup(self, **how):
+    def backup(self, **how: Any) -> Any:
         driver = self.driver
         return backup(driver.log, driver.store, driver.store.identity(), self.folder, **how)
 
-    def again(self):
+    def again(self) -> Any:
         """Open the namespace as the query's next driver does."""
         self.example = Example(self.wal, self.store, options=self.options)
         return self.example
 
-    def lose_store(self):
+    def lose_store(self) -> Any:
         """Remove every row, as FLUSHALL or rm -r do."""
         self.driver.store.drop()
         self.example.close()
 
-    def lose_log(self):
+    def lose_log(self) -> Any:
         """Remove every record and blob."""
         self.driver.log.drop()
 
-    def trim(self, up_to):
+    def trim(self, up_to: Any) -> Any:
         """Drop the blobs of versions up to this one from the log, and keep those of later ones."""
         driver = self.driver
         needed = set()
@@ -59,14 +59,14 @@ class Place:
                 needed |= {decided.manifest_address, *(frame.address for frame in frames)}
         driver.log.trim_blobs(needed, Clock().now_us() + 10**9)
 
-    def unopened(self):
+    def unopened(self) -> Any:
         """Make a coordinator as a command does."""
         where = Endpoints("flights", self.wal, self.store)
         return Coordinator(
             where, open_log(self.wal, "flights"), open_store(self.store, "flights"), Options(keep_versions=2)
         )
 
-    def restore(self, to=None):
+    def restore(self, to: Any = None) -> Any:
         """Restore as the command does; return the plan."""
         driver = self.unopened()
         version = version_in(self.folder, to)
@@ -75,9 +75,11 @@ class Place:
             restore_from(driver, contents, plan)
         return plan
 
-    def write(self, number):
+    def write(self, number: Any) -> Any:
         """Write a batch with upserts, deletes, and now and then a replaced or dropped table."""
-        rows = {f"N{key}": {"carrier": "UA", "flights": number} for key in range(number % 7 + 1)}
+        rows: dict[str, Any] = {
+            f"N{key}": {"carrier": "UA", "flights": number} for key in range(number % 7 + 1)
+        }
         rows |= {f"M{number}": {"carrier": "M", "flights": number}, f"M{number - 1}": None}
         if number % 5 == 4:
             return self.example.write({"aircraft": rows}, drops=frozenset({"airports"}))
@@ -86,19 +88,19 @@ class Place:
         ends = f'[{{"orders":{{"0":{number}}}}}]'
         return self.example.write({"aircraft": rows, "airports": airport}, starts, ends)
 
-    def rows(self, version=None):
+    def rows(self, version: Any = None) -> Any:
         with tidegate.connect(self.store, namespace="flights") as gate, gate.snapshot(version) as snapshot:
             return {table: dict(snapshot.table(table).scan()) for table in snapshot.tables()}
 
 
-def place_in(tmp_path, kind, **options):
+def place_in(tmp_path: Any, kind: Any, **options: Any) -> Any:
     name = new_place()
     if kind == "memory":
         return Place(f"memory://{name}", f"memory://{name}", tmp_path / "backup", **options)
     return Place(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", tmp_path / "backup", **options)
 
 
-def stored(store, key_groups=GROUPS):
+def stored(store: Any, key_groups: Any = GROUPS) -> Any:
     """The live rows of the visible version as a store has them."""
     visible = store.pointer().visible
     (entry,) = store.catalog(visible, visible)
@@ -116,7 +118,7 @@ def stored(store, key_groups=GROUPS):
     }
 
 
-def backed_up(folder, version):
+def backed_up(folder: Any, version: Any) -> Any:
     """The rows of the backup at a version, row by row as ``stored``."""
     tables = reached_at(folder, version).state.tables
     return {

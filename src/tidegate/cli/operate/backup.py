@@ -39,7 +39,6 @@ from tidegate.committers.transfer.backup.restore_from import (
     restore_from as restore_backup,
 )
 from tidegate.errors import ConfigError
-from tidegate.reader.rules import no_version_yet
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import BatchOrigin
@@ -86,8 +85,8 @@ def backup(  # noqa: PLR0913 - its options
     """
     if check:
         chain = check_backup(folder)
-        facts = {"folder": str(folder), **_chain_facts(chain)}
-        _print(facts, f"{folder}: every byte fits; {_described(chain)}", json=json)
+        checked = {"folder": str(folder), **_chain_facts(chain)}
+        _print(checked, f"{folder}: every byte fits; {_described(chain)}", json=json)
         return
     given = {"--store": store, "--wal": wal, "--namespace": namespace}
     missing = [option for option, value in given.items() if not value]
@@ -95,7 +94,7 @@ def backup(  # noqa: PLR0913 - its options
         raise ConfigError(f"{', '.join(missing)} must be given; only --check needs no server")
     done = _backed_up(folder, store, wal, namespace, store_config, wal_config, full_every, keep)
     link = done.link
-    facts = {"namespace": namespace, "folder": str(folder), "version": done.version}
+    facts: dict[str, Any] = {"namespace": namespace, "folder": str(folder), "version": done.version}
     facts |= {"kind": link.kind if link else None, "bytes": link.bytes if link else 0}
     facts |= {"rows": link.rows if link else 0, "cause": done.cause or None, "removed": done.removed}
     _print(facts | _chain_facts(done.chain), _line(folder, namespace, done), json=json)
@@ -115,7 +114,10 @@ def _backed_up(
     try:
         identity = opened.identity()
         if identity is None:
-            raise no_version_yet(namespace)
+            raise ConfigError(
+                f"there is no namespace {namespace} in {opened.where}: check --store and --namespace; a query's"
+                " first batch makes it"
+            )
         log = open_log(wal, namespace, wal_options(wal_config))
         try:
             return make_backup(log, opened, identity, folder, full_every, keep)
@@ -201,7 +203,12 @@ def restore_from(
         with contents_of(folder, version) as contents:
             done = restore_backup(coordinator, contents, plan)
         standings = catch_up_others(coordinator, jobs)
-    facts = {"way": plan.way.value, "backup": version, "visible": done.visible, "lineage": done.lineage}
+    facts: dict[str, Any] = {
+        "way": plan.way.value,
+        "backup": version,
+        "visible": done.visible,
+        "lineage": done.lineage,
+    }
     facts |= {"lost": [_lost(each) for each in plan.lost], "source_offsets": offsets or None}
     facts |= {"last_batch": plan.kept.batch_id if plan.kept else None}
     work.report(facts, _lines(done, work.namespace, preview if yes else []), standings)
