@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tidegate
 from support.places import new_place
 from tidegate.base.clock import Clock
