@@ -92,6 +92,8 @@ class Coordinator:
         """Whether to remove from the store the rows of attempts whose decision the log lost."""
         self.has_copy = False
         """Whether a repair has the rows that the log no longer has, from another store or an export."""
+        self.from_backup = False
+        """Whether this driver fills its empty store from a backup."""
         self.rebuilt_from = 0
         """The oldest readable version of a store whose lost pointer was made again; 0: it was not lost."""
         self.discarded: list[Stamp] = []

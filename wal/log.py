@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tidegate.base.checks import Check
 from tidegate.wal.fold import Entry
@@ -31,6 +31,19 @@ class Blob(NamedTuple):
 
     address: str
     content: bytes
+
+
+class Blobs(Protocol):
+    """The blobs of versions: a log, or the copy of a part of it in a backup."""
+
+    @property
+    def where(self) -> str:
+        """Their location, for messages."""
+        ...
+
+    def read(self, addresses: Sequence[str]) -> Iterator[Blob]:
+        """Yield the blobs at these addresses, as ``Log.read``."""
+        ...
 
 
 class Trimmed(NamedTuple):

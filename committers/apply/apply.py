@@ -19,7 +19,7 @@ from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, decode_frame
-from tidegate.wal.log import Blob, Log
+from tidegate.wal.log import Blob, Blobs, Log
 from tidegate.wal.manifest import Manifest, decode_manifest
 from tidegate.wal.record import MEND, DecidedVersion, FrameRef
 
@@ -39,7 +39,7 @@ class ApplyWork(msgspec.Struct, frozen=True):
     counts: dict[int, dict[str, int]]
 
 
-def read_manifest(log: Log, decided: DecidedVersion) -> Manifest:
+def read_manifest(log: Blobs, decided: DecidedVersion) -> Manifest:
     """Read the manifest of a decided version.
 
     Raises: WalGapError: it was trimmed. CorruptError: it is another version's or attempt's, or damaged.
@@ -83,7 +83,7 @@ def plan(manifest: Manifest, decided: DecidedVersion, tasks: int) -> list[ApplyW
 NONE_HELD: Mapping[str, bytes] = {}
 
 
-def chunks_of(work: ApplyWork, log: Log, held: Mapping[str, bytes] = NONE_HELD) -> Iterator[Chunk]:
+def chunks_of(work: ApplyWork, log: Blobs, held: Mapping[str, bytes] = NONE_HELD) -> Iterator[Chunk]:
     """Yield the work's changes, a frame at a time, checked: from ``held``, else from the log by address."""
     wanted = {ref.address: (ordinal, ref) for ordinal, ref in work.frames}
     here = (Blob(address, held[address]) for address in wanted if address in held)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidegate.base import failpoints
 from tidegate.committers.apply import apply
@@ -29,6 +29,7 @@ from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateEr
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.wal.record import DecidedVersion
 
 logger = logging.getLogger("tidegate")
 
@@ -52,24 +53,40 @@ def rebuild_lost(coordinator: Coordinator, stopped: Callable[[], bool] = lambda:
         return []
     # An iterator: only the versions above the horizon are held in memory (I11).
     versions = decided_versions_from(coordinator.decisions, 1, store.where)
-    with contextlib.closing(LogState(coordinator.log, itertools.islice(versions, horizon))) as rows:
-        base, newer, entry = rows.last, list(versions), catalog_entry(rows.last, rows.manifest)
-        marked = store.begin_fill(entry, coordinator.epoch)
-        if marked != horizon:
-            is_filled(coordinator, horizon, marked)
-            return []
-        logger.warning(
-            "%s shows nothing, and the log has %s versions: it is rebuilt from the log, with versions %s to"
-            " %s readable; readers are refused until then",
-            store.where,
-            state.last_version,
-            horizon,
-            state.last_version,
-        )
-        failpoints.hit("fill.after_begin")
-        store.put_schemas(rows.schemas.values())
-        if not fill_groups(coordinator, rows, apply.stamp_of(base), entry, stopped):
-            return []
+    with contextlib.closing(LogState(coordinator.log.where)) as rows:
+        rows.read(coordinator.log, itertools.islice(versions, horizon))
+        return fill_and_follow(coordinator, rows, list(versions), stopped)
+
+
+def fill_and_follow(
+    coordinator: Coordinator,
+    rows: LogState,
+    newer: Sequence[DecidedVersion],
+    stopped: Callable[[], bool] = lambda: False,
+) -> list[int]:
+    """Fill the store with the rows of one version, apply the versions after it, and make all visible at once.
+
+    Return the visible versions; []: stopped half-way, or another driver was first. Raises: as ``fill``.
+    """
+    store, base, entry = coordinator.store, rows.last, rows.entry
+    marked = store.begin_fill(entry, coordinator.epoch)
+    if marked != base.version:
+        is_filled(coordinator, base.version, marked)
+        return []
+    last = [base, *newer][-1]
+    logger.log(
+        logging.INFO if coordinator.from_backup else logging.WARNING,
+        "%s shows nothing, and %s versions were decided: it is rebuilt, with versions %s to %s readable;"
+        " readers are refused until then",
+        store.where,
+        last.version,
+        base.version,
+        last.version,
+    )
+    failpoints.hit("fill.after_begin")
+    store.put_schemas(rows.schemas.values())
+    if not fill_groups(coordinator, rows, apply.stamp_of(base), entry, stopped):
+        return []
     entries, machine = [entry], Machine(State.SEALED, coordinator.watch)
     for decided in newer:
         if stopped():
@@ -77,8 +94,8 @@ def rebuild_lost(coordinator: Coordinator, stopped: Callable[[], bool] = lambda:
         machine = Machine(State.DECIDED, coordinator.watch)
         manifest = apply_and_seal(coordinator, machine, decided, None)
         entries.append(catalog_entry(decided, manifest))
-    publish(coordinator, machine, [base, *newer][-1], entries[-1], first_of=entries)
-    logger.info("%s was rebuilt from the log: version %s is visible", store.where, state.last_version)
+    publish(coordinator, machine, last, entries[-1], first_of=entries)
+    logger.info("%s was rebuilt: version %s is visible", store.where, last.version)
     return [entry.version for entry in entries]
 
 

@@ -115,7 +115,8 @@ def take_over(
     settle_lost_attempts(coordinator)
     failpoints.hit("open.after_claim")
     list_stores_of_new(coordinator)
-    resume(coordinator)
+    if not coordinator.from_backup:
+        resume(coordinator)
 
 
 def _look_again(coordinator: Coordinator) -> None:
@@ -175,7 +176,7 @@ def ensure_made(coordinator: Coordinator) -> Folded:
         # Again: another driver may have made it before we read the log.
         identity = coordinator.store.identity()
     if identity is None:
-        if state.last_version and not coordinator.has_copy:
+        if state.last_version and not (coordinator.has_copy or coordinator.from_backup):
             refuse_unrecoverable(coordinator)
         identity = coordinator.store.create(Identity(state.namespace, state.name, state.key_groups))
     refuse_other_uuid(coordinator, state, identity)
@@ -286,10 +287,11 @@ def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Point
 
 def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
     """Refuse a store that is being filled, unless the log can complete it. Raises: ConfigError."""
-    if pointer.filling_at and not log_can_fill(coordinator):
+    if pointer.filling_at and not coordinator.from_backup and not log_can_fill(coordinator):
         msg = (
             f"{coordinator.store.where} is being filled from another store, at version {pointer.filling_at},"
-            " and shows nothing yet: put a store that is filled first, this one after it"
+            " and shows nothing yet: put a store that is filled first, this one after it; or, if `tidegate"
+            " restore-from` was interrupted, run it again"
         )
         raise ConfigError(msg)
 

@@ -81,13 +81,17 @@ def _read(coordinator: Coordinator, plan: RestorePlan) -> LogState:
     """Compute the rows of the plan's version from the log, in a temporary file."""
     versions = decided_versions(coordinator.log, coordinator.folded, plan.first)
     upto = itertools.takewhile(lambda decided: decided.version <= plan.target.version, versions)
+    rows = LogState(coordinator.log.where)
     try:
-        return LogState(coordinator.log, upto, plan.base.rows() if plan.base else ())
+        for table, batch in plan.base.rows() if plan.base else ():
+            rows.put(table, [batch])
+        rows.read(coordinator.log, upto)
     except WalGapError as error:
         raise WalGapError(
             f"{error}: the log was trimmed, so version {plan.target.version} cannot be restored any more."
             " Nothing was written"
         ) from error
+    return rows
 
 
 def _schema(store: Store, schemas: Mapping[str, TableSchema], table: str, entry: CatalogEntry) -> TableSchema:

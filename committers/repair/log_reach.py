@@ -45,9 +45,11 @@ def refuse_unrecoverable(coordinator: Coordinator) -> None:
     held = f"has versions {oldest} to {last} only" if oldest else "has the rows of no version"
     raise WalGapError(
         f"{coordinator.store.where} holds no row, and {coordinator.log.where} {held}: the rest was trimmed"
-        " (wal_retain_s), so no log can rebuild this store. Nothing was written. Put a copy of the store"
-        " back; or fill it from another store or an export: on Redis `tidegate repair --from`, elsewhere"
-        " `tidegate store add` beside a store that is whole, or `tidegate import` into a new namespace"
+        " (wal_retain_s), so no log can rebuild this store. Nothing was written. If there is a"
+        " backup: `tidegate restore-from FOLDER`. Else put a copy of the store back; or fill it from another"
+        " store or an export: on Redis `tidegate repair --from`, elsewhere `tidegate store add` beside a"
+        " store that is whole, or `tidegate import` into a new namespace; without any of these, rebuild it"
+        " from the input (docs/operations.md)"
     )
 
 

@@ -1,4 +1,4 @@
-"""The state of all tables at one version, computed from the log, or from an export and the log after it.
+"""The state of all tables at one version, computed from the log, or from a backup and the log after it.
 
 The versions are read once, oldest first, into a temporary file of this machine, so memory stays bounded
 (I11). Nothing is written into log or store. ``opening/lost_store.py`` writes these rows into a lost store,
@@ -19,10 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.committers.apply import apply
+from tidegate.committers.barrier import catalog_entry
 from tidegate.errors import ConfigError
+from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import batch_of
 from tidegate.wal.frame import Run
-from tidegate.wal.log import Log
+from tidegate.wal.log import Blobs
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import DecidedVersion, TableSchema
 from tidegate.wal.value_flags import DELETE
@@ -35,42 +37,42 @@ REPORT_EVERY = 100
 """The number of versions that are read between two lines of progress."""
 ROWS = """CREATE TABLE state (kg INTEGER, name TEXT, key BLOB, value BLOB NOT NULL,
     PRIMARY KEY (kg, name, key)) WITHOUT ROWID"""
-INSERT = "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)"
 SCAN = "SELECT key, value FROM state WHERE kg = ? AND name = ? ORDER BY key"
 
 
 class LogState:
-    """The rows of every table after the last of some consecutive versions.
+    """The rows of every table after the last of some versions.
 
-    They begin with version 1, or with the version after that of ``base``: its rows by table, as batches of
-    key group, key and stored value. Without either, only tables that these versions made or emptied are
-    whole. ``last`` is the last version, ``manifest`` its manifest. Raises: WalGapError: the log no longer has
-    one of them. ConfigError: the temporary folder has no room.
+    They are read in order: from version 1 on, or after the rows of a backup were put; without
+    either, only tables that these versions made or emptied are whole. ``last`` is the last
+    version, ``entry`` its catalog entry. Every call that reads raises WalGapError: the log no longer has a
+    version, and ConfigError: the temporary folder has no room.
     """
 
     last: DecidedVersion
-    manifest: Manifest
-    schemas: dict[str, TableSchema]
-    """Every schema that these versions brought, by its id."""
+    entry: CatalogEntry
 
-    def __init__(
-        self, log: Log, versions: Iterable[DecidedVersion], base: Iterable[tuple[str, Any]] = ()
-    ) -> None:
-        self._log, self.where = log, log.where
-        self._closing = contextlib.ExitStack()
-        try:
+    def __init__(self, where: str) -> None:
+        self.where, self._closing = where, contextlib.ExitStack()
+        self.schemas: dict[str, TableSchema] = {}
+        """Every schema that these versions brought, by its id."""
+        with self._writing():
             folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-rebuild-"))
             self._rows = sqlite3.connect(Path(folder) / "state.sqlite", isolation_level=None)
             self._closing.callback(self._rows.close)
             for setting in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
                 self._rows.execute(f"PRAGMA {setting}")
             self._rows.execute(ROWS)
-            self._read_base(base)
-            self._read(versions)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Name the cause when the temporary folder takes no rows; remove the temporary file on any error."""
+        try:
+            yield
         except (sqlite3.OperationalError, OSError) as error:
             self.close()
             raise ConfigError(
-                f"the temporary folder takes no copy of the rows of {log.where}: {error}; free some room"
+                f"the temporary folder takes no copy of the rows of {self.where}: {error}; free some room"
                 " there, or set TMPDIR to another folder. Nothing was written"
             ) from error
         except BaseException:
@@ -91,36 +93,45 @@ class LogState:
                 keys, values = zip(*rows, strict=True)
                 yield group, batch_of(keys, values)
 
-    def _read_base(self, base: Iterable[tuple[str, Any]]) -> None:
-        self._rows.execute("BEGIN")
-        for table, batch in base:
-            columns = (batch[name].to_pylist() for name in ("key_group", "key", "value"))
-            rows = ((group, table, key, value) for group, key, value in zip(*columns, strict=True))
-            self._rows.executemany(INSERT, rows)
-        self._rows.execute("COMMIT")
-
-    def _read(self, versions: Iterable[DecidedVersion]) -> None:
-        self.schemas = {}
-        for decided in versions:
-            self.last, self.manifest = decided, apply.read_manifest(self._log, decided)
-            self.schemas |= self.manifest.schemas
+    def put(self, table: str, batches: Iterable[Any]) -> None:
+        """Add the rows of a table that a backup holds: record batches of key group, key and value."""
+        with self._writing():
             self._rows.execute("BEGIN")
-            emptied = [
-                name for name, at in self.manifest.table_schemas.items() if at.start == decided.version
-            ]
-            for table in [*emptied, *(self.manifest.dropped or ())]:
-                self._rows.execute("DELETE FROM state WHERE name = ?", (table,))
-            for work in apply.plan(self.manifest, decided, 1):
-                for chunk in apply.chunks_of(work, self._log):
-                    for run in chunk.runs:
-                        self._add(run)
-            self._rows.execute("COMMIT")
-            if decided.version % REPORT_EVERY == 0:
-                logger.info(
-                    "%s: version %s was read to compute an earlier state",
-                    self._log.where,
-                    decided.version,
+            for batch in batches:
+                columns = (batch[name].to_pylist() for name in ("key_group", "key", "value"))
+                self._rows.executemany(
+                    "INSERT INTO state (kg, name, key, value) VALUES (?, ?, ?, ?)",
+                    ((group, table, key, value) for group, key, value in zip(*columns, strict=True)),
                 )
+            self._rows.execute("COMMIT")
+
+    def read(self, log: Blobs, versions: Iterable[DecidedVersion]) -> None:
+        """Add the changes of versions that follow those read so far, oldest first."""
+        with self._writing():
+            manifest = None
+            for self.last in versions:
+                manifest = self._add_version(log, self.last)
+                if self.last.version % REPORT_EVERY == 0:
+                    where = log.where
+                    logger.info("%s: version %s was read to compute an earlier state", where, self.last.version)
+                        "%s: version %s was read to compute an earlier state", log.where, self.last.version
+                    )
+            if manifest is not None:
+                self.entry = catalog_entry(self.last, manifest)
+
+    def _add_version(self, log: Blobs, decided: DecidedVersion) -> Manifest:
+        manifest = apply.read_manifest(log, decided)
+        self.schemas |= manifest.schemas
+        self._rows.execute("BEGIN")
+        emptied = [name for name, at in manifest.table_schemas.items() if at.start == decided.version]
+        for table in [*emptied, *(manifest.dropped or ())]:
+            self._rows.execute("DELETE FROM state WHERE name = ?", (table,))
+        for work in apply.plan(manifest, decided, 1):
+            for chunk in apply.chunks_of(work, log):
+                for run in chunk.runs:
+                    self._add(run)
+        self._rows.execute("COMMIT")
+        return manifest
 
     def _add(self, run: Run) -> None:
         deleted = pc.equal(run.values, pa.scalar(DELETE, run.values.type))
@@ -128,7 +139,7 @@ class LogState:
         at = run.group, run.table
         keys, values = run.keys.filter(kept).to_pylist(), run.values.filter(kept).to_pylist()
         self._rows.executemany(
-            INSERT,
+            "INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?)",
             ((*at, key, value) for key, value in zip(keys, values, strict=True)),
         )
         self._rows.executemany(

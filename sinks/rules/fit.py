@@ -116,9 +116,10 @@ def described(
         case Fit.EMPTY_CUT:
             return (
                 f"the store has nothing of this namespace, and it cannot be rebuilt: the log has {range_held}"
-                f" of {last} only. Put a copy of the store back, or fill it from another store or an export"
-                " (on Redis `tidegate repair --from`, elsewhere `tidegate store add`, or `tidegate import`"
-                " into a new namespace)"
+                f" of {last} only. If there is a backup: `tidegate restore-from FOLDER`. Else put a copy of"
+                " the store back, or fill it from another store or an export (on Redis `tidegate repair"
+                " --from`, elsewhere `tidegate store add`, or `tidegate import` into a new namespace), or"
+                " rebuild it from the input (docs/operations.md)"
             )
         case Fit.BEHIND_CUT:
             return (

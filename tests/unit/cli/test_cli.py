@@ -101,6 +101,8 @@ COMMANDS = [
     "restore",
     "export",
     "import",
+    "backup",
+    "restore-from",
 ]
 
 

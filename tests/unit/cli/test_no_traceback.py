@@ -21,6 +21,7 @@ NEEDS = {
     "alias drop": ["live", "--yes"],
     "alias set": ["live"],
     "adopt": ["--yes", "--lineage", ID],
+    "backup": ["{new}"],
     "bench": ["--only", "reads"],
     "diff": ["1"],
     "drop": ["--yes"],
@@ -31,6 +32,7 @@ NEEDS = {
     "quarantine export": ["aircraft", "{new}"],
     "rebuild-checkpoint": ["{new}"],
     "restore": ["--to", "1", "--yes"],
+    "restore-from": ["{backed_up}", "--yes"],
     "scan": ["aircraft"],
     "store add": ["copy=sqlite://{new}"],
     "store remove": ["copy"],
@@ -57,7 +59,7 @@ NO_LOG = {
 ANY_NAMESPACE = {"alias list", "alias drop", "redis-functions"}
 """What is of a place takes no namespace."""
 NO_NAMESPACE = {"demo", "bench", "torture"}
-MAKES_ONE = {"init", "import", "doctor"}
+MAKES_ONE = {"init", "import", "doctor", "restore-from"}
 """A namespace that is not there is made, or looked for and told."""
 
 NEXT_STEP = re.compile(
@@ -85,6 +87,8 @@ def place(tmp_path_factory):
     (root / "short").write_text("timeout_s=0.5\n")
     for words in (["export", f"{root}/exported"], ["quarantine", "export", "aircraft", f"{root}/refused"]):
         assert CliRunner().invoke(app, [*words, *where]).exit_code == 0
+    backup = ["backup", f"{root}/backed_up", "--wal", f"file://{root}/wal", *where]
+    assert CliRunner().invoke(app, backup).exit_code == 0
     return root
 
 
@@ -97,6 +101,7 @@ def environment(monkeypatch):
 
 def called(leaf, place, *, store=None, wal=None, namespace="flights", more=()):
     paths = {"new": place / "new", "exported": place / "exported", "refused": place / "refused"}
+    paths["backed_up"] = place / "backed_up"
     words = [*leaf.split(), *(word.format(**paths) for word in NEEDS.get(leaf, []))]
     words += ["--store", store or f"sqlite://{place}/store"]
     words += [] if leaf in NO_LOG else ["--wal", wal or f"file://{place}/wal"]

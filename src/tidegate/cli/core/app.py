@@ -55,6 +55,10 @@ COMMANDS = {
     "restore": Command("Make a new version of what an older one held.", "operate.restore", "restore"),
     "export": Command("Write a version into a folder.", "operate.transfer", "export", "EXPORT_EXAMPLES"),
     "import": Command("Make one new version of an export.", "operate.transfer", "import_", "IMPORT_EXAMPLES"),
+    "backup": Command("Add the newest version to the backups in a folder.", "operate.backup", "backup"),
+    "restore-from": Command(
+        "Make a lost namespace again from a backup.", "operate.backup", "restore_from", "RESTORE_EXAMPLES"
+    ),
     "adopt": Command("Let another Spark checkpoint take over.", "checkpoints.adopt", "adopt"),
     "rebuild-checkpoint": Command("Make a lost checkpoint from the log.", "checkpoints.rebuild", "rebuild"),
     "explain": Command("Print cause and next step of an error or alert.", "inspect.explain", "explain"),

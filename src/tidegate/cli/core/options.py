@@ -46,6 +46,10 @@ def _first_url(text: str) -> str:
 Store = Annotated[
     str, typer.Option(envvar="TIDEGATE_STORE", metavar="URL", help=_STORE_HELP, parser=_first_url)
 ]
+MaybeStore = Annotated[
+    str | None,
+    typer.Option("--store", envvar="TIDEGATE_STORE", metavar="URL", help=_STORE_HELP, parser=_first_url),
+]
 Stores = Annotated[
     list[str],
     typer.Option(

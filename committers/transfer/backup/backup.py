@@ -1,0 +1,259 @@
+"""One run of ``tidegate backup``: an increment from the log, or a full backup from the store.
+
+Each link is written under another name, synced, read back, renamed, and counts once the chain lists it. So a
+killed run changes nothing for the next one but a leftover, which that one removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegate.base.files import make_folder, remove_folder, sync_folder
+from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.transfer.backup.blobs import copy_blobs
+from tidegate.committers.transfer.backup.chain import (
+    FULL,
+    INCREMENT,
+    INDEX,
+    PART,
+    PLACE,
+    Chain,
+    Index,
+    Link,
+    Place,
+    digest_of,
+    locked,
+    read_chain,
+    remove_leftovers,
+    write_chain,
+    write_sealed,
+)
+from tidegate.committers.transfer.backup.contents import Reached, check_link, reached_by
+from tidegate.committers.transfer.export import export
+from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
+from tidegate.reader.rules import no_entry, no_version_yet
+from tidegate.sinks.records import CatalogEntry, Identity
+from tidegate.sinks.store import Store
+from tidegate.wal.fold import View, decided_for, fold_all, last_batch_within
+from tidegate.wal.log import Log
+from tidegate.wal.record import DecidedVersion, Folded, Summary, decode_record, encode_record
+
+logger = logging.getLogger("tidegate")
+
+FULL_EVERY, KEEP = 24, 2
+SMALL_BYTES = 1024 * 1024
+"""Increments up to this size, all together, need no new full backup, however small the last one is."""
+
+
+class BackedUp(NamedTuple):
+    """The result of a run. ``link`` is None when the chain has the visible version already.
+
+    ``cause`` is the reason for a full backup. ``removed`` are the names of the links that were removed.
+    """
+
+    version: int
+    link: Link | None
+    cause: str
+    removed: list[str]
+    chain: Chain
+
+
+class _GoneError(Exception):
+    """The log cannot give an increment, for this cause."""
+
+
+def backup(
+    log: Log, store: Store, identity: Identity, folder: Path, full_every: int = FULL_EVERY, keep: int = KEEP
+) -> BackedUp:
+    """Add the newest visible version to the chain in a folder, which is made if it does not exist.
+
+    It takes no lock of the namespace's: a lease pins the version during a full backup. Durable: on return.
+    Repeatable: also after an interruption at any point. Raises: ConfigError: another backup is being written,
+    the folder is another namespace's, nothing is visible yet, or the folder cannot be written; the chain is
+    as before. CorruptError: the chain, or what was written, is damaged. WalGapError: log and store do not
+    fit. Otherwise the errors of log and store.
+    """
+    try:
+        with locked(folder):
+            chain = read_chain(folder) or Chain(identity.name, identity.uuid, identity.key_groups)
+            if chain.uuid != identity.uuid:
+                raise ConfigError(
+                    f"{folder} holds backups of namespace {chain.namespace} ({chain.uuid}), this one is"
+                    f" {identity.name} ({identity.uuid}): give another folder"
+                )
+            remove_leftovers(folder, chain)
+            return _add(log, store, identity, folder, chain, full_every, keep)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be written: {error.strerror or error}; the backups before are as they were:"
+            " make room, or give another folder"
+        ) from error
+
+
+def _add(
+    log: Log, store: Store, identity: Identity, folder: Path, chain: Chain, full_every: int, keep: int
+) -> BackedUp:
+    version = store.pointer().visible
+    if not version:
+        raise no_version_yet(identity.name)
+    last = chain.links[-1].version if chain.links else 0
+    if version < last:
+        raise ConfigError(
+            f"{store.where} shows version {version}, the newest backup in {folder} has version {last}: the"
+            " store went back. Run `tidegate recover` first; nothing was written"
+        )
+    if version == last:
+        return BackedUp(version, None, "", [], chain)
+    entry = _entry(store, version)
+    cause = _cause_of_full(chain, full_every)
+    link = None
+    if not cause:
+        try:
+            link = _increment(log, folder, chain, entry)
+        except _GoneError as gone:
+            cause = str(gone)
+            logger.warning("%s: a new full backup is written, since %s", folder, cause)
+    if link is None:
+        link = _full(log, store, identity, folder, entry)
+    return _with(folder, chain, link, cause, keep)
+
+
+def _entry(store: Store, version: int) -> CatalogEntry:
+    entry = next(iter(store.catalog(version, version)), None)
+    if entry is not None:
+        return entry
+    if store.pointer().horizon > version:
+        raise SnapshotExpiredError(
+            f"version {version} was retired in {store.where} meanwhile; nothing was written; run it again"
+        )
+    raise no_entry(store.where, version)
+
+
+def _cause_of_full(chain: Chain, full_every: int) -> str:
+    """Name the reason why the next link is a full backup; '': it may be an increment."""
+    if not chain.links:
+        return "it is the first one"
+    full, *increments = chain.since_full
+    if len(increments) >= full_every:
+        return f"{len(increments)} increments follow the last full one (--full-every)"
+    if sum(link.bytes for link in increments) > max(full.bytes, SMALL_BYTES):
+        return "the increments are larger than the last full one"
+    return ""
+
+
+def _with(folder: Path, chain: Chain, link: Link, cause: str, keep: int) -> BackedUp:
+    """Check the written link, give it its name, and list it; then remove older full backups."""
+    part = folder / PART
+    check_link(folder, link, part)
+    sync_folder(part)
+    part.rename(folder / link.name)
+    sync_folder(folder)
+    links = (*chain.links, link)
+    fulls = [number for number, each in enumerate(links) if each.kind == FULL]
+    kept = Chain(chain.namespace, chain.uuid, chain.key_groups, links[fulls[-keep:][0] :])
+    write_chain(folder, kept)
+    removed = [each.name for each in links if each not in kept.links]
+    remove_leftovers(folder, kept)
+    return BackedUp(link.version, link, cause, removed, kept)
+
+
+# -- an increment --------------------------------------------------------------------------------------
+
+
+def _increment(log: Log, folder: Path, chain: Chain, entry: CatalogEntry) -> Link:
+    """Write the versions after the chain up to the entry's. Raises: _GoneError: the log cannot give them."""
+    before = reached_by(folder, chain.since_full, chain.links[-1].version)
+    part = folder / PART
+    remove_folder(part)
+    make_folder(part)
+    try:
+        view, records, versions = _read_to(log, before, entry.version)
+        if view.state is None or view.state.recent[-1].digest != entry.digest:
+            raise _GoneError("the log has another history than the last backup")
+        copied = copy_blobs(log, versions, part)
+    except WalGapError as error:
+        remove_folder(part)
+        raise _GoneError(
+            f"the log no longer has all versions after {before.state.last_version}: {error}"
+        ) from error
+    except _GoneError:
+        remove_folder(part)
+        raise
+    index = Index(tuple(records), view.position, copied.versions, copied.bytes, copied.checksum)
+    write_sealed(part / INDEX, index)
+    size = copied.bytes + (part / INDEX).stat().st_size
+    after = before.state.last_version
+    return Link(
+        INCREMENT, after, entry.version, entry.decided_at_us, size, copied.rows, digest_of(part, INCREMENT)
+    )
+
+
+def _read_to(log: Log, before: Reached, version: int) -> tuple[View, list[bytes], list[DecidedVersion]]:
+    """Read the records after a backup, up to a version's decision. Summaries are left out: they repeat."""
+    view, records, versions = before.view, list[bytes](), list[DecidedVersion]()
+    for entry in log.decisions(view.position):
+        older = view.state
+        view = fold_all(view, [entry], log.where)
+        if not isinstance(decode_record(entry.content, log.where), Summary):
+            records.append(entry.content)
+        if view.state is not None and older is not None and view.state.last_version > older.last_version:
+            versions.append(view.state.recent[-1])
+            if view.state.last_version == version:
+                break
+    if not versions or versions[-1].version != version:
+        raise _GoneError(f"the log has no decision of version {version} after the last backup's place")
+    return view, records, versions
+
+
+# -- a full backup -------------------------------------------------------------------------------------
+
+
+def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: CatalogEntry) -> Link:
+    view = _fold_to(log, entry)
+    part = folder / PART
+    remove_folder(part)
+    written = export(store, identity, entry.version, part)
+    state = view.state
+    assert state is not None, "the fold has the entry's version"
+    record = Summary(
+        namespace=state.namespace,
+        writer=state.writer,
+        epoch=state.epoch,
+        prev_digest=state.digest,
+        state=state,
+    )
+    place = Place(encode_record(record), view.position, entry, _source_offsets(log, state, entry))
+    write_sealed(part / PLACE, place)
+    size = sum(path.stat().st_size for path in part.rglob("*") if path.is_file())
+    rows = sum(table.rows for table in written.tables.values())
+    return Link(FULL, 0, entry.version, entry.decided_at_us, size, rows, digest_of(part, FULL))
+
+
+def _fold_to(log: Log, entry: CatalogEntry) -> View:
+    """Fold the log up to the decision of a version. Raises: WalGapError: log and store do not fit."""
+    view = View()
+    for record in log.decisions():
+        view = fold_all(view, [record], log.where)
+        if view.state is not None and view.state.last_version >= entry.version:
+            break
+    decided = view.state.recent[-1] if view.state and view.state.recent else None
+    if decided is None or (decided.version, decided.digest) != (entry.version, entry.digest):
+        ends = f"its version {decided.version}" if decided else "no version"
+        raise WalGapError(
+            f"{log.where} does not have the decision of version {entry.version} with the store's digest, it"
+            f" has {ends} there: check --wal and --store, and see `tidegate verify`; nothing was written"
+        )
+    return view
+
+
+def _source_offsets(log: Log, state: Folded, entry: CatalogEntry) -> str:
+    """Return the source offsets of the last batch that a version contains; '': the log lost them."""
+    batch = last_batch_within(state, entry.version)
+    decided = decided_for(state, batch) if batch else None
+    if decided is not None:
+        with contextlib.suppress(WalGapError):
+            return read_manifest(log, decided).source_offsets
+    return entry.source_offsets

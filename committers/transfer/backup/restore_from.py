@@ -1,0 +1,356 @@
+"""The restore of a namespace whose store is gone, from a backup and whatever the log still has.
+
+- *continue*: the log has every version after the backup's. The store is filled with the backup's rows and
+  those versions, and the namespace continues as if nothing had happened.
+- *again*: the log lost the rows of some. One new version holds the backup's rows. The decided versions after
+  the backup are lost, and their batches may be replayed.
+- *new*: the log is gone, too. A new log begins with the backup's state, under a new uuid, and one new version
+  holds the backup's rows.
+
+Readers see nothing until all is complete. docs/decisions/0079.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.barrier import catalog_entry
+from tidegate.committers.commit import until_decided
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.lost_store import fill_and_follow
+from tidegate.committers.opening.open import take_over
+from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store
+from tidegate.committers.repair.log_reach import first_kept, is_whole, oldest_whole
+from tidegate.committers.repair.log_state import LogState
+from tidegate.committers.steps.append import append_until_confirmed
+from tidegate.committers.steps.decided_versions import (
+    decided_version,
+    decided_versions,
+    decided_versions_from,
+)
+from tidegate.committers.transfer.backup.contents import Contents, Reached
+from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
+from tidegate.errors import ConfigError, WalGapError, WalUnavailableError
+from tidegate.sinks.aliases import refuse_writing
+from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.wal.fold import last_batch_within, recent_version
+from tidegate.wal.manifest import Component, Manifest, encode_manifest, manifest_digest
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, RestoreOrigin, Rewound, Summary
+from tidegate.wal.staging.spec import CHANGES
+
+
+class Way(enum.Enum):
+    """The way of a restore: see the module."""
+
+    CONTINUE = "continue"
+    AGAIN = "again"
+    NEW = "new"
+
+
+class Plan(NamedTuple):
+    """The effect of a restore. ``version`` is the backup's, ``last`` the log's last one, 0 for none.
+
+    ``lost`` are the decided versions after the backup whose changes nothing has any more; of a log that is
+    gone they are unknown. ``kept`` is the last batch that the restored state contains.
+    """
+
+    way: Way
+    version: int
+    last: int
+    lost: list[DecidedVersion]
+    kept: BatchOrigin | None
+
+
+class RestoredFrom(NamedTuple):
+    """The result: the plan, the visible version, and the query that the namespace follows."""
+
+    plan: Plan
+    visible: int
+    lineage: str | None
+
+
+def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is_newest: bool) -> Plan:
+    """Find out how a backup's version can be restored here. It writes nothing.
+
+    ``is_newest``: nobody asked for an older version, so the log's later versions are wanted, too. Raises:
+    ConfigError: the store shows a version, or the place is another namespace's. WalGapError: the log is
+    behind the backup, or has another history.
+    """
+    store, version = coordinator.store, reached.decided.version
+    state = coordinator.decisions.catch_up()
+    identity = store.identity()
+    pointer = store.pointer() if identity else None
+    name = coordinator.endpoints.namespace
+    if pointer is not None and pointer.visible:
+        raise ConfigError(
+            f"{store.where} shows version {pointer.visible} of namespace {name}, so nothing was lost there."
+            " Nothing was written. An older version: `tidegate restore --to`. To replace what is there:"
+            " `tidegate drop --only-stores` first; or restore under a new --namespace, and set an alias"
+        )
+    kept = last_batch_within(reached.state, version)
+    if state is None:
+        if identity is not None:
+            raise ConfigError(
+                f"{store.where} has namespace {name} without any version, and {coordinator.log.where}"
+                " is empty: check --wal; if the log is gone, run `tidegate drop --only-stores` first. Nothing"
+                " was written"
+            )
+        refuse_writing(store.where, name, store.aliases().get(name))
+        return Plan(Way.NEW, version, 0, [], kept)
+    _refuse_other_history(coordinator, reached, folder)
+    last = state.last_version
+    if _is_begun(coordinator, reached):
+        return Plan(Way.NEW, version, last, [], kept)
+    versions = decided_versions(coordinator.log, state, version + 1)
+    is_reached = version == last or oldest_whole(coordinator.log, state, version + 1) == version + 1
+    if is_reached and (is_newest or version == last) and last >= FILLED_FROM:
+        return Plan(Way.CONTINUE, version, last, [], kept)
+    lost = [each for each in versions if each.origin != RestoreOrigin(version)]
+    return Plan(Way.AGAIN, version, last, lost, kept)
+
+
+def restore_from(coordinator: Coordinator, contents: Contents, plan: Plan) -> RestoredFrom:
+    """Restore the namespace of an empty store. The driver is not open yet.
+
+    Durable: on return a version is visible in the primary, complete; readers never saw a part of it.
+    Repeatable: also after an interruption, which it continues. Raises: as ``plan_restore``, ``take_over``,
+    ``until_decided`` and ``fill``.
+    """
+    coordinator.from_backup = True
+    if coordinator.decisions.catch_up() is None:
+        _begin_log(coordinator, contents)
+    take_over(coordinator, None)
+    if plan.way is Way.CONTINUE:
+        _continue(coordinator, contents)
+    else:
+        _decide_again(coordinator, contents)
+        _filled(coordinator, fill_and_follow(coordinator, contents.rows, []))
+    if coordinator.folded.recent[-1].origin == RestoreOrigin(plan.version):
+        _allow_replay(coordinator, plan.version)
+    return RestoredFrom(plan, coordinator.store.pointer().visible, coordinator.folded.lineage)
+
+
+def digest_of_restored(digest: str, uuid: str) -> str:
+    """Return the digest at which a new log begins, so that it is known as one of this backup's history."""
+    return hashlib.blake2b(f"{digest}{uuid}".encode(), digest_size=16).hexdigest()
+
+
+def _is_begun(coordinator: Coordinator, reached: Reached) -> bool:
+    """Whether the log is a new one that an interrupted restore began, and nothing else was decided there."""
+    state, version = coordinator.folded, reached.decided.version
+    known = recent_version(state, version)
+    if known is None or known.digest != digest_of_restored(reached.decided.digest, state.namespace):
+        return False
+    return all(
+        decided.origin == RestoreOrigin(version) for decided in state.recent if decided.version > version
+    )
+
+
+def _refuse_other_history(coordinator: Coordinator, reached: Reached, folder: Path) -> None:
+    state, backup = coordinator.folded, reached.decided
+    where, nothing = coordinator.log.where, "nothing was written"
+    known = decided_version(coordinator.decisions, backup.version)
+    if known is not None and known.digest == digest_of_restored(backup.digest, state.namespace):
+        return
+    if state.namespace != reached.state.namespace:
+        raise ConfigError(
+            f"{folder} is of namespace {reached.state.namespace}, {where} of {state.namespace}: give a"
+            f" --namespace that does not exist yet; {nothing}"
+        )
+    if state.last_version < backup.version:
+        raise WalGapError(
+            f"{where} ends at version {state.last_version}, before the backup's version {backup.version}: it"
+            " lost its end, or an older copy was put back. Put the newest copy back; or remove the log"
+            " (`tidegate drop`), and run this again, which makes a new one; or take an older version of the"
+            f" backup (--to); {nothing}"
+        )
+    if known is not None and known.digest != backup.digest:
+        raise WalGapError(
+            f"version {backup.version} has digest {backup.digest} in {folder}, {known.digest} in {where}:"
+            f" they are of two histories; restore under a --namespace that does not exist yet; {nothing}"
+        )
+
+
+# -- the log continues --------------------------------------------------------------------------------
+
+
+def _continue(coordinator: Coordinator, contents: Contents) -> None:
+    """Fill the store at its horizon, from the backup and the log, and apply the versions after it."""
+    store, version, rows = coordinator.store, contents.reached.decided.version, contents.rows
+    last, begun = coordinator.folded.last_version, store.pointer().filling_at
+    if 0 < begun < version and any(stamp.version > begun for stamp in store.begun()):
+        raise ConfigError(
+            f"{store.where} was being filled at version {begun}, from an older backup or another store: run"
+            " `tidegate drop --only-stores`, then this again"
+        )
+    horizon = last if isinstance(store, SupportsRebuild) else max(first_kept(coordinator), version)
+    if begun >= version:
+        horizon = begun
+    versions = decided_versions_from(coordinator.decisions, version + 1, store.where)
+    rows.read(coordinator.log, itertools.islice(versions, horizon - version))
+    if horizon == version:
+        _as_in_log(coordinator, rows)
+    _filled(coordinator, fill_and_follow(coordinator, rows, list(versions)))
+
+
+def _as_in_log(coordinator: Coordinator, rows: LogState) -> None:
+    """Give the rows the version as this log has it, which may be a restored one."""
+    decided = decided_version(coordinator.decisions, rows.last.version)
+    if decided is None:
+        return
+    rows.last = decided
+    try:
+        rows.entry = catalog_entry(decided, read_manifest(coordinator.log, decided))
+    except WalGapError:
+        rows.entry = msgspec.structs.replace(rows.entry, digest=decided.digest)
+
+
+def _filled(coordinator: Coordinator, visible: list[int]) -> None:
+    if not visible and not coordinator.store.pointer().visible:
+        raise WalGapError(f"{coordinator.store.where} could not be filled: run this again")
+
+
+# -- one new version -----------------------------------------------------------------------------------
+
+
+def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
+    """Decide one version with the backup's rows, unless an interrupted run has; make it the rows' version."""
+    state, rows, version = coordinator.folded, contents.rows, contents.reached.decided.version
+    newest = state.recent[-1]
+    if newest.origin == RestoreOrigin(version) and is_whole(coordinator.log, newest):
+        decided, manifest = newest, None
+    else:
+        entry = rows.entry
+        tables = tuple(sorted(entry.tables))
+        barrier = StoredRowsBarrier(
+            coordinator.log,
+            RestoreOrigin(version),
+            tables,
+            {name: rows.schemas[entry.tables[name].schema_id] for name in tables},
+            lambda: _changes(rows, tables, state.key_groups, version),
+            coordinator.clock,
+            starts=frozenset(tables),
+            drops=frozenset(state.tables.keys() - entry.tables.keys()),
+            expiring=frozenset(name for name, at in entry.tables.items() if at.expires),
+            source_offsets=contents.reached.source_offsets,
+        )
+        decided, manifest, _ = until_decided(coordinator, barrier)
+    rows.last = decided
+    rows.entry = catalog_entry(decided, manifest or read_manifest(coordinator.log, decided))
+
+
+def _changes(rows: LogState, tables: tuple[str, ...], key_groups: int, version: int) -> Iterator[Any]:
+    for group, (index, table) in itertools.product(range(key_groups), enumerate(tables)):
+        for _, batch in rows.scan_groups_stored(table, [group], version):
+            places = [pa.repeat(pa.scalar(at, pa.int32()), batch.num_rows) for at in (group, index)]
+            yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)
+
+
+def _allow_replay(coordinator: Coordinator, version: int) -> None:
+    """Append Rewound, unless it was: a checkpoint that is set back to the restored state may replay."""
+    state = coordinator.folded
+    if state.lineage is None or state.last_batch is None or state.last_batch[0] < state.generation:
+        return
+    generation = state.generation + 1
+    append_until_confirmed(
+        coordinator.decisions,
+        Rewound(**coordinator.decisions.header(), lineage=state.lineage, generation=generation),
+        lambda state: state.generation >= generation,
+        f"the batches that version {version} of namespace {state.name} lacks may be replayed",
+        "tidegate restore-from",
+    )
+
+
+# -- a new log -----------------------------------------------------------------------------------------
+
+
+def _begin_log(coordinator: Coordinator, contents: Contents) -> None:
+    """Begin a log with the backup's state, as a log that was cut there.
+
+    It has another uuid, since versions after the backup existed under the old one, and late writes of older
+    drivers may arrive. Raises: ConfigError: it is not set up safely, or another driver began it meanwhile.
+    """
+    decisions, state = coordinator.decisions, contents.reached.state
+    refuse_unsafe_store(coordinator)
+    coordinator.log.create()
+    refuse_unsafe_log(coordinator)
+    uuid = f"{coordinator.clock.new_id()}{coordinator.clock.new_id()}"
+    names = sorted(at.name for at in coordinator.endpoints.stores)
+    recent = tuple(_placed_again(coordinator, contents, uuid))
+    first = msgspec.structs.replace(
+        state,
+        namespace=uuid,
+        name=coordinator.endpoints.namespace,
+        digest=recent[-1].digest,
+        writer=coordinator.writer,
+        stores=tuple(names) if len(names) > 1 else (),
+        recent=recent,
+    )
+    record = Summary(
+        namespace=uuid, writer=first.writer, epoch=first.epoch, prev_digest=first.digest, state=first
+    )
+    backoff, tried = decisions.backoff(), False
+    while (begun := decisions.catch_up()) is None:
+        if tried and decisions.should_give_up(backoff):
+            raise WalUnavailableError(
+                f"{decisions.where} did not take the state of namespace {first.name}"
+                f"{decisions.describe_last_error()}; run this again"
+            )
+        decisions.append(record)  # a second copy changes nothing
+        if decisions.view.state is None:
+            backoff.wait()
+        tried = True
+    if begun.namespace != uuid:
+        raise ConfigError(
+            f"another driver made namespace {first.name} in {decisions.where} meanwhile: stop it, run"
+            " `tidegate drop`, then this again"
+        )
+
+
+def _placed_again(coordinator: Coordinator, contents: Contents, uuid: str) -> Iterator[DecidedVersion]:
+    """Yield the versions from the last batch up to the backup's, with manifests in the new log.
+
+    They name no frames: the version that follows has all rows. A checkpoint is made again from the source
+    offsets of the last batch.
+    """
+    reached = contents.reached
+    kept = last_batch_within(reached.state, reached.decided.version)
+    recent = reached.state.recent
+    first = next(
+        (number for number in reversed(range(len(recent))) if recent[number].origin == kept), len(recent) - 1
+    )
+    for decided in recent[first:]:
+        manifest = _without_frames(decided, contents, uuid)
+        content = encode_manifest(manifest)
+        (address,) = coordinator.log.stage(f"{coordinator.clock.new_id()}-manifest", [content])
+        digest = decided.digest
+        if decided == reached.decided:
+            digest = digest_of_restored(digest, uuid)
+        yield msgspec.structs.replace(
+            decided, manifest_address=address, manifest_digest=manifest_digest(content), digest=digest
+        )
+
+
+def _without_frames(decided: DecidedVersion, contents: Contents, uuid: str) -> Manifest:
+    state: Folded = contents.reached.state
+    return Manifest(
+        uuid,
+        decided.attempt,
+        decided.version,
+        state.key_groups,
+        (),
+        {},
+        dict(state.tables),
+        {state.name: {"sink": Component(1, {"0": ()})}},
+        contents.reached.source_offsets,
+    )

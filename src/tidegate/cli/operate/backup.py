@@ -1,0 +1,281 @@
+"""``tidegate backup`` and ``tidegate restore-from``: a state that survives the loss of store and log."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.base.text import shown_bytes
+from tidegate.cli.core.config_files import StoreConfig, WalConfig, store_options, wal_options
+from tidegate.cli.core.operation import Operation, catch_up_others, operation
+from tidegate.cli.core.options import (
+    Jobs,
+    Json,
+    MaybeNamespace,
+    MaybeStore,
+    MaybeWal,
+    Yes,
+    confirm,
+    examples,
+)
+from tidegate.cli.core.output import print_json
+from tidegate.cli.core.versions import number_or_time
+from tidegate.committers.transfer.backup.backup import FULL_EVERY, KEEP, BackedUp
+from tidegate.committers.transfer.backup.backup import backup as make_backup
+from tidegate.committers.transfer.backup.chain import FULL, Chain
+from tidegate.committers.transfer.backup.contents import check as check_backup
+from tidegate.committers.transfer.backup.contents import contents_of, reached_at, version_in
+from tidegate.committers.transfer.backup.restore_from import (
+    Plan,
+    RestoredFrom,
+    Way,
+    plan_restore,
+)
+from tidegate.committers.transfer.backup.restore_from import (
+    restore_from as restore_backup,
+)
+from tidegate.errors import ConfigError
+from tidegate.sinks.open_store import open_store
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import BatchOrigin
+
+LOST_SHOWN_MAX = 20
+"""The number of lost batches that are printed one by one."""
+EXAMPLES = examples(
+    "tidegate backup /backup/flights",
+    "tidegate backup /backup/flights --check",
+)
+RESTORE_EXAMPLES = examples(
+    "tidegate restore-from /backup/flights",
+    "tidegate restore-from /backup/flights --to 2026-11-21T10:00:00Z --namespace flights2",
+)
+
+
+def backup(  # noqa: PLR0913 - its options
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A new folder, or one of earlier backups.")
+    ],
+    store: MaybeStore = None,
+    wal: MaybeWal = None,
+    namespace: MaybeNamespace = None,
+    store_config: StoreConfig = None,
+    wal_config: WalConfig = None,
+    *,
+    full_every: Annotated[
+        int, typer.Option("--full-every", metavar="N", min=1, help="A full backup after N increments.")
+    ] = FULL_EVERY,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=1, help="Keep N full backups, and their increments.")
+    ] = KEEP,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only read every byte of the folder; it needs no server.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Add the newest version to the backups in a folder; readers and a writer go on meanwhile.
+
+    The first run writes all rows. Later runs write the changes since the one before, from the log; all rows
+    again after --full-every of them, when they are larger than the full backup, or when the log no longer
+    has them. Each run reads back its own files. A run that was killed leaves the backups before as they are.
+    tidegate restore-from makes the namespace again.
+    """
+    if check:
+        chain = check_backup(folder)
+        checked = {"folder": str(folder), **_chain_facts(chain)}
+        _print(checked, f"{folder}: every byte fits; {_described(chain)}", json=json)
+        return
+    given = {"--store": store, "--wal": wal, "--namespace": namespace}
+    missing = [option for option, value in given.items() if not value]
+    if store is None or wal is None or namespace is None:
+        raise ConfigError(f"{', '.join(missing)} must be given; only --check needs no server")
+    done = _backed_up(folder, store, wal, namespace, store_config, wal_config, full_every, keep)
+    link = done.link
+    facts: dict[str, Any] = {"namespace": namespace, "folder": str(folder), "version": done.version}
+    facts |= {"kind": link.kind if link else None, "bytes": link.bytes if link else 0}
+    facts |= {"rows": link.rows if link else 0, "cause": done.cause or None, "removed": done.removed}
+    _print(facts | _chain_facts(done.chain), _line(folder, namespace, done), json=json)
+
+
+def _backed_up(
+    folder: Path,
+    store: str,
+    wal: str,
+    namespace: str,
+    store_config: StoreConfig,
+    wal_config: WalConfig,
+    full_every: int,
+    keep: int,
+) -> BackedUp:
+    opened = open_store(store, namespace, store_options(store_config))
+    try:
+        identity = opened.identity()
+        if identity is None:
+            raise ConfigError(
+                f"there is no namespace {namespace} in {opened.where}: check --store and --namespace; a query's"
+                " first batch makes it"
+            )
+        log = open_log(wal, namespace, wal_options(wal_config))
+        try:
+            return make_backup(log, opened, identity, folder, full_every, keep)
+        finally:
+            log.close()
+    finally:
+        opened.close()
+
+
+def _print(facts: dict[str, Any], line: str, *, json: bool) -> None:
+    if json:
+        print_json(facts)
+    else:
+        print(line)
+
+
+def _chain_facts(chain: Chain) -> dict[str, Any]:
+    links = [
+        {"name": link.name, "after": link.after, "version": link.version, "bytes": link.bytes}
+        for link in chain.links
+    ]
+    return {"uuid": chain.uuid, "links": links}
+
+
+def _described(chain: Chain) -> str:
+    fulls = sum(link.kind == FULL for link in chain.links)
+    size = sum(link.bytes for link in chain.links)
+    return (
+        f"{fulls} full and {len(chain.links) - fulls} incremental backups of namespace {chain.namespace}, the"
+        f" newest at version {chain.links[-1].version}, {shown_bytes(size)}"
+    )
+
+
+def _line(folder: Path, namespace: str, done: BackedUp) -> str:
+    if done.link is None:
+        return f"{folder} has version {done.version} of namespace {namespace} already; nothing was written"
+    if done.link.kind == FULL:
+        kind = f"full backup ({done.cause}), {done.link.rows} rows"
+    else:
+        kind = f"increment after version {done.link.after}, {done.link.rows} changes"
+    removed = f"; removed: {', '.join(done.removed)}" if done.removed else ""
+    return (
+        f"{folder}: version {done.version} of namespace {namespace}, {kind},"
+        f" {shown_bytes(done.link.bytes)}, read back{removed}"
+    )
+
+
+@operation("tidegate restore-from")
+def restore_from(
+    work: Operation,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of tidegate backup.")],
+    *,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="VERSION",
+            parser=number_or_time,
+            help="A version of the backup, or a time; default: the newest, and all that the log adds.",
+        ),
+    ] = None,
+    jobs: Jobs = None,
+    yes: Yes = False,
+) -> None:
+    """Make a namespace again whose store is gone, from a backup and the log.
+
+    If the log has every version after the backup, none is lost, and the query continues with its checkpoint.
+    Otherwise one new version holds the backup's rows. The command prints which batches are lost then, and
+    how to have them again, before it asks. If the log is gone too, it begins a new one, with the backup's
+    state: batches of the query that the backup contains are not applied again. A store that shows a version
+    is refused. Readers see nothing until all is complete.
+    """
+    version = version_in(folder, to)  # type: ignore[arg-type]  # typer calls the parser
+    reached = reached_at(folder, version)
+    offsets = reached.source_offsets
+    with work.coordinator(jobs=jobs) as coordinator:
+        plan = plan_restore(coordinator, reached, folder, is_newest=to is None)
+        work.refuse_if_writer_alive(coordinator)
+        preview = _preview(plan, work.namespace, reached.state.lineage, offsets)
+        if not yes:
+            print("\n".join(preview), file=sys.stderr)
+            confirm(_question(plan, work.namespace))
+        with contents_of(folder, version) as contents:
+            done = restore_backup(coordinator, contents, plan)
+        standings = catch_up_others(coordinator, jobs)
+    facts: dict[str, Any] = {
+        "way": plan.way.value,
+        "backup": version,
+        "visible": done.visible,
+        "lineage": done.lineage,
+    }
+    facts |= {"lost": [_lost(each) for each in plan.lost], "source_offsets": offsets or None}
+    facts |= {"last_batch": plan.kept.batch_id if plan.kept else None}
+    work.report(facts, _lines(done, work.namespace, preview if yes else []), standings)
+
+
+def _lost(decided: Any) -> dict[str, Any]:
+    origin = decided.origin
+    batch = origin.batch_id if isinstance(origin, BatchOrigin) else None
+    decided_at = datetime.datetime.fromtimestamp(decided.decided_at_us / 1e6, datetime.timezone.utc)
+    return {"version": decided.version, "batch": batch, "decided_at": decided_at.isoformat()}
+
+
+def _question(plan: Plan, namespace: str) -> str:
+    where = "a new log begins, and " if plan.way is Way.NEW else ""
+    return f"{where}namespace {namespace} would be made again from version {plan.version} of the backup"
+
+
+def _preview(plan: Plan, namespace: str, lineage: str | None, offsets: str) -> list[str]:
+    """Return what is restored, what is lost, and how the query has its rows again."""
+    if plan.way is Way.CONTINUE:
+        line = f"the log has every version after version {plan.version} of the backup, up to {plan.last}"
+        return [f"{line}: nothing is lost, and the query continues with its checkpoint"]
+    lines = [*_losses(plan, namespace)]
+    if lineage is None:
+        return lines
+    if plan.kept is None:
+        return [*lines, f"the last batch of query {lineage} that the backup contains is not known"]
+    last = plan.kept.batch_id
+    lines += [
+        f"the restored state ends with batch {last} of query {plan.kept.lineage}, at the source offsets",
+        f"  {offsets or '(unknown)'}",
+        "to have the batches after it again, BEFORE the query starts: set its checkpoint back to batch",
+        f"  {last}: remove the files {last + 1} and above, and their .crc files, from its folders",
+        "  offsets and commits;",
+        "  or make a checkpoint: `tidegate rebuild-checkpoint FOLDER` (Kafka).",
+        "a checkpoint that is not set back continues after them, and their rows stay lost",
+    ]
+    return lines
+
+
+def _losses(plan: Plan, namespace: str) -> list[str]:
+    if plan.way is Way.NEW:
+        return [
+            f"there is no log: everything after version {plan.version} of the backup is lost",
+            f"namespace {namespace} gets a new uuid, so readers have to connect again",
+        ]
+    shown = [_lost(each) for each in plan.lost]
+    lines = [
+        f"versions after version {plan.version} of the backup are lost, since the log lost rows or --to",
+        f"  leaves them out; {len(shown)} decisions of them are still known:",
+        *(
+            f"  version {each['version']}, {_of(each['batch'])}, decided at {each['decided_at']}"
+            for each in shown[:LOST_SHOWN_MAX]
+        ),
+    ]
+    if len(shown) > LOST_SHOWN_MAX:
+        lines.append(f"  ... {len(shown) - LOST_SHOWN_MAX} more: --json lists all")
+    return lines
+
+
+def _of(batch: int | None) -> str:
+    return "no batch" if batch is None else f"batch {batch}"
+
+
+def _lines(done: RestoredFrom, namespace: str, before: list[str]) -> list[str]:
+    plan = done.plan
+    result = f"version {done.visible} of namespace {namespace} is visible"
+    if plan.way is Way.CONTINUE:
+        return [*before, f"{result}: the backup's version {plan.version}, and all that the log has after it"]
+    return [*before, f"{result}, and holds what version {plan.version} of the backup held"]

@@ -1,0 +1,92 @@
+"""The commands backup and restore-from: what they print, refuse, and leave to the query."""
+
+import json
+import shutil
+
+import pytest
+
+from support.cli import done, done_json, options_for, refused, run
+from support.places import rows_by_table, silence_writer
+from tidegate.errors import CorruptError
+from tidegate.options import Options
+from tidegate.testing.example import BATCHES, LINEAGE, Example
+
+OFFSETS = '[{"orders":{"0":%d}}]'
+
+
+@pytest.fixture
+def options(tmp_path):
+    """A namespace of three versions, and a full backup at version 2."""
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=Options(key_groups=2))
+    for number, rows in enumerate(BATCHES):
+        example.write(rows, source_offsets=OFFSETS % number)
+        if number == 1:
+            done("backup", tmp_path / "backup", *options_for(tmp_path))
+    example.close()
+    silence_writer(tmp_path / "store")
+    return options_for(tmp_path)
+
+
+def test_a_backup_continues_and_is_checked_without_a_server(options, tmp_path):
+    folder = tmp_path / "backup"
+    made = done_json("backup", folder, *options)
+    assert (made["kind"], made["version"], [link["after"] for link in made["links"]]) == (
+        "increment",
+        3,
+        [0, 2],
+    )
+    assert "has version 3 of namespace flights already" in done("backup", folder, *options)
+    shutil.rmtree(tmp_path / "store")
+    shutil.rmtree(tmp_path / "wal")
+    assert "every byte fits; 1 full and 1 incremental backups" in done("backup", folder, "--check")
+    assert done_json("backup", folder, "--check")["links"] == made["links"]
+    (blobs,) = folder.rglob("blobs")
+    blobs.write_bytes(blobs.read_bytes()[:-1] + b"?")
+    assert "blobs has" in refused(CorruptError.exit_code, "backup", folder, "--check")
+    assert "--store, --wal, --namespace must be given" in refused(2, "backup", folder)
+    assert "holds no backup" in refused(2, "backup", tmp_path / "empty", "--check")
+
+
+def test_a_store_that_shows_a_version_is_refused(options, tmp_path):
+    assert "nothing was lost there" in refused(2, "restore-from", tmp_path / "backup", *options, "--yes")
+
+
+def test_a_lost_store_goes_on_where_the_log_has_the_rest(options, tmp_path):
+    url = f"sqlite://{tmp_path}/store"
+    before = rows_by_table(url)
+    shutil.rmtree(tmp_path / "store")
+    asked = run("restore-from", tmp_path / "backup", *options)
+    assert asked.exit_code == 2
+    assert "nothing is lost, and the query continues" in asked.stderr
+    assert "add --yes" in asked.stderr
+    made = done_json("restore-from", tmp_path / "backup", *options, "--yes")
+    assert (made["way"], made["backup"], made["visible"], made["lost"]) == ("continue", 2, 3, [])
+    assert rows_by_table(url) == before
+
+
+def test_without_a_log_the_losses_are_shown_and_the_checkpoint_can_be_made(options, tmp_path):
+    url = f"sqlite://{tmp_path}/store"
+    before = rows_by_table(url, version=2)
+    for name in ("store", "wal"):
+        shutil.rmtree(tmp_path / name)
+    text = done("restore-from", tmp_path / "backup", *options, "--yes")
+    assert "everything after version 2 of the backup is lost" in text
+    assert f"ends with batch 1 of query {LINEAGE}" in text
+    assert OFFSETS % 1 in text
+    assert "remove the files 2 and above" in text
+    assert "version 3 of namespace flights is visible, and holds what version 2 of the backup held" in text
+    assert rows_by_table(url) == before
+    silence_writer(tmp_path / "store")
+    made = done_json("rebuild-checkpoint", tmp_path / "checkpoint", *options)
+    assert made["batch"] == 1
+    assert json.loads((tmp_path / "checkpoint/offsets/1").read_text().splitlines()[-1]) == {
+        "orders": {"0": 1}
+    }
+
+
+def test_another_name_is_made_beside_a_namespace_that_is_there(options, tmp_path):
+    beside = options_for(tmp_path, "flights2")
+    made = done_json("restore-from", tmp_path / "backup", *beside, "--to", "2", "--yes")
+    assert (made["way"], made["visible"]) == ("new", 3)
+    url = f"sqlite://{tmp_path}/store"
+    assert rows_by_table(url, "flights2") == rows_by_table(url, version=2)
