@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidegate.committers.apply import apply
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.steps.retire import kept_by
 from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.records import Pointer
+from tidegate.sinks.rules.fit import Held
 from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.sinks.store import Store
+from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.record import DecidedVersion, Folded
 
@@ -46,11 +52,45 @@ def refuse_unrecoverable(coordinator: Coordinator) -> None:
     )
 
 
-def oldest_whole(log: Log, state: Folded, version: int) -> int:
+def oldest_whole(
+    log: Log, state: Folded, version: int, has: Callable[[Log, DecidedVersion], bool] | None = None
+) -> int:
     """Return the oldest version from ``version`` on whose rows the log still has; 0: there is none."""
-    return next(
-        (decided.version for decided in decided_versions(log, state, version) if is_whole(log, decided)), 0
-    )
+    has = has or is_whole
+    return next((decided.version for decided in decided_versions(log, state, version) if has(log, decided)), 0)
+
+
+def held_for(
+    log: Log,
+    store: Store,
+    state: Folded,
+    pointer: Pointer,
+    has: Callable[[Log, DecidedVersion], bool] | None = None,
+) -> Held | None:
+    """Find the part of the log that a store needs; None: the log has it, or the store needs nothing of it.
+
+    A store that does not lag still needs the visible version's change-log: without it nothing can be retired,
+    repaired or fed. A log with a retention may have dropped that by age. ``has`` decides whether the log has a
+    version that a lagging store needs: ``is_whole`` unless given.
+    """
+    if pointer.visible >= state.last_version:
+        decided = recent_version(state, pointer.visible)
+        if decided is None or has_manifest(log, decided) or log.retention_s() is not None:
+            return None
+        return Held(pointer.visible, 0)
+    if isinstance(store, SupportsRebuild) and not pointer.visible and store.has_headers(state.key_groups):
+        return None  # the pointer alone was lost
+    needed = pointer.visible + 1
+    return Held(needed, oldest_whole(log, state, needed, has))
+
+
+def has_manifest(log: Log, decided: DecidedVersion) -> bool:
+    """Whether the log still has the manifest of the version."""
+    try:
+        apply.read_manifest(log, decided)
+    except WalGapError:
+        return False
+    return True
 
 
 def is_whole(log: Log, decided: DecidedVersion) -> bool:

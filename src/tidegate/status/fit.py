@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from tidegate.committers.repair.log_reach import oldest_whole
-from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.fit import Fit, Held, described, fit_of
 from tidegate.sinks.store import Store
-from tidegate.wal.log import Log
 from tidegate.wal.record import Folded
 
 PASSING = (Fit.REBUILDING, Fit.NOT_COMPARED)
@@ -32,13 +29,3 @@ def passing_misfit(
     unverified = identity is not None and store.unverified()
     fit = fit_of(state, identity, pointer, unverified=unverified)
     return described(fit, state, identity, pointer) if fit in PASSING else None
-
-
-def held_for(log: Log, store: Store, state: Folded | None, pointer: Pointer) -> Held | None:
-    """Find the part of the log that a lagging store needs; None: the store does not lag."""
-    if state is None or pointer.visible >= state.last_version:
-        return None
-    if isinstance(store, SupportsRebuild) and not pointer.visible and store.has_headers(state.key_groups):
-        return None  # the pointer alone was lost
-    needed = pointer.visible + 1
-    return Held(needed, oldest_whole(log, state, needed))

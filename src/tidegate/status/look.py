@@ -14,7 +14,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.store import Store
 from tidegate.status import log_size
-from tidegate.status.fit import held_for, misfit, passing_misfit
+from tidegate.status.fit import misfit, passing_misfit
 from tidegate.status.probes import Probe
 from tidegate.status.stores import StoreRow, look_at_stores, no_namespace, problems_of, with_log
 from tidegate.values.decode import described
@@ -194,7 +194,7 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
 def _found_out(store: Store, in_store: InStore, log: Log, in_log: InLog) -> tuple[list[str], list[str]]:
     """Return the problems, and the warnings of future ones."""
     state, identity, pointer = in_log.view.state, in_store.identity, in_store.pointer
-    problem = misfit(state, identity, pointer, held_for(log, store, state, pointer))
+    problem = misfit(state, identity, pointer, state and held_for(log, store, state, pointer))
     problems = [] if problem is None else [problem]
     passing = passing_misfit(state, store, identity, pointer)
     warnings, deadline = [*([passing] if passing else []), *in_log.facts.warnings()], in_log.deadline

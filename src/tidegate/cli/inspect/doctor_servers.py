@@ -23,7 +23,7 @@ from tidegate.options import StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.store import Store
-from tidegate.status.fit import held_for, misfit, passing_misfit
+from tidegate.status.fit import misfit, passing_misfit
 from tidegate.status.probes import LIMIT_S, Probe, timed
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.log import Log
@@ -289,7 +289,7 @@ def check_one_namespace(
     state: Folded | None, identity: Identity | None, pointer: Pointer, log: Log, store: Store
 ) -> Check:
     """Check that log and store belong together, and that the log has what the store lacks."""
-    problem = misfit(state, identity, pointer, held_for(log, store, state, pointer))
+    problem = misfit(state, identity, pointer, state and held_for(log, store, state, pointer))
     passing = None if problem else passing_misfit(state, store, identity, pointer)
     found = problem or passing or (state.namespace if state else "neither has it yet")
     promise = "no version is skipped or invented (I10)"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidegate.cli.checkpoints.recipes import removal
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
 from tidegate.cli.core.options import Jobs, Yes, confirm, examples
 from tidegate.committers.operations.restore import Restored, batches_after
@@ -140,7 +141,5 @@ def _lines(done: Restored, to: int, undone: Sequence[dict[str, Any]]) -> list[st
         )
     if undone:
         first, final = _files_above(done.kept, done.undone)
-        numbers = f"{{{first}..{final}}}"
-        files = " ".join(f"{folder}/{numbers} {folder}/.{numbers}.crc" for folder in ("offsets", "commits"))
-        lines += ["the files to remove, in bash:", f"  cd CHECKPOINT && rm -f {files}"]
+        lines += ["the files to remove, in bash:", f"  {removal(first, final)}"]
     return lines
