@@ -98,8 +98,8 @@ def fold_all(view: View, entries: Iterable[Entry], where: str = "decision log") 
             msg = (
                 f"{where}, position {entry.position}: the log starts with a {type(record).__name__} that"
                 f" cannot start one ({reason}): `tidegate relog` saves what the store shows in a new"
-                " namespace; or restore the log from a copy; where it was made just now, a driver of the log before it wrote first: stop that one, run `tidegate"
-                " drop --force` and start again"
+                " namespace; or restore the log from a copy; where it was made just now, a driver of the log"
+                " before it wrote first: stop that one, run `tidegate drop --force` and start again"
             )
             raise CorruptError(msg)
         else:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from tidegate.base import failpoints
+from tidegate.base.names import saved_by_relog
 from tidegate.committers.coordinator import Coordinator, describe_writer
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
@@ -19,7 +20,6 @@ from tidegate.committers.opening.store_list import list_stores_of_new, refuse_ot
 from tidegate.committers.repair.log_reach import log_can_fill, refuse_unrecoverable
 from tidegate.committers.repair.lost_pointer import resume
 from tidegate.committers.steps.epoch import claim_epoch, refuse_if_shared, take_epoch
-from tidegate.base.names import saved_by_relog
 from tidegate.errors import (
     ConfigError,
     FencedError,
@@ -229,8 +229,8 @@ def refuse_other_uuid(coordinator: Coordinator, state: Folded, identity: Identit
     if fit_of(state, identity, Pointer()) is Fit.OTHER_NAMESPACE:
         why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
         raise WalGapError(
-            f"the log {coordinator.log.where} does not belong to the {coordinator.store.where}: {why}; nothing"
-            " was written; check the URLs of both"
+            f"the log {coordinator.log.where} does not belong to the {coordinator.store.where}: {why};"
+            " nothing was written; check the URLs of both"
         )
 
 

@@ -1,9 +1,9 @@
 """A namespace whose log is gone: its visible version, as the first version of a new namespace with a new log.
 
-The new namespace is an ordinary one, so nothing of the lost log is needed: no record, no epoch and no attempt of
-it means anything there. Its first version has the origin of the last batch that the store shows. So the query's
-checkpoint continues in the new namespace: that batch is skipped when Spark gives it again, and the next one
-follows it (I2).
+The new namespace is an ordinary one, so nothing of the lost log is needed: no record, no epoch and no attempt
+of it means anything there. Its first version has the origin of the last batch that the store shows. So the
+query's checkpoint continues in the new namespace: that batch is skipped when Spark gives it again, and the
+next one follows it (I2).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ MENDED = (Fit.LOG_GONE, Fit.LOG_BEHIND, Fit.OTHER_HISTORY, Fit.BEHIND_CUT, Fit.C
 class Saved(NamedTuple):
     """The part of a namespace that its store still has, and the loss.
 
-    ``batch`` is the version of the last batch in the catalog; None: there is no batch. ``fault`` is the log's.
-    ``lost`` are the versions above the visible one that the log decided, as far as it can be read; ``begun``
-    the numbers of those that the store has begun.
+    ``batch`` is the version of the last batch in the catalog; None: there is no batch. ``fault`` is the
+    log's. ``lost`` are the versions above the visible one that the log decided, as far as it can be read;
+    ``begun`` the numbers of those that the store has begun.
     """
 
     store: Store
@@ -67,7 +67,7 @@ class Saved(NamedTuple):
 
 
 class Relogged(NamedTuple):
-    """The result of a relog. ``rows`` is None when the first version of the new namespace is retired by now."""
+    """The result of a relog. ``rows`` is None when the new namespace has retired its first version."""
 
     identity: Identity
     new: bool
@@ -79,8 +79,8 @@ def saved_of(old: Coordinator) -> Saved:
     """Find what the stores still have of a namespace, and what its log has lost. It writes nothing.
 
     Of several stores, the one with the newest visible version counts. Raises: ConfigError: no store shows a
-    version, or the log has everything that the store needs. WalUnavailableError: the log does not answer, which
-    does not mean that it is gone.
+    version, or the log has everything that the store needs. WalUnavailableError: the log does not answer,
+    which does not mean that it is gone.
     """
     store, identity = _newest(old)
     pointer = store.pointer()
@@ -101,8 +101,8 @@ def _newest(old: Coordinator) -> tuple[Store, Identity]:
     name = old.endpoints.namespace
     if not present:
         raise ConfigError(
-            f"no store given has namespace {name}, so there is nothing to save: check --store and --namespace;"
-            " if the log has its versions, `tidegate recover` rebuilds the store"
+            f"no store given has namespace {name}, so there is nothing to save: check --store and"
+            " --namespace; if the log has its versions, `tidegate recover` rebuilds the store"
         )
     if len({identity.uuid for _, identity in present}) > 1:
         raise ConfigError(f"the stores given are of different namespaces named {name}: give those of one")
@@ -137,7 +137,8 @@ def _fault_of(old: Coordinator, store: Store, identity: Identity) -> tuple[str, 
             return f"the log {old.log.where} has nothing of the namespace", ()
         raise ConfigError(
             f"the log {old.log.where} has what {store.where} needs, so nothing is to be saved: `tidegate"
-            f" recover --namespace {name}` makes every decided version visible, and `tidegate status` shows both"
+            f" recover --namespace {name}` makes every decided version visible, and `tidegate status` shows"
+            " both"
         )
     lost = ()
     if state.last_version > pointer.visible:
@@ -156,8 +157,8 @@ def fence(stores: Sequence[Store], writer: str) -> None:
         epoch = store.pointer().epoch + 1
         if store.claim(epoch, writer) > epoch or store.pointer().writer != writer:
             raise FencedError(
-                f"{store.where}: another driver took this namespace over meanwhile; nothing was copied: stop it,"
-                " and run this command again"
+                f"{store.where}: another driver took this namespace over meanwhile; nothing was copied: stop"
+                " it, and run this command again"
             )
 
 
@@ -224,14 +225,17 @@ def _changes(saved: Saved, keep: Callable[[], None]) -> Iterator[Any]:
     """Yield the live rows of the saved version as record batches of ``CHANGES``."""
     for group, index, batch in _live(saved.store, saved.entry, saved, saved.entry.decided_at_us, keep):
         rows = batch.num_rows
-        groups, tables = pa.repeat(pa.scalar(group, pa.int32()), rows), pa.repeat(pa.scalar(index, pa.int32()), rows)
+        groups, tables = (
+            pa.repeat(pa.scalar(group, pa.int32()), rows),
+            pa.repeat(pa.scalar(index, pa.int32()), rows),
+        )
         yield pa.record_batch([groups, tables, batch["key"], batch["value"]], schema=CHANGES)
 
 
 def _live(
     store: Store, entry: CatalogEntry, saved: Saved, at_us: int, keep: Callable[[], None]
 ) -> Iterator[tuple[int, int, Any]]:
-    """Yield the rows of a version that live at a time, by key group and the table's index, as they are stored."""
+    """Yield the rows that live at a time, as they are stored, by key group and the table's index."""
     for group, tables in rows_by_group(store, entry, range(saved.identity.key_groups), keep):
         for index, (table, rows) in enumerate(tables.items()):
             for batch in rows.take(group):
@@ -285,9 +289,9 @@ def _compared(
     if sorted(copy.tables) != tables or wrong:
         name = new.endpoints.namespace
         raise CorruptError(
-            f"{new.store.where}: table {', '.join(wrong) or 'list'} differs from version {saved.entry.version} of"
-            f" namespace {saved.identity.name}, of which it is a copy; no alias was set: `tidegate drop"
-            f" --namespace {name}`, then run this command again"
+            f"{new.store.where}: table {', '.join(wrong) or 'list'} differs from version"
+            f" {saved.entry.version} of namespace {saved.identity.name}, of which it is a copy; no alias was"
+            f" set: `tidegate drop --namespace {name}`, then run this command again"
         )
     return {table: digest.rows for table, digest in zip(tables, digests[0], strict=True)}
 

@@ -18,6 +18,8 @@ from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.record import DecidedVersion, Folded
 
+Has = Callable[[Log, DecidedVersion], bool]
+
 
 def first_kept(coordinator: Coordinator) -> int:
     """Return the horizon of a rebuilt store: as many versions are readable as retirement keeps."""
@@ -52,36 +54,34 @@ def refuse_unrecoverable(coordinator: Coordinator) -> None:
     )
 
 
-def oldest_whole(
-    log: Log, state: Folded, version: int, has: Callable[[Log, DecidedVersion], bool] | None = None
-) -> int:
-    """Return the oldest version from ``version`` on whose rows the log still has; 0: there is none."""
+def oldest_whole(log: Log, state: Folded, version: int, has: Has | None = None) -> int:
+    """Return the oldest version from ``version`` on that the log still has, by ``is_whole`` unless given."""
     has = has or is_whole
-    return next((decided.version for decided in decided_versions(log, state, version) if has(log, decided)), 0)
+    return next(
+        (decided.version for decided in decided_versions(log, state, version) if has(log, decided)), 0
+    )
 
 
-def held_for(
-    log: Log,
-    store: Store,
-    state: Folded,
-    pointer: Pointer,
-    has: Callable[[Log, DecidedVersion], bool] | None = None,
-) -> Held | None:
-    """Find the part of the log that a store needs; None: the log has it, or the store needs nothing of it.
-
-    A store that does not lag still needs the visible version's change-log: without it nothing can be retired,
-    repaired or fed. A log with a retention may have dropped that by age. ``has`` decides whether the log has a
-    version that a lagging store needs: ``is_whole`` unless given.
-    """
-    if pointer.visible >= state.last_version:
-        decided = recent_version(state, pointer.visible)
-        if decided is None or has_manifest(log, decided) or log.retention_s() is not None:
-            return None
-        return Held(pointer.visible, 0)
+def held_for(log: Log, store: Store, state: Folded, pointer: Pointer) -> Held | None:
+    """Find the part of the log that a store needs, as ``held_by``; None also: its pointer alone was lost."""
     if isinstance(store, SupportsRebuild) and not pointer.visible and store.has_headers(state.key_groups):
-        return None  # the pointer alone was lost
-    needed = pointer.visible + 1
-    return Held(needed, oldest_whole(log, state, needed, has))
+        return None
+    return held_by(log, state, pointer.visible, is_whole)
+
+
+def held_by(log: Log, state: Folded, visible: int, has: Has) -> Held | None:
+    """Find the part of the log that a store at a version needs; None: the log has all of it.
+
+    A store that does not lag still needs the visible version's manifest: without it nothing can be retired,
+    repaired or fed. A log with a retention may have dropped that by age. ``has`` decides whether the log has
+    a version that a lagging store needs.
+    """
+    if visible < state.last_version:
+        return Held(visible + 1, oldest_whole(log, state, visible + 1, has))
+    decided = recent_version(state, visible)
+    if decided is None or has_manifest(log, decided) or log.retention_s() is not None:
+        return None
+    return Held(visible, 0)
 
 
 def has_manifest(log: Log, decided: DecidedVersion) -> bool:

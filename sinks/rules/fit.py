@@ -85,7 +85,10 @@ def described(
     range_held = f"versions {held.first} to {last}" if held and held.first else "the rows of no version"
     match fit:
         case Fit.LOG_GONE:
-            return f"the log is gone: it is empty, and the store is not; {saving}; the log may be elsewhere: check --wal"
+            return (
+                f"the log is gone: it is empty, and the store is not; {saving}; the log may be elsewhere:"
+                " check --wal"
+            )
         case Fit.OTHER_NAMESPACE:
             return (
                 f"the log is of namespace {state and state.namespace}, the store of"
@@ -93,8 +96,8 @@ def described(
             )
         case Fit.LOG_BEHIND:
             return (
-                f"the log is behind the store: it ends at version {last}, version {pointer.visible} is visible;"
-                f" {saving}"
+                f"the log is behind the store: it ends at version {last}, version {pointer.visible} is"
+                f" visible; {saving}"
             )
         case Fit.OTHER_HISTORY:
             return f"version {pointer.visible} of the store is not that of the log; {saving}"
@@ -122,9 +125,10 @@ def described(
             )
         case Fit.BEHIND_CUT:
             return (
-                f"the log is cut below what is needed: version {pointer.visible} is visible of {last}, and the"
-                f" rest cannot be applied, since the log has {range_held} only; {saving}. A newer copy of the"
-                " store, or another store that is filled into this one (`tidegate store add`), saves more"
+                f"the log is cut below what is needed: version {pointer.visible} is visible of {last}, and"
+                f" the rest cannot be applied, since the log has {range_held} only; {saving}. A newer copy"
+                " of the store, or another store that is filled into this one (`tidegate store add`), saves"
+                " more"
             )
         case Fit.REBUILDING:
             return (

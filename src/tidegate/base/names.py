@@ -80,8 +80,8 @@ def saved_by_relog(namespace: str, visible: int | None = None) -> str:
     """
     if visible == 0:
         return (
-            f"no version is visible, so there is nothing to save: `tidegate drop --namespace {namespace}`, then"
-            " start the query on a new checkpoint; or restore the log, if there is a copy of all of it"
+            f"no version is visible, so there is nothing to save: `tidegate drop --namespace {namespace}`,"
+            " then start the query on a new checkpoint; or restore the log, if there is a copy of all of it"
         )
     version = "the visible version" if visible is None else f"version {visible}"
     return (

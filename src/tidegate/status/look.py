@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from tidegate.base.clock import Clock
-from tidegate.errors import TidegateError, WalUnavailableError
+from tidegate.base.names import saved_by_relog
+from tidegate.committers.repair.log_reach import held_for
+from tidegate.errors import CorruptError, TidegateError, WalUnavailableError
 from tidegate.options import StoreRef
 from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import open_store
@@ -55,8 +57,8 @@ class Look(NamedTuple):
     several: bool
     problems: list[str]
     warnings: list[str]
-    log_error: WalUnavailableError | None = None
-    """The reason why a given log is not shown: it does not answer."""
+    log_error: WalUnavailableError | CorruptError | None = None
+    """The reason why a given log is not shown: it does not answer, or cannot be read."""
 
 
 class Places:
@@ -107,7 +109,7 @@ class Places:
         if self._wal is not None:
             try:
                 in_log = self._in_log(self._wal, in_store.pointer.visible)
-            except WalUnavailableError as error:
+            except (WalUnavailableError, CorruptError) as error:
                 if in_store.identity is None:
                     raise  # nothing is known
                 log_error = error
@@ -124,7 +126,7 @@ class Places:
         several = len(rows) > 1 or (state is not None and bool(state.stores))
         problems += problems_of(rows) if several else []
         if log_error is not None:
-            problems.append(f"{log_error}: the log is not shown; see `tidegate doctor`")
+            problems.append(f"{log_error}: the log is not shown; {self._advice(log_error, in_store)}")
         return Look(
             self._namespace,
             self._clock.now_us(),
@@ -136,6 +138,11 @@ class Places:
             warnings,
             log_error,
         )
+
+    def _advice(self, error: TidegateError, in_store: InStore) -> str:
+        if isinstance(error, CorruptError):
+            return saved_by_relog(self._namespace, in_store.pointer.visible)
+        return "see `tidegate doctor`"
 
     @contextlib.contextmanager
     def _opened(self, at: StoreRef) -> Iterator[Store]:

@@ -42,7 +42,9 @@ def relog(
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="The query's checkpoint: batches that only the log had are refused."),
+        typer.Option(
+            metavar="FOLDER", help="The query's checkpoint: batches that only the log had are refused."
+        ),
     ] = None,
     *,
     jobs: Jobs = None,
@@ -50,14 +52,14 @@ def relog(
 ) -> None:
     """Save a namespace whose log is gone: its visible version, in a new namespace with a new log.
 
-    For a log that was deleted, lost its change-log or its last records, or was cut below what the store needs.
-    The version is copied inside the stores and compared row by row, and aliases of the namespace are moved. The
-    query continues with the same checkpoint under the new name: no batch is lost, and none counts twice. A
-    log that does not answer is not gone: the command refuses then.
+    For a log that was deleted, lost its change-log or its last records, or was cut below what the store
+    needs. The version is copied inside the stores and compared row by row, and aliases of the namespace are
+    moved. The query continues with the same checkpoint under the new name: no batch is lost, and none counts
+    twice. A log that does not answer is not gone: the command refuses then.
 
-    Versions that only the log had are lost. With commit="pipelined" Spark may count their batches as done: give
-    --checkpoint, and the command names them and refuses, until the checkpoint is set back. The old namespace
-    stays as it is, but its writer is fenced. May be repeated after an interruption.
+    Versions that only the log had are lost. With commit="pipelined" Spark may count their batches as done:
+    give --checkpoint, and the command names them and refuses, until the checkpoint is set back. The old
+    namespace stays as it is, but its writer is fenced. May be repeated after an interruption.
     """
     to = check_name("namespace", to or following_name(work.namespace))
     if to == work.namespace:
@@ -101,20 +103,21 @@ def relog(
 def _preview(work: Operation, saved: Saved, to: str) -> list[str]:
     """Return what the log lost, what is saved and what is not."""
     version, tables = saved.entry.version, ", ".join(sorted(saved.entry.tables)) or "no table"
+    place = f"namespace {to}, with its log at {redact(work.wal)}"
     lines = [
         f"the loss: {saved.fault}",
-        f"saved: version {version} of namespace {work.namespace} ({tables}), as version 1 of namespace {to}, with"
-        f" its log at {redact(work.wal)}",
+        f"saved: version {version} of namespace {work.namespace} ({tables}), as version 1 of {place}",
     ]
     for decided in saved.lost:
         batch = f" (batch {decided.origin.batch_id})" if isinstance(decided.origin, BatchOrigin) else ""
         lines.append(f"lost: version {decided.version}{batch}, which was decided and is not in the store")
+    known = {decided.version for decided in saved.lost}
     lines += [
         f"lost: version {begun}, which the store has begun and does not show"
         for begun in saved.begun
-        if begun not in {decided.version for decided in saved.lost}
+        if begun not in known
     ]
-    lines.append("not copied: older versions, and the tokens of loads: a load with an older token is made again")
+    lines.append("not copied: older versions; the tokens of loads: a load that is repeated counts again")
     if saved.restored:
         lines.append(
             "a restore is newer than the last batch: after `tidegate restore --reprocess` the undone batches"
@@ -127,10 +130,8 @@ def _not_compared(saved: Saved, checkpoint: str | None) -> list[str]:
     if checkpoint is not None or saved.batch is None or not isinstance(saved.batch.origin, BatchOrigin):
         return []
     last = saved.batch.origin.batch_id
-    return [
-        f"not compared: the query's checkpoint. With commit=\"pipelined\" Spark may count batches above {last} as"
-        " done, which are lost then: --checkpoint FOLDER names them"
-    ]
+    pipelined = f'With commit="pipelined" Spark may count batches above {last} as done, which are lost then'
+    return [f"not compared: the query's checkpoint. {pipelined}: --checkpoint FOLDER names them"]
 
 
 def _move_aliases(
@@ -154,15 +155,16 @@ def _aliases_in(at: StoreRef, namespace: str) -> list[str]:
 
 
 def _lines(work: Operation, saved: Saved, to: str, done: Relogged, moved: dict[str, list[str]]) -> list[str]:
+    source = f"version {saved.entry.version} of namespace {work.namespace}"
     made = "holds" if done.new else "was made before, and holds"
     if done.rows is None:
         compared = "it is retired by now, so it was not compared again"
     else:
         compared = f"{sum(done.rows.values())} rows of {len(done.rows)} tables were compared and are equal"
+    aliases = sorted({alias for names in moved.values() for alias in names})
     return [
-        f"version 1 of namespace {to} {made} what version {saved.entry.version} of namespace {work.namespace}"
-        f" holds: {compared}",
-        *(f"alias {alias} names {to} now" for alias in sorted({*sum(moved.values(), [])})),
+        f"version 1 of namespace {to} {made} what {source} holds: {compared}",
+        *(f"alias {alias} names {to} now" for alias in aliases),
     ]
 
 
@@ -170,8 +172,8 @@ def _next_step(work: Operation, to: str, batch: BatchOrigin | None) -> str:
     old = work.namespace
     after = f"; its next batch is {batch.batch_id + 1}" if batch else ""
     return (
-        f"next: in the query's options set namespace={to!r} in place of {old!r}, leave its checkpoint and its"
-        f" stores as they are, and start it{after}. Never start it with the old name again. Readers of the name"
-        f" {old}, which is no alias, go on to see version numbers of the old log: let them connect to {to}. Then"
-        f" `tidegate drop --namespace {old}` removes the rest of the old one"
+        f"next: in the query's options set namespace={to!r} in place of {old!r}, keep its checkpoint and its"
+        f" stores, and start it{after}. Never start it with the old name again. Readers of the name {old},"
+        f" which is no alias, stay on the old version: let them connect to {to}. Then `tidegate drop"
+        f" --namespace {old}` removes what is left of the old namespace"
     )

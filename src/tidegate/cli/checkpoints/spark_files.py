@@ -15,7 +15,7 @@ from tidegate.wal.record import BatchOrigin
 
 
 class Checkpoint(NamedTuple):
-    """A query's checkpoint: the last batch that Spark counts as done, and the last that it planned; -1: none."""
+    """A query's checkpoint: the last batch that Spark counts as done, and the last planned; -1: none."""
 
     folder: Path
     lineage: str
@@ -33,8 +33,8 @@ def checkpoint_at(checkpoint: str) -> Checkpoint:
     folder = local_folder(checkpoint)
     if folder is None:
         raise ConfigError(
-            f"a checkpoint at {redact(checkpoint)} cannot be read from here: copy its folders offsets and commits"
-            " and its file metadata into a folder on this machine, and give that one"
+            f"a checkpoint at {redact(checkpoint)} cannot be read from here: copy its folders offsets and"
+            " commits and its file metadata into a folder on this machine, and give that one"
         )
     return Checkpoint(folder, lineage_of(checkpoint), _last(folder / "commits"), _last(folder / "offsets"))
 
@@ -59,16 +59,16 @@ def refuse_unfit(checkpoint: Checkpoint, batch: CatalogEntry | None, visible: in
         if checkpoint.planned > checkpoint.done:
             raise ConfigError(
                 f"{folder} has batch {checkpoint.planned}, which Spark counts as not done, and none of the"
-                " versions that the store still has is a batch: whether that batch is in the store is unknown."
-                " Nothing was written; compare its rows with the store's, then run this again without"
-                " --checkpoint"
+                " versions that the store still has is a batch: whether that batch is in the store is"
+                " unknown. Nothing was written; compare its rows with the store's, then run this again"
+                " without --checkpoint"
             )
         return
     if checkpoint.lineage != origin.lineage:
         raise ConfigError(
             f"{folder} is the checkpoint of query {checkpoint.lineage}, the last batch in the store is"
-            f" {origin.batch_id} of query {origin.lineage}: give that query's checkpoint. If this one has taken"
-            " over since, run this again without --checkpoint, then `tidegate adopt`"
+            f" {origin.batch_id} of query {origin.lineage}: give that query's checkpoint. If this one has"
+            " taken over since, run this again without --checkpoint, then `tidegate adopt`"
         )
     last = origin.batch_id
     if checkpoint.planned < last:
@@ -91,8 +91,9 @@ def _lost(checkpoint: Checkpoint, last: int, source_offsets: str, visible: int) 
     )
     if not (checkpoint.folder / "offsets" / str(last)).exists():
         return (
-            f"{text}The checkpoint no longer has batch {last}, so it cannot be set back: run this again without"
-            " --checkpoint, then `tidegate rebuild-checkpoint` on the new namespace makes one that begins there"
+            f"{text}The checkpoint no longer has batch {last}, so it cannot be set back: run this again"
+            " without --checkpoint, then `tidegate rebuild-checkpoint` on the new namespace makes one that"
+            " begins there"
         )
     state = f"; remove the versions above {first} in its folder state, too" if checkpoint.stateful else ""
     return (

@@ -18,6 +18,7 @@ from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.inspect.doctor_disks import BOUNDED, check_room, check_writable, folder_of, free_bytes
 from tidegate.cli.inspect.doctor_limits import check_tables
 from tidegate.committers.opening.store_list import suggested_fixes
+from tidegate.committers.repair.log_reach import held_for
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
 from tidegate.options import StoreRef
 from tidegate.sinks.open_store import open_store
