@@ -140,7 +140,7 @@ def _fault_of(old: Coordinator, store: Store, identity: Identity) -> tuple[str, 
             f" recover --namespace {name}` makes every decided version visible, and `tidegate status` shows"
             " both"
         )
-    lost = ()
+    lost: tuple[DecidedVersion, ...] = ()
     if state.last_version > pointer.visible:
         lost = tuple(decided_versions(old.log, state, pointer.visible + 1))
     return described(fit, state, identity, pointer, held), lost
@@ -253,7 +253,8 @@ class _Digest:
 
     def add(self, batch: Any) -> None:
         self.rows += batch.num_rows
-        for column, lengths, content in (("key", *self._parts[:2]), ("value", *self._parts[2:])):
+        key_lengths, keys, value_lengths, values = self._parts
+        for column, lengths, content in (("key", key_lengths, keys), ("value", value_lengths, values)):
             lengths.update(pc.cast(pc.binary_length(batch[column]), pa.int64()).to_numpy().tobytes())
             content.update(b"".join(batch[column].to_pylist()))
 

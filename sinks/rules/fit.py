@@ -67,7 +67,7 @@ def fit_of(
     decided = recent_version(state, pointer.visible)
     if decided is not None and decided.digest != pointer.digest:
         return Fit.OTHER_HISTORY
-    if cut and 0 < held.needed <= pointer.visible:
+    if cut and held is not None and 0 < held.needed <= pointer.visible:
         return Fit.CHANGES_GONE
     if cut:
         return Fit.BEHIND_CUT if pointer.visible else Fit.EMPTY_CUT

@@ -201,7 +201,8 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
 def _found_out(store: Store, in_store: InStore, log: Log, in_log: InLog) -> tuple[list[str], list[str]]:
     """Return the problems, and the warnings of future ones."""
     state, identity, pointer = in_log.view.state, in_store.identity, in_store.pointer
-    problem = misfit(state, identity, pointer, state and held_for(log, store, state, pointer))
+    held = None if state is None else held_for(log, store, state, pointer)
+    problem = misfit(state, identity, pointer, held)
     problems = [] if problem is None else [problem]
     passing = passing_misfit(state, store, identity, pointer)
     warnings, deadline = [*([passing] if passing else []), *in_log.facts.warnings()], in_log.deadline

@@ -290,7 +290,8 @@ def check_one_namespace(
     state: Folded | None, identity: Identity | None, pointer: Pointer, log: Log, store: Store
 ) -> Check:
     """Check that log and store belong together, and that the log has what the store lacks."""
-    problem = misfit(state, identity, pointer, state and held_for(log, store, state, pointer))
+    held = None if state is None else held_for(log, store, state, pointer)
+    problem = misfit(state, identity, pointer, held)
     passing = None if problem else passing_misfit(state, store, identity, pointer)
     found = problem or passing or (state.namespace if state else "neither has it yet")
     promise = "no version is skipped or invented (I10)"
