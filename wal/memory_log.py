@@ -141,7 +141,7 @@ class MemoryLog(Log):
 
     def _check_created(self) -> None:
         if not self._content.created:
-            msg = f"{self.where}: the log was not created; run `tidegate init`, or start the query"
+            msg = f"{self.where}: the log was removed, or was never made; start a query on a new namespace"
             raise WalUnavailableError(msg)
 
 

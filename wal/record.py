@@ -41,7 +41,7 @@ UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 
 CHECKSUM_BYTES = 8
 HEAD_BYTES = 1 + CHECKSUM_BYTES
-MEND = "restore the log from a copy, or import an export into a new namespace"
+MEND = "restore the log from a copy, or save what the store shows: `tidegate relog`"
 """The remedy for a record or manifest that cannot be right, though its checksum fits."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

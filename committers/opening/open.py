@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from tidegate.base import failpoints
+from tidegate.base.names import saved_by_relog
 from tidegate.committers.coordinator import Coordinator, describe_writer
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
@@ -228,7 +229,10 @@ def refuse_other_uuid(coordinator: Coordinator, state: Folded, identity: Identit
     """Refuse a store that is of another namespace than the log. Raises: WalGapError."""
     if fit_of(state, identity, Pointer()) is Fit.OTHER_NAMESPACE:
         why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
-        raise _log_behind(coordinator, why)
+        raise WalGapError(
+            f"the log {coordinator.log.where} does not belong to the {coordinator.store.where}: {why};"
+            " nothing was written; check the URLs of both"
+        )
 
 
 def _append_genesis(decisions: DecisionLog, key_groups: int) -> Folded:
@@ -279,10 +283,10 @@ def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Point
     fit = fit_of(state, identity, pointer)
     if fit is Fit.LOG_BEHIND:
         why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
-        raise _log_behind(coordinator, why)
+        raise _log_behind(coordinator, why, pointer.visible)
     if fit is Fit.OTHER_HISTORY:
         why = f"version {pointer.visible} has digest {pointer.digest} in the store, another one in the log"
-        raise _log_behind(coordinator, why)
+        raise _log_behind(coordinator, why, pointer.visible)
 
 
 def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
@@ -298,14 +302,15 @@ def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
 
 def log_is_empty(coordinator: Coordinator, identity: Identity) -> WalGapError:
     """Build the error for a store whose log does not exist, or no longer."""
-    return _log_behind(coordinator, f"namespace {identity.uuid} is in the store, the log is empty")
+    why = f"namespace {identity.uuid} is in the store, the log is empty"
+    return _log_behind(coordinator, why, coordinator.store.pointer().visible)
 
 
-def _log_behind(coordinator: Coordinator, why: str) -> WalGapError:
+def _log_behind(coordinator: Coordinator, why: str, visible: int) -> WalGapError:
     return WalGapError(
         f"the log {coordinator.log.where} does not belong to, or is behind, the {coordinator.store.where}:"
-        f" {why}; nothing was written; check the log's URL, restore the log that belongs to this store, or"
-        " use a new namespace"
+        f" {why}; nothing was written; if the log's URL is right:"
+        f" {saved_by_relog(coordinator.endpoints.namespace, visible)}"
     )
 
 

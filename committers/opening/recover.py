@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tidegate.base.names import saved_by_relog
 from tidegate.committers.commit import complete
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import rebuild_lost
@@ -64,7 +65,7 @@ def _refuse_if_no_longer_held(coordinator: Coordinator, decided: DecidedVersion,
     raise WalGapError(
         f"version {visible} is visible in {store}, and the log no longer has the rows of version"
         f" {decided.version}, which is decided: {error}. Either the store went back further than the log"
-        " keeps (an older copy was put back; wal_retain_s), or the log lost rows. Readers keep what they see."
-        " Put a newer copy of the store back, or restore the log's newest copy; else fill this store from"
-        " another one (`tidegate store add`), or use a new namespace"
+        " keeps (an older copy was put back; wal_retain_s), or the log lost rows. Readers keep what they see:"
+        f" {saved_by_relog(coordinator.endpoints.namespace, visible)}. A newer copy of the store, or another"
+        " store that is filled into this one (`tidegate store add`), saves more"
     ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from tidegate.committers.apply import apply
 from tidegate.committers.coordinator import Coordinator
@@ -12,10 +12,16 @@ from tidegate.committers.steps.decided_versions import decided_version, decided_
 from tidegate.committers.steps.retire import kept_by
 from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.records import Pointer
+from tidegate.sinks.rules.fit import Held
 from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.sinks.store import Store
+from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import DecidedVersion, Folded
+
+Has = Callable[[Log, DecidedVersion], bool]
 
 
 def first_kept(coordinator: Coordinator) -> int:
@@ -53,10 +59,11 @@ def refuse_unrecoverable(coordinator: Coordinator) -> None:
     )
 
 
-def oldest_whole(log: Log, state: Folded, version: int) -> int:
-    """Return the oldest version from ``version`` on whose rows the log still has; 0: there is none."""
+def oldest_whole(log: Log, state: Folded, version: int, has: Has | None = None) -> int:
+    """Return the oldest version from ``version`` on that the log still has, by ``is_whole`` unless given."""
+    has = has or is_whole
     return next(
-        (decided.version for decided in decided_versions(log, state, version) if is_whole(log, decided)), 0
+        (decided.version for decided in decided_versions(log, state, version) if has(log, decided)), 0
     )
 
 
@@ -82,6 +89,37 @@ def tables_lost(manifest: Manifest, first: int, present: Collection[str]) -> set
     """
     tables = manifest.table_schemas
     return {name for name, at in tables.items() if at.start < first and name in present}
+
+
+def held_for(log: Log, store: Store, state: Folded, pointer: Pointer) -> Held | None:
+    """Find the part of the log that a store needs, as ``held_by``; None also: its pointer alone was lost."""
+    if isinstance(store, SupportsRebuild) and not pointer.visible and store.has_headers(state.key_groups):
+        return None
+    return held_by(log, state, pointer.visible, is_whole)
+
+
+def held_by(log: Log, state: Folded, visible: int, has: Has) -> Held | None:
+    """Find the part of the log that a store at a version needs; None: the log has all of it.
+
+    A store that does not lag still needs the visible version's manifest: without it nothing can be retired,
+    repaired or fed. A log with a retention may have dropped that by age. ``has`` decides whether the log has
+    a version that a lagging store needs.
+    """
+    if visible < state.last_version:
+        return Held(visible + 1, oldest_whole(log, state, visible + 1, has))
+    decided = recent_version(state, visible)
+    if decided is None or has_manifest(log, decided) or log.retention_s() is not None:
+        return None
+    return Held(visible, 0)
+
+
+def has_manifest(log: Log, decided: DecidedVersion) -> bool:
+    """Whether the log still has the manifest of the version."""
+    try:
+        apply.read_manifest(log, decided)
+    except WalGapError:
+        return False
+    return True
 
 
 def is_whole(log: Log, decided: DecidedVersion) -> bool:

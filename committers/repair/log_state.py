@@ -112,8 +112,7 @@ class LogState:
             for self.last in versions:
                 manifest = self._add_version(log, self.last)
                 if self.last.version % REPORT_EVERY == 0:
-                    where = log.where
-                    logger.info("%s: version %s was read to compute an earlier state", where, self.last.version)
+                    logger.info(
                         "%s: version %s was read to compute an earlier state", log.where, self.last.version
                     )
             if manifest is not None:

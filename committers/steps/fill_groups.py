@@ -52,7 +52,7 @@ def fill_groups(
 
     ``keep`` is called before each chunk. Repeatable: any source of the same rows gives the same chunks.
     """
-    for group, tables in _rows_of(source, entry, range(coordinator.folded.key_groups), keep):
+    for group, tables in rows_by_group(source, entry, range(coordinator.folded.key_groups), keep):
         if stopped():
             return False
         _fill_group(coordinator.store, tables, stamp, group, keep)
@@ -60,7 +60,7 @@ def fill_groups(
     return True
 
 
-def _rows_of(
+def rows_by_group(
     source: StoredRows, entry: CatalogEntry, groups: Sequence[int], keep: Callable[[], None]
 ) -> Iterator[tuple[int, Mapping[str, GroupedRows]]]:
     """Yield each key group with the rows of all tables, which are to be taken; many are read at once."""

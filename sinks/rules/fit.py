@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from tidegate.base.names import saved_by_relog
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.wal.fold import recent_version
 from tidegate.wal.record import Folded
@@ -26,13 +27,15 @@ class Fit(enum.Enum):
     EMPTY_CUT = "the store has nothing, and the log lacks its first versions"
     REBUILDING = "the store is being rebuilt or filled, and shows nothing until then"
     BEHIND_CUT = "the store lacks versions that the log no longer has"
+    CHANGES_GONE = "the store has every version, and the log lost their change-log"
     NOT_COMPARED = "servers of the store lost something, or were not compared with the log"
 
 
 class Held(NamedTuple):
     """The part of the log that a store needs: versions from ``needed`` on.
 
-    The log has the rows of those from ``first`` on; 0: of none.
+    The log has the rows of those from ``first`` on; 0: of none. ``needed`` is the visible version for a store
+    that lacks none.
     """
 
     needed: int
@@ -64,6 +67,8 @@ def fit_of(
     decided = recent_version(state, pointer.visible)
     if decided is not None and decided.digest != pointer.digest:
         return Fit.OTHER_HISTORY
+    if cut and held is not None and 0 < held.needed <= pointer.visible:
+        return Fit.CHANGES_GONE
     if cut:
         return Fit.BEHIND_CUT if pointer.visible else Fit.EMPTY_CUT
     if pointer.filling_at:
@@ -82,12 +87,13 @@ def described(
 ) -> str:
     """Describe a misfit, and its way out. ``written``: the last version that a rebuild has begun to write."""
     last = state.last_version if state else 0
+    saving = saved_by_relog(identity.name, pointer.visible) if identity else ""
     range_held = f"versions {held.first} to {last}" if held and held.first else "the rows of no version"
     match fit:
         case Fit.LOG_GONE:
             return (
-                "the log is empty and the store is not: check --wal, or"
-                " restore the log; `tidegate export` saves what the store holds"
+                f"the log is gone: it is empty, and the store is not; {saving}; the log may be elsewhere:"
+                " check --wal"
             )
         case Fit.OTHER_NAMESPACE:
             return (
@@ -97,11 +103,14 @@ def described(
         case Fit.LOG_BEHIND:
             return (
                 f"the log is behind the store: it ends at version {last}, version {pointer.visible} is"
-                " visible; restore the log; `tidegate export` saves what the store holds"
+                f" visible; {saving}"
             )
         case Fit.OTHER_HISTORY:
+            return f"version {pointer.visible} of the store is not that of the log; {saving}"
+        case Fit.CHANGES_GONE:
             return (
-                f"version {pointer.visible} of the store is not that of the log: restore the log or the store"
+                f"the log has the decision of version {pointer.visible}, which is visible, and lost its"
+                f" change-log; {saving}"
             )
         case Fit.EMPTY if not last:
             return (
@@ -123,9 +132,10 @@ def described(
             )
         case Fit.BEHIND_CUT:
             return (
-                f"version {pointer.visible} is visible of {last}, and the rest cannot be applied: the log has"
-                f" {range_held} only. `tidegate export` saves what the store holds; put a newer copy of the"
-                " store or the log back, or fill the store from another one (`tidegate store add`)"
+                f"the log is cut below what is needed: version {pointer.visible} is visible of {last}, and"
+                f" the rest cannot be applied, since the log has {range_held} only; {saving}. A newer copy"
+                " of the store, or another store that is filled into this one (`tidegate store add`), saves"
+                " more"
             )
         case Fit.REBUILDING:
             step = f"version {written}" if written > pointer.filling_at else "the state at its first version"

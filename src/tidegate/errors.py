@@ -65,7 +65,8 @@ class WalUnavailableError(TidegateError):
     """The write-ahead log could not be reached or refused the request.
 
     When raised by an append it proves that this one request was not written; elsewhere it
-    proves only that the answer is missing. Do: bring the log back, then restart the query.
+    proves only that the answer is missing. Do: bring the log back, then restart the query; if it
+    was deleted, ``tidegate relog``.
     """
 
     exit_code = 6
@@ -106,7 +107,7 @@ class WalGapError(TidegateError):
     """The log no longer has what the store needs, or the log is behind its store.
 
     Proves that continuing would skip or invent changes; nothing was written. Do: restore the log,
-    or start a new namespace (the message names which).
+    or save what the store shows with ``tidegate relog`` (the message names which).
     """
 
     exit_code = 10

@@ -39,7 +39,7 @@ from tidegate.base.files import (
     sync_folder,
     write_all,
 )
-from tidegate.base.names import check_name, escape
+from tidegate.base.names import check_name, escape, saved_by_relog
 from tidegate.errors import ConfigError, CorruptError, OutcomeUnknownError, WalGapError, WalUnavailableError
 from tidegate.wal.file.format import (
     END,
@@ -93,7 +93,7 @@ class FileLog(Log):
         clock: Clock | None = None,
     ) -> None:
         self.folder: Path = Path(root) / escape(check_name("namespace", namespace))
-        self.where = str(self.folder)
+        self.where, self._saving = str(self.folder), saved_by_relog(namespace)
         self._decisions = self.folder / "decisions.log"
         self._changelog = self.folder / "changelog"
         self._lock = self.folder / "lock"
@@ -485,7 +485,7 @@ class FileLog(Log):
         if error.errno in DISK_FULL:
             hint = "; make room on this disk"
         elif error.errno == errno.ENOENT:
-            hint = "; the log was not created here (`tidegate init`, or start the query), or it was removed"
+            hint = f"; the log was removed, or was never made here; {self._saving}"
         elif error.errno in NEVER_MENDS_ITSELF:
             msg = f"{self.where}: {error}; give a folder in file:///path that this user can read and write"
             raise ConfigError(msg) from error

@@ -23,13 +23,15 @@ Grant = Callable[[str, str], str]
 """``grant(right, topic)`` returns the command that grants a right (as ``kafka-acls`` names it)."""
 
 
-def checks(names: Names, topics: Mapping[str, Topic], settings: TopicSettings, grant: Grant) -> list[Check]:
-    """Return one result per check, including one for each missing topic."""
+def checks(
+    names: Names, topics: Mapping[str, Topic], settings: TopicSettings, grant: Grant, saving: str = ""
+) -> list[Check]:
+    """Return one result per check, including one for each missing topic; ``saving`` is the advice for it."""
     found: list[Check] = []
     for name in names:
         topic = topics.get(name)
         if topic is None:
-            lost = f"topic {name} does not exist; `tidegate init` makes it again, its records are lost"
+            lost = f"topic {name} does not exist, its records are lost; {saving}"
             found.append(Check(_short(names, name), "fail", lost, LOUD))
             continue
         of = settings[name]

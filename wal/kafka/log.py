@@ -23,6 +23,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from tidegate.base.checks import Check
 from tidegate.base.clock import Clock
+from tidegate.base.names import saved_by_relog
 from tidegate.errors import (
     ConfigError,
     CorruptError,
@@ -45,7 +46,6 @@ SEGMENT = re.compile(r"[a-z0-9-]{1,200}")
 ENVELOPE_BYTES = 1024
 """The most bytes that a record batch adds to a message: its header, the record's, and the key."""
 SAMPLES = 16
-RESTORE = "restore the log's topics, then restart the query"
 LOOKED_S = 5.0
 """How long a description of the topics is reused for the check before blobs are staged, that the
 log was not removed. The id of the topic that took them is checked again after every write.
@@ -58,6 +58,7 @@ class KafkaLog(Log):
     def __init__(self, settings: KafkaSettings, namespace: str, *, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
         self.where = f"kafka://{settings.brokers} ({settings.topic_prefix}, {namespace})"
+        self._saving = saved_by_relog(namespace)
         self._settings = settings
         self._clients = Clients(settings, self.where)
         self._topics = Topics(self._clients, namespace)
@@ -87,7 +88,7 @@ class KafkaLog(Log):
         if not found:
             return []
         return kafka_checks.checks(
-            self._topics.names, found, self._topics.settings_of(*found), self._settings.grant
+            self._topics.names, found, self._topics.settings_of(*found), self._settings.grant, self._saving
         )
 
     def retention_s(self) -> float | None:
@@ -138,7 +139,7 @@ class KafkaLog(Log):
         topic = self._topics.look(self._decisions).get(self._decisions)
         if topic is None:
             if position:
-                msg = f"{self.where}: topic {self._decisions} is not there any more"
+                msg = f"{self.where}: topic {self._decisions} is not there any more; {self._saving}"
                 raise WalGapError(msg)
             return iter(())
         self._same(self._decisions, self._known.setdefault(self._decisions, topic.topic_id), topic)
@@ -343,8 +344,7 @@ class KafkaLog(Log):
 
     def _missing(self, name: str) -> WalUnavailableError:
         return WalUnavailableError(
-            f"{self.where}: topic {name} is not there: the log was not created (`tidegate init`, or start the"
-            " query), or it was removed"
+            f"{self.where}: topic {name} is not there: the log was removed, or was never made; {self._saving}"
         )
 
     def _refuse_if_gone(self, name: str, error: Exception) -> None:
@@ -363,7 +363,7 @@ class KafkaLog(Log):
         now = topic or self._topics.look(name).get(name)
         if now is None:
             self._seen.clear()
-            msg = f"{self.where}: topic {name} was deleted while it was in use; {RESTORE}"
+            msg = f"{self.where}: topic {name} was deleted while it was in use; {self._saving}"
             raise WalGapError(msg)
         if now.topic_id != topic_id:
             self._remade.add(name)
@@ -373,7 +373,7 @@ class KafkaLog(Log):
     def _refuse_remade(self, name: str) -> None:
         """Raise WalGapError for a topic seen with another id. A new instance may accept it as the log."""
         if name in self._remade:
-            msg = f"{self.where}: topic {name} was deleted and made again while it was in use; {RESTORE}"
+            msg = f"{self.where}: topic {name} was deleted and made again while it was in use; {self._saving}"
             raise WalGapError(msg)
 
     def _ends(self, name: str, partition: int) -> tuple[int, int]:

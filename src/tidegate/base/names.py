@@ -24,7 +24,8 @@ LOCAL = "_local"
 """The table of the instances of every local state; ``_local.<name>`` holds the items of one."""
 DELETED = "_deleted"
 """``_deleted.<table>`` keeps, for a while, the sequences of rows that ``apply_changes`` has deleted."""
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+NAME_MAX = 64
+NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_MAX}}}")
 TOKEN_MAX = 200
 ESCAPED_MAX = 40
 CUT = 14
@@ -54,6 +55,39 @@ def check_token(token: object) -> str:
         )
         raise ConfigError(msg)
     return "".join(token)  # also of a subclass, such as an enum's
+
+
+def following_name(namespace: str) -> str:
+    """Return the name of a namespace that takes the place of another one.
+
+    >>> following_name("flights"), following_name("flights_2")
+    ('flights_2', 'flights_3')
+    """
+    numbered = re.fullmatch(r"(.*)_(\d{1,9})", namespace)
+    stem, number = (numbered[1], int(numbered[2]) + 1) if numbered else (namespace, 2)
+    return f"{stem[: NAME_MAX - len(str(number)) - 1]}_{number}"
+
+
+def relog_command(namespace: str) -> str:
+    """Return the command that saves a namespace whose log is gone."""
+    return f"tidegate relog --namespace {namespace} --to {following_name(namespace)}"
+
+
+def saved_by_relog(namespace: str, visible: int | None = None) -> str:
+    """Describe the way out for a log that is gone, or of no use; the command is the first advice.
+
+    ``visible`` is the store's visible version; None: it is not known here.
+    """
+    if visible == 0:
+        return (
+            f"no version is visible, so there is nothing to save: `tidegate drop --namespace {namespace}`,"
+            " then start the query on a new checkpoint; or restore the log, if there is a copy of all of it"
+        )
+    version = "the visible version" if visible is None else f"version {visible}"
+    return (
+        f"`{relog_command(namespace)}` saves {version} in a new namespace with a new log, where the same"
+        " checkpoint continues; or restore the log, if there is a copy of all of it"
+    )
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from tidegate.committers.repair.log_reach import oldest_whole
-from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules import removal
 from tidegate.sinks.rules.fit import Fit, Held, described, fit_of
 from tidegate.sinks.store import Store
-from tidegate.wal.log import Log
 from tidegate.wal.record import Folded
 
 PASSING = (Fit.REBUILDING, Fit.NOT_COMPARED)
@@ -48,13 +45,3 @@ def passing_described(
 def written_in(store: Store, pointer: Pointer) -> int:
     """Return the last version that a rebuild of the store has begun to write; 0: none, or no rebuild."""
     return max((stamp.version for stamp in store.begun()), default=0) if pointer.filling_at else 0
-
-
-def held_for(log: Log, store: Store, state: Folded | None, pointer: Pointer) -> Held | None:
-    """Find the part of the log that a lagging store needs; None: the store does not lag."""
-    if state is None or pointer.visible >= state.last_version:
-        return None
-    if isinstance(store, SupportsRebuild) and not pointer.visible and store.has_headers(state.key_groups):
-        return None  # the pointer alone was lost
-    needed = pointer.visible + 1
-    return Held(needed, oldest_whole(log, state, needed))

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from tidegate.base.clock import Clock
+from tidegate.base.names import saved_by_relog
 from tidegate.base.urls import redact
-from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailableError
+from tidegate.committers.repair.log_reach import held_for
+from tidegate.errors import CorruptError, StoreUnavailableError, TidegateError, WalUnavailableError
 from tidegate.options import StoreRef
 from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.store import Store
 from tidegate.status import log_size
-from tidegate.status.fit import held_for, misfit, passing_misfit
+from tidegate.status.fit import misfit, passing_misfit
 from tidegate.status.probes import LIMIT_S, Probe
 from tidegate.status.stores import StoreRow, ask_all, no_namespace, problems_of, with_log
 from tidegate.status.usage import refusal_of
@@ -56,8 +58,8 @@ class Look(NamedTuple):
     several: bool
     problems: list[str]
     warnings: list[str]
-    log_error: WalUnavailableError | None = None
-    """The reason why a given log is not shown: it does not answer."""
+    log_error: WalUnavailableError | CorruptError | None = None
+    """The reason why a given log is not shown: it does not answer, or cannot be read."""
 
 
 class Places:
@@ -113,7 +115,7 @@ class Places:
         if opening_log is not None:
             try:
                 in_log = self._in_log(opening_log, in_store.pointer.waiting_after)
-            except WalUnavailableError as error:
+            except (WalUnavailableError, CorruptError) as error:
                 if in_store.identity is None:
                     raise  # nothing is known
                 log_error = error
@@ -130,7 +132,7 @@ class Places:
         several = len(rows) > 1 or (state is not None and bool(state.stores))
         problems += problems_of(rows) if several else []
         if log_error is not None:
-            problems.append(f"{log_error}: the log is not shown; see `tidegate doctor`")
+            problems.append(f"{log_error}: the log is not shown; {self._advice(log_error, in_store)}")
         return Look(
             self._namespace,
             self._clock.now_us(),
@@ -142,6 +144,11 @@ class Places:
             warnings,
             log_error,
         )
+
+    def _advice(self, error: TidegateError, in_store: InStore) -> str:
+        if isinstance(error, CorruptError):
+            return saved_by_relog(self._namespace, in_store.pointer.visible)
+        return "see `tidegate doctor`"
 
     def _answered(self) -> tuple[Store, list[StoreRow]]:
         """Return the first store that answers, and a row for each. Raises: the first one's error."""
@@ -216,7 +223,8 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
 def _found_out(store: Store, in_store: InStore, log: Log, in_log: InLog) -> tuple[list[str], list[str]]:
     """Return the problems, and the warnings of future ones."""
     state, identity, pointer = in_log.view.state, in_store.identity, in_store.pointer
-    problem = misfit(state, identity, pointer, held_for(log, store, state, pointer))
+    held = None if state is None else held_for(log, store, state, pointer)
+    problem = misfit(state, identity, pointer, held)
     problems = [] if problem is None else [problem]
     passing = passing_misfit(state, store, identity, pointer)
     warnings, deadline = [*([passing] if passing else []), *in_log.facts.warnings()], in_log.deadline

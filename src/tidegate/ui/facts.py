@@ -24,12 +24,14 @@ import msgspec
 from tidegate.base.clock import Clock
 from tidegate.base.text import json_of
 from tidegate.base.urls import redact
+from tidegate.committers.repair.log_reach import has_manifest, held_by
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import StoreRef
 from tidegate.reader.rules import info_of
 from tidegate.reader.table import TableReader, no_schema, run, view_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.fit import Held
 from tidegate.sinks.store import Store
 from tidegate.status import log_size
 from tidegate.status.fit import misfit, passing_described, written_in
@@ -68,6 +70,7 @@ class InLog(NamedTuple):
     view: View
     events: list[dict[str, Any]]
     kept: log_size.LogFacts
+    held: Held | None
 
 
 class Facts:
@@ -93,7 +96,7 @@ class Facts:
         self._log: Log | None = None
         self._view = View()
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
-        self._slow: tuple[float, log_size.LogFacts] | None = None
+        self._slow: tuple[float, log_size.LogFacts, Held | None] | None = None
         self._known: tuple[float, dict[str, Any]] | None = None
         self._commits: dict[int, dict[str, Any]] = {}
         first, *others = (_Open(at, namespace) for at in stores)
@@ -173,7 +176,8 @@ class Facts:
         if in_log is None or in_store is None or not self._in_log.was_asked_behind(self._in_store):
             return None
         state, unverified = in_log.view.state, in_store.facts.get("unverified", False)
-        return misfit(state, in_store.identity, in_store.pointer) or passing_described(
+        problem = misfit(state, in_store.identity, in_store.pointer, in_log.held)
+        return problem or passing_described(
             state,
             in_store.identity,
             in_store.pointer,
@@ -206,8 +210,15 @@ class Facts:
         self._fold_on(self._log)
         now = time.monotonic()
         if self._slow is None or now - self._slow[0] >= SLOW_EVERY_S:
-            self._slow = now, log_size.look_at(self._log)
-        return InLog(self._view, list(reversed(self._events)), self._slow[1])
+            self._slow = now, log_size.look_at(self._log), self._held(self._log)
+        return InLog(self._view, list(reversed(self._events)), *self._slow[1:])
+
+    def _held(self, log: Log) -> Held | None:
+        """Find the part of the log that the store needs, by the manifests alone: frames may be large."""
+        state, in_store = self._view.state, self._in_store.answer()
+        if state is None or in_store is None or not in_store.pointer.visible:
+            return None
+        return held_by(log, state, in_store.pointer.visible, has_manifest)
 
     def _fold_on(self, log: Log) -> None:
         start = self._view.position if self._view.state else None

@@ -93,6 +93,7 @@ COMMANDS = [
     "recover",
     "adopt",
     "rebuild-checkpoint",
+    "relog",
     "doctor",
     "explain",
     "key-groups",

@@ -34,6 +34,13 @@ def effects(continued: Continued) -> Iterator[tuple[str, str, str]]:
         yield table, "-", OTHERS
 
 
+def removal(first: int, final: int, checkpoint: str = "CHECKPOINT") -> str:
+    """Return the bash command that sets a checkpoint back: batches ``first`` to ``final`` are made again."""
+    numbers = f"{{{first}..{final}}}"
+    files = " ".join(f"{folder}/{numbers} {folder}/.{numbers}.crc" for folder in ("offsets", "commits"))
+    return f"cd {checkpoint} && rm -f {files}"
+
+
 def starts(last: LastBatch | None) -> list[str]:
     """Return, for each source of the query, how a new checkpoint continues after the last batch."""
     sources = sources_in(last.source_offsets) if last is not None else None

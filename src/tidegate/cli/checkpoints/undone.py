@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidegate.cli.checkpoints.recipes import starts
+from tidegate.cli.checkpoints.recipes import removal, starts
 from tidegate.committers.operations.restore import Restored
 from tidegate.committers.operations.restore_plan import Change, RestorePlan, shown_time
 from tidegate.committers.operations.resume import LastBatch
@@ -136,12 +136,10 @@ def _replay(plan: RestorePlan, done: Restored) -> list[str]:
             f"the namespace follows query {done.lineage}: first run `tidegate adopt --lineage {kept.lineage}`"
         )
     # Spark plans a batch before it runs, so the checkpoint may have the one after the last that was decided.
-    numbers = f"{{{last + 1}..{plan.newest_batch + 1}}}"
-    files = " ".join(f"{folder}/{numbers} {folder}/.{numbers}.crc" for folder in ("offsets", "commits"))
     return [
         *lines,
         "the files to remove, in bash:",
-        f"  cd CHECKPOINT && rm -f {files}",
+        f"  {removal(last + 1, plan.newest_batch + 1)}",
         f"if offsets/{last} is not in it (Spark keeps the last {SPARK_KEEPS} batches):",
         "  `tidegate rebuild-checkpoint FOLDER` makes a checkpoint for Kafka and streams of tidegate's",
         *_anew(plan.kept, "or start"),

@@ -61,6 +61,7 @@ COMMANDS = {
     ),
     "adopt": Command("Let another Spark checkpoint take over.", "checkpoints.adopt", "adopt"),
     "rebuild-checkpoint": Command("Make a lost checkpoint from the log.", "checkpoints.rebuild", "rebuild"),
+    "relog": Command("Save a namespace whose log is gone, in a new one.", "checkpoints.relog", "relog"),
     "explain": Command("Print cause and next step of an error or alert.", "inspect.explain", "explain"),
     "doctor": Command("Check what the promises rest on.", "inspect.doctor", "doctor"),
     "verify": Command("Check the store against the log, and all checksums.", "inspect.verify", "verify"),

@@ -18,12 +18,13 @@ from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.inspect.doctor_disks import check_room, check_writable, folder_of, free_bytes
 from tidegate.cli.inspect.doctor_limits import check_tables
 from tidegate.committers.opening.store_list import suggested_fixes
+from tidegate.committers.repair.log_reach import held_for
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
 from tidegate.options import StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.store import Store
-from tidegate.status.fit import held_for, misfit, passing_misfit
+from tidegate.status.fit import misfit, passing_misfit
 from tidegate.status.probes import LIMIT_S, Probe, timed
 from tidegate.status.usage import refusal_of
 from tidegate.wal.catch_up import catch_up
@@ -349,7 +350,8 @@ def check_one_namespace(
     """Check that log and store belong together, and that the log has what the store lacks."""
     name, promise = "log and store: one namespace", "no version is skipped or invented (I10)"
     try:
-        problem = misfit(state, identity, pointer, held_for(log, store, state, pointer))
+        held = None if state is None else held_for(log, store, state, pointer)
+        problem = misfit(state, identity, pointer, held)
         passing = None if problem else passing_misfit(state, store, identity, pointer)
     except (TidegateError, OSError) as error:
         return Check(name, "fail", f"not known: {error}", promise)

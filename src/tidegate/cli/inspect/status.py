@@ -180,7 +180,7 @@ def _as_pairs(seen: Look) -> list[tuple[str, Any]]:
         when = exact_time_of(moment(seen.in_store.newest.decided_at_us))
         pairs.append(("its age", f"{log_size.span(_age_s(seen) or 0.0)}: decided at {when}"))
     if in_log is None:
-        why = "not known without --wal" if seen.log_error is None else "not known: the log does not answer"
+        why = "not known without --wal" if seen.log_error is None else "not known: see the problem below"
         pairs.append(("decided version", why))
     else:
         state = in_log.view.state

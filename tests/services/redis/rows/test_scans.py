@@ -213,7 +213,7 @@ def read_by_restore(store: RedisStore) -> dict[bytes, bytes]:
 def read_by_fill(store: RedisStore) -> dict[bytes, bytes]:
     rows: dict[bytes, bytes] = {}
     entry = store.catalog()[0]
-    for group, tables in fill_groups._rows_of(store, entry, range(GROUPS), lambda: None):
+    for group, tables in fill_groups.rows_by_group(store, entry, range(GROUPS), lambda: None):
         for run in fill_groups._runs(tables["t"].take(group), "t", group, stamp(1)):
             rows.update(zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True))
     return rows

@@ -98,7 +98,7 @@ def test_a_log_that_is_away_hides_nothing_that_the_store_knows(flights, monkeypa
     result = run("status", "--limit=0.2", *flights)
     assert result.exit_code == 6
     assert "visible version\t3" in result.stdout
-    assert "not known: the log does not answer" in result.stdout
+    assert "not known: see the problem below" in result.stdout
     assert ("no answer within 0.2 s" if silent else "the log: no answer") in result.stderr
     result = run("status", "--limit=0.2", "--json", *flights)
     answer = json.loads(result.stdout)

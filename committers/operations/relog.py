@@ -1,0 +1,304 @@
+"""A namespace whose log is gone: its visible version, as the first version of a new namespace with a new log.
+
+The new namespace is an ordinary one, so nothing of the lost log is needed: no record, no epoch and no attempt
+of it means anything there. Its first version has the origin of the last batch that the store shows. So the
+query's checkpoint continues in the new namespace: that batch is skipped when Spark gives it again, and the
+next one follows it (I2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tidegate.base.names import relog_command
+from tidegate.committers.background.pin import VersionPin
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.repair.log_reach import held_for
+from tidegate.committers.steps.decided_versions import decided_versions
+from tidegate.committers.steps.fill_groups import rows_by_group
+from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
+from tidegate.errors import ConfigError, CorruptError, FencedError, WalGapError
+from tidegate.reader.rules import no_entry
+from tidegate.reader.table import no_schema
+from tidegate.sinks.records import CatalogEntry, Identity
+from tidegate.sinks.rules.fit import Fit, described, fit_of
+from tidegate.sinks.rules.reads import values_at
+from tidegate.sinks.store import Store
+from tidegate.wal.fold import decided_for
+from tidegate.wal.record import BatchOrigin, DecidedVersion, ImportOrigin, Origin, RestoreOrigin
+from tidegate.wal.staging.spec import CHANGES
+
+MENDED = (Fit.LOG_GONE, Fit.LOG_BEHIND, Fit.OTHER_HISTORY, Fit.BEHIND_CUT, Fit.CHANGES_GONE)
+"""The misfits of a log and a store after which the store's visible version is all that can be saved."""
+
+
+class Saved(NamedTuple):
+    """The part of a namespace that its store still has, and the loss.
+
+    ``batch`` is the version of the last batch in the catalog; None: there is no batch. ``fault`` is the
+    log's. ``lost`` are the versions above the visible one that the log decided, as far as it can be read;
+    ``begun`` the numbers of those that the store has begun.
+    """
+
+    store: Store
+    identity: Identity
+    entry: CatalogEntry
+    batch: CatalogEntry | None
+    restored: bool
+    """Whether a restore is newer than the last batch."""
+    fault: str
+    lost: tuple[DecidedVersion, ...]
+    begun: tuple[int, ...]
+
+    @property
+    def origin(self) -> Origin:
+        """The origin of the new namespace's first version."""
+        batch = self.batch and self.batch.origin
+        if isinstance(batch, BatchOrigin):
+            return BatchOrigin(batch.lineage, 0, batch.batch_id, batch.fingerprint)
+        return ImportOrigin(f"relog:{self.identity.uuid}:{self.entry.version}")
+
+
+class Relogged(NamedTuple):
+    """The result of a relog. ``rows`` is None when the new namespace has retired its first version."""
+
+    identity: Identity
+    new: bool
+    rows: dict[str, int] | None
+    visible: int
+
+
+def saved_of(old: Coordinator) -> Saved:
+    """Find what the stores still have of a namespace, and what its log has lost. It writes nothing.
+
+    Of several stores, the one with the newest visible version counts. Raises: ConfigError: no store shows a
+    version, or the log has everything that the store needs. WalUnavailableError: the log does not answer,
+    which does not mean that it is gone.
+    """
+    store, identity = _newest(old)
+    pointer = store.pointer()
+    fault, lost = _fault_of(old, store, identity)
+    entries = store.catalog(pointer.horizon, pointer.visible)
+    if not entries or entries[-1].version != pointer.visible:
+        raise no_entry(store.where, pointer.visible)
+    batch = next((entry for entry in reversed(entries) if isinstance(entry.origin, BatchOrigin)), None)
+    newer = entries[entries.index(batch) + 1 :] if batch else []
+    begun = tuple(sorted(stamp.version for stamp in store.begun() if stamp.version > pointer.visible))
+    restored = any(isinstance(entry.origin, RestoreOrigin) for entry in newer)
+    return Saved(store, identity, entries[-1], batch, restored, fault, lost, begun)
+
+
+def _newest(old: Coordinator) -> tuple[Store, Identity]:
+    by_store = [(store, store.identity()) for store in old.stores]
+    present = [(store, identity) for store, identity in by_store if identity is not None]
+    name = old.endpoints.namespace
+    if not present:
+        raise ConfigError(
+            f"no store given has namespace {name}, so there is nothing to save: check --store and"
+            " --namespace; if the log has its versions, `tidegate recover` rebuilds the store"
+        )
+    if len({identity.uuid for _, identity in present}) > 1:
+        raise ConfigError(f"the stores given are of different namespaces named {name}: give those of one")
+    newest = max(present, key=lambda each: each[0].pointer().visible)
+    if not newest[0].pointer().visible:
+        raise ConfigError(
+            f"{newest[0].where} shows no version of namespace {name}, so there is nothing to save: `tidegate"
+            f" drop --namespace {name}`, then start the query on a new checkpoint"
+        )
+    return newest
+
+
+def _fault_of(old: Coordinator, store: Store, identity: Identity) -> tuple[str, tuple[DecidedVersion, ...]]:
+    """Describe what the log lost, with the decided versions that the store does not show.
+
+    Raises: ConfigError: the log lost nothing that the store needs.
+    """
+    name, pointer = old.endpoints.namespace, store.pointer()
+    try:
+        state = old.decisions.catch_up()
+    except (CorruptError, WalGapError) as error:
+        return f"the log cannot be read: {error}", ()
+    held = None if state is None else held_for(old.log, store, state, pointer)
+    fit = fit_of(state, identity, pointer, held)
+    if fit is Fit.OTHER_NAMESPACE:
+        raise ConfigError(
+            f"{described(fit, state, identity, pointer)}; to save namespace {name}, give as --wal a place"
+            " without a log of this name"
+        )
+    if fit not in MENDED or state is None:
+        if fit is Fit.LOG_GONE:
+            return f"the log {old.log.where} has nothing of the namespace", ()
+        raise ConfigError(
+            f"the log {old.log.where} has what {store.where} needs, so nothing is to be saved: `tidegate"
+            f" recover --namespace {name}` makes every decided version visible, and `tidegate status` shows"
+            " both"
+        )
+    lost: tuple[DecidedVersion, ...] = ()
+    if state.last_version > pointer.visible:
+        lost = tuple(decided_versions(old.log, state, pointer.visible + 1))
+    return described(fit, state, identity, pointer, held), lost
+
+
+def fence(stores: Sequence[Store], writer: str) -> None:
+    """Claim a higher epoch in each store of the old namespace, so that no driver of it publishes any more.
+
+    Durable. Repeatable. Raises: FencedError: a driver claimed one at the same time; nothing was copied.
+    """
+    for store in stores:
+        if store.identity() is None:
+            continue
+        epoch = store.pointer().epoch + 1
+        if store.claim(epoch, writer) > epoch or store.pointer().writer != writer:
+            raise FencedError(
+                f"{store.where}: another driver took this namespace over meanwhile; nothing was copied: stop"
+                " it, and run this command again"
+            )
+
+
+def refuse_other(new: Coordinator, saved: Saved) -> None:
+    """Refuse a new namespace that has versions of another origin. Raises: ConfigError."""
+    state, name = new.decisions.catch_up(), new.endpoints.namespace
+    exists = new.store.identity() is not None
+    if state is None and exists:
+        raise ConfigError(
+            f"namespace {name} has a store without a log, too: give another name with --to, or save that one"
+            f" first: `{relog_command(name)}`"
+        )
+    if state is not None and state.last_version and decided_for(state, saved.origin) is None:
+        raise ConfigError(
+            f"namespace {name} has {state.last_version} versions, and none is a copy of version"
+            f" {saved.entry.version} of namespace {saved.identity.name}: give another name with --to"
+        )
+
+
+def relog(new: Coordinator, saved: Saved) -> Relogged:
+    """Make the saved version the first one of a new namespace, and compare both.
+
+    The old namespace is fenced; the new driver is not open yet. Durable: on return the version is in the new
+    log, and visible in the primary. Repeatable: an interrupted one continues, a second one only compares.
+    Raises: ConfigError: the new namespace has versions of its own. CorruptError: the copy differs. Otherwise
+    as ``open_namespace`` and ``commit``.
+    """
+    refuse_other(new, saved)
+    origin = saved.origin
+    open_namespace(new, origin.lineage if isinstance(origin, BatchOrigin) else None)
+    decided = decided_for(new.folded, origin)
+    made = decided is None
+    pin = VersionPin(saved.store, saved.entry.version, new.clock)
+    try:
+        if decided is None:
+            decided = commit(new, _barrier(new, saved, pin.keep))
+        rows = _compared(new, saved, decided, pin.keep)
+    finally:
+        pin.give_back()
+    identity = new.store.identity()
+    assert identity is not None, "the namespace was opened"
+    return Relogged(identity, made, rows, new.store.pointer().visible)
+
+
+def _barrier(new: Coordinator, saved: Saved, keep: Callable[[], None]) -> StoredRowsBarrier:
+    entry, known = saved.entry, saved.store.schemas()
+    for table, kept in entry.tables.items():
+        if kept.schema_id not in known:
+            raise no_schema(saved.store.where, entry.version, table, kept.schema_id)
+    tables = tuple(sorted(entry.tables))
+    return StoredRowsBarrier(
+        new.log,
+        saved.origin,
+        tables,
+        {table: known[entry.tables[table].schema_id] for table in tables},
+        lambda: _changes(saved, keep),
+        new.clock,
+        expiring=frozenset(table for table in tables if entry.tables[table].expires),
+        source_offsets=saved.batch.source_offsets if saved.batch else "",
+    )
+
+
+def _changes(saved: Saved, keep: Callable[[], None]) -> Iterator[Any]:
+    """Yield the live rows of the saved version as record batches of ``CHANGES``."""
+    for group, index, batch in _live(saved.store, saved.entry, saved, saved.entry.decided_at_us, keep):
+        rows = batch.num_rows
+        groups, tables = (
+            pa.repeat(pa.scalar(group, pa.int32()), rows),
+            pa.repeat(pa.scalar(index, pa.int32()), rows),
+        )
+        yield pa.record_batch([groups, tables, batch["key"], batch["value"]], schema=CHANGES)
+
+
+def _live(
+    store: Store, entry: CatalogEntry, saved: Saved, at_us: int, keep: Callable[[], None]
+) -> Iterator[tuple[int, int, Any]]:
+    """Yield the rows that live at a time, as they are stored, by key group and the table's index."""
+    for group, tables in rows_by_group(store, entry, range(saved.identity.key_groups), keep):
+        for index, (table, rows) in enumerate(tables.items()):
+            for batch in rows.take(group):
+                keep()
+                values = values_at(store.where, table, batch["key"].to_pylist(), batch["value"], at_us)
+                yield group, index, batch.filter(values.is_valid())
+
+
+class _Digest:
+    """A digest of rows in their order, which does not depend on the pages in which a store returns them."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._parts = tuple(xxhash.xxh3_128() for _ in range(4))
+
+    def add(self, batch: Any) -> None:
+        self.rows += batch.num_rows
+        key_lengths, keys, value_lengths, values = self._parts
+        for column, lengths, content in (("key", key_lengths, keys), ("value", value_lengths, values)):
+            lengths.update(pc.cast(pc.binary_length(batch[column]), pa.int64()).to_numpy().tobytes())
+            content.update(b"".join(batch[column].to_pylist()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Digest) and self._key() == other._key()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _key(self) -> tuple[int, ...]:
+        return (self.rows, *(part.intdigest() for part in self._parts))
+
+
+def _compared(
+    new: Coordinator, saved: Saved, decided: DecidedVersion, keep: Callable[[], None]
+) -> dict[str, int] | None:
+    """Compare the copy with the saved version, row by row; return the number of rows by table.
+
+    A row that expired in between is in neither. None: the copy is retired by now, so nothing was compared.
+    Raises: CorruptError: they differ.
+    """
+    if new.store.pointer().horizon > decided.version:
+        return None
+    copy = next(iter(new.store.catalog(decided.version, decided.version)), None)
+    if copy is None:
+        raise no_entry(new.store.where, decided.version)
+    at_us = decided.decided_at_us
+    digests = [
+        _digests(_live(store, entry, saved, at_us, keep), len(entry.tables))
+        for store, entry in ((saved.store, saved.entry), (new.store, copy))
+    ]
+    tables = sorted(saved.entry.tables)
+    wrong = [table for table, one, other in zip(tables, *digests, strict=True) if one != other]
+    if sorted(copy.tables) != tables or wrong:
+        name = new.endpoints.namespace
+        raise CorruptError(
+            f"{new.store.where}: table {', '.join(wrong) or 'list'} differs from version"
+            f" {saved.entry.version} of namespace {saved.identity.name}, of which it is a copy; no alias was"
+            f" set: `tidegate drop --namespace {name}`, then run this command again"
+        )
+    return {table: digest.rows for table, digest in zip(tables, digests[0], strict=True)}
+
+
+def _digests(rows: Iterator[tuple[int, int, Any]], tables: int) -> list[_Digest]:
+    digests = [_Digest() for _ in range(tables)]
+    for _, index, batch in rows:
+        digests[index].add(batch)
+    return digests

@@ -1,0 +1,295 @@
+"""A namespace whose log is gone, whole or in part: the first advice of its error, followed, saves it."""
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from support.cli import ended, refused, run
+from support.places import rows_by_table, silence_writer
+from tidegate.base import failpoints
+from tidegate.base.failpoints import FailpointError
+from tidegate.base.names import escape
+from tidegate.errors import FencedError, TidegateError, WalUnavailableError
+from tidegate.options import Options, parse_stores
+from tidegate.testing.arrow_barrier import batch
+from tidegate.testing.example import BATCHES, LINEAGE, Example
+from tidegate.ui.facts import Facts
+from tidegate.wal.file.log import FileLog
+from tidegate.wal.fold import replay_of
+from tidegate.wal.open_log import open_log
+
+FAILPOINTS = (
+    "open.before_append",
+    "open.after_append",
+    "open.after_claim",
+    "stage.before_ack",
+    "manifest.after_write",
+    "decide.before_append",
+    "decide.after_append",
+    "apply.after_begin",
+    "apply.after_chunk",
+    "publish.before",
+    "publish.after",
+    "commit.before_return",
+)
+OFFSETS = '[{"numbers":{"0":7}}]'
+MORE = {"airports": {"LGA": {"departures": 2, "delay": 3.0}}}
+
+
+@pytest.fixture(autouse=True)
+def disarmed():
+    yield
+    failpoints.arm(None)
+
+
+class Place:
+    """Namespace ``flights`` in files, with three batches; its log is then damaged."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.wal, self.store = folder, f"file://{folder}/wal", f"sqlite://{folder}/store"
+        self.log = folder / "wal" / "flights"
+        monkeypatch.setenv("TIDEGATE_STORE", self.store)
+        monkeypatch.setenv("TIDEGATE_WAL", self.wal)
+        self.old = self.writer()
+        for rows in BATCHES:
+            self.old.write(rows, source_offsets=OFFSETS)
+        self.rows = rows_by_table(self.store)
+        self.silence()
+
+    def writer(self, namespace="flights"):
+        return Example(self.wal, self.store, namespace, options=Options(key_groups=8, apply_deadline_s=0.01))
+
+    def silence(self, namespace="flights"):
+        silence_writer(self.folder / "store", escape(namespace))
+
+    def first_advice(self):
+        """The first command that is quoted in the error of the next driver, or of its first batch."""
+        with pytest.raises(TidegateError) as raised, contextlib.closing(self.writer()) as example:
+            example.write(MORE)
+        return re.findall("`tidegate ([^`]*)`", str(raised.value))[0].split()
+
+    def relog(self, *more):
+        return json.loads(ended(0, "relog", "--namespace=flights", "--json", "--yes", *more).stdout)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    made = Place(tmp_path, monkeypatch)
+    yield made
+    made.old.close()
+
+
+def gone(place):
+    shutil.rmtree(place.log)
+
+
+def made_again_empty(place):
+    """As brokers do that create a topic which somebody asks for."""
+    gone(place)
+    open_log(place.wal, "flights").create()
+
+
+def decisions_gone(place):
+    (place.log / "decisions.log").unlink()
+
+
+def changes_gone(place):
+    shutil.rmtree(place.log / "changelog")
+
+
+def cut_in_the_middle(place):
+    log = place.old.driver.log
+    log.trim_decisions(list(log.decisions())[3].position)
+
+
+def end_lost(place):
+    entries = list(place.old.driver.log.decisions())
+    file = place.log / "decisions.log"
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) - (entries[-1].next_position - entries[-1].position)])
+
+
+def cut_below(place):
+    """A version is decided and not visible, and its rows are lost."""
+    failpoints.arm("apply.before_chunk=raise")
+    with pytest.raises(FailpointError):
+        place.old.write(MORE)
+    failpoints.arm(None)
+    for segment in (place.log / "changelog").iterdir():
+        segment.unlink()
+    place.silence()
+
+
+LOSSES = (gone, made_again_empty, decisions_gone, changes_gone, cut_in_the_middle, end_lost, cut_below)
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
+def test_the_first_advice_saves_the_visible_version_and_the_query_continues(place, lose):
+    lose(place)
+    words = place.first_advice()
+    assert words[0] == "relog"
+    ended(0, *words, "--namespace=flights", "--yes")
+    assert rows_by_table(place.store, "flights_2") == place.rows
+    with contextlib.closing(place.writer("flights_2")) as new:
+        assert replay_of(new.driver.folded, batch(LINEAGE, 2)).version == 1  # given again: skipped
+        new.write(MORE, batch_id=3)
+    assert rows_by_table(place.store, "flights_2")["airports"]["LGA"] == MORE["airports"]["LGA"]
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
+def test_status_doctor_and_page_show_the_loss_and_what_saves_it(place, lose):
+    lose(place)
+    command = "`tidegate relog --namespace flights --to flights_2` saves version 3"
+    status = run("status", "--namespace=flights")
+    assert status.exit_code in (10, 14)
+    assert command in status.stderr
+    assert "visible version\t3" in status.stdout
+    doctor = run("doctor", "--namespace=flights", "--json")
+    failed = [check["found"] for check in json.loads(doctor.stdout) if check["outcome"] == "fail"]
+    assert any("tidegate relog" in found for found in failed), failed
+    facts = Facts("flights", parse_stores([place.store]), place.wal)
+    with contextlib.closing(facts):
+        problems = facts.look()["problems"]
+    assert any("tidegate relog" in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("lose", [gone, made_again_empty, decisions_gone], ids=lambda lose: lose.__name__)
+def test_init_over_a_store_without_its_log_is_refused_with_that_advice(place, lose):
+    lose(place)
+    message = refused(10, "init", "--namespace=flights")
+    assert re.findall("`tidegate ([^` ]*)", message)[0] == "relog"
+    assert not (place.log / "decisions.log").exists() or not list(place.old.driver.log.decisions())
+
+
+@pytest.mark.parametrize("name", FAILPOINTS)
+def test_a_relog_that_died_anywhere_is_run_again(place, name):
+    gone(place)
+    failpoints.arm(f"{name}=raise")
+    died = run("relog", "--namespace=flights", "--yes")
+    assert isinstance(died.exception, FailpointError), died.output
+    failpoints.arm(None)
+    assert place.relog()["to"] == "flights_2"
+    assert rows_by_table(place.store, "flights_2") == place.rows
+    again = place.relog()
+    assert (again["new"], again["visible"]) == (False, 1)
+
+
+def test_a_zombie_with_the_handles_of_the_old_log_publishes_nothing(place):
+    """Its log is made again under it. It decides version 4 there, and its store refuses to show it."""
+    content = {path: path.read_bytes() for path in place.log.rglob("*") if path.is_file()}
+    gone(place)
+    done = place.relog()
+    for path, of_file in content.items():  # an old copy comes back
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(of_file)
+    with pytest.raises(FencedError):
+        place.old.write(MORE)
+    assert rows_by_table(place.store) == place.rows
+    assert rows_by_table(place.store, done["to"]) == place.rows
+
+
+def test_what_is_not_gone_is_not_relogged(place, monkeypatch):
+    assert "nothing is to be saved: `tidegate recover" in refused(2, "relog", "--namespace=flights", "--yes")
+    gone(place)
+    assert "--to flights is the namespace itself" in refused(
+        2, "relog", "--namespace=flights", "--to=flights"
+    )
+    assert "nothing to save" in refused(2, "relog", "--namespace=other", "--yes")
+    with contextlib.closing(Example(place.wal, place.store, "mine")) as example:
+        example.write(BATCHES[0])
+    place.silence("mine")
+    taken = refused(2, "relog", "--namespace=flights", "--to=mine", "--yes")
+    assert "give another name with --to" in taken
+    assert "add --yes" in run("relog", "--namespace=flights").stderr
+    place.old.driver.store.heartbeat(place.old.driver.epoch)
+    assert "seems to be running" in refused(2, "relog", "--namespace=flights", "--yes")
+
+    def away(*_):
+        raise WalUnavailableError("no broker answers")
+
+    monkeypatch.setattr(FileLog, "decisions", away)
+    assert "no broker answers" in refused(6, "relog", "--namespace=flights", "--yes")
+    assert not (place.folder / "wal" / "flights__2").exists()
+
+
+def test_aliases_and_stores_follow(place, tmp_path):
+    main, copy = f"--store=main={place.store}", f"--store=copy=sqlite://{tmp_path}/copy"
+    ended(0, "store", "add", f"copy=sqlite://{tmp_path}/copy", main, "--namespace=flights")
+    for at in (main, copy):
+        ended(0, "alias", "set", "live", "--namespace=flights", at.replace("main=", "").replace("copy=", ""))
+    gone(place)
+    done = place.relog(main, copy, "--to=green", "--force")
+    assert done["aliases"] == {"main": ["live"], "copy": ["live"]}
+    for store in (place.store, f"sqlite://{tmp_path}/copy"):
+        assert rows_by_table(store, "live") == rows_by_table(store, "green") == place.rows
+    assert done["rows"] == {name: len(rows) for name, rows in place.rows.items()}
+
+
+# -- the checkpoint -----------------------------------------------------------------------------------
+
+
+def checkpoint(folder, done, planned, lineage=LINEAGE):
+    for name, last in (("offsets", planned), ("commits", done)):
+        (folder / name).mkdir(parents=True)
+        for number in range(last + 1):
+            (folder / name / str(number)).write_text(f'v1\n{{}}\n{{"numbers":{{"0":{number}}}}}')
+            (folder / name / f".{number}.crc").write_bytes(b"crc")
+    (folder / "metadata").write_text(json.dumps({"id": lineage}))
+    return folder
+
+
+@pytest.mark.parametrize("done, planned", [(2, 2), (2, 3), (1, 2)])
+def test_a_checkpoint_that_continues_after_the_last_batch_is_taken(place, done, planned):
+    gone(place)
+    folder = checkpoint(place.folder / "checkpoint", done, planned)
+    assert place.relog("--checkpoint", folder)["last_batch"] == 2
+
+
+@pytest.mark.parametrize(
+    "done, planned, lineage, words",
+    [
+        (1, 1, LINEAGE, "ends with batch 1, the store has batch 2: the checkpoint is an older copy"),
+        (2, 2, "0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10", "is the checkpoint of query 0e9d3f5c"),
+    ],
+)
+def test_another_checkpoint_is_refused_before_anything_is_written(place, done, planned, lineage, words):
+    gone(place)
+    folder = checkpoint(place.folder / "checkpoint", done, planned, lineage)
+    assert words in refused(2, "relog", "--namespace=flights", "--yes", "--checkpoint", folder)
+    assert not (place.folder / "store" / "flights__2").exists()
+
+
+def test_batches_that_only_the_log_had_are_named_and_the_checkpoint_is_set_back(place):
+    """Pipelined: Spark counts batches 3 and 4 as done, and the store ends with batch 2."""
+    gone(place)
+    folder = checkpoint(place.folder / "check point", 4, 5)
+    words = ("relog", "--namespace=flights", "--yes", "--checkpoint", folder)
+    message = refused(2, *words)
+    assert "batches 3 to 4 are lost: Spark counts them as done" in message
+    assert OFFSETS in message
+    (set_back,) = re.findall("`(cd .*?)`", message)
+    subprocess.run(["bash", "-c", set_back], check=True)
+    assert sorted(path.name for path in (folder / "offsets").iterdir()) == [
+        ".0.crc",
+        ".1.crc",
+        ".2.crc",
+        *"012",
+    ]
+    ended(0, *words)
+    (folder / "offsets" / "3").write_text("v1")
+    (folder / "commits" / "3").write_text("v1")
+    (folder / "offsets" / "2").unlink()
+    assert "cannot be set back" in refused(2, *words)
+
+
+def test_a_checkpoint_is_made_from_the_new_log(place):
+    gone(place)
+    place.relog()
+    place.silence("flights_2")
+    folder = place.folder / "again"
+    assert "after batch 2" in ended(0, "rebuild-checkpoint", folder, "--namespace=flights_2").stdout
+    assert '{"numbers":{"0":7}}' in (folder / "offsets" / "2").read_text()
