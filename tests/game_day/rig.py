@@ -137,10 +137,10 @@ class Rig:
         job: dict[str, Any] | None = None,
     ) -> None:
         self.folder = folder
-        self._running = contextlib.ExitStack()
-        self.store = self._running.enter_context(store(folder / "store-server")) if store else None
+        self.running = contextlib.ExitStack()
+        self.store = self.running.enter_context(store(folder / "store-server")) if store else None
         try:
-            self.log = self._running.enter_context(log(folder / "log-server")) if log else None
+            self.log = self.running.enter_context(log(folder / "log-server")) if log else None
             (self.metrics_port,) = free_ports(1)
             self.generator = Generator(folder / "input")
             self.job = Job(
@@ -154,7 +154,7 @@ class Rig:
             for name, value in (job or {}).items():
                 setattr(self.job, name, value)
             self.placeholders: dict[str, str] = {}
-            """Values for words in capitals of a proposed command, such as FOLDER."""
+            """Values for words of a proposed command, such as FOLDER; a value may be several words."""
             self.actions: dict[str, Callable[[], None]] = {
                 r"(?:re)?start (?:the|that) query|start it again": self.restart,
                 r"[Cc]onnect again": lambda: self.readers.reconnect(),  # noqa: PLW0108 - readers are made later,
@@ -164,7 +164,7 @@ class Rig:
             self.drivers: list[Driver] = []
             self.messages: list[Message] = []
             self.prometheus = Prometheus(folder / "prometheus", self.metrics_port)
-            self._running.callback(self.prometheus.close)
+            self.running.callback(self.prometheus.close)
             self.driver = self.new_driver()
         except BaseException:
             self.close()
@@ -183,7 +183,7 @@ class Rig:
             self.readers.stop()
         for driver in getattr(self, "drivers", ()):
             driver.kill()
-        self._running.close()
+        self.running.close()
 
     # -- the stream -----------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class Rig:
             "TIDEGATE_WAL": self.job.wal,
             "TIDEGATE_NAMESPACE": self.job.namespace,
         }
-        arguments = [self.placeholders.get(word, word) for word in words]
+        arguments = [part for word in words for part in self.placeholders.get(word, word).split()]
         arguments += [option for option in ("--yes", "--allow-unsafe") if _takes(arguments, option)]
         for option, values in (
             ("--wal-config", self.job.wal_options),
@@ -264,7 +264,7 @@ class Rig:
     def recounted(self) -> tuple[Content, Content | None]:
         """Return the input's content, folded again from its files, and the store's."""
         with self.connect() as gate:
-            return recount(self.generator.folder), content_of(gate)[1]
+            return recount(self.generator.folder, self.generator.read_before), content_of(gate)[1]
 
 
 def _takes(arguments: Sequence[str], option: str) -> bool:

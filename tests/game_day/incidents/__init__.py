@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from game_day.incident import Incident
-from game_day.incidents import redis_servers
+from game_day.incidents import checkpoints, kafka_brokers, redis_servers
 
-ALL: list[Incident] = [*redis_servers.INCIDENTS]
+ALL: list[Incident] = [*redis_servers.INCIDENTS, *kafka_brokers.INCIDENTS, *checkpoints.INCIDENTS]
