@@ -33,7 +33,7 @@ SUITABLE = {"heartbeat_s": 1.0, "stuck_alarm_s": 5.0, "allow_unsafe": True, "key
 
 @dataclasses.dataclass
 class Job:
-    """The settings of a driver; a field may be changed before ``Driver`` is started again."""
+    """The settings of a query; a field may be changed before the query is started again."""
 
     namespace: str
     wal: str
@@ -67,7 +67,7 @@ class Driver:
         script = Path(__file__).with_name("driver.py")
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(script), json.dumps(dataclasses.asdict(job))],
+                [sys.executable, str(script)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -96,12 +96,12 @@ class Driver:
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
         wait_until(
-            lambda: self._state or self.process.poll() is not None, f"the driver has done {word}", START_S
+            lambda: self._state or self.process.poll() is not None, f"the driver has done {word[:5]}", START_S
         )
 
     def start(self) -> None:
-        """Start the query: with a new sink, on its checkpoint."""
-        self._call("start")
+        """Start the query: with a new sink and the job as it is now, on its checkpoint."""
+        self._call(f"start {json.dumps(dataclasses.asdict(self.job))}")
 
     def stop(self) -> None:
         self._call("stop")
@@ -189,7 +189,8 @@ class Rig:
 
     def new_driver(self, **changes: Any) -> Driver:
         """Start another driver's process; its query is started by ``start``."""
-        driver = Driver(dataclasses.replace(self.job, **changes), self.folder)
+        job = dataclasses.replace(self.job, **changes) if changes else self.job
+        driver = Driver(job, self.folder)
         self.drivers.append(driver)
         return driver
 
@@ -212,8 +213,6 @@ class Rig:
         """Start the query again, in a new process if the old one has ended."""
         if not self.driver.alive():
             self.driver = self.new_driver()
-        elif self.driver.runs():
-            self.driver.stop()
         self.driver.start()
 
     def connect(self) -> Any:

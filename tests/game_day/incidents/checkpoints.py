@@ -59,7 +59,7 @@ def checkpoint_older(rig: Rig) -> None:
     rig.driver.stop()
     newest = Path(rig.job.checkpoint).rename(rig.folder / "newest")
     copy.rename(rig.job.checkpoint)
-    rig.actions[r"newest copy of the checkpoint|[Pp]ut the newest copy"] = lambda: (
+    rig.actions[r"checkpoint's newest copy"] = lambda: (
         shutil.rmtree(rig.job.checkpoint),
         shutil.copytree(newest, rig.job.checkpoint),
     )
@@ -82,7 +82,6 @@ def poison_row(rig: Rig) -> None:
 
     def quarantine() -> None:
         rig.job.options["on_bad_record"] = "quarantine"
-        rig.driver.kill()
         rig.restart()
 
     rig.actions[r"on_bad_record"] = quarantine
@@ -96,14 +95,11 @@ def column_type_changed(rig: Rig) -> None:
 
     def reverted() -> None:
         rig.job.totals = before
-        rig.driver.kill()
         rig.restart()
 
     before = rig.job.totals
-    rig.actions[r"keep the type|cast|the type .* had|another (?:table|namespace)"] = reverted
+    rig.actions[r"columns may be added, not dropped or changed"] = reverted
     moment = time.monotonic()
-    rig.driver.stop()
-    rig.driver.kill()
     rig.job.totals = ("'all' AS k", "1L AS count", "CAST(n AS DOUBLE) AS n", "seq AS last")
     rig.restart()
     _refusal(rig, moment)
@@ -148,6 +144,7 @@ INCIDENTS = [
         "an older copy of the checkpoint is put back",
         checkpoint_older,
         redis,
+        not_here=r"rebuild-checkpoint",
         actor=OPERATOR,
         alert="TidegateQueryFailed",
     ),
@@ -174,6 +171,7 @@ INCIDENTS = [
         "wrong numbers were published; restore and read again",
         bad_data,
         redis,
+        options={"keep_versions": 50},
         actor=OPERATOR,
         note="planned, by the steps of [restore](cli.md#restore)",
     ),

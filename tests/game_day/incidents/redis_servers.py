@@ -11,7 +11,7 @@ from services.support.redis.server import RedisServer
 from support.wait import wait_until
 
 AWAY_S = 5.0
-EVICTED = 20
+EVICTED, STEP_BYTES = 20, 20_000
 TRIMMING = {"apply_deadline_s": 1.0, "wal_retain_s": 10.0, "summary_every": 2}
 """Options of a driver that trims its log within half a minute."""
 
@@ -62,10 +62,16 @@ def evicting(rig: Rig) -> None:
         rig.store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction"),
     )
     rig.store.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    memory = rig.store.info("memory")
-    half = (memory["used_memory_dataset"]) // 2
-    rig.store.ask("CONFIG", "SET", "maxmemory", memory["used_memory"] - half)
-    wait_until(lambda: rig.store.info("stats")["evicted_keys"] > EVICTED, "evictions", 60)
+    memory = rig.store.info("memory")["used_memory"]
+
+    def evicted() -> bool:
+        nonlocal memory
+        memory -= STEP_BYTES
+        rig.store.ask("CONFIG", "SET", "maxmemory", memory)
+        time.sleep(0.2)
+        return bool(rig.store.info("stats")["evicted_keys"] >= EVICTED)
+
+    wait_until(evicted, "evictions", 60)
 
 
 def moved(rig: Rig) -> None:
@@ -80,7 +86,6 @@ def moved(rig: Rig) -> None:
     removed = ("store", "remove", "old", "--store", f"new={with_new.url}")
     assert rig.tidegate(*removed)[0] == 0, rig.messages[-1]
     rig.job.store = f"new={with_new.url}"
-    rig.driver.kill()
     rig.restart()
     rig.readers.reconnect()
     rig.store.kill()
