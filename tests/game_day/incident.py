@@ -147,7 +147,9 @@ class _Play:
             if not self._result.first_message:
                 self._result.first_message = f"{message.source}: {message.text}"[:2000]
             for name, action in self._advice(message.text):
-                if name not in self._result.steps and not re.search(self._incident.not_here, name):
+                if name not in self._result.steps and not re.search(
+                    f"tidegate drop|{self._incident.not_here}", name
+                ):
                     self._result.steps.append(name)
                     self._report(f"{self._incident.name}: {message.source} advises: {name}")
                     action()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from pathlib import Path
@@ -64,13 +65,9 @@ class Disk:
         subprocess.run(["umount", "-l", str(self._folder)], check=True)
 
     def fill(self) -> None:
-        with self._ballast.open("wb") as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-                    file.flush()
-            except OSError:
-                pass
+        with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
 
     def free(self) -> None:
         self._ballast.unlink()
