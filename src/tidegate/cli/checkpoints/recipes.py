@@ -72,5 +72,8 @@ def _start_of_delta(offset: dict[str, Any]) -> str:
     version = offset["reservoirVersion"]
     whole = offset.get("index", DELTA_WHOLE[0]) in DELTA_WHOLE
     if whole and not offset.get("isStartingVersion", False):
-        return f'Delta: .option("startingVersion", {version})'
+        return (
+            f'Delta: .option("startingVersion", {version}); Delta refuses it until the table has'
+            " that version: wait for its next write"
+        )
     return f"Delta: version {version} of the table was read in part, and no option starts there: {ANY_SOURCE}"
