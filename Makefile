@@ -4,7 +4,7 @@ SHELL := /bin/sh
 RUN := tools/run
 
 # Folders that are not there (yet) are left out.
-FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/torture tests/repo)
+FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/torture tests/repo tests/game_day)
 SERVICES := $(wildcard tests/services)
 SPARK := $(wildcard tests/spark)
 CODE := $(wildcard src wal committers sinks spark examples tests tools benchmarks)

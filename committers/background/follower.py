@@ -157,6 +157,7 @@ class Follower:
                 break
             if tries_left:
                 self._coordinator.clock.sleep(PAUSE_FIRST_S)
+        self.end_beat()
         return self.standing
 
     def look(self) -> bool:

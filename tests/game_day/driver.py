@@ -1,9 +1,9 @@
 """The driver's process of a game day: a stream with sums and newest rows, started and stopped by words.
 
-    python driver.py SETTINGS
+    python driver.py
 
-SETTINGS is JSON, the fields of ``rig.Job``. A word on standard input is a command: ``start`` starts the
-query, ``stop`` ends it as planned, the end of the input ends the process. Each event
+A line on standard input is a command: ``start SETTINGS`` starts the query, with the fields of ``rig.Job`` as
+JSON, ``stop`` ends it as planned, the end of the input ends the process. Each event
 is a line of JSON on standard output: ``ready``, ``started``, ``stopped``, ``logged`` (a warning or worse) and
 ``failed`` with the text of the query's error.
 """
@@ -36,16 +36,17 @@ class Reported(logging.Handler):
 class Query:
     """One query at a time, on one session."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
-        self._job = job
+    def __init__(self) -> None:
+        self._job: dict[str, Any] = {}
         self._spark = session("local[2]", "game day")
         self._spark.sparkContext.setLogLevel("OFF")
         self._query: Any = None
         self._sink: VersionedSink | None = None
         self._error: TidegateError | None = None
 
-    def start(self) -> None:
-        job = self._job
+    def start(self, settings: str) -> None:
+        self._close()
+        self._job = job = json.loads(settings)
         self._error = None
         try:
             self._sink = VersionedSink(
@@ -93,6 +94,10 @@ class Query:
             report("failed", f"{type(error).__name__}: {error}" if error else str(failure)[:2000])
 
     def stop(self) -> None:
+        self._close()
+        report("stopped")
+
+    def _close(self) -> None:
         try:
             if self._query is not None:
                 self._query.stop()
@@ -101,16 +106,19 @@ class Query:
         except TidegateError as error:
             report("failed", f"{type(error).__name__}: {error}")
         self._query = self._sink = None
-        report("stopped")
 
 
-def main(job: dict[str, Any]) -> None:
+def main() -> None:
     logging.getLogger("tidegate").addHandler(Reported(logging.WARNING))
-    query = Query(job)
+    query = Query()
     report("ready")
     for line in sys.stdin:
-        {"start": query.start, "stop": query.stop}[line.strip()]()
+        word, _, settings = line.strip().partition(" ")
+        if word == "start":
+            query.start(settings)
+        else:
+            query.stop()
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main()

@@ -46,6 +46,8 @@ class Incident:
     job: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fast: bool = False
     note: str = ""
+    not_here: str = r"$^"
+    """A pattern of advice that its message limits to another set-up."""
     right: Callable[[Rig], str] | None = None
     """Another final judgement than "the recount equals the store": the error's text, or an empty one."""
 
@@ -145,10 +147,14 @@ class _Play:
             if not self._result.first_message:
                 self._result.first_message = f"{message.source}: {message.text}"[:2000]
             for name, action in self._advice(message.text):
-                if name not in self._result.steps:
+                if name not in self._result.steps and not re.search(
+                    f"tidegate drop|{self._incident.not_here}", name
+                ):
                     self._result.steps.append(name)
                     self._report(f"{self._incident.name}: {message.source} advises: {name}")
                     action()
+                    if name.startswith("tidegate"):
+                        self._report(f"    {self._rig.messages[-1].text[:1500]}")
                     if not self._rig.driver.runs() and not name.startswith("query: "):
                         self._rig.restart()  # as its supervisor does
                     return True
@@ -174,6 +180,8 @@ class _Play:
         """The proposed commands and actions of a message, in its order."""
         advice: list[tuple[int, str, Callable[[], Any]]] = []
         for proposed in re.finditer(COMMAND, text):
+            if any(re.search(pattern, proposed[0]) for pattern in self._rig.actions):
+                continue  # the incident has its own way to do that
             words = shlex.split(proposed[1])
             advice.append(
                 (proposed.start(), f"tidegate {proposed[1]}", lambda words=words: self._rig.tidegate(*words))

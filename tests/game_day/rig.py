@@ -33,7 +33,7 @@ SUITABLE = {"heartbeat_s": 1.0, "stuck_alarm_s": 5.0, "allow_unsafe": True, "key
 
 @dataclasses.dataclass
 class Job:
-    """The settings of a driver; a field may be changed before ``Driver`` is started again."""
+    """The settings of a query; a field may be changed before the query is started again."""
 
     namespace: str
     wal: str
@@ -67,7 +67,7 @@ class Driver:
         script = Path(__file__).with_name("driver.py")
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(script), json.dumps(dataclasses.asdict(job))],
+                [sys.executable, str(script)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -96,12 +96,12 @@ class Driver:
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
         wait_until(
-            lambda: self._state or self.process.poll() is not None, f"the driver has done {word}", START_S
+            lambda: self._state or self.process.poll() is not None, f"the driver has done {word[:5]}", START_S
         )
 
     def start(self) -> None:
-        """Start the query: with a new sink, on its checkpoint."""
-        self._call("start")
+        """Start the query: with a new sink and the job as it is now, on its checkpoint."""
+        self._call(f"start {json.dumps(dataclasses.asdict(self.job))}")
 
     def stop(self) -> None:
         self._call("stop")
@@ -137,10 +137,10 @@ class Rig:
         job: dict[str, Any] | None = None,
     ) -> None:
         self.folder = folder
-        self._running = contextlib.ExitStack()
-        self.store = self._running.enter_context(store(folder / "store-server")) if store else None
+        self.running = contextlib.ExitStack()
+        self.store = self.running.enter_context(store(folder / "store-server")) if store else None
         try:
-            self.log = self._running.enter_context(log(folder / "log-server")) if log else None
+            self.log = self.running.enter_context(log(folder / "log-server")) if log else None
             (self.metrics_port,) = free_ports(1)
             self.generator = Generator(folder / "input")
             self.job = Job(
@@ -154,7 +154,7 @@ class Rig:
             for name, value in (job or {}).items():
                 setattr(self.job, name, value)
             self.placeholders: dict[str, str] = {}
-            """Values for words in capitals of a proposed command, such as FOLDER."""
+            """Values for words of a proposed command, such as FOLDER; a value may be several words."""
             self.actions: dict[str, Callable[[], None]] = {
                 r"(?:re)?start (?:the|that) query|start it again": self.restart,
                 r"[Cc]onnect again": lambda: self.readers.reconnect(),  # noqa: PLW0108 - readers are made later,
@@ -164,7 +164,7 @@ class Rig:
             self.drivers: list[Driver] = []
             self.messages: list[Message] = []
             self.prometheus = Prometheus(folder / "prometheus", self.metrics_port)
-            self._running.callback(self.prometheus.close)
+            self.running.callback(self.prometheus.close)
             self.driver = self.new_driver()
         except BaseException:
             self.close()
@@ -183,13 +183,14 @@ class Rig:
             self.readers.stop()
         for driver in getattr(self, "drivers", ()):
             driver.kill()
-        self._running.close()
+        self.running.close()
 
     # -- the stream -----------------------------------------------------------------------------------
 
     def new_driver(self, **changes: Any) -> Driver:
         """Start another driver's process; its query is started by ``start``."""
-        driver = Driver(dataclasses.replace(self.job, **changes), self.folder)
+        job = dataclasses.replace(self.job, **changes) if changes else self.job
+        driver = Driver(job, self.folder)
         self.drivers.append(driver)
         return driver
 
@@ -212,8 +213,6 @@ class Rig:
         """Start the query again, in a new process if the old one has ended."""
         if not self.driver.alive():
             self.driver = self.new_driver()
-        elif self.driver.runs():
-            self.driver.stop()
         self.driver.start()
 
     def connect(self) -> Any:
@@ -234,7 +233,7 @@ class Rig:
             "TIDEGATE_WAL": self.job.wal,
             "TIDEGATE_NAMESPACE": self.job.namespace,
         }
-        arguments = [self.placeholders.get(word, word) for word in words]
+        arguments = [part for word in words for part in self.placeholders.get(word, word).split()]
         arguments += [option for option in ("--yes", "--allow-unsafe") if _takes(arguments, option)]
         for option, values in (
             ("--wal-config", self.job.wal_options),
@@ -264,7 +263,7 @@ class Rig:
     def recounted(self) -> tuple[Content, Content | None]:
         """Return the input's content, folded again from its files, and the store's."""
         with self.connect() as gate:
-            return recount(self.generator.folder), content_of(gate)[1]
+            return recount(self.generator.folder, self.generator.read_before), content_of(gate)[1]
 
 
 def _takes(arguments: Sequence[str], option: str) -> bool:

@@ -36,7 +36,9 @@ class Generator:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._hidden = folder.with_name(f"{folder.name}.new")
-        for place in (folder, self._hidden):
+        self.read_before = folder.with_name(f"{folder.name}.read")
+        """A folder for files that a new checkpoint must not read again."""
+        for place in (folder, self._hidden, self.read_before):
             place.mkdir(parents=True)
         self._sums: list[int] = []
         self._files = 0
@@ -97,5 +99,6 @@ def recount(*folders: Path) -> Content:
             for line in path.read_text().splitlines():
                 row = json.loads(line)
                 count, total, last = count + 1, total + row["n"], max(last, row["seq"])
-                latest[row["k"]] = max(latest.get(row["k"], (-1, 0)), (row["seq"], row["n"]))
+                if row["k"] is not None:  # such a row is refused
+                    latest[row["k"]] = max(latest.get(row["k"], (-1, 0)), (row["seq"], row["n"]))
     return Content(Sums(count, total, last), latest)

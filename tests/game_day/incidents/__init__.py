@@ -1,8 +1,13 @@
-"""The incidents, a file for each kind of server or fault; each file has a list ``INCIDENTS``."""
+"""The incidents, by the part that fails."""
 
 from __future__ import annotations
 
 from game_day.incident import Incident
-from game_day.incidents import outages, redis_servers
+from game_day.incidents import checkpoints, kafka_brokers, outages, redis_servers
 
-ALL: list[Incident] = [*redis_servers.INCIDENTS, *outages.INCIDENTS]
+ALL: list[Incident] = [
+    *redis_servers.INCIDENTS,
+    *kafka_brokers.INCIDENTS,
+    *checkpoints.INCIDENTS,
+    *outages.INCIDENTS,
+]

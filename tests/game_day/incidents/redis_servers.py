@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from game_day.incident import Incident
+from game_day.incident import OPERATOR, Incident
 from game_day.rig import Rig
 from services.support.redis.server import RedisServer
+from support.wait import wait_until
 
 AWAY_S = 5.0
+EVICTED, STEP_BYTES = 20, 20_000
+TRIMMING = {"apply_deadline_s": 1.0, "wal_retain_s": 10.0, "summary_every": 2}
+"""Options of a driver that trims its log within half a minute."""
 
 
 def redis(folder: Path) -> RedisServer:
@@ -22,6 +26,109 @@ def killed_and_back(rig: Rig) -> None:
     rig.store.start()
 
 
+def flushed(rig: Rig) -> None:
+    rig.store.ask("FLUSHALL")
+
+
+def restarted_empty(rig: Rig) -> None:
+    rig.store.kill()
+    rig.store.restart(empty=True)
+
+
+def lost_after_trim(rig: Rig) -> None:
+    """Export a version, wait for a trimmed log, and lose the server's data."""
+    rig.placeholders["--from"] = "--from saved"
+    segments = rig.folder / "wal"
+    first = min(segments.rglob("*.seg"))
+    rig.tidegate("export", "saved")
+    wait_until(lambda: not first.exists(), "the log is trimmed", 60)
+    rig.messages.clear()
+    restarted_empty(rig)
+
+
+def full(rig: Rig) -> None:
+    """Leave no memory for the next version."""
+    rig.actions[r"raise maxmemory"] = lambda: rig.store.ask("CONFIG", "SET", "maxmemory", "0")
+    memory = rig.store.info("memory")["used_memory"]
+    rig.store.ask("CONFIG", "SET", "maxmemory", memory * 9 // 10)
+    moment = time.monotonic()
+    wait_until(lambda: any(m.source in ("query", "log") for m in rig.observed_since(moment)), "a refusal", 60)
+
+
+def evicting(rig: Rig) -> None:
+    """Let the server evict what it likes, and give it little memory."""
+    rig.actions[r"noeviction"] = lambda: (
+        rig.store.ask("CONFIG", "SET", "maxmemory", "0"),
+        rig.store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction"),
+    )
+    rig.store.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    memory = rig.store.info("memory")["used_memory"]
+
+    def evicted() -> bool:
+        nonlocal memory
+        memory -= STEP_BYTES
+        rig.store.ask("CONFIG", "SET", "maxmemory", memory)
+        time.sleep(0.2)
+        return bool(rig.store.info("stats")["evicted_keys"] >= EVICTED)
+
+    wait_until(evicted, "evictions", 60)
+
+
+def moved(rig: Rig) -> None:
+    """Move to a new server as docs/several-stores.md describes it: add the new store, remove the old one."""
+    old = rig.job.store
+    with_new = RedisServer(rig.folder / "new-server")
+    rig.running.enter_context(with_new)
+    rig.driver.stop()
+    assert rig.tidegate("store", "add", f"new={with_new.url}", "--store", f"old={old}")[0] == 0, rig.messages[
+        -1
+    ]
+    removed = ("store", "remove", "old", "--store", f"new={with_new.url}")
+    assert rig.tidegate(*removed)[0] == 0, rig.messages[-1]
+    rig.job.store = f"new={with_new.url}"
+    rig.restart()
+    rig.readers.reconnect()
+    rig.store.kill()
+
+
 INCIDENTS = [
     Incident("redis-killed", "Redis kill -9 with AOF, back after 5 s", killed_and_back, redis, fast=True),
+    Incident("redis-flushed", "`FLUSHALL` under the query", flushed, redis, fast=True),
+    Incident("redis-empty", "Redis restarts without its data", restarted_empty, redis, fast=True),
+    Incident(
+        "redis-lost-trimmed",
+        "Redis loses its data and the log is trimmed",
+        lost_after_trim,
+        redis,
+        actor=OPERATOR,
+        alert="TidegateQueryFailed",
+        options=TRIMMING,
+    ),
+    Incident(
+        "redis-full",
+        "Redis is full (`noeviction`)",
+        full,
+        redis,
+        actor=OPERATOR,
+        alert="TidegateStoreNearlyFull",
+        options={"apply_deadline_s": 8.0},
+        fast=True,
+    ),
+    Incident(
+        "redis-evicting",
+        "Redis evicts keys (`allkeys-lru`)",
+        evicting,
+        redis,
+        actor=OPERATOR,
+        alert="TidegateQueryFailed",
+        options={"apply_deadline_s": 8.0},
+    ),
+    Incident(
+        "redis-moved",
+        "move to a new Redis",
+        moved,
+        redis,
+        actor=OPERATOR,
+        note="planned, by the steps of [several stores](several-stores.md#tasks)",
+    ),
 ]

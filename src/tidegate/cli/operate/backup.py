@@ -115,8 +115,8 @@ def _backed_up(
         identity = opened.identity()
         if identity is None:
             raise ConfigError(
-                f"there is no namespace {namespace} in {opened.where}: check --store and --namespace; a query's"
-                " first batch makes it"
+                f"there is no namespace {namespace} in {opened.where}: check --store and --namespace; a"
+                " query's first batch makes it"
             )
         log = open_log(wal, namespace, wal_options(wal_config))
         try:

@@ -86,6 +86,12 @@ def test_a_store_is_added_shown_and_removed(place):
         assert store.identity() is None
 
 
+def test_a_command_that_has_filled_a_store_counts_as_no_running_writer_there(place):
+    """The move to a new store was refused for 30 s, with the ended command named as the writer."""
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    assert done_json("store", "remove", "main", *place.stores("copy"))["listed"] == ["copy"]
+
+
 def test_doctor_fails_where_a_query_with_these_stores_is_refused(place):
     """It passed all along, and status and the query's open said no."""
     many = place.stores("main", "copy")
