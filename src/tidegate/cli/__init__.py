@@ -13,7 +13,6 @@ import typer
 from tidegate.cli.core.app import COMMANDS, INTERRUPTED, NOBODY_READS, Commands
 from tidegate.cli.core.streams import made_ready
 from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
-from tidegate.status.probes import THREAD as PROBE
 
 
 def exit_codes() -> str:
@@ -87,7 +86,9 @@ def main() -> None:
     try:
         app(prog_name="tidegate")
     except SystemExit as end:
-        if isinstance(end.code, int) and any(thread.name == PROBE for thread in threading.enumerate()):
+        probes = sys.modules.get("tidegate.status.probes")  # only a command that probes servers imports it
+        names = {thread.name for thread in threading.enumerate()}
+        if isinstance(end.code, int) and probes is not None and probes.THREAD in names:
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
                 sys.stderr.flush()

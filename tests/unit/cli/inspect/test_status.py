@@ -83,7 +83,7 @@ def test_status_of_a_log_and_a_store_that_do_not_fit(tmp_path, flights):
     assert "None" not in result.stdout
     empty = [flights[0], f"--wal=file://{root}/elsewhere", flights[2]]
     result = run("status", *empty)
-    assert (result.exit_code, "log is empty" in result.stderr) == (10, True)
+    assert (result.exit_code, "the log is gone: it is empty" in result.stderr) == (10, True)
     assert not (root / "elsewhere").exists()
 
 

@@ -37,7 +37,7 @@ def test_recover_refuses_while_a_writer_lives_unless_forced(stuck):
 def test_recover_writes_a_lost_store_anew(stuck, tmp_path):
     elsewhere = [f"--store=sqlite://{tmp_path}/elsewhere", *stuck.options[1:]]
     result = run("recover", *elsewhere, "--json")
-    assert "it is rebuilt from the log, with versions 2 to 2 readable" in result.stderr
+    assert "it is rebuilt, with versions 2 to 2 readable" in result.stderr
     assert json.loads(result.stdout)["recovered"] == [2]  # version 1 is merged into it
     assert done("get", "airports", "EWR", *readers_only(elsewhere)) == "departures\t2\ndelay\t1.5\n"
 
