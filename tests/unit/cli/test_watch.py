@@ -115,7 +115,8 @@ def test_what_does_not_answer_is_told_and_asked_again(example, between, monkeypa
 def test_the_end_has_the_exit_code_of_the_last_look(example, tmp_path):
     watch("--for", "1s", "--every", "60")
     shutil.rmtree(tmp_path / "wal")
-    assert "problem\tthe log is gone: it is empty, and the store is not" in watch("--for", "1s", "--every", "60", code=10)
+    shown = watch("--for", "1s", "--every", "60", code=10)
+    assert "problem\tthe log is gone: it is empty, and the store is not" in shown
 
 
 def test_a_wrong_name_is_refused_at_once(example):
