@@ -9,7 +9,7 @@ is broken.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tidegate.base.clock import Clock
@@ -69,6 +69,8 @@ class History:
         self.writers: set[tuple[int, str]] = set()  # epoch and writer of every Open that counted
         self.claimed = 0
         self.visible = 0
+        self.marked = 0
+        """The version that a rebuild of the store fills, with every row that is there at it; 0: none."""
         self.in_flight_max = 1
         """The largest number of versions that may be decided and not visible."""
         self.log: WatchedLog
@@ -148,18 +150,35 @@ class History:
         return self.facts[version - 1]
 
     def applying(self, stamp: Stamp, chunk: Chunk) -> None:
-        """Check I5: only rows of the decided attempt, with the decision's timestamp."""
+        """Check I5: only rows of the decided attempt, or of a fill, with the decision's timestamp."""
         fact = self.fact(stamp.version, "I5")
         same = stamp.decided_at_us == fact.decided_at_us
         require("I5", same, f"version {stamp.version} is applied with another timestamp")
-        staged = self.staged[fact.attempt].rows
+        sources = [self.staged[fact.attempt].rows]
+        if stamp.version == self.marked:
+            sources.append(self.rows[stamp.version])
         for table, key, row in rows_in(chunk):
-            own = staged.get(table, {}).get(key) == row
+            own = any(rows.get(table, {}).get(key) == row for rows in sources)
             require("I5", own, f"{table} {key!r}={row!r} is no row of attempt {fact.attempt}")
 
     def claiming(self, before: int, after: int) -> None:
         require("I6", after >= before, f"the store's epoch went from {before} to {after}")
         self.claimed = max(self.claimed, after)
+
+    def filling(self, version: int) -> None:
+        """Check I7 when the store was marked for a fill: it shows nothing."""
+        require("I7", not self.visible, f"a fill at version {version} begins above version {self.visible}")
+        self.fact(version, "I5")
+        self.marked = max(self.marked, version)
+
+    def filled(self, entries: Sequence[CatalogEntry], epoch: int) -> None:
+        """Check I1, I6 and I7 when a rebuilt store shows its versions, all in one write."""
+        first = entries[0].version
+        require("I7", not self.visible, f"a fill ended above version {self.visible}")
+        require("I7", first == self.marked, f"a fill ended at version {first}, {self.marked} is marked")
+        self.visible, self.marked = first - 1, 0
+        for entry in entries:
+            self.flipped(entry, epoch)
 
     def flipped(self, entry: CatalogEntry, epoch: int) -> None:
         """Check I1, I6 and I7 at the very moment at which a flip took effect."""
@@ -269,6 +288,18 @@ class WatchedStore(Store):
         if flipped:
             self.history.flipped(entry, epoch)
         return flipped
+
+    def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
+        marked = super().begin_fill(entry, epoch)  # type: ignore[safe-super]
+        if marked:
+            self.history.filling(marked)
+        return marked
+
+    def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
+        filled = super().publish_filled(entry, epoch, newer)  # type: ignore[safe-super]
+        if filled:
+            self.history.filled([entry, *newer], epoch)
+        return filled
 
     def apply(self, stamp: Stamp, *chunks: Chunk) -> None:
         for chunk in chunks:
