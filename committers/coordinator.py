@@ -15,7 +15,7 @@ from tidegate.committers.apply.priority import ApplyPriority
 from tidegate.committers.decision_log import Backoff, DecisionLog
 from tidegate.committers.states import Watch
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.records import Stamp
+from tidegate.sinks.records import REMOVAL_BEGINS, Stamp
 from tidegate.sinks.store import Store
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
@@ -41,7 +41,7 @@ def process_writer(clock: Clock) -> str:
 def describe_writer(writer: str) -> str:
     """Return a writer in words, with its host, process and start if its id has them."""
     parts = PROCESS_WRITER.fullmatch(writer)
-    if writer[:1] == "{":  # the note of a removed store
+    if writer[:1] == REMOVAL_BEGINS:
         return "the command `tidegate store remove`"
     if parts is None:
         return f"driver {writer}"

@@ -8,6 +8,9 @@ import msgspec
 
 from tidegate.wal.record import Count, Dropped, KeyGroups, Origin, TableAt
 
+REMOVAL_BEGINS = "{"
+"""The first character of a pointer's ``writer`` that is the note of a removed store."""
+
 
 class Identity(msgspec.Struct, frozen=True):
     """The namespace of a store. ``uuid`` is the log's; the same in every store."""
@@ -37,7 +40,7 @@ class Pointer(msgspec.Struct, frozen=True):
     @property
     def is_removed(self) -> bool:
         """Whether the newest claim is no driver's, but the note of a removed store (``rules/removal.py``)."""
-        return self.writer[:1] == "{"
+        return self.writer[:1] == REMOVAL_BEGINS
 
     @property
     def driver(self) -> str:

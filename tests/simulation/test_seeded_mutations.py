@@ -355,7 +355,7 @@ FIRST = {trimming_goes_by_age_alone: 1_000, trimming_forgets_what_is_decided: 4_
 
 OF_A_PART = [
     ("second", 2_670, version_1_is_filled),
-    ("second", 1_160, a_fill_leaves_what_lies_there),
+    ("second", 5_000, a_fill_leaves_what_lies_there),
     ("second", 1_225, a_fill_ends_whatever_version_is_marked),
     ("second", 5_800, a_follower_reads_the_pointer_after_the_log),
     ("expiry", 0, rows_expire_by_the_clock),

@@ -21,7 +21,7 @@ from tidegate.reader.leases import Hold, LeaseKeeper
 from tidegate.reader.rules import TRIES, VersionInfo
 from tidegate.reader.table import Result, Steps, TableReader, TableView, no_schema, view_of
 from tidegate.sinks.capabilities import SupportsReadWithPointer
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.records import REMOVAL_BEGINS, CatalogEntry, Identity, Pointer
 from tidegate.wal.record import TableSchema
 
 UNOBSERVED = contextlib.nullcontext()
@@ -215,7 +215,7 @@ class GateFlow:
 
     def _newest(self, before: Pointer, pointer: Pointer) -> Pointer:
         """Check the pointer, and remember it if it is newer than the one seen."""
-        if pointer.is_removed:
+        if pointer.writer[:1] == REMOVAL_BEGINS:  # ``is_removed``, without a call in each read
             raise rules.removed(self._reader.store.where, pointer)
         if pointer.visible == before.visible and pointer.digest == before.digest:
             return pointer
