@@ -267,8 +267,8 @@ def test_a_log_whose_topics_were_deleted_is_told_i10(kafka, place, monkeypatch):
     for future in admin.delete_topics(topics(kafka.bootstrap, given(options, "namespace"))).values():
         future.result(10)
     result = run("status", *options)
-    assert (result.exit_code, "log is empty" in result.stderr) == (10, True)
-    assert "restore the log" in run("recover", "--force", "--allow-unsafe", *options).stderr
+    assert (result.exit_code, "the log is gone: it is empty" in result.stderr) == (10, True)
+    assert "`tidegate relog " in run("recover", "--force", "--allow-unsafe", *options).stderr
 
 
 # -- the demo -------------------------------------------------------------------------------------------

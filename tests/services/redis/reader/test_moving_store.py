@@ -127,17 +127,18 @@ def environment(monkeypatch):
         monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
 
 
-def test_readers_move_to_another_server_beside_a_query(redis: RedisServer, tmp_path):
+def test_readers_move_to_another_server_beside_a_query(tmp_path):
     """The steps of "Move to another server" in docs/several-stores.md."""
-    wal, blue = f"file://{tmp_path}/wal", redis.url
+    wal = f"file://{tmp_path}/wal"
     polling, threads, writers = Polling(), [], []
 
     def writer(*stores):
         writers.append(Writer(wal, stores))
         return writers[-1]
 
-    with RedisServer(tmp_path / "green") as other:
-        green = other.url
+    # Both are this test's own: one of them is killed.
+    with RedisServer(tmp_path / "blue") as redis, RedisServer(tmp_path / "green") as other:
+        blue, green = redis.url, other.url
         common = [f"--wal={wal}", "--namespace=flights", "--json"]
         try:
             first = writer(f"blue={blue}")

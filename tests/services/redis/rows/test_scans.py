@@ -202,7 +202,7 @@ def read_by_restore(store: RedisStore) -> dict[bytes, bytes]:
     coordinator = SimpleNamespace(store=store, folded=SimpleNamespace(key_groups=GROUPS))
     rows: dict[bytes, bytes] = {}
     places = []
-    for batch in restore._rows(coordinator, Held(), ("t",), one, two):
+    for batch in restore._rows(coordinator, Held(), ("t",), one, two, None):
         groups, _, keys, values = (column.to_pylist() for column in batch.columns)
         rows.update(zip(keys, values, strict=True))
         places += groups
