@@ -33,7 +33,7 @@ from tidegate.committers.transfer.backup.chain import (
 )
 from tidegate.committers.transfer.backup.contents import Reached, check_link, reached_by
 from tidegate.committers.transfer.export import export
-from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
+from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, WalGapError
 from tidegate.reader.rules import no_entry, no_version_yet
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.store import Store
@@ -79,6 +79,8 @@ def backup(
     try:
         with locked(folder):
             chain = read_chain(folder) or Chain(identity.name, identity.uuid, identity.key_groups)
+            if not chain.links:  # a killed first run's
+                chain = Chain(identity.name, identity.uuid, identity.key_groups)
             if chain.uuid != identity.uuid:
                 raise ConfigError(
                     f"{folder} holds backups of namespace {chain.namespace} ({chain.uuid}), this one is"
@@ -103,11 +105,19 @@ def _add(
     if version < last:
         raise ConfigError(
             f"{store.where} shows version {version}, the newest backup in {folder} has version {last}: the"
-            " store went back. Run `tidegate recover` first; nothing was written"
+            " store went back. Run `tidegate recover` first; if older copies of log and store were put back,"
+            " give a new folder; nothing was written"
         )
-    if version == last:
-        return BackedUp(version, None, "", [], chain)
     entry = _entry(store, version)
+    if version == last:
+        digest = reached_by(folder, chain.since_full, version).decided.digest
+        if digest != entry.digest:
+            raise ConfigError(
+                f"version {version} has digest {digest} in {folder}, {entry.digest} in {store.where}: older"
+                " copies of log and store were put back, so the history is another one; give a new folder;"
+                " nothing was written"
+            )
+        return BackedUp(version, None, "", [], chain)
     cause = _cause_of_full(chain, full_every)
     link = None
     if not cause:
@@ -148,6 +158,8 @@ def _with(folder: Path, chain: Chain, link: Link, cause: str, keep: int) -> Back
     """Check the written link, give it its name, and list it; then remove older full backups."""
     part = folder / PART
     check_link(folder, link, part)
+    if not chain.links:  # from now on a folder of links without a chain is one that lost it
+        write_chain(folder, chain)
     sync_folder(part)
     part.rename(folder / link.name)
     sync_folder(folder)
@@ -174,6 +186,11 @@ def _increment(log: Log, folder: Path, chain: Chain, entry: CatalogEntry) -> Lin
         if view.state is None or view.state.recent[-1].digest != entry.digest:
             raise _GoneError("the log has another history than the last backup")
         copied = copy_blobs(log, versions, part)
+    except CorruptError as error:  # damage, or another log's bytes at this position: the full one reads all
+        remove_folder(part)
+        raise _GoneError(
+            f"the log cannot be read after version {before.state.last_version}: {error}"
+        ) from error
     except WalGapError as error:
         remove_folder(part)
         raise _GoneError(

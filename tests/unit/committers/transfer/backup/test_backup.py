@@ -241,6 +241,57 @@ def test_a_backup_that_is_killed_at_any_step_leaves_the_chain_good_and_is_contin
     assert killed > 8
 
 
+def test_a_first_backup_that_is_killed_at_any_step_is_continued(tmp_path, monkeypatch):
+    place = place_in(tmp_path, "memory")
+    place.write(1)
+    state, kill_at = steps_of(monkeypatch), 0
+    while True:
+        kill_at += 1
+        state.update(step=0, kill_at=kill_at)
+        try:
+            place.backup()
+        except Killed:
+            state.update(step=0, kill_at=0)
+            place.backup()
+        else:
+            break
+        assert [link.version for link in check(place.folder).links] == [1]
+        shutil.rmtree(place.folder)
+    assert kill_at > 8
+
+
+def test_a_folder_that_lost_its_chain_keeps_its_links_after_a_killed_run(files):
+    (files.folder / CHAIN).unlink()
+    (files.folder / chain_module.PART).mkdir()
+    before = {path.name for path in files.folder.iterdir()}
+    with pytest.raises(ConfigError, match="holds no backup"):
+        files.backup()
+    assert {path.name for path in files.folder.iterdir()} == before
+
+
+def test_older_copies_of_log_and_store_are_noticed_and_their_history_gets_a_full_backup(files, tmp_path):
+    files.backup(full_every=9)
+    files.example.close()
+    for name in ("wal", "store"):
+        shutil.copytree(tmp_path / name, tmp_path / "older" / name)
+    files.again()
+    files.write(7)
+    files.backup(full_every=9)
+    files.example.close()
+    for name in ("wal", "store"):
+        shutil.rmtree(tmp_path / name)
+        (tmp_path / "older" / name).rename(tmp_path / name)
+    files.again()
+    with pytest.raises(ConfigError, match="older copies of log and store were put back, give a new folder"):
+        files.backup(full_every=9)
+    files.write(8)
+    with pytest.raises(ConfigError, match="version 7 has digest .* give a new folder"):
+        files.backup(full_every=9)
+    files.write(9)
+    assert files.backup(full_every=9).link.kind == FULL
+    assert backed_up(files.folder, 8) == stored(files.driver.store)
+
+
 def test_a_full_disk_leaves_the_chain_good(files, monkeypatch):
     before = check(files.folder)
     files.write(7)
