@@ -285,7 +285,7 @@ def test_older_copies_of_log_and_store_are_noticed_and_their_history_gets_a_full
     with pytest.raises(ConfigError, match="older copies of log and store were put back, give a new folder"):
         files.backup(full_every=9)
     files.write(8)
-    with pytest.raises(ConfigError, match="version 7 has digest .* give a new folder"):
+    with pytest.raises(ConfigError, match=r"version 7 has digest .* give a new folder"):
         files.backup(full_every=9)
     files.write(9)
     assert files.backup(full_every=9).link.kind == FULL
