@@ -11,8 +11,10 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.base.clock import Clock
 from tidegate.base.files import make_folder, remove_folder, sync_folder
 from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.background.pin import EXPORT, VersionPin
 from tidegate.committers.transfer.backup.blobs import copy_blobs
 from tidegate.committers.transfer.backup.chain import (
     FULL,
@@ -127,6 +129,8 @@ def _add(
             cause = str(gone)
             logger.warning("%s: a new full backup is written, since %s", folder, cause)
     if link is None:
+        # The newest version again: the try of an increment may have read for longer than a version is kept.
+        entry = _entry(store, store.pointer().visible)
         link = _full(log, store, identity, folder, entry)
     return _with(folder, chain, link, cause, keep)
 
@@ -229,10 +233,14 @@ def _read_to(log: Log, before: Reached, version: int) -> tuple[View, list[bytes]
 
 
 def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: CatalogEntry) -> Link:
-    view = _fold_to(log, entry)
     part = folder / PART
     remove_folder(part)
-    written = export(store, identity, entry.version, part)
+    held = VersionPin(store, entry.version, Clock(), EXPORT)  # first: a long log is folded for a while
+    try:
+        view = _fold_to(log, entry, held)
+        written = export(store, identity, entry.version, part)
+    finally:
+        held.give_back()
     state = view.state
     assert state is not None, "the fold has the entry's version"
     record = Summary(
@@ -249,10 +257,11 @@ def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: Catal
     return Link(FULL, 0, entry.version, entry.decided_at_us, size, rows, digest_of(part, FULL))
 
 
-def _fold_to(log: Log, entry: CatalogEntry) -> View:
+def _fold_to(log: Log, entry: CatalogEntry, held: VersionPin) -> View:
     """Fold the log up to the decision of a version. Raises: WalGapError: log and store do not fit."""
     view = View()
     for record in log.decisions():
+        held.keep()
         view = fold_all(view, [record], log.where)
         if view.state is not None and view.state.last_version >= entry.version:
             break

@@ -8,6 +8,7 @@ import pytest
 from support.committers.backups import backed_up, place_in, stored
 from tidegate.base.clock import Clock
 from tidegate.committers.background.pin import VersionPin
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.transfer.backup import backup as backup_module
 from tidegate.committers.transfer.backup import chain as chain_module
 from tidegate.committers.transfer.backup.backup import backup
@@ -162,7 +163,35 @@ def test_a_pin_of_a_full_backup_does_not_outlive_it(place, monkeypatch):
     monkeypatch.setattr(VersionPin, "give_back", lambda self: given_back.append(self.version))
     place.write(1)
     place.backup()
-    assert given_back == [1]
+    assert given_back == [1, 1]
+
+
+@pytest.mark.parametrize("step", ["_fold_to", "copy_blobs"])
+def test_versions_that_are_retired_while_the_log_is_read_do_not_end_a_full_backup(place, monkeypatch, step):
+    place.write(1)
+    if step == "copy_blobs":
+        place.backup()
+        place.write(2)
+
+    def after_others(*args):
+        driver = place.driver
+        for number in range(3, 9):
+            place.write(number)
+            retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+        if step == "copy_blobs":
+            raise WalGapError("trimmed")
+        return read(*args)
+
+    read = getattr(backup_module, step)
+    monkeypatch.setattr(backup_module, step, after_others)
+    done = place.backup()
+    assert done.link.kind == FULL
+    driver = place.driver
+    assert (
+        retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+        > done.version - 3
+    )
+    check(place.folder)
 
 
 class Killed(BaseException):
