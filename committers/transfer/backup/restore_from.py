@@ -64,7 +64,8 @@ class Plan(NamedTuple):
     """The effect of a restore. ``version`` is the backup's, ``last`` the log's last one, 0 for none.
 
     ``lost`` are the decided versions after the backup whose changes nothing has any more; of a log that is
-    gone they are unknown. ``kept`` is the last batch that the restored state contains.
+    gone they are unknown. ``kept`` is the last batch that the restored state contains. ``again`` is the
+    version of which a log that continues has a restore at its end, 0 for none: batches after it are undone.
     """
 
     way: Way
@@ -72,6 +73,7 @@ class Plan(NamedTuple):
     last: int
     lost: list[DecidedVersion]
     kept: BatchOrigin | None
+    again: int = 0
 
 
 class RestoredFrom(NamedTuple):
@@ -119,7 +121,9 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
     versions = decided_versions(coordinator.log, state, version + 1)
     is_reached = version == last or oldest_whole(coordinator.log, state, version + 1) == version + 1
     if is_reached and (is_newest or version == last) and last >= FILLED_FROM:
-        return Plan(Way.CONTINUE, version, last, [], kept)
+        origin = state.recent[-1].origin
+        again = origin.version if isinstance(origin, RestoreOrigin) else 0
+        return Plan(Way.CONTINUE, version, last, [], kept, again)
     if state.recent[-1].origin != RestoreOrigin(version):  # not of an interrupted run
         _refuse_if_another_shows(coordinator, state.namespace, version)
     lost = [each for each in versions if each.origin != RestoreOrigin(version)]

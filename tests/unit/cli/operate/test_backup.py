@@ -7,6 +7,7 @@ import pytest
 
 from support.cli import done, done_json, options_for, refused, run
 from support.places import rows_by_table, silence_writer
+from tidegate.base import failpoints
 from tidegate.errors import CorruptError
 from tidegate.options import Options
 from tidegate.testing.example import BATCHES, LINEAGE, Example
@@ -135,3 +136,16 @@ def test_without_a_log_a_second_store_that_shows_a_version_is_kept_or_removed(tw
     made = run("restore-from", tmp_path / "backup", *where, a, b, "--yes")
     assert "store b: version 3 is visible" in made.stdout
     assert rows_by_table(f"sqlite://{tmp_path}/a") == rows_by_table(f"sqlite://{tmp_path}/b") != before
+
+
+def test_a_killed_restore_of_an_older_version_is_named_by_the_next_one(options, tmp_path):
+    shutil.rmtree(tmp_path / "store")
+    failpoints.arm("fill.after_begin=raise")
+    run("restore-from", tmp_path / "backup", *options, "--to", "2", "--yes")
+    failpoints.arm(None)
+    done("backup", tmp_path / "backup", "--check")
+    more = ["--yes", "--force"]
+    text = run("restore-from", tmp_path / "backup", *options, *more).stdout
+    assert "version 4 is a restore of version 2" in text
+    assert "tidegate restore --to 2 --reprocess" in text
+    assert done_json("restore", "--to", "2", "--reprocess", *options, *more)["generation"] == 1
