@@ -11,8 +11,10 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.base.clock import Clock
 from tidegate.base.files import make_folder, remove_folder, sync_folder
 from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.background.pin import EXPORT, VersionPin
 from tidegate.committers.transfer.backup.blobs import copy_blobs
 from tidegate.committers.transfer.backup.chain import (
     FULL,
@@ -33,7 +35,7 @@ from tidegate.committers.transfer.backup.chain import (
 )
 from tidegate.committers.transfer.backup.contents import Reached, check_link, reached_by
 from tidegate.committers.transfer.export import export
-from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
+from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, WalGapError
 from tidegate.reader.rules import no_entry, no_version_yet
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.store import Store
@@ -79,6 +81,8 @@ def backup(
     try:
         with locked(folder):
             chain = read_chain(folder) or Chain(identity.name, identity.uuid, identity.key_groups)
+            if not chain.links:  # a killed first run's
+                chain = Chain(identity.name, identity.uuid, identity.key_groups)
             if chain.uuid != identity.uuid:
                 raise ConfigError(
                     f"{folder} holds backups of namespace {chain.namespace} ({chain.uuid}), this one is"
@@ -103,11 +107,19 @@ def _add(
     if version < last:
         raise ConfigError(
             f"{store.where} shows version {version}, the newest backup in {folder} has version {last}: the"
-            " store went back. Run `tidegate recover` first; nothing was written"
+            " store went back. Run `tidegate recover` first; if older copies of log and store were put back,"
+            " give a new folder; nothing was written"
         )
-    if version == last:
-        return BackedUp(version, None, "", [], chain)
     entry = _entry(store, version)
+    if version == last:
+        digest = reached_by(folder, chain.since_full, version).decided.digest
+        if digest != entry.digest:
+            raise ConfigError(
+                f"version {version} has digest {digest} in {folder}, {entry.digest} in {store.where}: older"
+                " copies of log and store were put back, so the history is another one; give a new folder;"
+                " nothing was written"
+            )
+        return BackedUp(version, None, "", [], chain)
     cause = _cause_of_full(chain, full_every)
     link = None
     if not cause:
@@ -117,6 +129,8 @@ def _add(
             cause = str(gone)
             logger.warning("%s: a new full backup is written, since %s", folder, cause)
     if link is None:
+        # The newest version again: the try of an increment may have read for longer than a version is kept.
+        entry = _entry(store, store.pointer().visible)
         link = _full(log, store, identity, folder, entry)
     return _with(folder, chain, link, cause, keep)
 
@@ -148,6 +162,8 @@ def _with(folder: Path, chain: Chain, link: Link, cause: str, keep: int) -> Back
     """Check the written link, give it its name, and list it; then remove older full backups."""
     part = folder / PART
     check_link(folder, link, part)
+    if not chain.links:  # from now on a folder of links without a chain is one that lost it
+        write_chain(folder, chain)
     sync_folder(part)
     part.rename(folder / link.name)
     sync_folder(folder)
@@ -174,6 +190,11 @@ def _increment(log: Log, folder: Path, chain: Chain, entry: CatalogEntry) -> Lin
         if view.state is None or view.state.recent[-1].digest != entry.digest:
             raise _GoneError("the log has another history than the last backup")
         copied = copy_blobs(log, versions, part)
+    except CorruptError as error:  # damage, or another log's bytes at this position: the full one reads all
+        remove_folder(part)
+        raise _GoneError(
+            f"the log cannot be read after version {before.state.last_version}: {error}"
+        ) from error
     except WalGapError as error:
         remove_folder(part)
         raise _GoneError(
@@ -212,10 +233,14 @@ def _read_to(log: Log, before: Reached, version: int) -> tuple[View, list[bytes]
 
 
 def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: CatalogEntry) -> Link:
-    view = _fold_to(log, entry)
     part = folder / PART
     remove_folder(part)
-    written = export(store, identity, entry.version, part)
+    held = VersionPin(store, entry.version, Clock(), EXPORT)  # first: a long log is folded for a while
+    try:
+        view = _fold_to(log, entry, held)
+        written = export(store, identity, entry.version, part)
+    finally:
+        held.give_back()
     state = view.state
     assert state is not None, "the fold has the entry's version"
     record = Summary(
@@ -232,10 +257,11 @@ def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: Catal
     return Link(FULL, 0, entry.version, entry.decided_at_us, size, rows, digest_of(part, FULL))
 
 
-def _fold_to(log: Log, entry: CatalogEntry) -> View:
+def _fold_to(log: Log, entry: CatalogEntry, held: VersionPin) -> View:
     """Fold the log up to the decision of a version. Raises: WalGapError: log and store do not fit."""
     view = View()
     for record in log.decisions():
+        held.keep()
         view = fold_all(view, [record], log.where)
         if view.state is not None and view.state.last_version >= entry.version:
             break

@@ -207,7 +207,7 @@ def locked(folder: Path) -> Iterator[None]:
     make_folder(folder)
     sync_above(folder)
     entries = {path.name for path in folder.iterdir()}
-    if entries - {LOCK} and not entries & {CHAIN, PART, f".{CHAIN}.part"}:
+    if entries - {LOCK, PART, f".{CHAIN}.part"} and CHAIN not in entries:
         raise ConfigError(f"{folder} is not empty, and holds no backup: give a new folder")
     fd = open_lock(folder / LOCK, make=True)
     try:

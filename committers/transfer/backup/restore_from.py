@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import itertools
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +40,7 @@ from tidegate.committers.steps.decided_versions import (
 )
 from tidegate.committers.transfer.backup.contents import Contents, Reached
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
-from tidegate.errors import ConfigError, WalGapError, WalUnavailableError
+from tidegate.errors import ConfigError, StoreUnavailableError, WalGapError, WalUnavailableError
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.rules.reads import FILLED_FROM
@@ -47,6 +48,8 @@ from tidegate.wal.fold import last_batch_within, recent_version
 from tidegate.wal.manifest import Component, Manifest, encode_manifest, manifest_digest
 from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, RestoreOrigin, Rewound, Summary
 from tidegate.wal.staging.spec import CHANGES
+
+logger = logging.getLogger("tidegate")
 
 
 class Way(enum.Enum):
@@ -61,7 +64,8 @@ class Plan(NamedTuple):
     """The effect of a restore. ``version`` is the backup's, ``last`` the log's last one, 0 for none.
 
     ``lost`` are the decided versions after the backup whose changes nothing has any more; of a log that is
-    gone they are unknown. ``kept`` is the last batch that the restored state contains.
+    gone they are unknown. ``kept`` is the last batch that the restored state contains. ``again`` is the
+    version of which a log that continues has a restore at its end, 0 for none: batches after it are undone.
     """
 
     way: Way
@@ -69,6 +73,7 @@ class Plan(NamedTuple):
     last: int
     lost: list[DecidedVersion]
     kept: BatchOrigin | None
+    again: int = 0
 
 
 class RestoredFrom(NamedTuple):
@@ -106,15 +111,21 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
                 " was written"
             )
         refuse_writing(store.where, name, store.aliases().get(name))
+        _refuse_if_another_shows(coordinator, "", 0)
         return Plan(Way.NEW, version, 0, [], kept)
     _refuse_other_history(coordinator, reached, folder)
     last = state.last_version
     if _is_begun(coordinator, reached):
+        _refuse_if_another_shows(coordinator, state.namespace, version)
         return Plan(Way.NEW, version, last, [], kept)
     versions = decided_versions(coordinator.log, state, version + 1)
     is_reached = version == last or oldest_whole(coordinator.log, state, version + 1) == version + 1
     if is_reached and (is_newest or version == last) and last >= FILLED_FROM:
-        return Plan(Way.CONTINUE, version, last, [], kept)
+        origin = state.recent[-1].origin
+        again = origin.version if isinstance(origin, RestoreOrigin) else 0
+        return Plan(Way.CONTINUE, version, last, [], kept, again)
+    if state.recent[-1].origin != RestoreOrigin(version):  # not of an interrupted run
+        _refuse_if_another_shows(coordinator, state.namespace, version)
     lost = [each for each in versions if each.origin != RestoreOrigin(version)]
     return Plan(Way.AGAIN, version, last, lost, kept)
 
@@ -154,6 +165,32 @@ def _is_begun(coordinator: Coordinator, reached: Reached) -> bool:
     return all(
         decided.origin == RestoreOrigin(version) for decided in state.recent if decided.version > version
     )
+
+
+def _refuse_if_another_shows(coordinator: Coordinator, uuid: str, version: int) -> None:
+    """Refuse a restore that would undo what a store besides the primary still shows. Raises: ConfigError.
+
+    ``uuid`` is the log's, '' where it is gone. Versions up to ``version`` of this namespace stay.
+    """
+    name = coordinator.endpoints.namespace
+    for at, store in zip(coordinator.endpoints.also, coordinator.others, strict=True):
+        try:
+            identity = store.identity()
+            visible = store.pointer().visible if identity else 0
+        except StoreUnavailableError as error:
+            logger.warning("store %s may show more than the backup, and does not answer: %s", at.name, error)
+            continue
+        if identity is None or (identity.uuid == uuid and visible <= version):
+            continue
+        shows = f"store {at.name} ({store.where}) still shows version {visible} of namespace {name}"
+        if identity.uuid == uuid:
+            keep = "put it first, and the empty one after it, which is filled then"
+        else:
+            keep = f"`tidegate relog --namespace {name} --to NEW` with this store alone keeps it"
+        raise ConfigError(
+            f"{shows}, which the restored namespace would lose: {keep}; or remove that copy: `tidegate drop"
+            " --only-stores` with this store alone, then this again. Nothing was written"
+        )
 
 
 def _refuse_other_history(coordinator: Coordinator, reached: Reached, folder: Path) -> None:

@@ -230,7 +230,14 @@ def _preview(plan: Plan, namespace: str, lineage: str | None, offsets: str) -> l
     """Return what is restored, what is lost, and how the query has its rows again."""
     if plan.way is Way.CONTINUE:
         line = f"the log has every version after version {plan.version} of the backup, up to {plan.last}"
-        return [f"{line}: nothing is lost, and the query continues with its checkpoint"]
+        lines = [f"{line}: nothing is lost, and the query continues with its checkpoint"]
+        if plan.again:
+            lines += [
+                f"version {plan.last} is a restore of version {plan.again}, perhaps by an interrupted",
+                "  restore-from: the batches after that come again only after",
+                f"  `tidegate restore --to {plan.again} --reprocess`, which shows the next steps",
+            ]
+        return lines
     lines = [*_losses(plan, namespace)]
     if lineage is None:
         return lines

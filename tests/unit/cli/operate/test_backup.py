@@ -7,6 +7,7 @@ import pytest
 
 from support.cli import done, done_json, options_for, refused, run
 from support.places import rows_by_table, silence_writer
+from tidegate.base import failpoints
 from tidegate.errors import CorruptError
 from tidegate.options import Options
 from tidegate.testing.example import BATCHES, LINEAGE, Example
@@ -90,3 +91,61 @@ def test_another_name_is_made_beside_a_namespace_that_is_there(options, tmp_path
     assert (made["way"], made["visible"]) == ("new", 3)
     url = f"sqlite://{tmp_path}/store"
     assert rows_by_table(url, "flights2") == rows_by_table(url, version=2)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Three versions in stores a and b, a backup at version 2; a is lost then."""
+    wal = f"file://{tmp_path}/wal"
+    a, b = (f"--store={name}=sqlite://{tmp_path}/{name}" for name in "ab")
+    where = [f"--wal={wal}", "--namespace=flights"]
+    example = Example(wal, f"sqlite://{tmp_path}/a", options=Options(key_groups=2))
+    for number, rows in enumerate(BATCHES):
+        example.write(rows, source_offsets=OFFSETS % number)
+        if number == 1:
+            done("backup", tmp_path / "backup", *where, a)
+    example.close()
+    silence_writer(tmp_path / "a")
+    done("store", "add", b.removeprefix("--store="), *where, a)
+    shutil.rmtree(tmp_path / "a")
+    return where, a, b
+
+
+def test_a_second_store_that_shows_more_is_not_undone(two, tmp_path):
+    where, a, b = two
+    before = rows_by_table(f"sqlite://{tmp_path}/b")
+    text = refused(2, "restore-from", tmp_path / "backup", *where, a, b, "--to", "2", "--yes")
+    assert "still shows version 3" in text
+    assert "put it first" in text
+    assert "store a: version 3 is visible" in run("recover", *where, b, a, "--force").stdout
+    assert rows_by_table(f"sqlite://{tmp_path}/a") == rows_by_table(f"sqlite://{tmp_path}/b") == before
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_without_a_log_a_second_store_that_shows_a_version_is_kept_or_removed(two, tmp_path, kept):
+    where, a, b = two
+    shutil.rmtree(tmp_path / "wal")
+    before = rows_by_table(f"sqlite://{tmp_path}/b")
+    text = refused(2, "restore-from", tmp_path / "backup", *where, a, b, "--yes")
+    assert "tidegate relog --namespace flights --to NEW" in text
+    if kept:
+        done("relog", "--to", "flights2", *where, b, "--yes", "--force")
+        assert rows_by_table(f"sqlite://{tmp_path}/b", "flights2") == before
+        return
+    done("drop", "--only-stores", *where, b, "--yes", "--force")
+    made = run("restore-from", tmp_path / "backup", *where, a, b, "--yes")
+    assert "store b: version 3 is visible" in made.stdout
+    assert rows_by_table(f"sqlite://{tmp_path}/a") == rows_by_table(f"sqlite://{tmp_path}/b") != before
+
+
+def test_a_killed_restore_of_an_older_version_is_named_by_the_next_one(options, tmp_path):
+    shutil.rmtree(tmp_path / "store")
+    failpoints.arm("fill.after_begin=raise")
+    run("restore-from", tmp_path / "backup", *options, "--to", "2", "--yes")
+    failpoints.arm(None)
+    done("backup", tmp_path / "backup", "--check")
+    more = ["--yes", "--force"]
+    text = run("restore-from", tmp_path / "backup", *options, *more).stdout
+    assert "version 4 is a restore of version 2" in text
+    assert "tidegate restore --to 2 --reprocess" in text
+    assert done_json("restore", "--to", "2", "--reprocess", *options, *more)["generation"] == 1

@@ -8,6 +8,7 @@ import pytest
 from support.committers.backups import backed_up, place_in, stored
 from tidegate.base.clock import Clock
 from tidegate.committers.background.pin import VersionPin
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.transfer.backup import backup as backup_module
 from tidegate.committers.transfer.backup import chain as chain_module
 from tidegate.committers.transfer.backup.backup import backup
@@ -162,7 +163,35 @@ def test_a_pin_of_a_full_backup_does_not_outlive_it(place, monkeypatch):
     monkeypatch.setattr(VersionPin, "give_back", lambda self: given_back.append(self.version))
     place.write(1)
     place.backup()
-    assert given_back == [1]
+    assert given_back == [1, 1]
+
+
+@pytest.mark.parametrize("step", ["_fold_to", "copy_blobs"])
+def test_versions_that_are_retired_while_the_log_is_read_do_not_end_a_full_backup(place, monkeypatch, step):
+    place.write(1)
+    if step == "copy_blobs":
+        place.backup()
+        place.write(2)
+
+    def after_others(*args):
+        driver = place.driver
+        for number in range(3, 9):
+            place.write(number)
+            retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+        if step == "copy_blobs":
+            raise WalGapError("trimmed")
+        return read(*args)
+
+    read = getattr(backup_module, step)
+    monkeypatch.setattr(backup_module, step, after_others)
+    done = place.backup()
+    assert done.link.kind == FULL
+    driver = place.driver
+    assert (
+        retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+        > done.version - 3
+    )
+    check(place.folder)
 
 
 class Killed(BaseException):
@@ -239,6 +268,57 @@ def test_a_backup_that_is_killed_at_any_step_leaves_the_chain_good_and_is_contin
             *(link.name for link in read_chain(place.folder).links),
         }
     assert killed > 8
+
+
+def test_a_first_backup_that_is_killed_at_any_step_is_continued(tmp_path, monkeypatch):
+    place = place_in(tmp_path, "memory")
+    place.write(1)
+    state, kill_at = steps_of(monkeypatch), 0
+    while True:
+        kill_at += 1
+        state.update(step=0, kill_at=kill_at)
+        try:
+            place.backup()
+        except Killed:
+            state.update(step=0, kill_at=0)
+            place.backup()
+        else:
+            break
+        assert [link.version for link in check(place.folder).links] == [1]
+        shutil.rmtree(place.folder)
+    assert kill_at > 8
+
+
+def test_a_folder_that_lost_its_chain_keeps_its_links_after_a_killed_run(files):
+    (files.folder / CHAIN).unlink()
+    (files.folder / chain_module.PART).mkdir()
+    before = {path.name for path in files.folder.iterdir()}
+    with pytest.raises(ConfigError, match="holds no backup"):
+        files.backup()
+    assert {path.name for path in files.folder.iterdir()} == before
+
+
+def test_older_copies_of_log_and_store_are_noticed_and_their_history_gets_a_full_backup(files, tmp_path):
+    files.backup(full_every=9)
+    files.example.close()
+    for name in ("wal", "store"):
+        shutil.copytree(tmp_path / name, tmp_path / "older" / name)
+    files.again()
+    files.write(7)
+    files.backup(full_every=9)
+    files.example.close()
+    for name in ("wal", "store"):
+        shutil.rmtree(tmp_path / name)
+        (tmp_path / "older" / name).rename(tmp_path / name)
+    files.again()
+    with pytest.raises(ConfigError, match="older copies of log and store were put back, give a new folder"):
+        files.backup(full_every=9)
+    files.write(8)
+    with pytest.raises(ConfigError, match=r"version 7 has digest .* give a new folder"):
+        files.backup(full_every=9)
+    files.write(9)
+    assert files.backup(full_every=9).link.kind == FULL
+    assert backed_up(files.folder, 8) == stored(files.driver.store)
 
 
 def test_a_full_disk_leaves_the_chain_good(files, monkeypatch):
