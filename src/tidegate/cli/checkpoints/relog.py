@@ -120,7 +120,7 @@ def _preview(work: Operation, saved: Saved, to: str) -> list[str]:
     lines.append("not copied: older versions; the tokens of loads: a load that is repeated counts again")
     if saved.restored:
         lines.append(
-            "a restore is newer than the last batch: after `tidegate restore --reprocess` the undone batches"
+            "a restore is newer than the last batch: if that was a `restore --reprocess`, the undone batches"
             " cannot be replayed in the new namespace"
         )
     return lines

@@ -68,14 +68,16 @@ def refuse_unfit(checkpoint: Checkpoint, batch: CatalogEntry | None, visible: in
         raise ConfigError(
             f"{folder} is the checkpoint of query {checkpoint.lineage}, the last batch in the store is"
             f" {origin.batch_id} of query {origin.lineage}: give that query's checkpoint. If this one has"
-            " taken over since, run this again without --checkpoint, then `tidegate adopt`"
+            " taken over since, run this again without --checkpoint, then `tidegate adopt"
+            f" --checkpoint {shlex.quote(str(folder))} --namespace NEW_NAME`"
         )
     last = origin.batch_id
     if checkpoint.planned < last:
         raise ConfigError(
             f"{folder} ends with batch {checkpoint.planned}, the store has batch {last}: the checkpoint is an"
             " older copy, and its next batch would be refused. Nothing was written; put its newest copy back,"
-            " or run this again without --checkpoint and make it again with `tidegate rebuild-checkpoint`"
+            " or run this again without --checkpoint and make it again with `tidegate"
+            " rebuild-checkpoint FOLDER --namespace NEW_NAME`"
         )
     if checkpoint.done > last:
         raise ConfigError(_lost(checkpoint, last, batch.source_offsets, visible))
@@ -92,8 +94,8 @@ def _lost(checkpoint: Checkpoint, last: int, source_offsets: str, visible: int) 
     if not (checkpoint.folder / "offsets" / str(last)).exists():
         return (
             f"{text}The checkpoint no longer has batch {last}, so it cannot be set back: run this again"
-            " without --checkpoint, then `tidegate rebuild-checkpoint` on the new namespace makes one that"
-            " begins there"
+            " without --checkpoint, then `tidegate rebuild-checkpoint FOLDER --namespace NEW_NAME` makes"
+            " one that begins there"
         )
     state = f"; remove the versions above {first} in its folder state, too" if checkpoint.stateful else ""
     return (
