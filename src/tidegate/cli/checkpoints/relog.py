@@ -80,6 +80,8 @@ def relog(
                 confirm(f"namespace {to} would be made of version {saved.entry.version} of {work.namespace}")
             fence(old.stores, old.writer)
             saved = saved_of(old)
+            if checkpoint is not None:  # again: a query may have continued until the fence
+                refuse_unfit(checkpoint_at(checkpoint), saved.batch, saved.entry.version)
             done = relog_to(new, saved)
             standings = catch_up_others(new, jobs)
             moved = _move_aliases(old, where, done, standings)

@@ -60,7 +60,7 @@ def refuse_unfit(checkpoint: Checkpoint, batch: CatalogEntry | None, visible: in
             raise ConfigError(
                 f"{folder} has batch {checkpoint.planned}, which Spark counts as not done, and none of the"
                 " versions that the store still has is a batch: whether that batch is in the store is"
-                " unknown. Nothing was written; compare its rows with the store's, then run this again"
+                " unknown. Nothing was copied; compare its rows with the store's, then run this again"
                 " without --checkpoint"
             )
         return
@@ -75,7 +75,7 @@ def refuse_unfit(checkpoint: Checkpoint, batch: CatalogEntry | None, visible: in
     if checkpoint.planned < last:
         raise ConfigError(
             f"{folder} ends with batch {checkpoint.planned}, the store has batch {last}: the checkpoint is an"
-            " older copy, and its next batch would be refused. Nothing was written; put its newest copy back,"
+            " older copy, and its next batch would be refused. Nothing was copied; put its newest copy back,"
             " or run this again without --checkpoint and make it again with `tidegate"
             " rebuild-checkpoint FOLDER --namespace NEW_NAME`"
         )
@@ -88,7 +88,7 @@ def _lost(checkpoint: Checkpoint, last: int, source_offsets: str, visible: int) 
     lost = f"batch {first} is" if checkpoint.done == first else f"batches {first} to {checkpoint.done} are"
     text = (
         f"{lost} lost: Spark counts them as done, and the store ends with batch {last} (version {visible}),"
-        " since they were only in the log. Nothing was written. They begin after the source offsets"
+        " since they were only in the log. Nothing was copied. They begin after the source offsets"
         f" {source_offsets or _offsets(checkpoint, last)}. "
     )
     if not (checkpoint.folder / "offsets" / str(last)).exists():
