@@ -311,8 +311,8 @@ def replay_of(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
     advice = (
         "restore the checkpoint's newest copy; or make it again from the log, for Kafka sources: `tidegate"
         " rebuild-checkpoint FOLDER`; or, if this checkpoint is meant to take over, start the query from a"
-        " new checkpoint folder and run `tidegate adopt`, which shows how to start after the last batch; or"
-        " use a new namespace"
+        " new checkpoint folder and run `tidegate adopt --checkpoint FOLDER`, which shows how to start after"
+        " the last batch; or use a new namespace"
     )
     if decided is None:
         msg = (

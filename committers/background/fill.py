@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 
 from tidegate.base import failpoints
+from tidegate.base.names import FILL_AGAIN
 from tidegate.committers.apply.apply import stamp_of
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.coordinator import Coordinator
@@ -103,7 +104,7 @@ def _refuse_other_base(coordinator: Coordinator, version: int) -> None:
         raise WalGapError(
             f"{coordinator.store.where}: its rebuild from the log, at version {begun}, was interrupted, and"
             f" {version} is the version to fill it at now: remove it, drop its data, and add it again"
-            " (`tidegate store remove`, `tidegate drop --only-stores`, `tidegate store add`)"
+            f" ({FILL_AGAIN})"
         )
 
 

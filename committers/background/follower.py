@@ -255,8 +255,8 @@ class Follower:
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
         if isinstance(error, WalGapError):
             text += (
-                f" (or run `tidegate store remove {self.name}`, `tidegate drop --only-stores` for it, and"
-                f" `tidegate store add {self.name}=URL`, which fills it)"
+                f" (or run `tidegate store remove {self.name}`, `tidegate drop --only-stores --store"
+                f" {self.name}=URL` and `tidegate store add {self.name}=URL`, which fills it)"
             )
         if isinstance(error, StoreLostError):
             self._coordinator.decisions.epoch = 0  # the next step makes the namespace again, and claims it

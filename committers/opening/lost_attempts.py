@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from tidegate.base.names import FILL_AGAIN
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.steps.decided_versions import decided_version
@@ -71,8 +72,8 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
             raise WalGapError(
                 f"{coordinator.store.where}: attempt {stamp.attempt} of version {stamp.version}, which the"
                 f" log lost, is later than attempt {decided.attempt}, which the log has: it cannot be"
-                " discarded. Nothing was written; fill this store from another one: `tidegate store"
-                " remove`, `tidegate drop --only-stores`, `tidegate store add`; or use a new namespace"
+                " discarded. Nothing was written; fill this store from another one:"
+                f" {FILL_AGAIN}; or use a new namespace"
             )
 
 

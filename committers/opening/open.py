@@ -295,7 +295,7 @@ def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
         msg = (
             f"{coordinator.store.where} is being filled from another store, at version {pointer.filling_at},"
             " and shows nothing yet: put a store that is filled first, this one after it; or, if `tidegate"
-            " restore-from` was interrupted, run it again"
+            " restore-from FOLDER` was interrupted, run it again"
         )
         raise ConfigError(msg)
 

@@ -67,5 +67,5 @@ def _refuse_if_no_longer_held(coordinator: Coordinator, decided: DecidedVersion,
         f" {decided.version}, which is decided: {error}. Either the store went back further than the log"
         " keeps (an older copy was put back; wal_retain_s), or the log lost rows. Readers keep what they see:"
         f" {saved_by_relog(coordinator.endpoints.namespace, visible)}. A newer copy of the store, or another"
-        " store that is filled into this one (`tidegate store add`), saves more"
+        " store that is filled into this one (`tidegate store add NAME=URL`), saves more"
     ) from error

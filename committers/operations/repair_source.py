@@ -17,17 +17,50 @@ from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
-from tidegate.committers.repair.rebuild import Source
+from tidegate.committers.repair.lost_pointer import resumed_horizon
+from tidegate.committers.repair.rebuild import Source, not_for
 from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.committers.transfer.export_format import batches_of
 from tidegate.committers.transfer.import_rows import read_whole
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.keys.groups import key_group_of_each
-from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.rules.reads import windows
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Run
+
+
+def refuse_before_open(coordinator: Coordinator, source: StoreSource | ExportSource) -> None:
+    """Check a source for a store that shows nothing, before its pointer is put back. It writes nothing.
+
+    Raises: ConfigError: the source is of another namespace or history, or is older than the log reaches back.
+    """
+    store, state = coordinator.store, coordinator.decisions.catch_up()
+    if not isinstance(store, SupportsRebuild):
+        raise not_for(store)
+    if state is None or (
+        store.identity() is not None and (store.pointer().visible or store.pointer().filling_at)
+    ):
+        return
+    uuid, version, digest = source.newest()
+    _refuse_other_uuid(coordinator.decisions, source.where, uuid)
+    horizon = resumed_horizon(coordinator, 0)
+    oldest = (
+        horizon - 1 if isinstance(source, StoreSource) else horizon
+    )  # a store that lags is caught up first
+    if not horizon or version < oldest:
+        reach = f"from version {horizon} on" if horizon else "the rows of no version"
+        fitting = f"take a source with version {horizon} or a newer one" if horizon else "no source fits"
+        raise ConfigError(
+            f"{source.where} has version {version}, {store.where} shows nothing, and {coordinator.log.where}"
+            f" has {reach}: {fitting}. Nothing was written. Of an export `tidegate import FOLDER --namespace"
+            " NEW_NAME` makes a new namespace"
+        )
+    decided = decided_version(coordinator.decisions, version)
+    if decided is not None:
+        _refuse_digest(source.where, version, {decided.digest}, digest)
 
 
 class StoreSource(Source):
@@ -37,13 +70,22 @@ class StoreSource(Source):
         self._store, self.where = store, store.where
         self._held: VersionPin | None = None
 
-    @contextlib.contextmanager
-    def hold(self, coordinator: Coordinator) -> Iterator[CatalogEntry]:
-        """Pin the newest version that is visible in both stores, else the oldest that this one has."""
+    def newest(self) -> tuple[str, int, str]:
+        """Return the namespace's uuid, and the newest version with its digest. Raises: ConfigError."""
+        identity, visible = self._identity(), self._store.pointer().visible
+        entries = self._store.catalog(visible, visible)
+        return identity.uuid, visible, entries[0].digest if entries else "none"
+
+    def _identity(self) -> Identity:
         identity = self._store.identity()
         if identity is None:
             raise ConfigError(f"{self.where}: there is no namespace here; give a store that has this one")
-        _refuse_other_uuid(coordinator.decisions, self.where, identity.uuid)
+        return identity
+
+    @contextlib.contextmanager
+    def hold(self, coordinator: Coordinator) -> Iterator[CatalogEntry]:
+        """Pin the newest version that is visible in both stores, else the oldest that this one has."""
+        _refuse_other_uuid(coordinator.decisions, self.where, self._identity().uuid)
         theirs = self._store.pointer()
         version = max(min(theirs.visible, coordinator.store.pointer().visible), theirs.horizon)
         entry = _entry(coordinator, self.where, version)
@@ -80,6 +122,10 @@ class ExportSource(Source):
     def __init__(self, folder: Path) -> None:
         self._folder, self.where = folder, str(folder)
         self._manifest, _ = read_whole(folder)
+
+    def newest(self) -> tuple[str, int, str]:
+        """Return the namespace's uuid, and the exported version with its digest."""
+        return self._manifest.uuid, self._manifest.version, self._manifest.digest
 
     @contextlib.contextmanager
     def hold(self, coordinator: Coordinator) -> Iterator[CatalogEntry]:
@@ -143,8 +189,12 @@ def _entry(coordinator: Coordinator, where: str, version: int) -> CatalogEntry:
 def _refuse_other_digest(decisions: DecisionLog, where: str, entry: CatalogEntry, digest: str) -> None:
     decided = decided_version(decisions, entry.version)
     ours = {entry.digest, decided.digest} if decided else {entry.digest}
+    _refuse_digest(where, entry.version, ours, digest)
+
+
+def _refuse_digest(where: str, version: int, ours: set[str], digest: str) -> None:
     if ours != {digest}:
         raise ConfigError(
-            f"{where}: version {entry.version} has digest {digest}, here it has {' and '.join(sorted(ours))}:"
+            f"{where}: version {version} has digest {digest}, here it has {' and '.join(sorted(ours))}:"
             " they are of two histories; nothing was written"
         )

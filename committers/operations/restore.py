@@ -69,8 +69,8 @@ def restore(coordinator: Coordinator, plan: RestorePlan) -> Restored:
         if coordinator.folded.last_version != plan.last:
             raise ConfigError(
                 f"namespace {coordinator.endpoints.namespace} has version {coordinator.folded.last_version}"
-                f" now, it was {plan.last} before: nothing was restored; run `tidegate restore` again, which"
-                " shows the batches that would be undone"
+                f" now, it was {plan.last} before: nothing was restored; run `tidegate restore --to"
+                f" {version}` again, which shows the batches that would be undone"
             )
         made = _commit(coordinator, plan, rows) if plan.made is None else None
     generation = _rewind(coordinator.decisions, version) if plan.reprocess else None

@@ -38,7 +38,7 @@ def read_base(coordinator: Coordinator, target: DecidedVersion, folder: Path) ->
     if (manifest.uuid, manifest.key_groups) != (state.namespace, state.key_groups):
         raise ConfigError(
             f"{folder} is an export of namespace {manifest.namespace} ({manifest.uuid}), not of {name}"
-            f" ({state.namespace}): give one of {name}; `tidegate import` takes rows of others"
+            f" ({state.namespace}): give one of {name}; `tidegate import FOLDER` takes rows of others"
         )
     if manifest.version > target.version:
         raise ConfigError(
@@ -49,7 +49,7 @@ def read_base(coordinator: Coordinator, target: DecidedVersion, folder: Path) ->
     if decided is None:
         raise ConfigError(
             f"{folder} is an export of version {manifest.version}, and {coordinator.log.where} no longer has"
-            " its decision: give a newer export; `tidegate import` makes a version of this one"
+            " its decision: give a newer export; `tidegate import FOLDER` makes a version of this one"
         )
     if decided.digest != manifest.digest:
         raise ConfigError(

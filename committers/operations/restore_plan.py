@@ -314,8 +314,9 @@ def _out_of_reach(
     return SnapshotExpiredError(
         f"{wanted} of namespace {coordinator.endpoints.namespace} was retired, {nearest}. {log.where} {held}:"
         " keep_versions and wal_retain_s at the writer set how far back both reach. Nothing was written. With"
-        f" an export of version {max(whole - 1, 1)} or a later one, `tidegate restore --base DIR` reaches the"
-        " versions from that one on; `tidegate import DIR` makes a version of an older export"
+        f" an export of version {max(whole - 1, 1)} or a later one, `tidegate restore --to VERSION --base"
+        " DIR` reaches the versions from that one on; `tidegate import DIR` makes a version of an older"
+        " export"
     )
 
 

@@ -126,7 +126,8 @@ def rebuild_checkpoint(decisions: DecisionLog, folder: Path) -> LastBatch:
         why = "; ".join(unfit) or "the log no longer has the offsets of the last batch"
         raise ConfigError(
             f"no checkpoint can be made for query {last.origin.lineage}: {why}; nothing was written."
-            " `tidegate adopt` shows, before it asks, how each source continues on a new checkpoint"
+            " `tidegate adopt --checkpoint FOLDER` shows, before it asks, how each source continues on a new"
+            " checkpoint"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is not an empty folder: give a new one; nothing was written")

@@ -71,7 +71,7 @@ def repair_all(coordinator: Coordinator, source: Source | None = None) -> Repair
             f"rows that versions before {base.oldest} wrote were not compared in {where}, as"
             f" {coordinator.log.where} no longer has these versions: if the servers may have lost such rows,"
             " too, put the store back from a copy, or fill a new one from another store"
-            " (`tidegate store add`)"
+            " (`tidegate store add NAME=URL`)"
         )
     logger.warning("%s", why)
     return Repaired(mended, why)

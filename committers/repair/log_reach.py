@@ -13,7 +13,7 @@ from tidegate.committers.steps.retire import kept_by
 from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Pointer
-from tidegate.sinks.rules.fit import Held
+from tidegate.sinks.rules.fit import FROM_ELSEWHERE, Held
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import recent_version
@@ -52,10 +52,8 @@ def refuse_unrecoverable(coordinator: Coordinator) -> None:
     raise WalGapError(
         f"{coordinator.store.where} holds no row, and {coordinator.log.where} {held}: the rest was trimmed"
         " (wal_retain_s), so no log can rebuild this store. Nothing was written. If there is a"
-        " backup: `tidegate restore-from FOLDER`. Else put a copy of the store back; or fill it from another"
-        " store or an export: on Redis `tidegate repair --from`, elsewhere `tidegate store add` beside a"
-        " store that is whole, or `tidegate import` into a new namespace; without any of these, rebuild it"
-        " from the input (docs/operations.md)"
+        " backup: `tidegate restore-from FOLDER`. Else put a copy of the store back, or fill it"
+        f" {FROM_ELSEWHERE}; without any of these, rebuild it from the input (docs/operations.md)"
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.repair.log_reach import first_kept, is_whole
+from tidegate.committers.repair.log_reach import first_kept, oldest_whole
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
@@ -36,19 +36,10 @@ def resume(coordinator: Coordinator) -> None:
     pointer = store.pointer()
     if pointer.filling_at or pointer.visible >= last:
         return
-    versions = list(decided_versions(coordinator.log, coordinator.folded, 1))
-    oldest = next(
-        (
-            decided.version
-            for decided in versions
-            if decided.version > pointer.visible and is_whole(coordinator.log, decided)
-        ),
-        None,
-    )
-    was_lost = not pointer.visible and last >= FILLED_FROM
-    if oldest is None or (oldest == pointer.visible + 1 and not was_lost):
+    horizon = resumed_horizon(coordinator, pointer.visible)
+    if not horizon:
         return
-    horizon = max(oldest, first_kept(coordinator)) if was_lost else oldest
+    versions = list(decided_versions(coordinator.log, coordinator.folded, 1))
     entry = catalog_entry(versions[-1], apply.read_manifest(coordinator.log, versions[-1]))
     _put_schemas(coordinator, versions, entry)  # first: readers need them as soon as the version is visible
     if store.resume(entry, horizon, coordinator.epoch, pointer.visible):
@@ -60,6 +51,16 @@ def resume(coordinator: Coordinator) -> None:
             entry.version,
             horizon,
         )
+
+
+def resumed_horizon(coordinator: Coordinator, visible: int) -> int:
+    """Return the oldest readable version once ``resume`` has put the pointer back; 0: it does not."""
+    state = coordinator.folded
+    oldest = oldest_whole(coordinator.log, state, visible + 1)
+    was_lost = not visible and state.last_version >= FILLED_FROM
+    if not oldest or (oldest == visible + 1 and not was_lost):
+        return 0
+    return max(oldest, first_kept(coordinator)) if was_lost else oldest
 
 
 def _put_schemas(coordinator: Coordinator, versions: Sequence[DecidedVersion], entry: CatalogEntry) -> None:

@@ -90,13 +90,16 @@ class Copy(NamedTuple):
     entry: CatalogEntry
 
 
+def not_for(store: Store) -> ConfigError:
+    """Build the error for a store that takes no rows from a source."""
+    return ConfigError(f"{store.where}: repair from a copy is for stores on Redis; nothing was written")
+
+
 @contextlib.contextmanager
 def copy_from(coordinator: Coordinator, source: Source) -> Iterator[Copy]:
     """Pin the source's version. Raises: ConfigError: it does not fit, or the store cannot take it."""
     if not isinstance(coordinator.store, SupportsRebuild):
-        raise ConfigError(
-            f"{coordinator.store.where}: repair from a copy is for stores on Redis; nothing was written"
-        )
+        raise not_for(coordinator.store)
     with source.hold(coordinator) as entry:
         yield Copy(source, entry)
 
@@ -152,7 +155,8 @@ def unrepaired(coordinator: Coordinator, gaps: Sequence[Gap]) -> WalGapError:
         f"{coordinator.store.where}: {coordinator.log.where} no longer holds what {groups} key groups lost:"
         f" {told}{more}."
         " Their rows stay as they are, and reads of them are refused; all other rows can be read."
-        " `tidegate repair --from` puts them back from another store of this log, or from an export"
+        " `tidegate repair --from URL` puts them back from another store of this log, `tidegate repair --from"
+        " FOLDER` from an export"
     )
 
 

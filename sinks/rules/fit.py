@@ -14,6 +14,13 @@ from tidegate.sinks.records import Identity, Pointer
 from tidegate.wal.fold import recent_version
 from tidegate.wal.record import Folded
 
+FROM_ELSEWHERE = (
+    "from another store (on Redis `tidegate repair --from URL`, elsewhere `tidegate store add NAME=URL`"
+    " beside a store that is whole) or from an export (on Redis `tidegate repair --from FOLDER`, else"
+    " `tidegate import FOLDER --namespace NEW_NAME`, into a new namespace)"
+)
+"""The ways to fill a store that the log cannot rebuild."""
+
 
 class Fit(enum.Enum):
     """The state of a log and a store, together."""
@@ -126,16 +133,15 @@ def described(
             return (
                 f"the store has nothing of this namespace, and it cannot be rebuilt: the log has {range_held}"
                 f" of {last} only. If there is a backup: `tidegate restore-from FOLDER`. Else put a copy of"
-                " the store back, or fill it from another store or an export (on Redis `tidegate repair"
-                " --from`, elsewhere `tidegate store add`, or `tidegate import` into a new namespace), or"
-                " rebuild it from the input (docs/operations.md)"
+                f" the store back, or fill it {FROM_ELSEWHERE}; or rebuild it from the input"
+                " (docs/operations.md)"
             )
         case Fit.BEHIND_CUT:
             return (
                 f"the log is cut below what is needed: version {pointer.visible} is visible of {last}, and"
                 f" the rest cannot be applied, since the log has {range_held} only; {saving}. A newer copy"
-                " of the store, or another store that is filled into this one (`tidegate store add`), saves"
-                " more"
+                " of the store, or another store that is filled into this one (`tidegate store add"
+                " NAME=URL`), saves more"
             )
         case Fit.REBUILDING:
             step = f"version {written}" if written > pointer.filling_at else "the state at its first version"

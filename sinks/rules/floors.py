@@ -12,5 +12,5 @@ def floor_found(floor: object, visible: int) -> str:
         )
     return (
         f"floor {floor!r:.60}: readers are refused at every version up to it; restore the store from a copy,"
-        " or fill a new one from another store (`tidegate store add`)"
+        " or fill a new one from another store (`tidegate store add NAME=URL`)"
     )

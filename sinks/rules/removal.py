@@ -51,7 +51,7 @@ def removal_in(where: str, pointer: Pointer) -> Removal | None:
     if removal is None or len(removal.successor) > SUCCESSOR_CHARS_MAX or not _is_shown(removal.successor):
         raise CorruptError(
             f"{where}: the pointer names a removal of this store that cannot be read: repeat `tidegate store"
-            " remove`, or add the store again with `tidegate store add`"
+            " remove NAME`, or add the store again with `tidegate store add NAME=URL`"
         )
     return removal
 

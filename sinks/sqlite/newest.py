@@ -51,5 +51,5 @@ def check(files: Files) -> None:
                 f"{files.where}: {files.folder / name} has version {newest} as its newest one, and version"
                 f" {noted[name]} was sealed there: it lost its end, as in a copy without the file"
                 f" {name}-wal; put the whole folder back from a copy, or fill a new store from another one"
-                " (`tidegate store add`)"
+                " (`tidegate store add NAME=URL`)"
             )

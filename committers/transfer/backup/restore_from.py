@@ -99,8 +99,9 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
     if pointer is not None and pointer.visible:
         raise ConfigError(
             f"{store.where} shows version {pointer.visible} of namespace {name}, so nothing was lost there."
-            " Nothing was written. An older version: `tidegate restore --to`. To replace what is there:"
-            " `tidegate drop --only-stores` first; or restore under a new --namespace, and set an alias"
+            " Nothing was written. An older version: `tidegate restore --to VERSION`. To replace what is"
+            " there: `tidegate drop --only-stores` first; or restore under a new --namespace, and set an"
+            " alias"
         )
     kept = last_batch_within(reached.state, version)
     if state is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tidegate.base.names import FILL_AGAIN
 from tidegate.errors import StoreNotVerifiedError, WalGapError
 from tidegate.sinks.records import ABOVE_ALL, Pointer
 from tidegate.sinks.redis.client.replies import plain
@@ -18,10 +19,7 @@ from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import AnotherServerError, number, number_in, readable
 from tidegate.sinks.redis.seals import Header, headers
 
-FILL_AGAIN = (
-    "nothing was put back; it has to be filled from scratch: `tidegate store remove`, `tidegate drop"
-    " --only-stores`, `tidegate store add`"
-)
+FROM_SCRATCH = f"nothing was put back; it has to be filled from scratch: {FILL_AGAIN}"
 
 
 class Fill:
@@ -93,14 +91,14 @@ def refuse_half_filled(space: RedisNamespace) -> None:
     if half and not space.pointer().horizon:
         raise WalGapError(
             f"{space.where}: {len(half)} key groups were being filled from another store, and the pointer's"
-            f" server lost the mark: they have no versions to continue from; {FILL_AGAIN}"
+            f" server lost the mark: they have no versions to continue from; {FROM_SCRATCH}"
         )
 
 
 def lost_while_filled(space: RedisNamespace) -> WalGapError:
     """Return the error for a pointer that was lost while the store was being filled."""
     return WalGapError(
-        f"{space.where}: it was being filled from another store when its pointer was lost; {FILL_AGAIN}"
+        f"{space.where}: it was being filled from another store when its pointer was lost; {FROM_SCRATCH}"
     )
 
 
@@ -119,7 +117,7 @@ def oldest_after_fill(space: RedisNamespace, pointer: Pointer, by_group: Mapping
         if lost:
             raise WalGapError(
                 f"{space.where}: servers lost rows that were filled from another store at version"
-                f" {filled}, in {len(lost)} key groups, and the log does not have them; {FILL_AGAIN}"
+                f" {filled}, in {len(lost)} key groups, and the log does not have them; {FROM_SCRATCH}"
             )
         return filled + 1 if filled else 0
     after = space.pointer()
@@ -141,7 +139,7 @@ def _refuse_ahead(space: RedisNamespace, mark: int, by_group: Mapping[int, Heade
     if ahead:
         raise WalGapError(
             f"{space.where}: the pointer's server went back to a fill at version {mark}, {len(ahead)} key"
-            f" groups on other servers are beyond it; {FILL_AGAIN}"
+            f" groups on other servers are beyond it; {FROM_SCRATCH}"
         )
 
 
@@ -154,5 +152,5 @@ def _refuse_used(space: RedisNamespace, by_group: Mapping[int, Header]) -> None:
     if used:
         raise WalGapError(
             f"{space.where}: nothing is visible, and {len(used)} key groups hold versions: the pointer's"
-            f" server lost it; {FILL_AGAIN}"
+            f" server lost it; {FROM_SCRATCH}"
         )

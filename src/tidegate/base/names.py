@@ -90,6 +90,13 @@ def saved_by_relog(namespace: str, visible: int | None = None) -> str:
     )
 
 
+FILL_AGAIN = (
+    "`tidegate store remove NAME`, `tidegate drop --only-stores --store NAME=URL`, `tidegate store"
+    " add NAME=URL`"
+)
+"""The commands that fill a store from scratch, in their order."""
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return the end of a message about a missing name: the nearest existing one, if any is near."""
     close = difflib.get_close_matches(name, list(names), n=1)

@@ -126,7 +126,7 @@ def checked_target(identity: Identity | None, where: str, target: Target) -> Ide
         existing = "nothing" if identity is None else f"another one of that name ({identity.uuid})"
         raise ConfigError(
             f"{where}: an alias names namespace {target.namespace} ({target.uuid}), and {existing} is here:"
-            " set the alias again with `tidegate alias set`"
+            " set the alias again with `tidegate alias set ALIAS`"
         )
     return checked_identity(identity, where, "", target.namespace)
 
@@ -135,7 +135,7 @@ def checked_alias(target: Target | None, where: str, alias: str) -> Target:
     """Check the target of an open gate's alias. Raises: ConfigError: the alias was dropped."""
     if target is None:
         raise ConfigError(
-            f"{where}: there is no alias {alias!r} any more: set it again with `tidegate alias set`"
+            f"{where}: there is no alias {alias!r} any more: set it again with `tidegate alias set {alias}`"
         )
     return target
 

@@ -21,7 +21,7 @@ def misfit(
     """
     if identity is not None and pointer.is_removed:
         removed = removal.described("this store", pointer)
-        return f"{removed}; take it up again with `tidegate store add`, or leave it out"
+        return f"{removed}; take it up again with `tidegate store add NAME=URL`, or leave it out"
     fit = fit_of(state, identity, pointer, held)
     return None if fit is Fit.FITS or fit in PASSING else described(fit, state, identity, pointer, held)
 

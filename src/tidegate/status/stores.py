@@ -70,7 +70,7 @@ class StoreRow(msgspec.Struct, frozen=True):
         if self.problem:
             return self.problem
         if self.listed is False:
-            return "not in the log's list: `tidegate store add`"
+            return f"not in the log's list: `tidegate store add {self.name}=URL`"
         if self.identity is None:
             return "empty: filled by the query, or by `tidegate recover`" if self.listed else "empty"
         since = f" since {time_of(moment(self.behind_since_us))}" if self.behind_since_us else ""

@@ -80,6 +80,8 @@ def relog(
                 confirm(f"namespace {to} would be made of version {saved.entry.version} of {work.namespace}")
             fence(old.stores, old.writer)
             saved = saved_of(old)
+            if checkpoint is not None:  # again: a query may have continued until the fence
+                refuse_unfit(checkpoint_at(checkpoint), saved.batch, saved.entry.version)
             done = relog_to(new, saved)
             standings = catch_up_others(new, jobs)
             moved = _move_aliases(old, where, done, standings)
@@ -120,7 +122,7 @@ def _preview(work: Operation, saved: Saved, to: str) -> list[str]:
     lines.append("not copied: older versions; the tokens of loads: a load that is repeated counts again")
     if saved.restored:
         lines.append(
-            "a restore is newer than the last batch: after `tidegate restore --reprocess` the undone batches"
+            "a restore is newer than the last batch: if that was a `restore --reprocess`, the undone batches"
             " cannot be replayed in the new namespace"
         )
     return lines

@@ -60,7 +60,7 @@ def refuse_unfit(checkpoint: Checkpoint, batch: CatalogEntry | None, visible: in
             raise ConfigError(
                 f"{folder} has batch {checkpoint.planned}, which Spark counts as not done, and none of the"
                 " versions that the store still has is a batch: whether that batch is in the store is"
-                " unknown. Nothing was written; compare its rows with the store's, then run this again"
+                " unknown. Nothing was copied; compare its rows with the store's, then run this again"
                 " without --checkpoint"
             )
         return
@@ -68,14 +68,16 @@ def refuse_unfit(checkpoint: Checkpoint, batch: CatalogEntry | None, visible: in
         raise ConfigError(
             f"{folder} is the checkpoint of query {checkpoint.lineage}, the last batch in the store is"
             f" {origin.batch_id} of query {origin.lineage}: give that query's checkpoint. If this one has"
-            " taken over since, run this again without --checkpoint, then `tidegate adopt`"
+            " taken over since, run this again without --checkpoint, then `tidegate adopt"
+            f" --checkpoint {shlex.quote(str(folder))} --namespace NEW_NAME`"
         )
     last = origin.batch_id
     if checkpoint.planned < last:
         raise ConfigError(
             f"{folder} ends with batch {checkpoint.planned}, the store has batch {last}: the checkpoint is an"
-            " older copy, and its next batch would be refused. Nothing was written; put its newest copy back,"
-            " or run this again without --checkpoint and make it again with `tidegate rebuild-checkpoint`"
+            " older copy, and its next batch would be refused. Nothing was copied; put its newest copy back,"
+            " or run this again without --checkpoint and make it again with `tidegate"
+            " rebuild-checkpoint FOLDER --namespace NEW_NAME`"
         )
     if checkpoint.done > last:
         raise ConfigError(_lost(checkpoint, last, batch.source_offsets, visible))
@@ -86,14 +88,14 @@ def _lost(checkpoint: Checkpoint, last: int, source_offsets: str, visible: int) 
     lost = f"batch {first} is" if checkpoint.done == first else f"batches {first} to {checkpoint.done} are"
     text = (
         f"{lost} lost: Spark counts them as done, and the store ends with batch {last} (version {visible}),"
-        " since they were only in the log. Nothing was written. They begin after the source offsets"
+        " since they were only in the log. Nothing was copied. They begin after the source offsets"
         f" {source_offsets or _offsets(checkpoint, last)}. "
     )
     if not (checkpoint.folder / "offsets" / str(last)).exists():
         return (
             f"{text}The checkpoint no longer has batch {last}, so it cannot be set back: run this again"
-            " without --checkpoint, then `tidegate rebuild-checkpoint` on the new namespace makes one that"
-            " begins there"
+            " without --checkpoint, then `tidegate rebuild-checkpoint FOLDER --namespace NEW_NAME` makes"
+            " one that begins there"
         )
     state = f"; remove the versions above {first} in its folder state, too" if checkpoint.stateful else ""
     return (

@@ -19,7 +19,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.local_coordinator import followers_in
 from tidegate.committers.opening.open import take_over, writer_is_alive
 from tidegate.committers.opening.recover import recover
-from tidegate.committers.operations.repair_source import ExportSource, StoreSource
+from tidegate.committers.operations.repair_source import ExportSource, StoreSource, refuse_before_open
 from tidegate.committers.repair.below_horizon import Repaired, repair_all
 from tidegate.committers.repair.rebuild import Source, pass_replaced
 from tidegate.committers.repair.repair import Mended
@@ -89,6 +89,8 @@ def repair(
                 return
             copy = None if source is None else _source(closing, source, work.namespace, source_config)
             work.refuse_if_writer_alive(coordinator)
+            if copy is not None:
+                refuse_before_open(coordinator, copy)
             _repair(work, coordinator, copy)
 
     once(only_if_changed=watch)
@@ -171,7 +173,9 @@ def _described(version: Mended) -> str:
     return f"put back: {extent} {version.version} in {version.key_groups} key groups"
 
 
-def _source(closing: contextlib.ExitStack, place: str, namespace: str, config: Path | None) -> Source:
+def _source(
+    closing: contextlib.ExitStack, place: str, namespace: str, config: Path | None
+) -> StoreSource | ExportSource:
     """Return the source in ``--from``: a URL is a store, everything else a folder."""
     if "://" not in place:
         return ExportSource(Path(place))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -105,7 +106,7 @@ def test_a_header_that_was_lost_with_the_pointer_is_no_new_key_group(redis: Redi
     forget(redis, query, "meta")
     forget_header(redis, query, 3)
     for _ in range(2):
-        with pytest.raises(WalGapError, match=r"key group 3, .*`tidegate repair --from`"):
+        with pytest.raises(WalGapError, match=r"key group 3, .*`tidegate repair --from URL`"):
             query.run(9)
     store = query.store()
     (entry,) = store.catalog(9, 9)
@@ -124,6 +125,22 @@ def test_a_store_that_lost_everything_is_put_back_from_an_export(redis: RedisSer
     assert mended.exit_code == 0, mended.output
     query.check(9)
     assert found_at(query.store(), 9) == expected(9)
+
+
+def test_a_source_that_does_not_fit_an_emptied_store_is_refused_before_anything_is_written(
+    redis: RedisServer, query: Query, tmp_path, caplog
+):
+    query.run(4)
+    place = from_export(query, tmp_path)
+    trimmed(query)
+    assert redis.forget(query.namespace)
+    for _ in range(2):
+        refused = run(query, "repair", "--force", "--from", place)
+        assert refused.exit_code == 2, refused.output
+        words = " ".join(refused.output.split())
+        assert re.search(r"take a source with version 8 or a newer one\. Nothing was written", words), words
+        assert query.store().identity() is None
+    assert "lost its pointer" not in caplog.text
 
 
 def test_a_pointer_that_went_back_further_than_the_log_reaches(redis: RedisServer, query: Query):

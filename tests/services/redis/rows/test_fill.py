@@ -33,7 +33,7 @@ from tidegate.testing.store.harness import (
 
 STATE = {"t": {b"k%d" % n: b"at-5" for n in range(40)}}
 OLDER = {"t": {b"old-%d" % n: b"at-3" for n in range(40)}, "u": {b"u": b"at-3"}}
-ADD_AGAIN = "`tidegate store add`"
+ADD_AGAIN = "`tidegate store add NAME=URL`"
 
 
 def made_at(url: str, name: str, key_groups: int = KEY_GROUPS) -> RedisStore:

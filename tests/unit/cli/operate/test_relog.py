@@ -13,6 +13,7 @@ from support.places import rows_by_table, silence_writer
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.base.names import escape
+from tidegate.committers.operations.relog import fence
 from tidegate.errors import FencedError, TidegateError, WalUnavailableError
 from tidegate.options import Options, parse_stores
 from tidegate.testing.arrow_barrier import batch
@@ -284,6 +285,22 @@ def test_batches_that_only_the_log_had_are_named_and_the_checkpoint_is_set_back(
     (folder / "commits" / "3").write_text("v1")
     (folder / "offsets" / "2").unlink()
     assert "cannot be set back" in refused(2, *words)
+
+
+def test_a_batch_that_spark_counts_until_the_fence_is_named(place, monkeypatch):
+    """The query runs until the old namespace is fenced, for instance while the command asks."""
+    gone(place)
+    folder = checkpoint(place.folder / "checkpoint", 2, 2)
+
+    def late(stores, writer):
+        for name in ("offsets", "commits"):
+            (folder / name / "3").write_text("v1")
+        fence(stores, writer)
+
+    monkeypatch.setattr("tidegate.cli.checkpoints.relog.fence", late)
+    words = ("relog", "--namespace=flights", "--yes", "--checkpoint", folder)
+    assert "batch 3 is lost: Spark counts them as done" in refused(2, *words)
+    assert not (place.folder / "store" / "flights__2").exists()
 
 
 def test_a_checkpoint_is_made_from_the_new_log(place):
