@@ -77,7 +77,7 @@ class Follower:
         self._backlog = RetirementBacklog(coordinator.log)
         self._error = ""
         self._level_at = self._alarmed_at = self._beat_at = coordinator.clock.monotonic()
-        self._level = False
+        self._level, self._retires = False, True
         self.heartbeat_s = coordinator.options.heartbeat_s
 
     failed: TidegateError | None
@@ -128,7 +128,7 @@ class Follower:
         recover(coordinator, for_this_one)
         self._visible = coordinator.store.pointer().visible
         self._level = self._visible >= coordinator.folded.last_version
-        if self._visible:
+        if self._visible and self._retires:
             self._dropped = retire_up_to(
                 coordinator.log,
                 coordinator.store,
@@ -144,8 +144,10 @@ class Follower:
     def catch_up(self) -> Standing:
         """Bring the store to the log's end for a command, in ``COMMAND_TRIES``; return its standing.
 
+        It retires nothing: a command does not know the query's ``keep_versions``.
         It raises nothing: ``standing.error`` is the last error, ``failed`` the one that ended the follower.
         """
+        self._retires = False
         for tries_left in range(COMMAND_TRIES - 1, -1, -1):
             try:
                 level = self.step()

@@ -8,7 +8,8 @@ A zombie, an older driver's retirement that wakes late, does no harm, so nothing
 announce: the horizon never moves down, nor past the visible version or a lease that holds when the announce
 takes effect; a reader that it passes is refused, not answered wrongly (I8). Its retire: the version was at or
 below the horizon when it was sent, the horizon has only moved up since, and a row that was replaced at or
-below the horizon is needed at no version that can still be read.
+below the horizon is needed at no version that can still be read. A store that lost the namespace and is
+rebuilt may have a lower horizon: it keeps the row, or refuses the readers that would miss it.
 """
 
 from __future__ import annotations

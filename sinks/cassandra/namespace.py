@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import copy
 import os
 import uuid
 from typing import Any, NamedTuple
@@ -156,6 +157,15 @@ class CassandraNamespace:
             self._made = made = self._readable(existing)
             self._known = existing.identity.uuid
         return made
+
+    def within(self) -> CassandraNamespace:
+        """Return a view of the present space alone. A space that replaces it has a horizon of its own, so no
+        delete that the horizon of this one allows may reach that one.
+        """
+        made, _ = self.made, self.session
+        view = copy.copy(self)
+        view._made = made  # noqa: SLF001 - of this class
+        return view
 
     def find(self) -> Made | None:
         """Return the namespace, whether it can be read from here or not; None: not created yet."""

@@ -11,6 +11,7 @@ version (``CassandraNamespace.check_after``).
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -89,6 +90,12 @@ class Rows:
         """The version that this instance began last. It is above the visible one, so above all
         merged ones.
         """
+
+    def within(self, space: CassandraNamespace) -> Rows:
+        """Return these rows in a view of the namespace."""
+        view = copy.copy(self)
+        view._space = space  # noqa: SLF001 - of this class
+        return view
 
     # -- writing -------------------------------------------------------------------------------
 

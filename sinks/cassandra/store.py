@@ -220,7 +220,11 @@ class CassandraStore(Store):
     def retire(
         self, stamp: Stamp, counts: Counts, changes: Iterable[Chunk], stopped: Stopped = never
     ) -> bool:
-        if not self._rows.retire(stamp, changes, stopped):
+        space = self._space.within()
+        if stamp.version > space.look().pointer.horizon:
+            return False  # announced in a space that was lost; the one that replaced it keeps the version
+        rows = self._rows.within(space)
+        if not rows.retire(stamp, changes, stopped):
             return False
         # Its own entry names what it dropped. Another driver that removed it has retired the version.
         entry = next(iter(self._entries(stamp.version, stamp.version)), None)
@@ -228,19 +232,20 @@ class CassandraStore(Store):
             if start == stamp.version:
                 if stopped():
                     return False
-                self._rows.retire_replaced(stamp, table)
-        self._rows.drop_notes(stamp.version - 1, stamp.decided_at_us)
+                rows.retire_replaced(stamp, table)
+        rows.drop_notes(stamp.version - 1, stamp.decided_at_us)
         self._forget(stamp.version)
         self._forget_schemas()
         return True
 
     def drop_expired(self, rows: int) -> int:
-        entry = self._entry(self.pointer().horizon)
+        space = self._space.within()
+        entry, rows_there = self._entry(space.look().pointer.horizon), self._rows.within(space)
         if entry is None:
             return 0
 
         def check_page(table: str, group: int, cursor: bytes | None, most: int) -> SweepPage:
-            return self._rows.drop_expired(table, group, cursor, most, entry)
+            return rows_there.drop_expired(table, group, cursor, most, entry)
 
         return self._sweep.run(rows, entry, self._space.made.identity.key_groups, check_page)
 
@@ -311,21 +316,22 @@ class CassandraStore(Store):
     # -- vacuum and removal -----------------------------------------------------------------------------
 
     def vacuum(self, *, dry_run: bool = False, thorough: bool = False) -> Vacuumed:
-        pointer = self.pointer()
+        space = self._space.within()
+        rows_there, pointer = self._rows.within(space), space.look().pointer
         if pointer.filling_at:
             return Vacuumed()  # the version that is being written may not be taken for an old one
         horizon = pointer.horizon
         entry = self._entry(horizon)
-        rows = self._rows.vacuum(horizon, entry, dry_run=dry_run) if horizon else 0
-        entries = len(self._space.rows("versions_below", horizon))
-        ran_out = leases.ran_out(self._space)
+        rows = rows_there.vacuum(horizon, entry, dry_run=dry_run) if horizon else 0
+        below = [version for (version,) in space.rows("versions_below", horizon)]
+        ran_out = leases.ran_out(space)
         if not dry_run:
-            for entry_version in [version for (version,) in self._space.rows("versions_below", horizon)]:
-                self._rows.drop_notes(entry_version, NEVER_AGAIN_US)
+            for version in below:
+                rows_there.drop_notes(version, NEVER_AGAIN_US)
             self._forget(horizon)
             self._forget_schemas()
             leases.announce(self._space, 0, Limits(), self._published_us)  # drops expired leases
-        return Vacuumed(rows, 0, ran_out, entries)
+        return Vacuumed(rows, 0, ran_out, len(below))
 
     def drop(self, *, thorough: bool = False) -> bool:
         begun = self._space.begin_drop()

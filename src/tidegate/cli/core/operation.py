@@ -56,11 +56,15 @@ class Operation:
 
     @contextlib.contextmanager
     def coordinator(
-        self, where: Endpoints | None = None, jobs: int | None = 1, key_groups: int | None = None
+        self,
+        where: Endpoints | None = None,
+        jobs: int | None = 1,
+        key_groups: int | None = None,
+        keep_versions: int | None = None,
     ) -> Iterator[Coordinator]:
         """Give a coordinator that is not open yet; without ``where`` at the command's endpoints."""
         where = where or self.endpoints()
-        options = Options(allow_unsafe=self.allow_unsafe, key_groups=key_groups)
+        options = Options(allow_unsafe=self.allow_unsafe, key_groups=key_groups, keep_versions=keep_versions)
         with coordinator_for(where, options, jobs) as coordinator:
             yield coordinator
 

@@ -12,6 +12,7 @@ from tidegate.committers.apply.processes import LocalApply
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.local_coordinator import followers_in
 from tidegate.committers.operations.finish import finish_decided
+from tidegate.sinks.rules.reads import FILLED_FROM
 
 EXAMPLES = examples(
     "tidegate recover --store sqlite:///data/store --wal file:///data/wal --namespace flights",
@@ -29,6 +30,12 @@ def recover(
             "--discard-lost", help="Remove what a decision that the log lost has left in the store."
         ),
     ] = False,
+    keep_versions: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="The query's keep_versions, for the rebuild of a store that lost every row."
+        ),
+    ] = None,
 ) -> None:
     """Make every decided version visible, without Spark.
 
@@ -43,7 +50,7 @@ def recover(
     the query starts; with commit="pipelined" Spark may count it as done, so set the checkpoint back to right
     before it, or bring its rows in by a load. Stop all drivers first, old ones too.
     """
-    with work.coordinator(jobs=jobs) as coordinator:
+    with work.coordinator(jobs=jobs, keep_versions=keep_versions) as coordinator:
         require_namespace(coordinator)
         coordinator.discard_lost = discard_lost
         others = followers_in(coordinator, jobs)
@@ -54,6 +61,7 @@ def recover(
             force=work.force,
             starting=lambda: _start_processes(coordinator),
         )
+        cut = recovered and FILLED_FROM < recovered[0] == coordinator.store.pointer().horizon
     discarded = [*coordinator.discarded, *(lost for other in others for lost in other.discarded)]
     facts: dict[str, Any] = {"recovered": recovered, "visible": visible}
     if discard_lost:
@@ -66,11 +74,21 @@ def recover(
         lines.append(
             f"made visible: version {', '.join(map(str, recovered))}; version {visible} is visible now"
         )
+        if cut and keep_versions is None:
+            lines.append(_readable(recovered, coordinator.store.keep_versions_default))
     elif visible:
         lines.append(f"nothing to recover: version {visible} is visible, and it is the last one decided")
     else:
         lines.append("nothing to recover: no version was decided yet")
     work.report(facts, lines, standings)
+
+
+def _readable(rebuilt: list[int], default: int) -> str:
+    return (
+        f"the store had lost every row: versions {rebuilt[0]} to {rebuilt[-1]} are readable again, by the"
+        f" store's default of {default}. If the query's keep_versions is above that, run `tidegate drop"
+        " --only-stores --force` for this store, then `tidegate recover --keep-versions N`"
+    )
 
 
 def _start_processes(coordinator: Coordinator) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from support.cli import decisions, done, done_json, options_for, readers_only, refused, run
 from tidegate.committers.opening.open import open_namespace
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import LINEAGE
 
 NEW = "0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"
@@ -40,6 +41,19 @@ def test_recover_writes_a_lost_store_anew(stuck, tmp_path):
     assert "it is rebuilt, with versions 2 to 2 readable" in result.stderr
     assert json.loads(result.stdout)["recovered"] == [2]  # version 1 is merged into it
     assert done("get", "airports", "EWR", *readers_only(elsewhere)) == "departures\t2\ndelay\t1.5\n"
+
+
+def test_recover_of_a_lost_store_keeps_as_many_versions_as_it_is_given(flights, tmp_path, monkeypatch):
+    """A command does not know the query's keep_versions: it takes it, or names the default and the remedy."""
+    monkeypatch.setattr(SqliteStore, "keep_versions_default", 1)
+    elsewhere = [f"--store=sqlite://{tmp_path}/elsewhere", *flights[1:]]
+    text = run("recover", *elsewhere).stdout
+    assert "versions 3 to 3 are readable again, by the store's default of 1" in text
+    dropped = run("drop", "--only-stores", "--force", "--yes", *elsewhere)
+    assert dropped.exit_code == 0, dropped.output
+    result = run("recover", "--keep-versions", "2", *elsewhere)
+    assert "it is rebuilt, with versions 2 to 3 readable" in result.stderr
+    assert "readable again" not in result.stdout
 
 
 def test_recover_refuses_a_log_that_is_not_the_stores(stuck, flights):

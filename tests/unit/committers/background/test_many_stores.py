@@ -1,6 +1,7 @@
 """One log, many stores: order, a store that is down, zombies."""
 
 import logging
+import shutil
 
 import pytest
 
@@ -296,3 +297,32 @@ def test_a_secondary_that_was_dropped_is_not_made_again(place):
             follower.retried(error)
     assert isinstance(follower.failed, FencedError)
     assert follower.store.identity() is None
+
+
+def test_a_command_that_catches_a_store_up_retires_nothing_there(place):
+    """A command has no option ``keep_versions``: the query may keep more versions than the default."""
+    driver, (follower,) = place.opened("a", "b")
+    place.write(driver, 1)
+    assert follower.step()
+    place.write(driver, 7)
+    before = follower.store.pointer().horizon
+    follower.catch_up()
+    assert follower.store.pointer().horizon == before
+    assert place.check("b") == 8
+    follower = next(iter(place.opened("a", "b")[1]))
+    assert follower.step()
+    assert follower.store.pointer().horizon == 7, "the next driver does"
+
+
+def test_an_emptied_secondary_is_rebuilt_at_its_horizon_not_version_by_version(tmp_path):
+    place = Place("sqlite", tmp_path)
+    driver, (follower,) = place.opened("a", "b")
+    place.write(driver, 8)
+    assert follower.step()
+    shutil.rmtree(tmp_path / "b")
+    follower = next(iter(place.opened("a", "b")[1]))
+    place.ports["b"].calls.clear()
+    assert follower.step()
+    assert place.check("b") == 8
+    assert follower.store.pointer().horizon == 7
+    assert place.ports["b"].published() == [], "all at once, by the end of the fill"
