@@ -290,13 +290,13 @@ class WatchedStore(Store):
         return flipped
 
     def begin_fill(self, entry: CatalogEntry, epoch: int) -> int:
-        marked = super().begin_fill(entry, epoch)  # type: ignore[safe-super]
+        marked = super().begin_fill(entry, epoch)
         if marked:
             self.history.filling(marked)
         return marked
 
     def publish_filled(self, entry: CatalogEntry, epoch: int, newer: Sequence[CatalogEntry] = ()) -> bool:
-        filled = super().publish_filled(entry, epoch, newer)  # type: ignore[safe-super]
+        filled = super().publish_filled(entry, epoch, newer)
         if filled:
             self.history.filled([entry, *newer], epoch)
         return filled
