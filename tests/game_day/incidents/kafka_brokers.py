@@ -39,6 +39,17 @@ def away(rig: Rig) -> None:
 
 
 def topics_deleted(rig: Rig) -> None:
+    """Delete both topics; the proposed relog is followed by the steps that it prints."""
+
+    def relogged() -> None:
+        rig.driver.stop()
+        code, output = rig.tidegate("relog", "--checkpoint", rig.job.checkpoint)
+        assert code == 0, output
+        rig.job.namespace = f"{rig.job.namespace}_2"
+        rig.restart()
+        rig.readers.reconnect()
+
+    rig.actions[r"tidegate relog"] = relogged
     admin = AdminClient(rig.log.client_settings)
     topics = [topic for topic in admin.list_topics(timeout=10).topics if rig.job.namespace in topic]
     assert len(topics) == 2, topics
