@@ -158,7 +158,7 @@ class Rig:
             self.placeholders: dict[str, str] = {}
             """Values for words of a proposed command, such as FOLDER; a value may be several words."""
             self.actions: dict[str, Callable[[], None]] = {
-                r"(?:re)?start (?:the|that) query|start it again": self.restart,
+                r"(?:[Rr]e)?[Ss]tart (?:the|that) query|start it again": self.restart,
                 r"[Cc]onnect again": lambda: self.readers.reconnect(),  # noqa: PLW0108 - readers are made later,
             }
             """Actions of an operator besides commands: a pattern of the advice, and what it means here."""

@@ -112,7 +112,7 @@ def _nearest(asked: str, candidates: Iterable[Entry]) -> list[Entry]:
 
     def score(of_entry: set[str]) -> float:
         common = sum(math.log(len(texts) / numbers[word]) for word in words & of_entry)
-        return common / len(of_entry) ** 0.25
+        return common / math.pow(len(of_entry), 0.25)
 
     return [entry for entry, of_entry in sorted(texts, key=lambda each: -score(each[1]))[:NEAREST]]
 
