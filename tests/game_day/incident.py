@@ -144,13 +144,13 @@ class _Play:
     def _step(self) -> bool:
         """Carry out the next advice: that of the first message that has one and was not followed yet."""
         for message in self._messages():
-            if not self._result.first_message:
-                self._result.first_message = f"{message.source}: {message.text}"[:2000]
             for name, action in self._advice(message.text):
                 if name not in self._result.steps and not re.search(
                     f"tidegate drop|{self._incident.not_here}", name
                 ):
                     self._result.steps.append(name)
+                    if not self._result.first_message:
+                        self._result.first_message = f"{message.source}: {message.text}"[:2000]
                     self._report(f"{self._incident.name}: {message.source} advises: {name}")
                     action()
                     if name.startswith("tidegate"):
@@ -161,7 +161,7 @@ class _Play:
         return False
 
     def _messages(self) -> list[Message]:
-        """The messages in an operator's order: of a command, the query, readers, doctor."""
+        """The messages in an operator's order: of a command, the query, readers, alerts, doctor."""
         rig = self._rig
         seen = rig.observed_since(self._began)
         by_source = {
@@ -170,6 +170,9 @@ class _Play:
         }
         readers = sorted((*by_source["long-lived"], *by_source["fresh"]), key=lambda m: m.moment)
         ordered = [*by_source["tidegate"][::-1], *by_source["query"], *by_source["log"], *readers]
+        if not any(self._advice(message.text) for message in ordered):
+            proposed = rig.prometheus.proposed().items()
+            ordered += [Message(time.monotonic(), alert, action) for alert, action in proposed]
         if not any(self._advice(message.text) for message in ordered):
             text = ordered[0].text if ordered else ""
             rig.tidegate(*(("explain", text) if text else ("doctor",)))

@@ -72,6 +72,10 @@ class Readers:
             self._newest = 0
         self._reconnect.set()
 
+    @property
+    def reconnecting(self) -> bool:
+        return self._reconnect.is_set()
+
     # -- what became of it ------------------------------------------------------------------------
 
     def answered_since(self, moment: float) -> int:
@@ -164,4 +168,4 @@ def _gaps(looks: list[Look], moment: float) -> float:
 
 
 def gate_of(url: str, namespace: str, options: dict[str, Any]) -> Gate:
-    return tidegate.connect(url, namespace=namespace, options=options)
+    return tidegate.connect(url, namespace=namespace, options=options, follow_redirects=True)

@@ -153,10 +153,12 @@ class Rig:
             )
             for name, value in (job or {}).items():
                 setattr(self.job, name, value)
+            self.readers_store = ""
+            """The URL that readers still have, where it is not the query's."""
             self.placeholders: dict[str, str] = {}
             """Values for words of a proposed command, such as FOLDER; a value may be several words."""
             self.actions: dict[str, Callable[[], None]] = {
-                r"(?:re)?start (?:the|that) query|start it again": self.restart,
+                r"(?:[Rr]e)?[Ss]tart (?:the|that) query|start it again": self.restart,
                 r"[Cc]onnect again": lambda: self.readers.reconnect(),  # noqa: PLW0108 - readers are made later,
             }
             """Actions of an operator besides commands: a pattern of the advice, and what it means here."""
@@ -216,7 +218,8 @@ class Rig:
         self.driver.start()
 
     def connect(self) -> Any:
-        return gate_of(self.job.store, self.job.namespace, {"timeout_s": 2.0} | self.job.store_options)
+        url = self.readers_store or self.job.store
+        return gate_of(url, self.job.namespace, {"timeout_s": 2.0} | self.job.store_options)
 
     # -- the operator -----------------------------------------------------------------------------------
 

@@ -485,7 +485,7 @@ class FileLog(Log):
         if error.errno in DISK_FULL:
             hint = "; make room on this disk"
         elif error.errno == errno.ENOENT:
-            hint = f"; the log was removed, or was never made here; {self._saving}"
+            hint = f"; is its disk mounted? Or the log was removed, or was never made here; {self._saving}"
         elif error.errno in NEVER_MENDS_ITSELF:
             msg = f"{self.where}: {error}; give a folder in file:///path that this user can read and write"
             raise ConfigError(msg) from error

@@ -164,6 +164,7 @@ INCIDENTS = [
         column_type_changed,
         redis,
         actor=OPERATOR,
+        fast=True,
         alert="TidegateQueryFailed",
     ),
     Incident(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 AWAY_S = 45.0
 DISK_BYTES = 4 << 20
+NEARLY_FULL, LOG_NEARLY_FULL = 0.95, "TidegateLogNearlyFull"
 
 
 def kafka(folder: Path) -> KafkaCluster:
@@ -39,6 +40,17 @@ def away(rig: Rig) -> None:
 
 
 def topics_deleted(rig: Rig) -> None:
+    """Delete both topics; the proposed relog is followed by the steps that it prints."""
+
+    def relogged() -> None:
+        rig.driver.stop()
+        code, output = rig.tidegate("relog", "--checkpoint", rig.job.checkpoint)
+        assert code == 0, output
+        rig.job.namespace = f"{rig.job.namespace}_2"
+        rig.restart()
+        rig.readers.reconnect()
+
+    rig.actions[r"tidegate relog"] = relogged
     admin = AdminClient(rig.log.client_settings)
     topics = [topic for topic in admin.list_topics(timeout=10).topics if rig.job.namespace in topic]
     assert len(topics) == 2, topics
@@ -64,9 +76,10 @@ class Disk:
     def __exit__(self, *_: object) -> None:
         subprocess.run(["umount", "-l", str(self._folder)], check=True)
 
-    def fill(self) -> None:
-        with contextlib.suppress(OSError), self._ballast.open("wb", buffering=0) as file:
-            while True:
+    def fill(self, share: float = 1.0) -> None:
+        """Fill this share of the disk, or what is left of it."""
+        with contextlib.suppress(OSError), self._ballast.open("ab", buffering=0) as file:
+            while share == 1.0 or file.tell() < share * DISK_BYTES:
                 file.write(bytes(4096))
 
     def free(self) -> None:
@@ -74,7 +87,10 @@ class Disk:
 
 
 def disk_full(rig: Rig) -> None:
+    """Fill the disk slowly enough for its alert, which nobody heeds."""
     rig.actions[r"free (?:some )?space|disk is full|No space left"] = lambda: (rig.log.free(), None)[1]
+    rig.log.fill(NEARLY_FULL)
+    wait_until(lambda: LOG_NEARLY_FULL in rig.prometheus.firing(), "the alert before", 60)
     rig.log.fill()
     moment = time.monotonic()
     wait_until(lambda: any(m.source in ("query", "log") for m in rig.observed_since(moment)), "a refusal", 60)
@@ -107,7 +123,7 @@ INCIDENTS = [
         redis,
         Disk,
         actor=OPERATOR,
-        alert="TidegateLogNearlyFull",
+        alert=LOG_NEARLY_FULL,
         note="a file system in memory, which needs root",
     ),
 ]

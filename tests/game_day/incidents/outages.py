@@ -6,14 +6,19 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from game_day.incident import OPERATOR, Incident
 from game_day.rig import Rig
 from services.support.redis.cluster import RedisCluster
+from services.support.redis.proxy import RedisProxy
 from services.support.redis.sentinel import RedisSentinel
 from services.support.redis.server import RedisServer
 
-GONE_S = 20.0
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+GONE_S, CUT_S = 20.0, 30.0
 STOPPED_S = 40.0
 
 
@@ -65,12 +70,69 @@ def log_away(rig: Rig) -> None:
     (rig.folder / "wal.away").rename(folder)
 
 
+class Rotated(RedisServer):
+    """A Redis with a login of its own for query and readers, whose password changes."""
+
+    USER, FIRST, SECOND = "app", "first-password", "second-password"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, users={self.USER: f"on >{self.FIRST} ~* &* +@all"})
+
+    @property
+    def url(self) -> str:
+        return self.url_for(self.USER, self.FIRST)
+
+    def rotate(self) -> None:
+        self.ask("ACL", "SETUSER", self.USER, "resetpass", f">{self.SECOND}")
+        self.ask("CLIENT", "KILL", "USER", self.USER)
+
+
+def password_rotated(rig: Rig) -> None:
+    """Change the password; query and readers still have the old one."""
+
+    def deploy() -> None:
+        rig.job.store = rig.store.url_for(Rotated.USER, Rotated.SECOND)
+        rig.restart()
+        rig.readers.reconnect()
+
+    rig.actions[r"password|login"] = deploy
+    rig.store.rotate()
+
+
+class Cut(RedisServer):
+    """A Redis that query and readers reach through a network that can be cut."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.network = RedisProxy(("127.0.0.1", self.port))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.network.close()
+        super().__exit__(*_)
+
+    @property
+    def url(self) -> str:
+        host, port = self.network.address
+        return f"redis://{host}:{port}"
+
+
+def network_cut(rig: Rig) -> None:
+    """Let every packet to the store vanish, without an error."""
+    rig.store.network.plain.black_hole()
+    time.sleep(CUT_S)
+    rig.store.network.plain.cut()
+    rig.store.network.plain.accept()
+
+
 def _redis(folder: Path) -> RedisServer:
     return RedisServer(folder)
 
 
 INCIDENTS = [
-    Incident("sentinel-failover", "Sentinel: the primary is killed", sentinel_failover, RedisSentinel),
+    Incident(
+        "sentinel-failover", "Sentinel: the primary is killed", sentinel_failover, RedisSentinel, fast=True
+    ),
     Incident("cluster-failover", "Redis Cluster: a primary is killed", cluster_failover, RedisCluster),
     Incident(
         "cluster-pair-gone",
@@ -85,6 +147,21 @@ INCIDENTS = [
         demoted,
         _redis,
         actor=OPERATOR,
+        alert="TidegateStoreUnreachable",
+    ),
+    Incident(
+        "password-rotated",
+        "Redis: the password of query and readers is changed",
+        password_rotated,
+        Rotated,
+        actor=OPERATOR,
+        alert="TidegateQueryFailed",
+    ),
+    Incident(
+        "network-cut",
+        "The network to Redis is cut for 30 s",
+        network_cut,
+        Cut,
         alert="TidegateStoreUnreachable",
     ),
     Incident(

@@ -11,7 +11,8 @@ from services.support.redis.server import RedisServer
 from support.wait import wait_until
 
 AWAY_S = 5.0
-EVICTED, STEP_BYTES = 20, 20_000
+BACKUP_EVERY_S, MOVED_S = 3.0, 60.0
+STEP_BYTES = 5_000
 TRIMMING = {"apply_deadline_s": 1.0, "wal_retain_s": 10.0, "summary_every": 2}
 """Options of a driver that trims its log within half a minute."""
 
@@ -36,12 +37,17 @@ def restarted_empty(rig: Rig) -> None:
 
 
 def lost_after_trim(rig: Rig) -> None:
-    """Export a version, wait for a trimmed log, and lose the server's data."""
-    rig.placeholders["--from"] = "--from saved"
-    segments = rig.folder / "wal"
-    first = min(segments.rglob("*.seg"))
-    rig.tidegate("export", "saved")
-    wait_until(lambda: not first.exists(), "the log is trimmed", 60)
+    """Back up every few seconds, as cron does, until the log is trimmed; then lose the server's data."""
+    rig.placeholders["FOLDER"] = str(rig.folder / "backup")
+    first = min((rig.folder / "wal").rglob("*.seg"))
+
+    def trimmed() -> bool:
+        code, output = rig.tidegate("backup", "FOLDER")
+        assert code == 0, output
+        time.sleep(BACKUP_EVERY_S)
+        return not first.exists()
+
+    wait_until(trimmed, "the log is trimmed", 60)
     rig.messages.clear()
     restarted_empty(rig)
 
@@ -56,38 +62,45 @@ def full(rig: Rig) -> None:
 
 
 def evicting(rig: Rig) -> None:
-    """Let the server evict what it likes, and give it little memory."""
-    rig.actions[r"noeviction"] = lambda: (
-        rig.store.ask("CONFIG", "SET", "maxmemory", "0"),
-        rig.store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction"),
-    )
+    """Let the server evict what it likes, for a peak of another user of its memory."""
+    rig.actions[r"noeviction"] = lambda: rig.store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
     rig.store.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     memory = rig.store.info("memory")["used_memory"]
+    moment = time.monotonic()
 
     def evicted() -> bool:
         nonlocal memory
         memory -= STEP_BYTES
         rig.store.ask("CONFIG", "SET", "maxmemory", memory)
-        time.sleep(0.2)
-        return bool(rig.store.info("stats")["evicted_keys"] >= EVICTED)
+        return bool(rig.readers.errors_since(moment) or not rig.store.ask("DBSIZE"))
 
     wait_until(evicted, "evictions", 60)
+    rig.store.ask("CONFIG", "SET", "maxmemory", "0")
 
 
 def moved(rig: Rig) -> None:
-    """Move to a new server as docs/several-stores.md describes it: add the new store, remove the old one."""
+    """Fill a new server, remove the old one and switch it off, as docs/several-stores.md describes it."""
     old = rig.job.store
-    with_new = RedisServer(rig.folder / "new-server")
-    rig.running.enter_context(with_new)
+    new = RedisServer(rig.folder / "new-server")
+    rig.running.enter_context(new)
+    rig.readers_store = old
+
+    def operate(*words: str) -> None:
+        code, output = rig.tidegate(*words)
+        assert code == 0, output
+
     rig.driver.stop()
-    assert rig.tidegate("store", "add", f"new={with_new.url}", "--store", f"old={old}")[0] == 0, rig.messages[
-        -1
-    ]
-    removed = ("store", "remove", "old", "--store", f"new={with_new.url}")
-    assert rig.tidegate(*removed)[0] == 0, rig.messages[-1]
-    rig.job.store = f"new={with_new.url}"
+    operate("store", "add", f"green={new.url}", "--store", f"blue={old}")
+    both = ("--store", f"green={new.url}", "--store", f"blue={old}")
+    operate("store", "remove", "blue", "--redirect", "green", *both)
+    rig.job.store = f"green={new.url}"
+    moment, before = time.monotonic(), rig.generator.last
     rig.restart()
+    wait_until(lambda: rig.readers.answered_since(moment) > before, "readers are redirected", MOVED_S)
+    rig.readers_store = new.url
     rig.readers.reconnect()
+    wait_until(lambda: not rig.readers.reconnecting, "the long-lived reader connects again", MOVED_S)
+    operate("drop", "--only-stores", "--store", f"blue={old}")
     rig.store.kill()
 
 
@@ -129,6 +142,7 @@ INCIDENTS = [
         moved,
         redis,
         actor=OPERATOR,
-        note="planned, by the steps of [several stores](several-stores.md#tasks)",
+        fast=True,
+        note="planned, by the steps of [a move](several-stores.md#move-to-another-server)",
     ),
 ]

@@ -59,6 +59,11 @@ class Prometheus:
     def firing(self) -> set[str]:
         return {labels["alertname"] for labels in self.ask('ALERTS{alertstate="firing"}')}
 
+    def proposed(self) -> dict[str, str]:
+        """Return the action that the rules propose for each alert that fires."""
+        actions = dict(re.findall(r'alert: (\w+)\n(?:.*\n)*?\s+action: "(.*)"', RULES.read_text()))
+        return {alert: actions[alert] for alert in sorted(self.firing()) if alert in actions}
+
     def wait(self, query: str) -> None:
         wait_until(lambda: self.ask(query), f"{query}; firing: {self.firing()}", STEP_S)
 

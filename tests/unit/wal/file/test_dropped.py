@@ -69,3 +69,12 @@ def test_who_waited_for_the_lock_of_a_dropped_log_finds_none(late, tmp_path, mon
     with pytest.raises(WalUnavailableError, match="the log was removed"):
         late.append_decision(b"late")
     assert not late.folder.exists()
+
+
+def test_a_folder_that_is_away_is_first_a_question_of_its_disk(tmp_path):
+    log = FileLog(tmp_path / "disk", "n")
+    log.create()
+    log.append_decision(b"x")
+    (tmp_path / "disk").rename(tmp_path / "away")
+    with pytest.raises(WalUnavailableError, match="is its disk mounted"):
+        FileLog(tmp_path / "disk", "n").append_decision(b"y")
