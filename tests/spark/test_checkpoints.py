@@ -88,7 +88,7 @@ def test_a_deleted_log_under_a_store_is_refused_i10(stream):
         refused(
             flights,
             WalGapError,
-            r"does not belong to, or is behind, the store.*restore the log.*new namespace",
+            r"does not belong to, or is behind, the store.*tidegate relog.*restore the log",
         )
     flights.commit(flights.sink(table="t", key="k"))
     assert flights.rows("t") == content(3)
