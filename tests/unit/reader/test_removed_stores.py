@@ -1,4 +1,4 @@
-"""Readers of a store that was removed: an error that names the successor, or a gate that goes on there."""
+"""Readers of a removed store: they get an error with the successor, or their gate continues there."""
 
 import asyncio
 import contextlib
