@@ -48,6 +48,10 @@ class Incident:
     note: str = ""
     not_here: str = r"$^"
     """A pattern of advice that its message limits to another set-up."""
+    environment: Callable[[Path], dict[str, str]] | None = None
+    """The variables of the first driver's process; it may write into the folder of the incident."""
+    missing: Callable[[], str] = lambda: ""
+    """What this machine lacks for the incident; '': nothing. Without it the incident is not played."""
     right: Callable[[Rig], str] | None = None
     """Another final judgement than "the recount equals the store": the error's text, or an empty one."""
 
@@ -85,7 +89,14 @@ def play(incident: Incident, report: Callable[[str], None] = print) -> Result:
     )
     with tempfile.TemporaryDirectory(prefix="tidegate-game-", ignore_cleanup_errors=True) as folder:
         options, job = dict(incident.options), dict(incident.job)
-        rig = Rig(Path(folder), incident.store, incident.log, options=options, job=job)
+        rig = Rig(
+            Path(folder),
+            incident.store,
+            incident.log,
+            options=options,
+            job=job,
+            environment=incident.environment,
+        )
         with rig:
             rig.begin()
             _Play(incident, rig, result, report).run()

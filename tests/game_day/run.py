@@ -40,6 +40,9 @@ def main(arguments: list[str]) -> int:
         return 0
     passed = True
     for incident in chosen:
+        if lacking := incident.missing():
+            print(f"not played: {incident.name}: {lacking}")
+            continue
         began = time.monotonic()
         try:
             result = play(incident)
