@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tidegate.base.files import sync_folder
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.sqlite.files import META_FILE, creation_lock, unmark_empty
+from tidegate.sinks.sqlite.files import META_FILE, creation_lock
 
 DROPPED = ".dropped"
 """An escaped name contains no dot, so no namespace's folder has such a name."""
@@ -37,7 +37,6 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
             existed = True
             sync_folder(folder.parent)
         _remove(aside, timeout_s)
-        unmark_empty(folder.parent)
     except OSError as error:
         raise StoreUnavailableError(
             f"{where}: {error.filename or folder} could not be removed: {error.strerror or error}; the"

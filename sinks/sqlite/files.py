@@ -48,7 +48,8 @@ from tidegate.sinks.sqlite.unwritable import reading_only, takes_no_writes
 META_FILE = "meta.sqlite"
 MARK = ".tidegate"
 """An empty file in the folder of all namespaces. A disk that is not mounted looks like a store that was lost:
-the folder is missing, or empty. A query makes a lost store again only in a folder with the mark.
+the folder is missing, or empty. A query makes a lost store again only in a folder with the mark, which stays
+there after a drop.
 """
 SHARDS_MAX = 16
 
@@ -429,13 +430,6 @@ def mark(folder: Path) -> None:
 
 def is_marked(folder: Path) -> bool:
     return (folder / MARK).exists()
-
-
-def unmark_empty(folder: Path) -> None:
-    """Remove the mark from a folder that holds nothing else, after a drop."""
-    with contextlib.suppress(OSError):
-        if [path.name for path in folder.iterdir()] == [MARK]:
-            (folder / MARK).unlink()
 
 
 @contextlib.contextmanager
