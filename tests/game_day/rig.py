@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 NAMESPACE = "gameday"
-START_S = 100.0
+START_S = 240.0
 COMMAND_S = 90.0
 SUITABLE = {"heartbeat_s": 1.0, "stuck_alarm_s": 5.0, "allow_unsafe": True, "key_groups": 8}
 """Options of every driver: one broker and one Redis are enough, and alarms are quick."""

@@ -14,7 +14,7 @@ from game_day.readers import content_of
 from game_day.rig import Rig
 from support.wait import wait_until
 
-REFUSED_S = 60.0
+REFUSED_S = 150.0
 
 
 def wait_for_refusal(rig: Rig, moment: float) -> None:

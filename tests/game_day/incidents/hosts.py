@@ -17,7 +17,7 @@ from services.support.servers import ROOT
 from support.wait import wait_until
 
 AHEAD_S = 2 * 3600.0
-ROWS_S = 100.0
+ROWS_S = 200.0
 REVISIONS_BACK = 30
 
 
