@@ -156,6 +156,7 @@ class Rig:
                 str(folder / "input"),
                 str(folder / "checkpoint"),
                 SUITABLE | {"metrics_port": self.metrics_port} | (options or {}),
+                store_options=dict(getattr(self.store, "options", {})),
             )
             for name, value in (job or {}).items():
                 setattr(self.job, name, value)

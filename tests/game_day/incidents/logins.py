@@ -34,6 +34,11 @@ class Certified(RedisServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, tls=True)
 
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of clients."""
+        return {"ssl_ca_certs": self.tls_settings["ssl_ca_certs"]}
+
 
 def certificate_expired(rig: Rig) -> None:
     """The server's certificate is over its time; the operator puts a new one there."""
