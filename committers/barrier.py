@@ -38,7 +38,7 @@ logger = logging.getLogger("tidegate")
 
 COMPONENT = "sink"
 CLOCK_AHEAD_MAX_US = 3_600_000_000
-"""A decision more than an hour ahead of the clock is refused: the clock went back."""
+"""A driver whose clock is more than an hour ahead of the log's decides nothing."""
 
 
 class Barrier(Protocol):
@@ -178,27 +178,13 @@ def decided_of(
 
     Its source offsets are left out if only that makes room for its tables; readers get the manifest's. Its
     time is no earlier than that, even if the clock went back since, so that no row lives longer than
-    its time to live after the decision. Raises: ConfigError: its time would be more than an hour ahead of
-    this machine's clock, or of the log's.
+    its time to live after the decision. Raises: ConfigError: as ``_refuse_future``.
     """
     state, now = coordinator.folded, coordinator.clock.now_us()
-    decided_at_us = max(now, state.decided_at_us + 1, coordinator.begun_us + 1, attempted_us)
-    of_log = coordinator.log.now_us()
-    for whose, its_now in (("this machine's", now), ("the log's", now if of_log is None else of_log)):
-        if decided_at_us > its_now + CLOCK_AHEAD_MAX_US:
-            ahead_h = (decided_at_us - its_now) / 3.6e9
-            msg = (
-                f"version {manifest.version} would be decided {ahead_h:.1f} h ahead of {whose} clock,"
-                f" {_utc(its_now)}; the last decision has the time {_utc(state.decided_at_us)}. Set the"
-                " clocks right (time synchronisation), then restart the query"
-            )
-            allowed_us = max(state.decided_at_us, coordinator.begun_us) - CLOCK_AHEAD_MAX_US
-            if allowed_us > its_now:
-                msg += (
-                    f"; if {whose} clock is right, that of an earlier driver was wrong, and a restart after"
-                    f" {_utc(allowed_us)} continues"
-                )
-            raise ConfigError(msg)
+    follows_us = max(state.decided_at_us, coordinator.begun_us) + 1
+    decided_at_us = max(now, follows_us, attempted_us)
+    _refuse_future(coordinator, manifest.version, decided_at_us, now, inherited=decided_at_us == follows_us)
+    _warn_of_future(coordinator, decided_at_us, now)
     decided = Decided(
         **coordinator.decisions.header(),
         attempt=manifest.attempt,
@@ -220,6 +206,52 @@ def decided_of(
         )
         return msgspec.structs.replace(decided, source_offsets="")
     return decided
+
+
+def _refuse_future(
+    coordinator: Coordinator, version: int, decided_at_us: int, now: int, *, inherited: bool
+) -> None:
+    """Refuse a decision whose time is too far ahead of this machine's clock, or of the log's.
+
+    That is an hour. A time that is ``inherited`` is one microsecond after an earlier decision's, which a
+    driver with another clock made: refusing it would undo nothing. It may be ahead by ``wal_retain_s``, which
+    is as far as trimming keeps what a slow batch has staged (``keep_from_us``). Raises: ConfigError.
+    """
+    limit_us = CLOCK_AHEAD_MAX_US
+    if inherited:
+        limit_us = max(limit_us, int(coordinator.options.wal_retain_s * 1_000_000))
+    of_log, last_us = coordinator.log.now_us(), coordinator.folded.decided_at_us
+    for whose, its_now in (("this machine's", now), ("the log's", now if of_log is None else of_log)):
+        if decided_at_us <= its_now + limit_us:
+            continue
+        msg = (
+            f"version {version} would be decided {(decided_at_us - its_now) / 3.6e9:.1f} h ahead of {whose}"
+            f" clock, {_utc(its_now)}; the last decision has the time {_utc(last_us)}."
+            " Set the clocks right (time synchronisation), then restart the query"
+        )
+        if inherited:
+            msg += (
+                f"; if {whose} clock is right, that of an earlier driver was wrong, and a restart after"
+                f" {_utc(decided_at_us - limit_us)} continues"
+            )
+        raise ConfigError(msg)
+
+
+def _warn_of_future(coordinator: Coordinator, decided_at_us: int, now: int) -> None:
+    """Log once that decisions follow the time of a clock that was ahead, and what depends on it."""
+    ahead = decided_at_us > now + CLOCK_AHEAD_MAX_US
+    if ahead and not coordinator.follows_future:
+        logger.warning(
+            "namespace %s: the last decision has the time %s, %.1f h ahead of this machine's clock, %s: the"
+            " clock of an earlier driver was ahead, or this one is behind (check the time synchronisation)."
+            " Until then each version is a microsecond later than the one before: rows with a time to live"
+            " stay that much longer, and as_of cannot separate these versions by time",
+            coordinator.decisions.namespace,
+            _utc(decided_at_us),
+            (decided_at_us - now) / 3.6e9,
+            _utc(now),
+        )
+    coordinator.follows_future = ahead
 
 
 def catalog_entry(decided: DecidedVersion, manifest: Manifest) -> CatalogEntry:

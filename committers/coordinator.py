@@ -88,6 +88,10 @@ class Coordinator:
         """The priority at the store, shared by both sides of a pipeline."""
         self.begun_us = 0
         """The latest time of a version that was begun in the primary; the log may have lost its decision."""
+        self.follows_future = False
+        """Whether its decisions follow the time of an earlier one, more than an hour ahead of this clock."""
+        self.may_make_again = False
+        """Whether a store may be made again whose folder is gone with it: the order of a command."""
         self.discard_lost = False
         """Whether to remove from the store the rows of attempts whose decision the log lost."""
         self.has_copy = False

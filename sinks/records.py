@@ -12,6 +12,15 @@ REMOVAL_BEGINS = "{"
 """The first character of a pointer's ``writer`` that is the note of a removed store."""
 
 
+def heartbeat_age_s(now_us: int, heartbeat_us: int | None) -> float | None:
+    """Return the age of a heartbeat in seconds; None: there is none.
+
+    One in the future is of a clock that went back since: it is as old as it is far ahead. So its writer does
+    not count as running until that time.
+    """
+    return None if heartbeat_us is None else abs(now_us - heartbeat_us) / 1e6
+
+
 class Identity(msgspec.Struct, frozen=True):
     """The namespace of a store. ``uuid`` is the log's; the same in every store."""
 

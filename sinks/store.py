@@ -94,6 +94,13 @@ class Store(Attempts):
     def aliases(self) -> Aliases:
         """Return the aliases of the place that contains this namespace, or would; not its own alone."""
 
+    def missing_place(self) -> str:
+        """Return the folder that held the store and is gone with it; '': it is there, or nothing can tell.
+
+        The folder may be on a disk that is not mounted. A query makes no store in its place.
+        """
+        return ""
+
     # -- the pointer ---------------------------------------------------------------------------
 
     @abc.abstractmethod

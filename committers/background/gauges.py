@@ -46,6 +46,10 @@ class Gauges:
         self._at, self._log, self._store, self._folded = at, log, store, folded
         self._max_leases, self._clock = max_leases, clock
         self._visible = 0
+        self._times: dict[str, tuple[int, int]] = {}
+        """By store the visible version, and its time: the decision's, or that of its first report if earlier.
+        The time of a clock that was ahead would hide a query that makes no version.
+        """
 
     def report(self, standings: Sequence[Standing]) -> None:
         """Ask primary and log, and report all gauges. Errors of both are reported, not raised."""
@@ -61,9 +65,9 @@ class Gauges:
             events.level(Gauge.STORE_UP, at, not standing.error)
             events.level(Gauge.BEHIND_S, at, standing.behind_s)
         for name, version in visible.items():
-            at, decided_at_us = Labels(self._at.namespace, name), _decided_at_us(state, version)
+            at = Labels(self._at.namespace, name)
             events.level(Gauge.LAG, at, _lag(state, version))
-            events.level(Gauge.VERSION_AT, at, math.nan if decided_at_us is None else decided_at_us / 1e6)
+            events.level(Gauge.VERSION_AT, at, self._version_at(name, state, version))
         events.level(Gauge.BEHIND_S, self._at, self._behind_s(state))
         self._report_log(state, visible)
 
@@ -91,6 +95,14 @@ class Gauges:
         }
         for gauge, value in levels.items():
             events.level(gauge, self._at, value)
+
+    def _version_at(self, store: str, state: Folded | None, version: int) -> float:
+        decided_at_us = _decided_at_us(state, version)
+        if decided_at_us is None:
+            return math.nan
+        if self._times.get(store, (0, 0))[0] != version:
+            self._times[store] = version, min(decided_at_us, self._clock.now_us())
+        return self._times[store][1] / 1e6
 
     def _behind_s(self, state: Folded | None) -> float:
         """Return the age of the oldest decided version that is not visible in the primary, 0 without one."""

@@ -16,7 +16,7 @@ from tidegate.base import failpoints
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.repair.log_reach import first_kept, refuse_unrecoverable
+from tidegate.committers.repair.log_reach import first_kept, refuse_missing_place, refuse_unrecoverable
 from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.repair.lost_pointer import resume
 from tidegate.committers.states import Machine, State
@@ -102,9 +102,11 @@ def fill_and_follow(
 def make_again(coordinator: Coordinator) -> None:
     """Create the namespace again in a store that lost it. The driver owns the epoch; ``recover`` follows.
 
-    Repeatable. Raises: as ``refuse_if_dropped`` and ``refuse_unrecoverable``: nothing was written.
+    Repeatable. Nothing was written if it raises as ``refuse_if_dropped``, ``refuse_missing_place`` or
+    ``refuse_unrecoverable``.
     """
     refuse_if_dropped(coordinator)
+    refuse_missing_place(coordinator)
     refuse_unrecoverable(coordinator)
     create_again(coordinator)
     claim_epoch(coordinator)

@@ -10,7 +10,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.steps.decided_versions import decided_version, decided_versions
 from tidegate.committers.steps.retire import kept_by
-from tidegate.errors import WalGapError
+from tidegate.errors import StoreLostError, WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Pointer
 from tidegate.sinks.rules.fit import FROM_ELSEWHERE, Held
@@ -34,6 +34,23 @@ def log_can_fill(coordinator: Coordinator) -> bool:
     """Whether the log has every version from 1 on, and the store can be filled from it."""
     has_all = oldest_whole(coordinator.log, coordinator.folded, 1) == 1
     return has_all and not isinstance(coordinator.store, SupportsRebuild)
+
+
+def refuse_missing_place(coordinator: Coordinator) -> None:
+    """Refuse to make a store again in a folder that is not the one which held it. It writes nothing.
+
+    The disk of a store in files may not be mounted: a second store in its place would be hidden by the first
+    one later, and readers would get the old versions. Raises: StoreLostError.
+    """
+    store = coordinator.store
+    place = "" if coordinator.may_make_again else store.missing_place()
+    if place:
+        raise StoreLostError(
+            f"{store.where}: the folder {place} is missing, or is not the one in which the store was made,"
+            f" and {coordinator.log.where} has {coordinator.folded.last_version} decided versions. Nothing"
+            " was made there: is its disk mounted, and is the store's URL right? Mount it, then start the"
+            " query again. If the store is lost, `tidegate recover` makes it again from the log"
+        )
 
 
 def refuse_unrecoverable(coordinator: Coordinator) -> None:

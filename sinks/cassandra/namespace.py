@@ -291,7 +291,7 @@ class CassandraNamespace:
         if not rows or rows[0][0] is None:
             raise self.lost(made)
         visible, digest, epoch, writer, horizon, filled, beat, leases_at, now = rows[0]
-        age_s = None if beat is None else max(0.0, (now - beat).total_seconds())
+        age_s = None if beat is None else abs((now - beat).total_seconds())  # as ``heartbeat_age_s``
         highest = made.highest
         highest.visible, highest.horizon = max(highest.visible, visible), max(highest.horizon, horizon)
         highest.merged = max(highest.merged, horizon - 1, filled or 0)

@@ -42,6 +42,7 @@ from tidegate.sinks.records import (
     Stamp,
     Stopped,
     Vacuumed,
+    heartbeat_age_s,
     never,
 )
 from tidegate.sinks.rules import leases as rules
@@ -120,9 +121,7 @@ class MemoryStore(SupportsReadWithPointer):
     def pointer(self) -> Pointer:
         space = self._space
         with space.lock:
-            if space.heartbeat_us is None:
-                return space.pointer
-            age_s = max(0.0, (self._clock.now_us() - space.heartbeat_us) / 1e6)
+            age_s = heartbeat_age_s(self._clock.now_us(), space.heartbeat_us)
             return msgspec.structs.replace(space.pointer, heartbeat_age_s=age_s)
 
     def claim(self, epoch: int, writer: str) -> int:

@@ -20,7 +20,7 @@ from tidegate.errors import (
     TidegateError,
     VersionRegressedError,
 )
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp, heartbeat_age_s
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import beside, header_key, meta_key
 from tidegate.sinks.rules.attempts import other_attempt
@@ -276,7 +276,7 @@ def known_in(where: str, fields: list[Any]) -> Known:
         raise CorruptError(
             f"{where}: the pointer is {fields!r:.200}: restore the store from a copy"
         ) from error
-    age_s = None if beat_us is None else max(0.0, (int(now_us) - numbers[3]) / 1e6)
+    age_s = heartbeat_age_s(int(now_us), None if beat_us is None else numbers[3])
     return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], age_s), listed)
 
 

@@ -2,6 +2,7 @@
 
 Published in docs/storage-format.md::
 
+    <path>/.tidegate                       the mark of a folder that holds stores
     <path>/<escape(namespace)>/meta.sqlite        identity, pointer, leases, catalog, schemas
     <path>/<escape(namespace)>/shard-NN.sqlite    rows; min(16, key_groups) files, key group g in
                                                   file g * files // key_groups
@@ -36,7 +37,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tidegate.base.files import create, lock_within, sync_above
+from tidegate.base.files import close, create, lock_within, sync_above, sync_folder
 from tidegate.base.files import make_folder as make_durably
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.sinks.records import Identity
@@ -45,6 +46,11 @@ from tidegate.sinks.sqlite.idle import Connections, close_unused
 from tidegate.sinks.sqlite.unwritable import reading_only, takes_no_writes
 
 META_FILE = "meta.sqlite"
+MARK = ".tidegate"
+"""An empty file in the folder of all namespaces. A disk that is not mounted looks like a store that was lost:
+the folder is missing, or empty. A query makes a lost store again only in a folder with the mark, which stays
+there after a drop.
+"""
 SHARDS_MAX = 16
 
 META = """
@@ -411,6 +417,19 @@ def make_folder(folder: Path, where: str) -> None:
     sync_above(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"{where}: the folder {folder} cannot be written by this user: give another one")
+
+
+def mark(folder: Path) -> None:
+    """Mark the folder, durably. A folder that takes no writes is left as it is."""
+    if is_marked(folder):
+        return
+    with contextlib.suppress(OSError):
+        close(create(folder / MARK, os.O_RDWR))
+        sync_folder(folder)
+
+
+def is_marked(folder: Path) -> bool:
+    return (folder / MARK).exists()
 
 
 @contextlib.contextmanager

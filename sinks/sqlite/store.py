@@ -38,6 +38,7 @@ from tidegate.sinks.records import (
     Stopped,
     Usage,
     Vacuumed,
+    heartbeat_age_s,
     never,
 )
 from tidegate.sinks.rules import leases as rules
@@ -59,7 +60,16 @@ from tidegate.sinks.sqlite import attempts, checks, fill, newest
 from tidegate.sinks.sqlite import schemas as kept_schemas
 from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.drop import drop_folder
-from tidegate.sinks.sqlite.files import META, META_FILE, Files, creation_lock, has_table, make_folder
+from tidegate.sinks.sqlite.files import (
+    META,
+    META_FILE,
+    Files,
+    creation_lock,
+    has_table,
+    is_marked,
+    make_folder,
+    mark,
+)
 from tidegate.sinks.sqlite.rows import Asked, Shards
 from tidegate.sinks.sqlite.vacuum import Vacuum
 from tidegate.wal.frame import Chunk, Run
@@ -115,8 +125,12 @@ class SqliteStore(SupportsUsage):
             self._files.uuid = found.uuid  # stays in use, even if another namespace is created later
         return found
 
+    def missing_place(self) -> str:
+        return "" if is_marked(self._files.folder.parent) else str(self._files.folder.parent)
+
     def create(self, identity: Identity) -> Identity:
         make_folder(self._files.folder, self.where)
+        mark(self._files.folder.parent)
         self._files.forget()
         try:
             with creation_lock(self._files.folder, self.where, self._timeout_s):
@@ -177,13 +191,14 @@ class SqliteStore(SupportsUsage):
                 f"{self.where}: {self._files.folder / META_FILE}: the pointer is {row!r:.200}: restore the"
                 " store from a copy"
             )
-        age_s = None if heartbeat_us is None else max(0.0, (self._clock.now_us() - heartbeat_us) / 1e6)
+        age_s = heartbeat_age_s(self._clock.now_us(), heartbeat_us)
         pointer = Pointer(visible, digest, epoch, writer, horizon, age_s)
         self._visible_seen = max(self._visible_seen, pointer.visible)
         return pointer
 
     def claim(self, epoch: int, writer: str) -> int:
         _ = self._shards
+        mark(self._files.folder.parent)  # a store that an older release made has none
         with self._files.writing(META_FILE, durable=True) as meta:
             meta.execute(CLAIM, (epoch, writer, epoch))
             return self._one_of(meta, "epoch")

@@ -48,6 +48,10 @@ class Incident:
     note: str = ""
     not_here: str = r"$^"
     """A pattern of advice that its message limits to another set-up."""
+    environment: Callable[[Path], dict[str, str]] | None = None
+    """The variables of the first driver's process; it may write into the folder of the incident."""
+    missing: Callable[[], str] = lambda: ""
+    """What this machine lacks for the incident; '': nothing. Without it the incident is not played."""
     right: Callable[[Rig], str] | None = None
     """Another final judgement than "the recount equals the store": the error's text, or an empty one."""
 
@@ -78,22 +82,35 @@ class Result:
         return self.right_s is not None and self.recount == "equal" and not self.wrong and alerted
 
 
-def play(incident: Incident, report: Callable[[str], None] = print) -> Result:
-    """Play one incident in a temporary folder, and end all its processes."""
+def play(incident: Incident, report: Callable[[str], None] = print, *, patience: float = 1.0) -> Result:
+    """Play one incident in a temporary folder, and end all its processes.
+
+    ``patience`` multiplies the times that an operator and the judgement wait, for a busy machine.
+    """
     result = Result(
         incident.name, incident.title, incident.actor, expected_alert=incident.alert, note=incident.note
     )
     with tempfile.TemporaryDirectory(prefix="tidegate-game-", ignore_cleanup_errors=True) as folder:
         options, job = dict(incident.options), dict(incident.job)
-        rig = Rig(Path(folder), incident.store, incident.log, options=options, job=job)
+        rig = Rig(
+            Path(folder),
+            incident.store,
+            incident.log,
+            options=options,
+            job=job,
+            environment=incident.environment,
+        )
         with rig:
             rig.begin()
-            _Play(incident, rig, result, report).run()
+            _Play(incident, rig, result, report, patience).run()
     return result
 
 
 class _Play:
-    def __init__(self, incident: Incident, rig: Rig, result: Result, report: Callable[[str], None]) -> None:
+    def __init__(
+        self, incident: Incident, rig: Rig, result: Result, report: Callable[[str], None], patience: float
+    ) -> None:
+        self._patience = patience
         self._incident, self._rig, self._result, self._report = incident, rig, result, report
         self._began = self._target = 0.0
         self._alerts: set[str] = set()
@@ -122,7 +139,7 @@ class _Play:
     # -- until the data are right -------------------------------------------------------------------
 
     def _until_right(self) -> float | None:
-        end = self._began + self._incident.deadline_s
+        end = self._began + self._incident.deadline_s * self._patience
         quiet_since = time.monotonic()
         row = self._rig.generator.last
         while time.monotonic() < end:
@@ -131,7 +148,8 @@ class _Play:
                 return moment
             patience = SETTLE_S if self._result.steps else self._incident.patience_s
             ended = not self._rig.driver.runs()
-            due = moment - quiet_since > (2.0 if ended else patience) and len(self._result.steps) < STEPS
+            wait_s = 2.0 if ended else patience * self._patience
+            due = moment - quiet_since > wait_s and len(self._result.steps) < STEPS
             if due and self._step():
                 quiet_since, row = time.monotonic(), self._rig.generator.last
             time.sleep(0.1)
@@ -211,7 +229,9 @@ class _Play:
             return
         try:
             wait_until(
-                lambda: rig.readers.answered_since(self._began) >= rig.generator.last, "the end", RECOUNT_S
+                lambda: rig.readers.answered_since(self._began) >= rig.generator.last,
+                "the end",
+                RECOUNT_S * self._patience,
             )
             files, stored = rig.recounted()
             result.recount = (

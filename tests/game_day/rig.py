@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 NAMESPACE = "gameday"
-START_S = 100.0
+START_S = 240.0
 COMMAND_S = 90.0
 SUITABLE = {"heartbeat_s": 1.0, "stuck_alarm_s": 5.0, "allow_unsafe": True, "key_groups": 8}
 """Options of every driver: one broker and one Redis are enough, and alarms are quick."""
@@ -44,6 +44,8 @@ class Job:
     wal_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     store_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     files_per_batch: int = 40
+    clock_ahead_s: float = 0.0
+    """How far the driver's clock is ahead; it stays so for the life of the process."""
     totals: Sequence[str] = ("'all' AS k", "1L AS count", "n", "seq AS last")
     latest: Sequence[str] = ("k", "seq", "n")
 
@@ -60,7 +62,7 @@ class Message:
 class Driver:
     """The process of driver.py, and what it reported."""
 
-    def __init__(self, job: Job, folder: Path) -> None:
+    def __init__(self, job: Job, folder: Path, environment: Mapping[str, str]) -> None:
         self.job, self._log = job, folder / f"driver-{time.monotonic_ns()}.log"
         self.messages: list[Message] = []
         self._state = ""
@@ -68,6 +70,7 @@ class Driver:
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(script)],
+                env={**os.environ, **environment},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -135,8 +138,11 @@ class Rig:
         *,
         options: dict[str, Any] | None = None,
         job: dict[str, Any] | None = None,
+        environment: Callable[[Path], dict[str, str]] | None = None,
     ) -> None:
         self.folder = folder
+        self.environment = environment(folder) if environment else {}
+        """Variables of the next driver's process, over those of this one."""
         self.running = contextlib.ExitStack()
         self.store = self.running.enter_context(store(folder / "store-server")) if store else None
         try:
@@ -150,6 +156,7 @@ class Rig:
                 str(folder / "input"),
                 str(folder / "checkpoint"),
                 SUITABLE | {"metrics_port": self.metrics_port} | (options or {}),
+                store_options=dict(getattr(self.store, "options", {})),
             )
             for name, value in (job or {}).items():
                 setattr(self.job, name, value)
@@ -192,7 +199,7 @@ class Rig:
     def new_driver(self, **changes: Any) -> Driver:
         """Start another driver's process; its query is started by ``start``."""
         job = dataclasses.replace(self.job, **changes) if changes else self.job
-        driver = Driver(job, self.folder)
+        driver = Driver(job, self.folder, self.environment)
         self.drivers.append(driver)
         return driver
 

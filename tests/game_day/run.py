@@ -1,6 +1,6 @@
 """Play the game day: every incident on real servers, one after the other, and a table of what became of it.
 
-    python -m game_day.run [--only NAME,...] [--list] [--third] [--json FILE] [--markdown FILE]
+    python -m game_day.run [--only NAME,...] [--list] [--third] [--patience N] [--json FILE] [--markdown FILE]
 
 ``--json`` adds the rows to the file, in place of older rows of the same incidents. ``--markdown`` writes the
 table of all rows of ``--json`` between the marks of a page. The exit code is 0 when every
@@ -26,6 +26,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default="", help="names of incidents, with commas")
     parser.add_argument("--list", action="store_true", help="print the names")
     parser.add_argument("--third", action="store_true", help="only the fast ones")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, help="a factor of all waits, on a busy machine"
+    )
     parser.add_argument("--json", type=Path, help="the record of the rows")
     parser.add_argument("--markdown", type=Path, help="the page that gets the table of the record")
     options = parser.parse_args(arguments)
@@ -40,9 +43,12 @@ def main(arguments: list[str]) -> int:
         return 0
     passed = True
     for incident in chosen:
+        if lacking := incident.missing():
+            print(f"not played: {incident.name}: {lacking}")
+            continue
         began = time.monotonic()
         try:
-            result = play(incident)
+            result = play(incident, patience=options.patience)
         except Exception:  # noqa: BLE001 - the others are played
             traceback.print_exc()
             result = Result(incident.name, incident.title, incident.actor, recount="the play failed")

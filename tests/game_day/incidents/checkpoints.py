@@ -14,10 +14,10 @@ from game_day.readers import content_of
 from game_day.rig import Rig
 from support.wait import wait_until
 
-REFUSED_S = 60.0
+REFUSED_S = 150.0
 
 
-def _refusal(rig: Rig, moment: float) -> None:
+def wait_for_refusal(rig: Rig, moment: float) -> None:
     """Wait until the query has failed."""
     seen = rig.driver
     wait_until(lambda: not seen.runs() or not seen.alive(), "the query is refused", REFUSED_S)
@@ -29,7 +29,7 @@ def checkpoint_deleted(rig: Rig) -> None:
     rig.driver.stop()
     shutil.rmtree(rig.job.checkpoint)
     rig.driver.start()
-    _refusal(rig, moment)
+    wait_for_refusal(rig, moment)
 
     def adopt_after_the_last_batch() -> None:
         """Move the files that were read out of the folder, as the command's answer asks for."""
@@ -40,7 +40,7 @@ def checkpoint_deleted(rig: Rig) -> None:
                 file.rename(rig.generator.read_before / file.name)
         shutil.rmtree(rig.job.checkpoint)
         rig.driver.start()
-        _refusal(rig, time.monotonic())
+        wait_for_refusal(rig, time.monotonic())
         rig.tidegate("adopt", "--checkpoint", rig.job.checkpoint)
 
     rig.actions[r"tidegate adopt"] = adopt_after_the_last_batch
@@ -64,7 +64,7 @@ def checkpoint_older(rig: Rig) -> None:
         shutil.copytree(newest, rig.job.checkpoint),
     )
     rig.driver.start()
-    _refusal(rig, moment)
+    wait_for_refusal(rig, moment)
 
 
 def second_driver(rig: Rig) -> None:
@@ -87,7 +87,7 @@ def poison_row(rig: Rig) -> None:
     rig.actions[r"on_bad_record"] = quarantine
     moment = time.monotonic()
     rig.generator.write(k=None)
-    _refusal(rig, moment)
+    wait_for_refusal(rig, moment)
 
 
 def column_type_changed(rig: Rig) -> None:
@@ -102,7 +102,7 @@ def column_type_changed(rig: Rig) -> None:
     moment = time.monotonic()
     rig.job.totals = ("'all' AS k", "1L AS count", "CAST(n AS DOUBLE) AS n", "seq AS last")
     rig.restart()
-    _refusal(rig, moment)
+    wait_for_refusal(rig, moment)
 
 
 def bad_data(rig: Rig) -> None:

@@ -39,8 +39,8 @@ def away(rig: Rig) -> None:
     rig.log.restart(0)
 
 
-def topics_deleted(rig: Rig) -> None:
-    """Delete both topics; the proposed relog is followed by the steps that it prints."""
+def relog_by_its_steps(rig: Rig) -> None:
+    """Let the operator follow a proposed relog by the steps that it prints."""
 
     def relogged() -> None:
         rig.driver.stop()
@@ -51,6 +51,10 @@ def topics_deleted(rig: Rig) -> None:
         rig.readers.reconnect()
 
     rig.actions[r"tidegate relog"] = relogged
+
+
+def topics_deleted(rig: Rig) -> None:
+    relog_by_its_steps(rig)
     admin = AdminClient(rig.log.client_settings)
     topics = [topic for topic in admin.list_topics(timeout=10).topics if rig.job.namespace in topic]
     assert len(topics) == 2, topics

@@ -53,6 +53,7 @@ def recover(
     with work.coordinator(jobs=jobs, keep_versions=keep_versions) as coordinator:
         require_namespace(coordinator)
         coordinator.discard_lost = discard_lost
+        coordinator.may_make_again = True
         others = followers_in(coordinator, jobs)
         recovered, visible, standings = finish_decided(
             coordinator,

@@ -117,6 +117,13 @@ class CassandraCluster(ServerGroup[CassandraServer]):
         if len(self.running()) == len(self.nodes):
             self.wait_ready()
 
+    def replace(self, n: int) -> None:
+        """Start another node, without data, in the place of node ``n``, which was killed; wait until it is
+        whole."""
+        node = self.nodes[n]
+        node.replace([other.address for other in self.nodes if other is not node])
+        self.wait_ready()
+
     def pause(self, n: int) -> None:
         """SIGSTOP, until ``resume`` or ``heal``."""
         self.pause_member(self.nodes[n])

@@ -207,6 +207,16 @@ class CassandraServer(ServerProcess):
         """Start it again on the same ports, with its data, and wait until it answers."""
         self.start()
 
+    def replace(self, seeds: Sequence[str]) -> None:
+        """Start a new node without data that takes over this one's tokens, and reads its rows from others.
+
+        A node that is its own seed reads nothing.
+        """
+        shutil.rmtree(self.data_folder)
+        self._seeds = tuple(seeds)
+        self._jvm = (*self._jvm, f"-Dcassandra.replace_address_first_boot={self.address}")
+        self.start()
+
 
 @contextlib.contextmanager
 def quiet_driver() -> Iterator[None]:

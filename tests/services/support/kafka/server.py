@@ -60,6 +60,7 @@ class KafkaCluster:
         self._settings, self._proxied, self._sasl = dict(settings or {}), proxied, dict(sasl or {})
         self._tls, self._jvm = tls, tuple(jvm)
         self._ports: dict[int, Ports] = {}
+        self._cluster = ""
         self._processes: dict[int, Guarded] = {}
         self._paused: set[int] = set()
 
@@ -143,23 +144,25 @@ class KafkaCluster:
         if self._tls and not self.ca_file.exists():
             make_certificate(java("keytool"), self.folder / "keys.p12", self.ca_file)
         # The base 64 of a UUID, as Kafka wants it; one that begins with "-" would be taken for an option.
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode().replace("-", "x")
+        self._cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode().replace("-", "x")
+        for n in range(self.brokers):
+            mine = properties(n, self._ports, self.folder, self._sasl, proxied=self._proxied, tls=self._tls)
+            lines = [f"{name}={value}\n" for name, value in (mine | self._settings).items()]
+            self._configuration(n).write_text("".join(lines))
+        self._format_disks(*range(self.brokers))
+
+    def _format_disks(self, *brokers: int) -> None:
         users = [f"SCRAM-SHA-256=[name={user},password={word}]" for user, word in self._sasl.items()]
         with contextlib.ExitStack() as ended:
-            tools = []
-            for n in range(self.brokers):
+            tools = {}
+            for n in brokers:
                 shutil.rmtree(self.data_folder(n), ignore_errors=True)
                 self._log(n).unlink(missing_ok=True)
-                mine = properties(
-                    n, self._ports, self.folder, self._sasl, proxied=self._proxied, tls=self._tls
-                )
-                lines = [f"{name}={value}\n" for name, value in (mine | self._settings).items()]
-                self._configuration(n).write_text("".join(lines))
-                arguments = ["format", "-t", cluster, "-c", str(self._configuration(n))]
+                arguments = ["format", "-t", self._cluster, "-c", str(self._configuration(n))]
                 arguments += [word for user in users for word in ("--add-scram", user)]
-                tools.append(Guarded(self._java("kafka.tools.StorageTool", *arguments), self._log(n)))
+                tools[n] = Guarded(self._java("kafka.tools.StorageTool", *arguments), self._log(n))
                 ended.callback(tools[n].kill)
-            for n, tool in enumerate(tools):
+            for n, tool in tools.items():
                 if tool.wait(START_S):
                     raise RuntimeError(f"formatting the storage failed: {self.log_text(n)[-3000:]}")
 
@@ -208,6 +211,11 @@ class KafkaCluster:
         assert not self._processes[n].alive(), f"broker {n} runs"
         self._launch(n)
         wait_until(lambda: self._answers(n) and self._in_sync(), f"broker {n} is back")
+
+    def replace(self, n: int) -> None:
+        """Start broker ``n``, which was killed, with an empty disk; wait as ``restart``."""
+        self._format_disks(n)
+        self.restart(n)
 
     def pause(self, n: int) -> None:
         """SIGSTOP: its connections stay open and nothing is answered."""

@@ -277,7 +277,7 @@ def test_a_primary_that_is_down_is_a_problem_and_the_log_is_shown(tmp_path, serv
 
 def test_a_store_that_is_being_rebuilt_is_a_problem_with_its_progress(tmp_path, served):
     wal, store = example(tmp_path, versions=5)
-    shutil.rmtree(tmp_path / "store")
+    shutil.rmtree(tmp_path / "store/flights")
     failpoints.arm("seal.after=raise")
     with pytest.raises(FailpointError):
         Example(wal, store, options=Options(key_groups=8, keep_versions=2))

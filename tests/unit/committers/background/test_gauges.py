@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from support.clocks import HandClock
 from support.places import driver_at, opened
 from tidegate.base.clock import Clock
 from tidegate.committers.background.follower import Standing
@@ -55,6 +56,18 @@ def test_each_store_has_its_lag_and_the_primary_its_gauges(place, levels):
     assert levels[Gauge.LOG_UP, LOG] == 1
     assert levels[Gauge.APPLY_BEFORE, MAIN] == math.inf
     assert levels[Gauge.VERSION_AT, MAIN] > 1.7e9
+
+
+def test_a_version_from_the_future_has_the_time_of_its_first_report(place, levels):
+    """Else the alert for a query without versions is silent until that time."""
+    driver, clock = opened(place, 1), HandClock()
+    gauges = Gauges(MAIN, driver.log, driver.store, lambda: driver.folded, 7, clock)
+    times = []
+    for _ in range(2):
+        gauges.report([])
+        times.append(levels[Gauge.VERSION_AT, MAIN])
+        clock.advance(60)
+    assert times == [1_700_000_000, 1_700_000_000]
 
 
 def test_a_primary_that_is_away_has_no_last_values_that_look_healthy(place, levels, monkeypatch):

@@ -18,6 +18,7 @@ from tidegate.committers.background.worker import Background
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import make_again, rebuild_lost
 from tidegate.committers.operations.drop import drop_namespace
+from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import (
@@ -287,6 +288,41 @@ def test_a_temporary_folder_without_room_is_named_before_anything_is_written(pla
     monkeypatch.undo()
     example = place.writer()
     assert example.driver.store.pointer().visible == VERSIONS
+
+
+def test_a_folder_that_is_not_mounted_gets_no_second_store(tmp_path):
+    """A rebuilt store there would be hidden by the mounted one, and readers would get old versions (I9)."""
+    place = Place(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/s")
+    example = place.writer()
+    place.write(example, VERSIONS)
+    folder, away = tmp_path / "s", tmp_path / "away"
+    for make in (folder.mkdir, lambda: None):  # an empty mount point, or a folder that is gone with the mount
+        folder.rename(away)
+        make()
+        with pytest.raises(StoreLostError, match=r"is its disk mounted.*Mount it, then start the query"):
+            place.writer()
+        with pytest.raises(StoreLostError, match="Nothing was made there"):
+            make_again(example.driver)
+        assert not folder.exists() or not list(folder.iterdir())
+        shutil.rmtree(folder, ignore_errors=True)
+        away.rename(folder)
+        example = place.writer()
+    shutil.rmtree(folder)
+    with pytest.raises(StoreLostError, match="`tidegate recover` makes it again"):
+        place.writer()
+    by_command = place.unopened()
+    by_command.may_make_again = True
+    finish_decided(by_command, [], "tidegate recover", force=True)
+    assert place.answers()["version"] == VERSIONS
+
+
+def test_a_store_of_an_older_release_gets_its_mark_from_the_next_driver(tmp_path):
+    place = Place(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/s")
+    place.write(place.writer(), VERSIONS)
+    (tmp_path / "s/.tidegate").unlink()
+    place.writer()
+    place.lose()
+    assert place.writer().driver.store.pointer().visible == VERSIONS
 
 
 @pytest.mark.parametrize("later, error", [(1, FencedError), (0, StoreUnavailableError)])
