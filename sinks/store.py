@@ -412,6 +412,13 @@ class Store(Attempts):
         """Return the used share of each server's memory, or of the disk; empty: not known."""
         return {}
 
+    def may_evict(self) -> str | None:
+        """Return why servers may drop rows by themselves, with the way out; empty: they keep all.
+
+        None: it is not known.
+        """
+        return ""
+
     @abc.abstractmethod
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
         """Read the rows of exactly this version: an Arrow binary array of stored values.

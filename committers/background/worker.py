@@ -177,6 +177,7 @@ class Background:
         while not self._ending.is_set():
             try:
                 if self._epoch():
+                    self._gauges.watch_eviction()
                     self._gauges.report(self.standings)
             except Exception as error:  # noqa: BLE001 - without gauges nobody would be alerted
                 _tell(

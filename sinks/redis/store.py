@@ -387,6 +387,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsag
     def used_shares(self) -> dict[str, float]:
         return redis_room.used_shares(self._space)
 
+    def may_evict(self) -> str | None:
+        return redis_room.may_evict(self._space)
+
     def usage(self) -> Iterator[Usage]:
         return usage(self._space)
 

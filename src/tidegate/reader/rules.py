@@ -248,7 +248,8 @@ def being_filled(where: str, pointer: Pointer) -> StoreNotVerifiedError:
     """Build the error for a store that shows nothing until its rebuild, or its fill, is complete."""
     return StoreNotVerifiedError(
         f"{where} is being rebuilt or filled, at version {pointer.filling_at} now: nothing can be read before"
-        " its newest version is back; read again later. If no writer runs, `tidegate recover` completes it"
+        " its newest version is back; read again later. If no writer runs, `tidegate recover` completes it."
+        " `tidegate status` shows which version of how many is being written"
     )
 
 
