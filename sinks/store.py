@@ -83,8 +83,12 @@ class Store(Attempts):
         return []
 
     @abc.abstractmethod
-    def create(self, identity: Identity) -> Identity:
+    def create(self, identity: Identity, lost_at: int = 0) -> Identity:
         """Create the namespace if none is here; return the identity that is here afterwards.
+
+        ``lost_at``: the store has lost the namespace, and is filled at this version again, by ``begin_fill``
+        or ``SupportsRebuild``. Readers are refused from the creation on: they never take the loss for an
+        empty namespace.
 
         Durable: on return. Repeatable: also concurrently; the first one wins, and the caller compares the
         result with the identity that it wanted. Raises: ConfigError: it cannot be created here.

@@ -277,7 +277,8 @@ def known_in(where: str, fields: list[Any]) -> Known:
             f"{where}: the pointer is {fields!r:.200}: restore the store from a copy"
         ) from error
     age_s = None if beat_us is None else max(0.0, (int(now_us) - numbers[3]) / 1e6)
-    return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], age_s), listed)
+    lost = not numbers[0] and not servers  # ``create`` with ``lost_at``
+    return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], age_s, lost), listed)
 
 
 def catalog_in(where: str, contents: list[bytes]) -> list[CatalogEntry]:

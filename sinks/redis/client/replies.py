@@ -70,8 +70,8 @@ NOT_SAVED = (
     " is unchanged"
 )
 UNREACHED = (
-    "nothing that is visible or decided is lost by that. When its server runs and can be reached at this"
-    " address, read again or start the query again; `tidegate doctor` shows what answers"
+    "nothing that is visible or decided is lost by that. Look whether its server runs and can be reached at"
+    " this address (`tidegate doctor`); then read again, or start a query that has ended"
 )
 
 
