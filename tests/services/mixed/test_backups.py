@@ -27,25 +27,23 @@ def rows(url, namespace):
         return snapshot.version, tables
 
 
-@pytest.fixture(params=["redis", "cassandra"])
-def place(request):
-    """The URL of a store, and a function that removes a namespace there."""
-    if request.param == "redis":
-        redis = request.getfixturevalue("redis")
-        return redis.url, redis.forget
-    url = request.getfixturevalue("cassandra_tables")
-
-    def forget(name):
-        store = open_store(url, name)
-        store.drop()
-        store.close()
-
-    return url, forget
+@pytest.mark.parametrize("gone", ["the store", "the log, too"])
+def test_a_namespace_is_back_and_its_query_goes_on_exactly_once(kafka, redis, tmp_path, gone):
+    lose_and_restore(kafka, redis.url, redis.forget, tmp_path, gone)
 
 
 @pytest.mark.parametrize("gone", ["the store", "the log, too"])
-def test_a_namespace_is_back_and_its_query_goes_on_exactly_once(kafka, place, tmp_path, gone):
-    name, (url, forget) = f"n{uuid.uuid4().hex}", place
+def test_a_namespace_on_cassandra_is_back_too(kafka, cassandra_tables, tmp_path, gone):
+    def forget(name):
+        store = open_store(cassandra_tables, name)
+        store.drop()
+        store.close()
+
+    lose_and_restore(kafka, cassandra_tables, forget, tmp_path, gone)
+
+
+def lose_and_restore(kafka, url, forget, tmp_path, gone):
+    name = f"n{uuid.uuid4().hex}"
     options = [f"--wal={kafka.url}", f"--store={url}", f"--namespace={name}"]
     example = Example(kafka.url, url, name, options=OPTIONS)
     for number, batch in enumerate(BATCHES):
