@@ -36,7 +36,8 @@ class Pointer(msgspec.Struct, frozen=True):
     ``visible`` is the visible version (0: none yet) and ``digest`` that version's digest;
     ``epoch`` the highest claimed, and ``writer`` its driver; ``horizon`` the oldest version that readers may
     read; ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None when
-    there was none, or that writer is closed.
+    there was none, or that writer is closed. ``lost``: nothing is visible since the store lost it, and it is
+    not filled yet (Redis).
     """
 
     visible: int = 0
@@ -45,6 +46,7 @@ class Pointer(msgspec.Struct, frozen=True):
     writer: str = ""
     horizon: int = 0
     heartbeat_age_s: float | None = None
+    lost: bool = False
 
     @property
     def is_removed(self) -> bool:

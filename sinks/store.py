@@ -83,8 +83,12 @@ class Store(Attempts):
         return []
 
     @abc.abstractmethod
-    def create(self, identity: Identity) -> Identity:
+    def create(self, identity: Identity, lost_at: int = 0) -> Identity:
         """Create the namespace if none is here; return the identity that is here afterwards.
+
+        ``lost_at``: the store has lost the namespace, and is filled at this version again, by ``begin_fill``
+        or ``SupportsRebuild``. Readers are refused from the creation on: they never take the loss for an
+        empty namespace.
 
         Durable: on return. Repeatable: also concurrently; the first one wins, and the caller compares the
         result with the identity that it wanted. Raises: ConfigError: it cannot be created here.
@@ -418,6 +422,13 @@ class Store(Attempts):
     def used_shares(self) -> dict[str, float]:
         """Return the used share of each server's memory, or of the disk; empty: not known."""
         return {}
+
+    def may_evict(self) -> str | None:
+        """Return why servers may drop rows by themselves, with the way out; empty: they keep all.
+
+        None: it is not known.
+        """
+        return ""
 
     @abc.abstractmethod
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:

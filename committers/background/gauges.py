@@ -1,7 +1,8 @@
-"""The gauges of a namespace in its stores and its log. They are read only while an observer is registered."""
+"""The gauges of a namespace in its stores and its log. Most are read only while an observer is registered."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 
@@ -16,6 +17,8 @@ from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.record import Folded
 
+logger = logging.getLogger("tidegate")
+
 OF_THE_STORE = (
     Gauge.HORIZON,
     Gauge.LAYERS,
@@ -23,6 +26,7 @@ OF_THE_STORE = (
     Gauge.UNVERIFIED,
     Gauge.STORE_USED,
     Gauge.IMBALANCE,
+    Gauge.MAY_EVICT,
 )
 """The gauges that are not known while the store does not answer."""
 
@@ -50,6 +54,21 @@ class Gauges:
         """By store the visible version, and its time: the decision's, or that of its first report if earlier.
         The time of a clock that was ahead would hide a query that makes no version.
         """
+        self._evicts = ""
+
+    def watch_eviction(self) -> None:
+        """Ask whether the store may drop rows by itself; warn once until it may not. Also without observers.
+
+        A store that does not answer is asked again; ``report`` has its state.
+        """
+        try:
+            why = self._store.may_evict()
+        except (TidegateError, OSError):
+            return
+        if why and not self._evicts:
+            logger.warning("%s may lose rows that are visible: %s", self._store.where, why)
+        self._evicts = why or ""
+        events.level(Gauge.MAY_EVICT, self._at, math.nan if why is None else float(bool(why)))
 
     def report(self, standings: Sequence[Standing]) -> None:
         """Ask primary and log, and report all gauges. Errors of both are reported, not raised."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
-from tidegate.base.urls import place_of, without_login
+from tidegate.base.urls import place_of, scheme_of, with_login_of, without_login
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.background.follower import Follower, follower_for
 from tidegate.committers.coordinator import Coordinator, describe_writer
@@ -14,6 +15,7 @@ from tidegate.committers.opening.store_list import add_to_list, remove_from_list
 from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.errors import ConfigError, FencedError, TidegateError, WalGapError
 from tidegate.options import StoreRef
+from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.removal import Removal
 from tidegate.sinks.store import Store
 
@@ -90,14 +92,49 @@ def successor_url(coordinator: Coordinator, successor: str) -> str:
     raise ConfigError(f"--redirect {successor}: that is no store of --store ({names}), and no URL")
 
 
-def leave_note(coordinator: Coordinator, removed: Store, successor: str = "") -> Removal | None:
+@contextlib.contextmanager
+def other_successor(coordinator: Coordinator, removed: StoreRef, successor: str) -> Iterator[Store | None]:
+    """Open a successor that is none of the coordinator's stores, as a reader of the removed one would.
+
+    It gets the login of the removed store, and where its scheme is the same the options. None: it is one of
+    the coordinator's, or there is none. Raises: ConfigError: it cannot be opened, or has another namespace.
+    """
+    if not successor or successor in (place_of(at.url) for at in coordinator.endpoints.stores):
+        yield None
+        return
+    same = scheme_of(successor) == scheme_of(removed.url)
+    url, name = with_login_of(removed.url, successor) if same else successor, coordinator.endpoints.namespace
+    with contextlib.ExitStack() as closing:
+        try:
+            store = open_store(url, name, removed.options if same else None)
+            closing.callback(store.close)
+            identity = store.identity()
+        except TidegateError as error:
+            raise ConfigError(
+                f"the successor {successor} cannot be opened as readers of store {removed.name} would, with"
+                f" its login and options: {error}. Nothing was changed; give it as --store NAME=URL, and NAME"
+                " as --redirect"
+            ) from error
+        if identity is None or identity.uuid != coordinator.folded.namespace:
+            found = "no namespace of that name" if identity is None else f"another one ({identity.uuid})"
+            raise ConfigError(
+                f"the successor {successor} has {found}, not namespace {name}"
+                f" ({coordinator.folded.namespace}): nothing was changed; give another --redirect"
+            )
+        yield store
+
+
+def leave_note(
+    coordinator: Coordinator, removed: Store, successor: str = "", other: Store | None = None
+) -> Removal | None:
     """Leave the note in a store that the log does not list any more (``sinks/rules/removal.py``).
 
     The coordinator is the one of ``remove_store``. From this claim on every older driver is fenced in the
-    store, and each read of its pointer shows the note. ``successor`` is a URL without login. None: the store
-    does not have the namespace. Durable: on return. Repeatable. Raises: ConfigError: it is one of the
-    coordinator's own stores, or the successor shows an older version. WalGapError: it has another namespace
-    of that name. FencedError: a newer driver has claimed it. StoreUnavailableError: it may have the note.
+    store, and each read of its pointer shows the note. ``successor`` is a URL without login, ``other`` its
+    store where it is none of the coordinator's. None: the store does not have the namespace. Durable: on
+    return. Repeatable. Raises: ConfigError: it is one of the coordinator's own stores, or the successor shows
+    an older version. WalGapError: it has another namespace of that name. FencedError: a newer driver has
+    claimed it. StoreUnavailableError: it may have the note.
     """
     identity = removed.identity()
     if identity is None:
@@ -105,7 +142,7 @@ def leave_note(coordinator: Coordinator, removed: Store, successor: str = "") ->
     refuse_other_uuid(_asking(coordinator, removed), coordinator.folded, identity)
     if not coordinator.epoch:
         open_namespace(coordinator, None)
-    _refuse_behind(coordinator, removed, successor)
+    _refuse_behind(coordinator, removed, successor, other)
     for store in coordinator.others:  # under another URL the removed store may be one of them
         with contextlib.suppress(TidegateError):
             store.claim(coordinator.epoch, coordinator.writer)
@@ -124,17 +161,18 @@ def leave_note(coordinator: Coordinator, removed: Store, successor: str = "") ->
     return removal
 
 
-def _refuse_behind(coordinator: Coordinator, removed: Store, successor: str) -> None:
+def _refuse_behind(coordinator: Coordinator, removed: Store, successor: str, other: Store | None) -> None:
     """Refuse a successor whose readers would see an older version. Raises: ConfigError."""
-    stores = (coordinator.store, *coordinator.others)
-    for at, store in zip(coordinator.endpoints.stores, stores, strict=True):
-        if successor != place_of(at.url):
+    places = [place_of(at.url) for at in coordinator.endpoints.stores]
+    stores = [*zip(places, (coordinator.store, *coordinator.others), strict=True), (successor, other)]
+    for place, store in stores:
+        if store is None or place != successor:
             continue
         shown, before = store.pointer().visible, removed.pointer().visible
         if shown < before:
             raise ConfigError(
-                f"store {at.name} shows version {shown}, the removed one {before}: no note was written; run"
-                " `tidegate recover` with the stores that remain, and this command again"
+                f"the successor {successor} shows version {shown}, the removed one {before}: no note was"
+                " written; run `tidegate recover` with the stores that remain, and this command again"
             )
 
 

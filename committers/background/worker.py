@@ -159,6 +159,7 @@ class Background:
                         self._work.set()  # readers are refused until it is repaired
             except Exception as error:  # noqa: BLE001 - a driver without a heartbeat would be silent
                 if isinstance(error, StoreLostError):
+                    self._gauges.watch_eviction()  # the cause first
                     self._work.set()  # readers are refused until it is rebuilt
                 _tell(error, "heartbeat failed, tried again in %s s: %s", self._options.heartbeat_s)
             self._ending.wait(self._options.heartbeat_s)
@@ -177,6 +178,7 @@ class Background:
         while not self._ending.is_set():
             try:
                 if self._epoch():
+                    self._gauges.watch_eviction()
                     self._gauges.report(self.standings)
             except Exception as error:  # noqa: BLE001 - without gauges nobody would be alerted
                 _tell(

@@ -16,7 +16,12 @@ from tidegate.base import failpoints
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.repair.log_reach import first_kept, refuse_missing_place, refuse_unrecoverable
+from tidegate.committers.repair.log_reach import (
+    first_kept,
+    refilled_at,
+    refuse_missing_place,
+    refuse_unrecoverable,
+)
 from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.repair.lost_pointer import resume
 from tidegate.committers.states import Machine, State
@@ -108,19 +113,20 @@ def make_again(coordinator: Coordinator) -> None:
     refuse_if_dropped(coordinator)
     refuse_missing_place(coordinator)
     refuse_unrecoverable(coordinator)
-    create_again(coordinator)
+    create_again(coordinator, refilled_at(coordinator))
     claim_epoch(coordinator)
     resume(coordinator)
 
 
-def create_again(coordinator: Coordinator) -> Identity:
+def create_again(coordinator: Coordinator, lost_at: int = 0) -> Identity:
     """Create the identity again in a store that lacks it, after ``refuse_if_dropped``; return it.
 
+    ``lost_at``: see ``Store.create``; 0 for a store that is filled from another one.
     Raises: as that. The log may be dropped between that check and the creation, so it is checked again: an
     identity without a log is removed, since no driver could ever use it.
     """
     state, store = coordinator.folded, coordinator.store
-    identity = store.create(Identity(state.namespace, state.name, state.key_groups))
+    identity = store.create(Identity(state.namespace, state.name, state.key_groups), lost_at)
     try:
         refuse_if_dropped(coordinator)
     except ConfigError:

@@ -17,7 +17,12 @@ from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, sett
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.opening.store_list import list_stores_of_new, refuse_other_stores
-from tidegate.committers.repair.log_reach import log_can_fill, refuse_missing_place, refuse_unrecoverable
+from tidegate.committers.repair.log_reach import (
+    log_can_fill,
+    refilled_at,
+    refuse_missing_place,
+    refuse_unrecoverable,
+)
 from tidegate.committers.repair.lost_pointer import resume
 from tidegate.committers.steps.epoch import claim_epoch, refuse_if_shared, take_epoch
 from tidegate.errors import (
@@ -177,10 +182,12 @@ def ensure_made(coordinator: Coordinator) -> Folded:
         # Again: another driver may have made it before we read the log.
         identity = coordinator.store.identity()
     if identity is None:
+        version = 0
         if state.last_version and not (coordinator.has_copy or coordinator.from_backup):
             refuse_missing_place(coordinator)
             refuse_unrecoverable(coordinator)
-        identity = coordinator.store.create(Identity(state.namespace, state.name, state.key_groups))
+            version = refilled_at(coordinator)
+        identity = coordinator.store.create(Identity(state.namespace, state.name, state.key_groups), version)
     refuse_other_uuid(coordinator, state, identity)
     wanted = coordinator.options.key_groups
     if wanted is not None and wanted != state.key_groups:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.decided_versions import decided_version
+from tidegate.committers.transfer.backup.chain import FULL, read_chain
 from tidegate.committers.transfer.export_format import Manifest, batches_of
 from tidegate.committers.transfer.import_rows import read_whole
 from tidegate.errors import ConfigError
@@ -28,11 +29,12 @@ class Base(NamedTuple):
 
 
 def read_base(coordinator: Coordinator, target: DecidedVersion, folder: Path) -> Base:
-    """Read an export and check that ``target`` continues it.
+    """Read an export, or the newest one of a folder of backups, and check that ``target`` continues it.
 
     Raises: ConfigError: it is of another namespace or history, or of a newer version. Otherwise as
     ``read_whole``.
     """
+    folder = _export_in(folder, target.version)
     manifest, _ = read_whole(folder)
     state, name = coordinator.folded, coordinator.endpoints.namespace
     if (manifest.uuid, manifest.key_groups) != (state.namespace, state.key_groups):
@@ -57,3 +59,18 @@ def read_base(coordinator: Coordinator, target: DecidedVersion, folder: Path) ->
             f" log has it with {decided.digest}: it is of another history of {name}; give another one"
         )
     return Base(folder, manifest)
+
+
+def _export_in(folder: Path, version: int) -> Path:
+    """Return the newest full backup up to ``version`` in a folder of backups, else the folder itself."""
+    chain = read_chain(folder)
+    if chain is None:
+        return folder
+    full = [link for link in chain.links if link.kind == FULL]
+    older = [link for link in full if link.version <= version]
+    if not older:
+        raise ConfigError(
+            f"{folder} has no full backup of version {version} or an older one, its oldest is of version"
+            f" {full[0].version if full else 'none'}: give an export of version {version} or an older one"
+        )
+    return folder / older[-1].name

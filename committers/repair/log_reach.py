@@ -30,6 +30,17 @@ def first_kept(coordinator: Coordinator) -> int:
     return max(coordinator.folded.last_version - kept + 1, FILLED_FROM)
 
 
+def refilled_at(coordinator: Coordinator) -> int:
+    """Return the version at which a store that lost the namespace is filled again; 0: its first one is next.
+
+    Redis is repaired by key groups, at any version.
+    """
+    last = coordinator.folded.last_version
+    if isinstance(coordinator.store, SupportsRebuild):
+        return last
+    return first_kept(coordinator) if last >= FILLED_FROM else 0
+
+
 def log_can_fill(coordinator: Coordinator) -> bool:
     """Whether the log has every version from 1 on, and the store can be filled from it."""
     has_all = oldest_whole(coordinator.log, coordinator.folded, 1) == 1

@@ -216,7 +216,7 @@ class CassandraNamespace:
         """Create keyspace and tables; return descriptions of them."""
         return schema.make(self.session)
 
-    def create(self, identity: Identity) -> Identity:
+    def create(self, identity: Identity, lost_at: int) -> Identity:
         if self.settings.create and not self.session.has_tables():
             self.prepare()
         if not self.session.has_tables():
@@ -227,7 +227,7 @@ class CassandraNamespace:
         self.finish_drop()
         written = Written(self.settings.consistency or CONSISTENCY, self.session.local_dc)
         level, space = _level(written.consistency), uuid.uuid4()
-        self.session.decide(("new_pointer", space), level=level)
+        self.session.decide(("new_pointer", space, lost_at), level=level)
         content = encode(identity).decode(), encode(written).decode()
         entered = self.session.decide(("enter", self.namespace, space, *content), level=level)
         if not entered[0]:  # another was first

@@ -69,8 +69,8 @@ class CassandraStore(Store):
     def prepare(self) -> list[str]:
         return self._space.prepare()
 
-    def create(self, identity: Identity) -> Identity:
-        return self._space.create(identity)
+    def create(self, identity: Identity, lost_at: int = 0) -> Identity:
+        return self._space.create(identity, lost_at)
 
     def aliases(self) -> Aliases:
         return CassandraAliases(self._space)

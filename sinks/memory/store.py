@@ -98,10 +98,11 @@ class MemoryStore(SupportsReadWithPointer):
         self._known = self._known or self._found.identity
         return self._found.identity
 
-    def create(self, identity: Identity) -> Identity:
+    def create(self, identity: Identity, lost_at: int = 0) -> Identity:
         with self._found.lock:
             if self._found.identity is None:
                 self._found.identity = identity
+                self._found.pointer = msgspec.structs.replace(self._found.pointer, horizon=lost_at)
             return self._found.identity
 
     def aliases(self) -> Aliases:

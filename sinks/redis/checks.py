@@ -194,6 +194,32 @@ def _eviction(server: ServerInfo) -> Check:
     return Check("eviction", outcome, f"maxmemory-policy {policy}: {finding}", KEPT)
 
 
+def evicts(info: Fields) -> str:
+    """Return what the server's policy does to rows, with the way out; empty: it drops none of them."""
+    policy, limit = info.get("maxmemory_policy", ""), number_of(info, "maxmemory")
+    evicted = number_of(info, "evicted_keys") or 0
+    if not policy.startswith("allkeys-") or not (limit or evicted):
+        return ""
+    so_far = f", {evicted:,} keys so far" if evicted else ""
+    return (
+        f"maxmemory-policy {policy} drops rows when memory is full{so_far}: set maxmemory-policy noeviction,"
+        " and raise maxmemory where it is full"
+    )
+
+
+def may_evict(space: RedisNamespace) -> str | None:
+    """Return the primaries that may evict rows, with the way out; None where one bars INFO."""
+    commands = (b"INFO", b"memory"), (b"INFO", b"stats")
+    found = []
+    for address, replies in ask_each(space, *commands):
+        info = {name: value for reply in replies for name, value in fields(reply).items()}
+        if "maxmemory_policy" not in info:
+            return None
+        if why := evicts(info):
+            found.append(f"{address}: {why}")
+    return "; ".join(found)
+
+
 def _persistence(server: ServerInfo, *, thorough: bool) -> Check:
     appends = server.info.get("aof_enabled")
     if appends is None:

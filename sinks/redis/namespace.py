@@ -220,14 +220,14 @@ class RedisNamespace:
             self._known = identity
         return identity
 
-    def create(self, identity: Identity) -> Identity:
+    def create(self, identity: Identity, lost_at: int) -> Identity:
         uuid = identity.uuid.encode()
         (fields,) = self.calls.run([Call(self.meta, "create", (uuid, encode(identity)))])
         existing = decode(self.where, fields[0], Identity)
         if fields[1] is None:  # a header that is missing later is a loss (I10), and is never created again
             uuid = existing.uuid.encode()
             self._make_headers(uuid, existing.key_groups)
-            servers = self.survey()
+            servers = {} if lost_at else self.survey()  # without one, each has to be compared with the log
             (reply,) = self.calls.run([Call(self.meta, "ready", (uuid, *listing(servers)))])
             if isinstance(reply, Refused):
                 raise refusal(self.where, reply, opened=True)

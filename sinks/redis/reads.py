@@ -277,7 +277,8 @@ def known_in(where: str, fields: list[Any]) -> Known:
             f"{where}: the pointer is {fields!r:.200}: restore the store from a copy"
         ) from error
     age_s = heartbeat_age_s(int(now_us), None if beat_us is None else numbers[3])
-    return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], age_s), listed)
+    lost = not numbers[0] and not servers  # ``create`` with ``lost_at``
+    return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], age_s, lost), listed)
 
 
 def catalog_in(where: str, contents: list[bytes]) -> list[CatalogEntry]:
@@ -346,9 +347,9 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
             )
         case "TGLOST":
             return StoreNotVerifiedError(
-                f"{where}: {refused.detail} was not compared with the log: its server lost it (or evicted it,"
-                " look at maxmemory-policy), or it came from another server. A running query compares it"
-                " within seconds after it learns of it, `tidegate repair` does so now"
+                f"{where}: {refused.detail} was not compared with the log: its server lost it (or evicted it:"
+                " set maxmemory-policy noeviction), or it came from another server. A running query compares"
+                " it within seconds after it learns of it, `tidegate repair` does so now"
             )
         case _:
             return CorruptError(f"{where}: {refused.code} {refused.detail}")

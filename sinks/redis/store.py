@@ -100,9 +100,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsag
     def identity(self) -> Identity | None:
         return self._space.identity()
 
-    def create(self, identity: Identity) -> Identity:
+    def create(self, identity: Identity, lost_at: int = 0) -> Identity:
         self._noted = frozenset()  # a server that lost the namespace lost its notes, too
-        return self._space.create(identity)
+        return self._space.create(identity, lost_at)
 
     def aliases(self) -> Aliases:
         return RedisAliases(self._space.calls, self.where)
@@ -386,6 +386,9 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsag
 
     def used_shares(self) -> dict[str, float]:
         return redis_room.used_shares(self._space)
+
+    def may_evict(self) -> str | None:
+        return redis_room.may_evict(self._space)
 
     def usage(self) -> Iterator[Usage]:
         return usage(self._space)

@@ -133,7 +133,8 @@ def lost(where: str) -> StoreLostError:
     """Build the error for a namespace that is gone, without a proof of who removed it."""
     return StoreLostError(
         f"{where}: the namespace is not there any more. If nobody dropped it (`tidegate drop`), the store"
-        " lost it: a server was emptied or restarted without its data, or a folder was removed. The log has"
+        " lost it: a server was emptied or restarted without its data, a folder was removed, or Redis evicted"
+        " it (then first set maxmemory-policy noeviction, and raise maxmemory). The log has"
         " it: a running query rebuilds it, `tidegate recover` does so now; then read again"
     )
 

@@ -128,19 +128,19 @@ class SqliteStore(SupportsUsage):
     def missing_place(self) -> str:
         return "" if is_marked(self._files.folder.parent) else str(self._files.folder.parent)
 
-    def create(self, identity: Identity) -> Identity:
+    def create(self, identity: Identity, lost_at: int = 0) -> Identity:
         make_folder(self._files.folder, self.where)
         mark(self._files.folder.parent)
         self._files.forget()
         try:
             with creation_lock(self._files.folder, self.where, self._timeout_s):
-                return self._made(identity)
+                return self._made(identity, lost_at)
         except FileNotFoundError as error:
             raise StoreUnavailableError(
                 f"{self.where}: it was dropped while it was created here; create it again"
             ) from error
 
-    def _made(self, identity: Identity) -> Identity:
+    def _made(self, identity: Identity, lost_at: int) -> Identity:
         self._files.make(META_FILE, META)
         with self._files.writing(META_FILE, durable=True) as meta:
             meta.execute("INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (encode(identity).decode(),))
@@ -150,6 +150,7 @@ class SqliteStore(SupportsUsage):
             Shards(self._files, existing).create()
             with self._files.writing(META_FILE, durable=True) as meta:
                 meta.execute("UPDATE namespace SET ready = 1")
+                meta.execute("UPDATE pointer SET horizon = ?", (lost_at,))
         return existing
 
     def aliases(self) -> Aliases:

@@ -15,15 +15,16 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.base.clock import Clock
-from tidegate.base.urls import redact
-from tidegate.errors import SnapshotExpiredError, TidegateError
+from tidegate.base.urls import place_of, redact, with_login_of
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreRemovedError, TidegateError
 from tidegate.reader import rules
 from tidegate.reader.flow import Reader
 from tidegate.reader.leases import LeaseKeeper, pin
+from tidegate.reader.redirects import checked_successor
 from tidegate.reader.table import TableView, run
 from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.open_store import open_store, shared_store
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.spark.source.arrow_rows import columns_of, record_batch
@@ -134,45 +135,76 @@ def gathered(batches: Iterator[Any]) -> Iterator[Any]:
         yield pa.concat_batches(waiting)
 
 
-def lease_table_by_alias(options: SourceOptions, store: Store, target: Target) -> LeasedTable:
+def _lease_by_alias(
+    options: SourceOptions, store: Store, target: Target, seen: list[tuple[Identity, Pointer]]
+) -> LeasedTable:
     """Return a table of the namespace that an alias names now.
 
     Raises: ConfigError, with a log: a stream follows the log of one namespace, and never another's.
     """
     if options.wal:
         refuse_writing(store.where, options.namespace, target)
-    named = lease_table(dataclasses.replace(options, namespace=target.namespace))
+    named = _lease_in(dataclasses.replace(options, namespace=target.namespace), None, seen)
     rules.checked_target(Identity(named.uuid, named.namespace, named.key_groups), store.where, target)
     return named
 
 
 def lease_table(options: SourceOptions, version: int | None = None) -> LeasedTable:
-    """Choose the version and take the lease.
+    """Choose the version and take the lease; with ``follow_redirects`` in the successor of a removed store.
 
     Raises: ConfigError, no such namespace, version or table, with the existing ones;
-    SnapshotExpiredError, the version was retired, with the oldest one.
+    SnapshotExpiredError, the version was retired, with the oldest one. StoreRemovedError.
     """
+    passed: list[str] = []
+    seen: list[tuple[Identity, Pointer]] = []
+    at = options
+    while True:
+        try:
+            return _lease_in(at, version, seen)
+        except StoreRemovedError as removed:
+            if not options.follow_redirects:
+                raise
+            passed.append(place_of(at.store))
+            successor = with_login_of(options.store, checked_successor(passed, removed))
+            at = dataclasses.replace(at, store=successor)
+
+
+def _lease_in(
+    options: SourceOptions, version: int | None, seen: list[tuple[Identity, Pointer]]
+) -> LeasedTable:
+    """Do ``lease_table`` in one store; ``seen`` are namespace and pointer of the removed stores before it."""
     clock = Clock()
     store = open_store(options.store, options.namespace, options.store_options)
     try:
         stored = store.identity()
         if stored is None and (target := store.aliases().get(options.namespace)) is not None:
-            return lease_table_by_alias(options, store, target)
+            return _lease_by_alias(options, store, target, seen)
         identity = rules.checked_identity(stored, store.where, options.store, options.namespace)
         reader = Reader(store, identity, clock)
         if version is None and options.version is None and options.as_of is None:
             for _ in range(rules.TRIES - 1):  # T28: the newest was retired before it was leased; look again
                 with contextlib.suppress(SnapshotExpiredError):
-                    return _leased(reader, options, None)
-        return _leased(reader, options, version)
+                    return _leased(reader, options, None, seen)
+        return _leased(reader, options, version, seen)
     finally:
         store.close()
 
 
-def _leased(reader: Reader, options: SourceOptions, version: int | None) -> LeasedTable:
+def _leased(
+    reader: Reader, options: SourceOptions, version: int | None, seen: list[tuple[Identity, Pointer]]
+) -> LeasedTable:
     """Take the lease and return the table. Raises: as ``lease_table``, after a release of the lease."""
     store, identity = reader.store, reader.identity
     pointer = store.pointer()
+    for there, before in seen:
+        if there.uuid != identity.uuid:
+            raise ConfigError(
+                f"{store.where}: the note of a removed store names this one as its successor, and another"
+                f" namespace is here ({identity.uuid}, not {there.uuid}): give the right store"
+            )
+        rules.check_seen(store.where, before, pointer)
+    if pointer.is_removed:
+        seen.append((identity, pointer))
     rules.check_followed(store.where, pointer)
     wanted = version or options.version or rules.newest_of(pointer, options.namespace)
     if options.as_of is not None:

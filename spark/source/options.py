@@ -15,7 +15,7 @@ from typing import Any
 from tidegate.errors import ConfigError
 from tidegate.reader.rules import LEASE_MAX_S
 
-SHARED = ("namespace", "store", "table", "storeOptions", "leaseSeconds", "parallelism")
+SHARED = ("namespace", "store", "table", "storeOptions", "leaseSeconds", "parallelism", "followRedirects")
 BATCH = ("versionAsOf", "timestampAsOf")
 STREAM = ("wal", "walOptions", "startingVersion", "maxVersionsPerTrigger", "onRetired", "changeTypes")
 LEASE_S = 300.0
@@ -35,6 +35,7 @@ class SourceOptions:
     store_options: dict[str, Any] = dataclasses.field(repr=False)
     lease_s: float
     parallelism: int
+    follow_redirects: bool
     version: int | None
     as_of: datetime.datetime | None
     wal: str = dataclasses.field(repr=False)
@@ -77,6 +78,7 @@ class SourceOptions:
             store_options=_object(options, "storeOptions"),
             lease_s=_number(options, "leaseSeconds", LEASE_S, LEASE_MAX_S),
             parallelism=_whole(options, "parallelism") or PARALLELISM,
+            follow_redirects=_one_of(options, "followRedirects", ("false", "true")) == "true",
             version=_whole(options, "versionAsOf"),
             as_of=_moment(options),
             wal=options.get("wal", ""),

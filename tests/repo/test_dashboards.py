@@ -126,6 +126,7 @@ def exposed():
     teller.running()
     store.used_shares, driver.log.folder = (lambda: {"a": 0.9, "b": 0.1}), ROOT
     measured = Gauges(teller.at, driver.log, store, lambda: driver.folded, options.max_leases, Clock())
+    measured.watch_eviction()
     measured.report([Standing("copy", "there", 1, 2, 5.0)])
     events.level(events.Gauge.VOID, events.Labels("flights"), driver.decisions.view.void)
     other = Coordinator(where, MemoryLog(name, "flights"), MemoryStore(name, "flights"), options)

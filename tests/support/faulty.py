@@ -173,8 +173,8 @@ class FaultyStore(Store):
     def identity(self) -> Identity | None:
         return self._port.call(_reads_store("identity"), self._inner.identity)
 
-    def create(self, identity: Identity) -> Identity:
-        return self._port.call(_writes_store("store.create"), lambda: self._inner.create(identity))
+    def create(self, identity: Identity, lost_at: int = 0) -> Identity:
+        return self._port.call(_writes_store("store.create"), lambda: self._inner.create(identity, lost_at))
 
     def aliases(self) -> Aliases:
         """Return the aliases without the port: they are no part of the protocol."""

@@ -62,12 +62,16 @@ BUSY = ("BUSY", "LOADING", NO_REPLICAS, "UNBLOCKED")
 DENIED = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 OUT_OF_MEMORY = (
-    "its memory is full: raise maxmemory, or free some (`tidegate vacuum`, smaller keep_versions); the"
-    " visible version is unchanged"
+    "its memory is full: set maxmemory-policy noeviction if it is another, and raise maxmemory, or free some"
+    " (`tidegate vacuum`, smaller keep_versions); with noeviction the visible version is unchanged"
 )
 NOT_SAVED = (
     "it cannot save its data (MISCONF): check its disk, which is full or failing; the visible version"
     " is unchanged"
+)
+UNREACHED = (
+    "nothing that is visible or decided is lost by that. Look whether its server runs and can be reached at"
+    " this address (`tidegate doctor`); then read again, or start a query that has ended"
 )
 
 
@@ -268,4 +272,4 @@ def no_answer(
         text += " (the URL asks for TLS: does the server speak it?)"
     elif any(said in str(later) for said in ("losed by server", "reset by peer")):
         text += " (if the server speaks TLS, the URL begins with rediss)"
-    return StoreUnavailableError(text)
+    return StoreUnavailableError(f"{text}; {UNREACHED}")

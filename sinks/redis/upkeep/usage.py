@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from tidegate.base.checks import number_of
 from tidegate.sinks.records import Usage
-from tidegate.sinks.redis.checks import ask_each, fields
+from tidegate.sinks.redis.checks import ask_each, evicts, fields
 from tidegate.sinks.redis.client.replies import plain
 from tidegate.sinks.redis.keys import base_key, beside, changes_key, header_key, meta_key
 from tidegate.sinks.redis.namespace import RedisNamespace
@@ -88,6 +88,8 @@ def refused_writes(space: RedisNamespace) -> str:
 
 def _refused(info: Mapping[str, str]) -> str:
     used, limit = number_of(info, "used_memory") or 0, number_of(info, "maxmemory") or 0
+    if limit and used >= limit and (why := evicts(info)):
+        return f"its memory is full ({used:,} of {limit:,} bytes), and {why}"
     if limit and used >= limit:
         return (
             f"its memory is full ({used:,} of {limit:,} bytes): raise maxmemory, or free a part that"

@@ -53,6 +53,7 @@ class Gauge(enum.Enum):
     UNVERIFIED = "whether servers of the store are not compared with the log yet"
     STORE_USED = "used share of the store's fullest server or disk"
     IMBALANCE = "that share divided by the mean of all servers"
+    MAY_EVICT = "whether servers of the store may drop rows by themselves, by their maxmemory-policy"
     LOG_USED = "used share of the log's disk"
 
 

@@ -85,6 +85,7 @@ LEVELS = {
     Gauge.UNVERIFIED: Metric(GAUGE, "tidegate_store_unverified", _STORE, Gauge.UNVERIFIED.value),
     Gauge.STORE_USED: Metric(GAUGE, "tidegate_store_used_ratio", _STORE, Gauge.STORE_USED.value),
     Gauge.IMBALANCE: Metric(GAUGE, "tidegate_store_imbalance_ratio", _STORE, Gauge.IMBALANCE.value),
+    Gauge.MAY_EVICT: Metric(GAUGE, "tidegate_store_may_evict", _STORE, Gauge.MAY_EVICT.value),
     Gauge.LOG_USED: Metric(GAUGE, "tidegate_log_used_ratio", ("namespace",), Gauge.LOG_USED.value),
 }
 ALL = (

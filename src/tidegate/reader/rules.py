@@ -179,7 +179,7 @@ def check_seen(where: str, before: Pointer, pointer: Pointer) -> None:
 
     Raises: VersionRegressedError. StoreNotVerifiedError: the store is being rebuilt.
     """
-    if pointer.filling_at and before.visible:
+    if (pointer.filling_at or pointer.lost) and before.visible:
         raise being_filled(where, pointer)
     if pointer.visible < before.visible:
         raise VersionRegressedError(
@@ -239,16 +239,18 @@ def check_is_visible(version: int, visible: int, namespace: str) -> None:
 
 def newest_of(pointer: Pointer, where: str) -> int:
     """Return the default version of a snapshot. Raises: StoreNotVerifiedError: the store is being filled."""
-    if pointer.filling_at:
+    if pointer.filling_at or pointer.lost:
         raise being_filled(where, pointer)
     return pointer.visible
 
 
 def being_filled(where: str, pointer: Pointer) -> StoreNotVerifiedError:
     """Build the error for a store that shows nothing until its rebuild, or its fill, is complete."""
+    at = f", at version {pointer.filling_at} now" if pointer.filling_at else ""
     return StoreNotVerifiedError(
-        f"{where} is being rebuilt or filled, at version {pointer.filling_at} now: nothing can be read before"
-        " its newest version is back; read again later. If no writer runs, `tidegate recover` completes it"
+        f"{where} is being rebuilt or filled{at}: nothing can be read before"
+        " its newest version is back; read again later. If no writer runs, `tidegate recover` completes it."
+        " `tidegate status` shows which version of how many is being written"
     )
 
 

@@ -61,9 +61,18 @@ def full(rig: Rig) -> None:
     wait_until(lambda: any(m.source in ("query", "log") for m in rig.observed_since(moment)), "a refusal", 60)
 
 
-def evicting(rig: Rig) -> None:
+def evicting(rig: Rig, *, stays_full: bool = False) -> None:
     """Let the server evict what it likes, for a peak of another user of its memory."""
-    rig.actions[r"noeviction"] = lambda: rig.store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+    def keep_rows() -> None:
+        rig.store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+    def keep_rows_and_raise() -> None:
+        keep_rows()
+        rig.store.ask("CONFIG", "SET", "maxmemory", "0")
+
+    rig.actions[r"[Ss]et maxmemory-policy noeviction.*? raise maxmemory"] = keep_rows_and_raise
+    rig.actions[r"noeviction"] = keep_rows
     rig.store.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     memory = rig.store.info("memory")["used_memory"]
     moment = time.monotonic()
@@ -75,7 +84,13 @@ def evicting(rig: Rig) -> None:
         return bool(rig.readers.errors_since(moment) or not rig.store.ask("DBSIZE"))
 
     wait_until(evicted, "evictions", 60)
-    rig.store.ask("CONFIG", "SET", "maxmemory", "0")
+    if not stays_full:
+        rig.store.ask("CONFIG", "SET", "maxmemory", "0")
+
+
+def evicting_and_full(rig: Rig) -> None:
+    """The same, and the memory stays full."""
+    evicting(rig, stays_full=True)
 
 
 def moved(rig: Rig) -> None:
@@ -133,7 +148,16 @@ INCIDENTS = [
         evicting,
         redis,
         actor=OPERATOR,
-        alert="TidegateQueryFailed",
+        alert="TidegateStoreEvicts",
+        options={"apply_deadline_s": 8.0},
+    ),
+    Incident(
+        "redis-evicting-full",
+        "Redis evicts keys, and its memory stays full",
+        evicting_and_full,
+        redis,
+        actor=OPERATOR,
+        alert="TidegateStoreEvicts",
         options={"apply_deadline_s": 8.0},
     ),
     Incident(

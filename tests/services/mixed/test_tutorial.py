@@ -1,4 +1,4 @@
-"""docs/tutorial.md, word by word: every command that it shows, in an empty folder, on real servers, with its output."""
+"""docs/tutorial.md, word by word: every command that it shows, in an empty folder, with its output."""
 
 import os
 import re
@@ -82,7 +82,7 @@ def test_every_command_of_the_tutorial_prints_what_it_says(run):
 
 
 @pytest.mark.parametrize(
-    ("shown", "printed", "same"),
+    "shown, printed, same",
     [
         ("version 5\n", "version 5\r\n", True),
         ("version 5\n", "version 6\n", False),

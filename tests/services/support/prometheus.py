@@ -37,7 +37,7 @@ class Prometheus:
         (folder / "prometheus.yml").write_text(CONFIG.format(port=target))
         (folder / "alerts.yml").write_text(shortened(RULES.read_text()))
         (port,) = free_ports(1)
-        self._url = f"http://127.0.0.1:{port}/api/v1/query?query="
+        self._api = f"http://127.0.0.1:{port}/api/v1"
         self._process = Guarded(
             [
                 prometheus_program("prometheus"),
@@ -51,7 +51,9 @@ class Prometheus:
     def ask(self, query: str) -> list[dict[str, str]]:
         """Return the labels of the query's result; [] before the server answers."""
         try:
-            with urllib.request.urlopen(self._url + urllib.parse.quote(query), timeout=10) as answer:
+            with urllib.request.urlopen(
+                f"{self._api}/query?query={urllib.parse.quote(query)}", timeout=10
+            ) as answer:
                 return [sample["metric"] for sample in json.load(answer)["data"]["result"]]
         except OSError:
             return []
@@ -60,9 +62,14 @@ class Prometheus:
         return {labels["alertname"] for labels in self.ask('ALERTS{alertstate="firing"}')}
 
     def proposed(self) -> dict[str, str]:
-        """Return the action that the rules propose for each alert that fires."""
-        actions = dict(re.findall(r'alert: (\w+)\n(?:.*\n)*?\s+action: "(.*)"', RULES.read_text()))
-        return {alert: actions[alert] for alert in sorted(self.firing()) if alert in actions}
+        """Return the action of each alert that fires, with the values of its labels."""
+        try:
+            with urllib.request.urlopen(f"{self._api}/alerts", timeout=10) as answer:
+                alerts = json.load(answer)["data"]["alerts"]
+        except OSError:
+            return {}
+        firing = [alert for alert in alerts if alert["state"] == "firing"]
+        return {alert["labels"]["alertname"]: alert["annotations"]["action"] for alert in firing}
 
     def wait(self, query: str) -> None:
         wait_until(lambda: self.ask(query), f"{query}; firing: {self.firing()}", STEP_S)

@@ -43,7 +43,8 @@ def restore(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="An export of an older version, if the log does not reach back to the version.",
+            help="An export of an older version, or the folder of `tidegate backup`, if the log does not"
+            " reach back to the version.",
         ),
     ] = None,
     *,

@@ -22,6 +22,7 @@ from tidegate.cli.core.parameters import group
 from tidegate.committers.background.membership import (
     add_store,
     leave_note,
+    other_successor,
     remove_store,
     successor_url,
 )
@@ -30,6 +31,7 @@ from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.options import StoreRef, parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.removal import Removal
+from tidegate.sinks.store import Store
 from tidegate.status.probes import LIMIT_S
 from tidegate.status.stores import rows_of, with_log
 
@@ -120,8 +122,11 @@ def remove(
             " namespace itself: `tidegate drop`"
         )
     noted: dict[str, Any] = {"noted": False, "successor": None}
-    with work.writer(work.endpoints(remaining)) as coordinator:
+    with work.writer(work.endpoints(remaining)) as coordinator, contextlib.ExitStack() as opened:
         successor = successor_url(coordinator, redirect) if redirect else ""
+        other = None
+        if removed_at is not None:
+            other = opened.enter_context(other_successor(coordinator, removed_at, successor))
         removed = remove_store(coordinator, name)
         listed = coordinator.folded.stores
         standings = catch_up_others(coordinator) if removed and redirect else []
@@ -130,7 +135,7 @@ def remove(
             f" {name}=URL, too, and repeat the command"
         )
         if removed_at is not None and listed:
-            removal = _note_in(removed_at, coordinator, successor)
+            removal = _note_in(removed_at, coordinator, successor, other)
             noted = {"noted": removal is not None, "successor": successor or None}
             note = _note_in_words(name, removal)
     lines = [f"namespace {work.namespace} has no store {name}; nothing was written to the log"]
@@ -143,11 +148,11 @@ def remove(
     work.report({"removed": removed, "listed": listed, **noted}, [*lines, note], standings)
 
 
-def _note_in(at: StoreRef, coordinator: Coordinator, successor: str) -> Removal | None:
+def _note_in(at: StoreRef, coordinator: Coordinator, successor: str, other: Store | None) -> Removal | None:
     """Leave the note in the removed store. Raises: StoreUnavailableError: with the next step."""
     try:
         with contextlib.closing(open_store(at.url, coordinator.endpoints.namespace, at.options)) as store:
-            return leave_note(coordinator, store, successor)
+            return leave_note(coordinator, store, successor, other)
     except StoreUnavailableError as error:
         raise StoreUnavailableError(
             f"the log lists store {at.name} no more, but the store may have no note, so its readers may read"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,8 +15,16 @@ from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers.background.worker import Background
-from tidegate.errors import ConfigError, StoreLostError, StoreNotVerifiedError, TidegateError, WalGapError
+from tidegate.errors import (
+    ConfigError,
+    StoreLostError,
+    StoreNotVerifiedError,
+    StoreUnavailableError,
+    TidegateError,
+    WalGapError,
+)
 from tidegate.sinks.redis.seals import headers
+from tidegate.sinks.redis.store import RedisStore
 
 VERSIONS, KEPT = 30, 3
 
@@ -77,6 +85,30 @@ def test_recover_writes_one_base_and_the_kept_versions(redis: RedisServer, query
     assert layers(query) <= {VERSIONS}
     assert found_at(query.store(), VERSIONS) == expected(VERSIONS)
     query.check(VERSIONS)
+
+
+@pytest.mark.parametrize("versions", [1, 2, VERSIONS])
+def test_a_lost_namespace_that_was_made_again_is_not_empty_i9(
+    redis: RedisServer, query: Query, versions: int
+):
+    """Readers are refused from the creation on, also when the driver cannot go on."""
+    query.run(versions)
+    redis.forget(query.namespace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RedisStore, "claim", raising(StoreUnavailableError("away")))
+        with pytest.raises(StoreUnavailableError, match="away"):
+            query.open()
+    with tidegate.connect(query.url, query.namespace) as gate, pytest.raises(StoreNotVerifiedError):
+        gate.snapshot()
+    query.open()
+    query.check(versions)
+
+
+def raising(error: TidegateError) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
 
 
 @pytest.mark.parametrize("name", ["open.after_claim", "repair.after_version", "repair.before_listing"])

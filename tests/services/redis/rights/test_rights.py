@@ -3,8 +3,10 @@
 The users are made from the page itself, so that what it says is what is tried.
 """
 
+import concurrent.futures
 import contextlib
 import re
+import threading
 
 import pytest
 from redis.exceptions import NoPermissionError
@@ -12,7 +14,7 @@ from redis.exceptions import NoPermissionError
 import tidegate
 from services.support.redis.query import Query, query_on
 from services.support.redis.rights import PAGE, PASSWORD, Users, guarded, login_of, rules_of
-from services.support.workloads.query import LINEAGE
+from services.support.workloads.query import LINEAGE, expected
 from support.driver_process import MARKER, MARKER_KEYS
 from tidegate.committers.commit import commit
 from tidegate.committers.opening.open import open_namespace
@@ -306,3 +308,45 @@ def test_a_reader_that_may_take_no_lease_reads_without_one(users):
             query.retire(driver)
             with pytest.raises(SnapshotExpiredError):
                 dict(snapshot.table(MARKER).scan())
+
+
+def test_a_reader_without_leases_beside_a_retiring_writer_gets_whole_versions_or_an_error_i8(users):
+    query, ended = users.query, threading.Event()
+    read = {"whole": 0, "refused": 0}
+    users.server.ask("ACL", "SETUSER", "tidegate-reader", "clearselectors")
+
+    def read_until_refused(gate):
+        with gate.snapshot(version=max(gate.version() - 1, 1)) as snapshot:
+            rows = expected(snapshot.version)[MARKER]
+            while not ended.is_set():
+                assert dict(snapshot.table(MARKER).scan()) == rows
+                assert snapshot.table(MARKER).get_many(list(rows)) == rows
+                read["whole"] += 1
+
+    def read_all_along(gate):
+        while not ended.is_set():
+            try:
+                read_until_refused(gate)
+            except SnapshotExpiredError:
+                read["refused"] += 1
+
+    driver = query.run(3)
+    url = users.url("tidegate-reader")
+    with (
+        tidegate.connect(url, query.namespace, query.options) as gate,
+        concurrent.futures.ThreadPoolExecutor(2) as readers,
+    ):
+        both = [readers.submit(read_all_along, gate) for _ in range(2)]
+        try:
+            for number in range(4, 14):
+                query.commit(driver, number - 1)
+                query.retire(driver)
+                if number % 5 == 0:
+                    driver.store.vacuum()
+        finally:
+            ended.set()
+        for reader in both:
+            reader.result()
+    assert driver.store.leases() == []
+    assert read["whole"]
+    assert read["refused"]

@@ -332,6 +332,26 @@ def test_a_note_that_was_not_written_is_written_by_the_same_command_later(two, m
         assert gate.version() == 3
 
 
+def test_a_successor_by_its_url_is_opened_and_compared_first(two):
+    """A wrong URL led readers nowhere, or to another namespace of the same name."""
+    removing = ["store", "remove", "main", *two.stores("main", "copy"), "--redirect"]
+    assert "has no namespace of that name" in refused(2, *removing, two.url("elsewhere"))
+    write_flights(f"file://{two.folder}/other-wal", two.url("other"))
+    assert "has another one" in refused(2, *removing, two.url("other"))
+    assert done_json("store", "list", *two.stores("main", "copy"))["stores"][0]["listed"]
+    shutil.copytree(two.folder / "main", two.folder / "older")
+    both = [f"main={two.url('main')}", f"copy={two.url('copy')}"]
+    driver = Example(two.log[0].removeprefix("--wal="), both)
+    driver.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+    driver.close()
+    two.silence("main", "copy")
+    text = refused(2, *removing, two.url("older"))
+    assert f"the successor {two.url('older')} shows version 3, the removed one 4: no note was written" in text
+    shutil.rmtree(two.folder / "older")
+    shutil.copytree(two.folder / "copy", two.folder / "older")
+    assert f"continue at {two.url('older')}" in done(*removing, two.url("older"), "--force")
+
+
 def test_a_redirect_without_a_place_for_its_note_is_refused(two):
     assert "--redirect is for the note" in refused(
         2, "store", "remove", "main", "--redirect=copy", *two.stores("copy")

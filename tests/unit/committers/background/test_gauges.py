@@ -114,3 +114,20 @@ def test_a_store_is_asked_only_while_somebody_observes(place, monkeypatch):
     driver = driver_at(place)  # its store is not even made
     monkeypatch.setattr(driver.store, "pointer", raising(AssertionError("asked")))
     gauges_of(driver).report([])
+
+
+def test_a_store_that_may_evict_is_told_once_with_the_way_out(place, levels, monkeypatch, caplog):
+    driver = opened(place, 1)
+    gauges = gauges_of(driver)
+    answers = iter(["a: set maxmemory-policy noeviction"] * 2 + ["", None])
+    monkeypatch.setattr(driver.store, "may_evict", lambda: next(answers))
+    seen = []
+    for _ in range(4):
+        gauges.watch_eviction()
+        seen.append(levels[Gauge.MAY_EVICT, MAIN])
+    assert seen[:3] == [1, 1, 0]
+    assert math.isnan(seen[3])
+    (line,) = [record.getMessage() for record in caplog.records if "noeviction" in record.getMessage()]
+    assert line == f"{driver.store.where} may lose rows that are visible: a: set maxmemory-policy noeviction"
+    monkeypatch.setattr(driver.store, "may_evict", raising(StoreUnavailableError("away")))
+    gauges.watch_eviction()  # its state is reported by the other gauges

@@ -42,6 +42,13 @@ from tidegate.wal.open_log import open_log
 VERSIONS, KEPT, GROUPS = 12, 3, 4
 
 
+def raising(error):
+    def call(*_):
+        raise error
+
+    return call
+
+
 class Place:
     """A namespace with ``VERSIONS`` versions of one table, on SQLite or in memory."""
 
@@ -250,6 +257,21 @@ def test_a_query_without_batches_rebuilds_its_store(place):
     place.write(example, 1)
 
 
+def test_a_lost_store_that_was_made_again_is_no_empty_namespace_i9(place, monkeypatch):
+    """Readers are refused from the creation on, also when the driver cannot go on."""
+    before = place.answers()
+    place.lose()
+    store = type(place.unopened().store)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "claim", raising(StoreUnavailableError("away")))
+        with pytest.raises(StoreUnavailableError, match="away"):
+            place.writer()
+    with pytest.raises(StoreNotVerifiedError, match="is being rebuilt or filled, at version 10"):
+        place.answers()
+    place.writer()
+    assert place.answers() == before
+
+
 def test_a_store_that_was_dropped_is_not_rebuilt(place, monkeypatch):
     example = place.writer()
     dropper = place.unopened()
@@ -269,9 +291,9 @@ def test_a_drop_right_before_the_creation_leaves_no_empty_namespace(place, monke
     place.lose()
     create = driver.store.create
 
-    def dropped_before(identity):
+    def dropped_before(identity, lost_at):
         drop_namespace(place.unopened())
-        return create(identity)
+        return create(identity, lost_at)
 
     monkeypatch.setattr(driver.store, "create", dropped_before)
     with pytest.raises(ConfigError, match="the namespace is gone, and so is its log"):

@@ -19,6 +19,7 @@ from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.transfer.backup.backup import backup
 from tidegate.committers.transfer.export import export
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
 from tidegate.options import Endpoints, Options
@@ -250,17 +251,27 @@ def exported(place, folder, version, tables=None):
     return folder
 
 
+def backed_up(place, folder):
+    driver = place.driver()
+    backup(driver.log, driver.store, driver.store.identity(), folder)
+    return folder
+
+
 @pytest.mark.parametrize("to", [5, 6, 8])
-def test_an_export_reaches_what_the_log_alone_does_not(place, tmp_path, to):
+@pytest.mark.parametrize("kind", ["an export", "a folder of backups"])
+def test_an_export_reaches_what_the_log_alone_does_not(place, tmp_path, to, kind):
     driver = place.opened()
     rows = {
         number: {"t": {b"k": b"%d" % number, b"%d" % number: b""}, "e": {b"x": b""}} for number in range(12)
     }
     for number in range(5):
         place.write(driver, rows[number])
-    folder = exported(place, tmp_path / "export", 5)
+    whole = kind == "an export"
+    folder = exported(place, tmp_path / "base", 5) if whole else backed_up(place, tmp_path / "base")
     for number in range(5, 12):
         place.write(driver, rows[number] | {"u": {b"made": b"later"}}, starts={"t"} if number == 6 else ())
+        if not whole:
+            backed_up(place, folder)
     place.retire()
     place.trim(5)
     plan, _ = place.restore(to, base=folder)
@@ -286,6 +297,7 @@ def test_an_export_that_does_not_fit_is_refused(place, tmp_path):
         (5, part, "has no table u, which version 5 has"),
         (5, foreign, "is an export of namespace n .*, not of n"),
         (5, Path(tmp_path / "none"), "no whole export"),
+        (5, backed_up(place, tmp_path / "late"), "no full backup of version 5 or .* oldest is of version 9"),
     ):
         refuses_to_plan(place, to, ConfigError, words, base=base)
     assert place.restore(5, base=folder)[0].first == 4

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from tidegate.errors import ConfigError, SnapshotExpiredError
+from support.cli import done
+from support.places import silence_writer
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreRemovedError, VersionRegressedError
 from tidegate.options import Options
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.spark.source.leased_table import lease_table
@@ -60,3 +64,41 @@ def test_a_read_that_is_refused_holds_nothing(writer):
     with pytest.raises(ConfigError, match="no_such"):
         lease_table(asked(writer, table="no_such"))
     assert writer.driver.store.leases() == []
+
+
+@pytest.fixture
+def moved(writer, tmp_path):
+    """The query's store was removed; its successor is another one."""
+    writer.close()
+    silence_writer(tmp_path / "store")
+    old, new = f"main=sqlite://{tmp_path}/store", f"new=sqlite://{tmp_path}/new"
+    log = [f"--wal=file://{tmp_path}/wal", "--namespace=flights"]
+    done("store", "add", new, f"--store={old}", *log)
+    for name in ("store", "new"):
+        silence_writer(tmp_path / name)
+    done("store", "remove", "main", "--redirect=new", f"--store={old}", f"--store={new}", *log)
+    return writer
+
+
+def test_a_removed_store_is_left_for_its_successor_on_request_only(moved, tmp_path):
+    with pytest.raises(StoreRemovedError, match="its successor is "):
+        lease_table(asked(moved))
+    leased = lease_table(asked(moved, followRedirects="true"))
+    assert (leased.version, leased.url) == (1, f"sqlite://{tmp_path}/new")
+    with pytest.raises(ConfigError, match="followRedirects is 'yes'"):
+        asked(moved, followRedirects="yes")
+
+
+def test_a_successor_with_another_namespace_or_an_older_version_is_refused(moved, tmp_path):
+    shutil.move(tmp_path / "new", tmp_path / "moved")
+    other = Example(f"file://{tmp_path}/other", f"sqlite://{tmp_path}/new", options=Options(key_groups=8))
+    other.write({"aircraft": {"N1": UA}})
+    other.close()
+    with pytest.raises(ConfigError, match="another namespace is here"):
+        lease_table(asked(moved, followRedirects="true"))
+    shutil.rmtree(tmp_path / "new")
+    store, old = (SqliteStore(f"{tmp_path}/{name}", "flights") for name in ("new", "store"))
+    store.create(old.identity())
+    store.close()
+    with pytest.raises(VersionRegressedError, match="shows version 0"):
+        lease_table(asked(moved, followRedirects="true"))
