@@ -21,13 +21,29 @@ class Identity(msgspec.Struct, frozen=True):
     format: int = 1
 
 
+def heartbeat_ages(noted_us: int | None, now_us: int) -> tuple[float | None, float | None]:
+    """Return the pointer's ``heartbeat_age_s`` and ``closed_age_s``, from the time that a store has noted.
+
+    A positive time is that of the last heartbeat, a negative one is minus the time at which the writer was
+    closed.
+
+    >>> heartbeat_ages(5_000_000, 7_000_000), heartbeat_ages(-5_000_000, 7_000_000)
+    ((2.0, None), (None, 2.0))
+    """
+    if noted_us is None:
+        return None, None
+    age_s = max(0.0, (now_us - abs(noted_us)) / 1e6)
+    return (None, age_s) if noted_us < 0 else (age_s, None)
+
+
 class Pointer(msgspec.Struct, frozen=True):
     """The one small record that readers read first.
 
     ``visible`` is the visible version (0: none yet) and ``digest`` that version's digest;
     ``epoch`` the highest claimed, and ``writer`` its driver; ``horizon`` the oldest version that readers may
     read; ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None when
-    there was none, or that writer is closed.
+    there was none, or that writer is closed; ``closed_age_s`` the seconds since it was closed, None when it
+    was not, or the store does not note the time.
     """
 
     visible: int = 0
@@ -36,6 +52,7 @@ class Pointer(msgspec.Struct, frozen=True):
     writer: str = ""
     horizon: int = 0
     heartbeat_age_s: float | None = None
+    closed_age_s: float | None = None
 
     @property
     def is_removed(self) -> bool:

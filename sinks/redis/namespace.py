@@ -29,6 +29,7 @@ from tidegate.sinks.redis.reads import (
     KEYS_AT_ONCE,
     AnotherServerError,
     Ask,
+    ages_in,
     following,
     head_of,
     identity_call,
@@ -275,9 +276,8 @@ class RedisNamespace:
         *content, now_us = fields
         noted = self._noted
         if noted is not None and noted[0] == content:
-            beat_us = content[5]
-            age_s = None if beat_us is None else max(0.0, (int(now_us) - int(beat_us)) / 1e6)
-            return msgspec.structs.replace(noted[1], heartbeat_age_s=age_s)
+            age_s, closed_age_s = ages_in(content[5], now_us)
+            return msgspec.structs.replace(noted[1], heartbeat_age_s=age_s, closed_age_s=closed_age_s)
         pointer, listed = known_in(self.where, fields)
         with self._lock:
             self._noted = content, pointer

@@ -52,7 +52,7 @@ def facts_of(report: Report) -> dict[str, Any]:
         "checked": dict(totals.counts),
         "errors": dict(totals.errors),
         "not_run": [skip._asdict() for skip in report.skipped],
-        "command": report.command,
+        "command": f"{report.command}{report.limits}",
         "not_proven": [
             {"cell": str(outcome.cell), "repeat": repeat_of(report, outcome), "outcome": outcome}
             for outcome in totals.wrong
@@ -77,7 +77,7 @@ def page_of(report: Report) -> str:
         seconds=f"{report.seconds:,.0f}",
         seed=str(report.asked.seed),
         workloads=escape(", ".join(report.asked.workloads)),
-        command=escape(report.command),
+        command=escape(f"{report.command}{report.limits}"),
         results=_results(report),
         checked=_pairs(totals.counts),
         errors=_pairs(totals.errors) or "<p>None.</p>",
@@ -106,8 +106,13 @@ def verdict_of(report: Report) -> str:
 def _results(report: Report) -> str:
     totals = report.totals
     rows = [(name, f"{totals.results[name]:,}", text) for name, text in RESULTS.items()]
-    skipped = sum(skip.cells for skip in report.skipped)
-    rows.append(("not run", f"{skipped:,}", "cells of a round that are not possible here: see below"))
+    ran = {(outcome.failpoint, outcome.fault, outcome.finish) for outcome in totals.outcomes}
+    not_run = max(0, report.round_size - len(ran))
+    impossible = sum(skip.cells for skip in report.skipped)
+    rows += [
+        ("not run", f"{not_run:,}", "cells of the crash table that this run did not come to: a dot below"),
+        ("not possible", f"{impossible:,}", "cells of the crash table that are not possible here: listed below"),
+    ]
     return "".join(
         f"<tr><th>{escape(name)}</th><td class=number>{number}</td><td>{escape(text)}</td></tr>"
         for name, number, text in rows
