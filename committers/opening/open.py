@@ -337,8 +337,8 @@ def _second_query(namespace: str, state: Folded, pointer: Pointer) -> LineageErr
         f"namespace {namespace} has a living writer, and this query is a second one:"
         f" {describe_writer(pointer.writer)} at epoch {pointer.epoch} gave a sign of life"
         f" {pointer.heartbeat_age_s:.0f} s ago{last}. Nothing was written. A namespace serves one query: give"
-        " this one a namespace of its own, or write all tables in one query, by `sink.each`. If that writer was"
-        f" killed, it counts as living for {WRITER_ALIVE_S:.0f} s: start this query again after that"
+        " this one a namespace of its own, or write all tables in one query, by `sink.each`. If that writer"
+        f" was killed, it counts as living for {WRITER_ALIVE_S:.0f} s: start this query again after that"
     )
 
 

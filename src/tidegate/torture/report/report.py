@@ -21,6 +21,9 @@ from tidegate.torture.schedule import FINISHES
 LISTED_MAX = 100
 """The number of unproven cells that the page lists; the JSON lists all of them."""
 
+FAULTS_ABREAST = 4
+"""The number of faults in each part of the crash table: a part is no wider than a page."""
+
 Place = tuple[str, str, str]
 """Failpoint, fault, way of finishing."""
 
@@ -111,7 +114,11 @@ def _results(report: Report) -> str:
     impossible = sum(skip.cells for skip in report.skipped)
     rows += [
         ("not run", f"{not_run:,}", "cells of the crash table that this run did not come to: a dot below"),
-        ("not possible", f"{impossible:,}", "cells of the crash table that are not possible here: listed below"),
+        (
+            "not possible",
+            f"{impossible:,}",
+            "cells of the crash table that are not possible here: listed below",
+        ),
     ]
     return "".join(
         f"<tr><th>{escape(name)}</th><td class=number>{number}</td><td>{escape(text)}</td></tr>"
@@ -126,7 +133,7 @@ def _pairs(counts: Counter[str]) -> str:
 
 
 def _matrix(report: Report) -> str:
-    """Render failpoint x fault x way of finishing: the number of proven cells, of all."""
+    """Render failpoint x fault x way of finishing, a table for each few faults: proven cells, of all."""
     every: Counter[Place] = Counter()
     proven: Counter[Place] = Counter()
     broken: Counter[Place] = Counter()
@@ -135,9 +142,19 @@ def _matrix(report: Report) -> str:
         every[place] += 1
         proven[place] += outcome.result == PROVEN
         broken[place] += outcome.result == VIOLATED
-    faults = [
-        fault for fault in FAULTS if fault in report.asked.faults or any(place[1] == fault for place in every)
+    impossible = {skip.fault for skip in report.skipped if not skip.failpoint}
+    possible = {*report.asked.faults} - impossible | {place[1] for place in every}
+    faults = [fault for fault in FAULTS if fault in possible]
+    parts = [
+        _part(faults[at : at + FAULTS_ABREAST], every, proven, broken)
+        for at in range(0, len(faults), FAULTS_ABREAST)
     ]
+    return "".join(f'<div class="wide"><table class="matrix">{part}</table></div>' for part in parts)
+
+
+def _part(
+    faults: Sequence[str], every: Counter[Place], proven: Counter[Place], broken: Counter[Place]
+) -> str:
     head = "".join(
         f'<th colspan="{len(FINISHES)}" title="{escape(FAULTS[f])}">{escape(f)}</th>' for f in faults
     )

@@ -95,6 +95,15 @@ def test_a_killed_writer_counts_as_running(writer, tmp_path):
         assert "A killed one counts as running for 30 s" in refused(2, *words, *options_for(tmp_path))
 
 
+def test_a_command_that_fenced_a_killed_writer_leaves_none_that_counts_as_running(writer, tmp_path):
+    writer.kill()
+    writer.wait(DEADLINE_S)
+    options = options_for(tmp_path)
+    done("restore", "--to", 1, "--yes", "--force", *options)
+    assert re.search(r"closed \d+ s ago", done("status", *options))
+    done("adopt", "--lineage", NEW, "--yes", *options)
+
+
 def test_a_writers_id_names_its_host_process_and_start():
     words = describe_writer(process_writer(Clock()))
     assert "(host " in words
