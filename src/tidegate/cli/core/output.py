@@ -133,8 +133,11 @@ def _rich(parts: Sequence[Part]) -> Any:
             table = Table(header_style="bold")
             rows = [[cell(one) for one in row] for row in part.rows]
             for column, cells in itertools.zip_longest(part.columns, zip(*rows, strict=True)):
-                side = "right" if _are_amounts(cells or ()) else "left"
-                table.add_column(Text(cell(column)), overflow="fold", justify=side)
+                table.add_column(
+                    Text(cell(column)),
+                    overflow="fold",
+                    justify="right" if _are_amounts(cells or ()) else "left",
+                )
             for row, style in itertools.zip_longest(rows, part.styles):
                 table.add_row(*map(Text, row), style=style)
             shown.append(table)
