@@ -31,7 +31,7 @@ DEMO_WAL = $(if $(filter kafka,$(WAL)),--wal '{kafka}' --allow-unsafe,$(if $(WAL
 STORE_URL = $(if $(REDIS),{redis},$(if $(CASSANDRA),{cassandra},$(STORE)))
 DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 
-.PHONY: help setup demo check test full oldest locked lock audit fuzz lint format types docs simulate sweep power-cuts torture game-day mutants coverage clean
+.PHONY: help setup demo check test full oldest locked lock audit fuzz lint format types docs wheel simulate sweep power-cuts torture game-day mutants coverage clean
 
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -96,6 +96,9 @@ docs: setup ## Build the documentation as a site, build/site (its tools go into 
 	@.venv-docs/bin/pip install -q --disable-pip-version-check -r tools/docs-requirements.txt
 	$(RUN) python tools/link_tree.py
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --clean --quiet
+
+wheel: setup ## Build the wheel and the sdist, in dist/; `pip wheel .` would leave a copy of the code in build/lib
+	$(RUN) python -m build --outdir dist --no-isolation
 
 simulate: setup ## Simulate N schedules from SEED; the same seed repeats the same run
 	$(RUN) python -m simulation.run --schedules $(N) --workers $(JOBS) --seed $(SEED) $(SIMULATE_ARGS)

@@ -12,15 +12,6 @@ REMOVAL_BEGINS = "{"
 """The first character of a pointer's ``writer`` that is the note of a removed store."""
 
 
-def heartbeat_age_s(now_us: int, heartbeat_us: int | None) -> float | None:
-    """Return the age of a heartbeat in seconds; None: there is none.
-
-    One in the future is of a clock that went back since: it is as old as it is far ahead. So its writer does
-    not count as running until that time.
-    """
-    return None if heartbeat_us is None else abs(now_us - heartbeat_us) / 1e6
-
-
 class Identity(msgspec.Struct, frozen=True):
     """The namespace of a store. ``uuid`` is the log's; the same in every store."""
 
@@ -30,14 +21,31 @@ class Identity(msgspec.Struct, frozen=True):
     format: int = 1
 
 
+def heartbeat_ages(noted_us: int | None, now_us: int) -> tuple[float | None, float | None]:
+    """Return the pointer's ``heartbeat_age_s`` and ``closed_age_s``, from the time that a store has noted.
+
+    A positive time is that of the last heartbeat, a negative one is minus the time at which the writer was
+    closed. A time in the future is of a clock that went back since: it counts as old as it is far ahead, so
+    its writer does not count as running until then.
+
+    >>> heartbeat_ages(5_000_000, 7_000_000), heartbeat_ages(-5_000_000, 7_000_000)
+    ((2.0, None), (None, 2.0))
+    """
+    if noted_us is None:
+        return None, None
+    age_s = abs(now_us - abs(noted_us)) / 1e6
+    return (None, age_s) if noted_us < 0 else (age_s, None)
+
+
 class Pointer(msgspec.Struct, frozen=True):
     """The one small record that readers read first.
 
     ``visible`` is the visible version (0: none yet) and ``digest`` that version's digest;
     ``epoch`` the highest claimed, and ``writer`` its driver; ``horizon`` the oldest version that readers may
     read; ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None when
-    there was none, or that writer is closed. ``lost``: nothing is visible since the store lost it, and it is
-    not filled yet (Redis).
+    there was none, or that writer is closed; ``closed_age_s`` the seconds since it was closed, None when it
+    was not, or the store does not note the time. ``lost``: nothing is visible since the store lost it, and it
+    is not filled yet (Redis).
     """
 
     visible: int = 0
@@ -46,6 +54,7 @@ class Pointer(msgspec.Struct, frozen=True):
     writer: str = ""
     horizon: int = 0
     heartbeat_age_s: float | None = None
+    closed_age_s: float | None = None
     lost: bool = False
 
     @property

@@ -129,8 +129,9 @@ class Store(Attempts):
     def end_heartbeat(self, epoch: int) -> None:
         """Remove the heartbeat, if ``epoch`` is the claimed one: its writer is closed.
 
-        The pointer's ``heartbeat_age_s`` is None then. In a store without this method a closed writer counts
-        as running until its heartbeat is 30 s old. Repeatable.
+        The pointer's ``heartbeat_age_s`` is None then, and ``closed_age_s`` is counted until the next
+        heartbeat. In a store without this method a closed writer counts as running until its heartbeat is
+        30 s old. Repeatable.
         """
 
     @abc.abstractmethod

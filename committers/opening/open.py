@@ -87,9 +87,9 @@ def take_over(
             _refuse_other_lineage(coordinator.decisions.namespace, state, taken)
             if check is not None:
                 check(state)
-        except LineageError as error:
-            if _is_alive(pointer):
-                raise _second_query(coordinator.decisions.namespace, state, pointer, error) from error
+        except LineageError:
+            if _is_alive(pointer):  # the advice of the other errors would fence that writer
+                raise _second_query(coordinator.decisions.namespace, state, pointer) from None
             raise
         return taken
 
@@ -337,16 +337,16 @@ def _refuse_other_lineage(namespace: str, state: Folded, lineage: str | None) ->
     raise LineageError(msg)
 
 
-def _second_query(namespace: str, state: Folded, pointer: Pointer, why: LineageError) -> LineageError:
+def _second_query(namespace: str, state: Folded, pointer: Pointer) -> LineageError:
     """Build the error for a query that cannot follow the log, while another one's writer is alive."""
     decided = state.recent[-1] if state.recent else None
     last = "" if decided is None else f", the last decision is version {decided.version}"
     return LineageError(
         f"namespace {namespace} has a living writer, and this query is a second one:"
         f" {describe_writer(pointer.writer)} at epoch {pointer.epoch} gave a sign of life"
-        f" {pointer.heartbeat_age_s:.0f} s ago{last}. Nothing was written: stop one of the two queries, or"
-        f" use a new namespace for this one. A killed writer counts as living for {WRITER_ALIVE_S:.0f} s."
-        f" Without that writer this query is refused, too: {why}"
+        f" {pointer.heartbeat_age_s:.0f} s ago{last}. Nothing was written. A namespace serves one query: give"
+        " this one a namespace of its own, or write all tables in one query, by `sink.each`. If that writer"
+        f" was killed, it counts as living for {WRITER_ALIVE_S:.0f} s: start this query again after that"
     )
 
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import logging
 import time
 from collections import Counter
@@ -444,10 +443,12 @@ class StateCache:
             self._tables = {name: self._new(name) for name in self._tables}
 
     def _tell(self, error: Exception) -> None:
-        if isinstance(error, OSError) and error.errno != errno.ENOENT:
+        if isinstance(error, FileNotFoundError):  # expected after a kill, and where another process tidied
+            logger.info("a part of the cache of state is gone, its rows are read from the store: %s", error)
+        elif isinstance(error, OSError):
             self._local.failed(error)
         else:
-            logger.warning("a part of the cache of state is lost, the store is read instead: %s", error)
+            logger.warning("harmless: damaged cache of state, its rows are read from the store: %s", error)
 
 
 def _same_keys(left: Any, right: Any) -> bool:

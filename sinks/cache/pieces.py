@@ -70,12 +70,12 @@ class Pieces:
         """Return the rows of a piece, mapped into memory, after a check of their checksum.
 
         It is checked once per process while the file's size and change time stay the same;
-        otherwise the cost would grow with the cache. Raises: CorruptError: the piece is gone, or
-        not the one that was written.
+        otherwise the cost would grow with the cache. Raises: FileNotFoundError: the piece is gone.
+        CorruptError: it is not the one that was written.
         """
         seen = self._buffer.look(ref.name)
         if seen is None or len(seen.views) != 1:
-            raise CorruptError(f"piece {ref.name} is gone")
+            raise FileNotFoundError(errno.ENOENT, "it is gone", f"piece {ref.name}")
         (view,), (segment,) = seen.views, seen.note.segments
         if view.size != ref.bytes:
             raise CorruptError(f"piece {ref.name}: {view.size} bytes, {ref.bytes} were written")

@@ -17,7 +17,7 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.sinks.cassandra.client import schema
 from tidegate.sinks.cassandra.client import session as sessions
 from tidegate.sinks.cassandra.client.settings import CONSISTENCY, READ_AT, read_level, settings_of
-from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.records import Identity, Pointer, heartbeat_ages
 from tidegate.sinks.rules.reads import check_kept, check_visible, decode, dropped, encode, lost, nothing_here
 
 HERE, DROPPING = "here", "dropping"
@@ -290,12 +290,13 @@ class CassandraNamespace:
         rows = self.session.rows("pointer", made.space, level=level)
         if not rows or rows[0][0] is None:
             raise self.lost(made)
-        visible, digest, epoch, writer, horizon, filled, beat, leases_at, now = rows[0]
-        age_s = None if beat is None else abs((now - beat).total_seconds())  # as ``heartbeat_age_s``
+        visible, digest, epoch, writer, horizon, filled, beat, beat_written_us, leases_at, now = rows[0]
+        beat_us = None if beat is None else milliseconds(beat) * 1_000 or -beat_written_us
+        ages = heartbeat_ages(beat_us, milliseconds(now) * 1_000)
         highest = made.highest
         highest.visible, highest.horizon = max(highest.visible, visible), max(highest.horizon, horizon)
         highest.merged = max(highest.merged, horizon - 1, filled or 0)
-        pointer = Pointer(visible, digest, epoch, writer, horizon, age_s)
+        pointer = Pointer(visible, digest, epoch, writer, horizon, *ages)
         return Seen(pointer, leases_at, milliseconds(now))
 
     def lost(self, made: Made) -> TidegateError:

@@ -42,7 +42,7 @@ from tidegate.sinks.records import (
     Stamp,
     Stopped,
     Vacuumed,
-    heartbeat_age_s,
+    heartbeat_ages,
     never,
 )
 from tidegate.sinks.rules import leases as rules
@@ -122,8 +122,10 @@ class MemoryStore(SupportsReadWithPointer):
     def pointer(self) -> Pointer:
         space = self._space
         with space.lock:
-            age_s = heartbeat_age_s(self._clock.now_us(), space.heartbeat_us)
-            return msgspec.structs.replace(space.pointer, heartbeat_age_s=age_s)
+            if space.heartbeat_us is None:
+                return space.pointer
+            age_s, closed_age_s = heartbeat_ages(space.heartbeat_us, self._clock.now_us())
+            return msgspec.structs.replace(space.pointer, heartbeat_age_s=age_s, closed_age_s=closed_age_s)
 
     def claim(self, epoch: int, writer: str) -> int:
         space = self._space
@@ -142,7 +144,7 @@ class MemoryStore(SupportsReadWithPointer):
         space = self._space
         with space.lock:
             if epoch == space.pointer.epoch:
-                space.heartbeat_us = None
+                space.heartbeat_us = -self._clock.now_us()
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         space = self._space

@@ -17,7 +17,7 @@ from tidegate.base.urls import Address, redact
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.keys.groups import key_group
 from tidegate.sinks.capabilities import SupportsReadWithPointer
-from tidegate.sinks.records import Identity, Pointer, heartbeat_age_s
+from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.redis.client.calls import Calls
 from tidegate.sinks.redis.client.functions import readers
 from tidegate.sinks.redis.client.origins import Origins, listing, process_in
@@ -29,6 +29,7 @@ from tidegate.sinks.redis.reads import (
     KEYS_AT_ONCE,
     AnotherServerError,
     Ask,
+    ages_in,
     following,
     head_of,
     identity_call,
@@ -275,9 +276,8 @@ class RedisNamespace:
         *content, now_us = fields
         noted = self._noted
         if noted is not None and noted[0] == content:
-            beat_us = content[5]
-            age_s = heartbeat_age_s(int(now_us), None if beat_us is None else int(beat_us))
-            return msgspec.structs.replace(noted[1], heartbeat_age_s=age_s)
+            age_s, closed_age_s = ages_in(content[5], now_us)
+            return msgspec.structs.replace(noted[1], heartbeat_age_s=age_s, closed_age_s=closed_age_s)
         pointer, listed = known_in(self.where, fields)
         with self._lock:
             self._noted = content, pointer

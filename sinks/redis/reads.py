@@ -20,7 +20,7 @@ from tidegate.errors import (
     TidegateError,
     VersionRegressedError,
 )
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp, heartbeat_age_s
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp, heartbeat_ages
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import beside, header_key, meta_key
 from tidegate.sinks.rules.attempts import other_attempt
@@ -269,16 +269,23 @@ def known_in(where: str, fields: list[Any]) -> Known:
             number_in(visible),
             number_in(epoch),
             number_in(horizon),
-            number_in(b"0" if beat_us is None else beat_us),
         )
+        ages = ages_in(beat_us, now_us)
         texts, listed = (digest.decode(), writer.decode()), frozenset(servers.split(b","))
     except NOT_OURS as error:
         raise CorruptError(
             f"{where}: the pointer is {fields!r:.200}: restore the store from a copy"
         ) from error
-    age_s = heartbeat_age_s(int(now_us), None if beat_us is None else numbers[3])
     lost = not numbers[0] and not servers  # ``create`` with ``lost_at``
-    return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], age_s, lost), listed)
+    return Known(Pointer(numbers[0], texts[0], numbers[1], texts[1], numbers[2], *ages, lost), listed)
+
+
+def ages_in(beat_us: bytes | None, now_us: bytes) -> tuple[float | None, float | None]:
+    """Decode the time of the heartbeat, as ``heartbeat_ages``. Raises: ValueError, TypeError, it is none."""
+    if beat_us is None:
+        return None, None
+    noted_us = number_in(beat_us.removeprefix(b"-"))
+    return heartbeat_ages(-noted_us if beat_us.startswith(b"-") else noted_us, int(now_us))
 
 
 def catalog_in(where: str, contents: list[bytes]) -> list[CatalogEntry]:

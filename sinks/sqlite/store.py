@@ -38,7 +38,7 @@ from tidegate.sinks.records import (
     Stopped,
     Usage,
     Vacuumed,
-    heartbeat_age_s,
+    heartbeat_ages,
     never,
 )
 from tidegate.sinks.rules import leases as rules
@@ -182,18 +182,18 @@ class SqliteStore(SupportsUsage):
         if row is None:
             raise dropped(self.where)
         visible, digest, epoch, writer, horizon, heartbeat_us = row
-        numbers = (visible, epoch, horizon, 0 if heartbeat_us is None else heartbeat_us)
-        fits = all(type(value) is int and value >= 0 for value in numbers) and {
-            type(digest),
-            type(writer),
-        } == {str}
+        fits = (
+            all(type(value) is int and value >= 0 for value in (visible, epoch, horizon))
+            and isinstance(heartbeat_us, int | None)
+            and {type(digest), type(writer)} == {str}
+        )
         if not fits:
             raise CorruptError(
                 f"{self.where}: {self._files.folder / META_FILE}: the pointer is {row!r:.200}: restore the"
                 " store from a copy"
             )
-        age_s = heartbeat_age_s(self._clock.now_us(), heartbeat_us)
-        pointer = Pointer(visible, digest, epoch, writer, horizon, age_s)
+        ages = heartbeat_ages(heartbeat_us, self._clock.now_us())
+        pointer = Pointer(visible, digest, epoch, writer, horizon, *ages)
         self._visible_seen = max(self._visible_seen, pointer.visible)
         return pointer
 
@@ -214,12 +214,12 @@ class SqliteStore(SupportsUsage):
         self._put_heartbeat(self._clock.now_us(), epoch)
 
     def end_heartbeat(self, epoch: int) -> None:
-        self._put_heartbeat(None, epoch)
+        self._put_heartbeat(-self._clock.now_us(), epoch)
 
-    def _put_heartbeat(self, now_us: int | None, epoch: int) -> None:
+    def _put_heartbeat(self, noted_us: int, epoch: int) -> None:
         _ = self._shards
         with self._files.writing(META_FILE, durable=False) as meta:  # a lost one is followed by the next
-            meta.execute("UPDATE pointer SET heartbeat_us = ? WHERE epoch = ?", (now_us, epoch))
+            meta.execute("UPDATE pointer SET heartbeat_us = ? WHERE epoch = ?", (noted_us, epoch))
 
     def publish(self, entry: CatalogEntry, epoch: int) -> bool:
         _ = self._shards

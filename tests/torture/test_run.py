@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tidegate.base import failpoints
 from tidegate.base.durations import duration_us
 from tidegate.cli import app
 from tidegate.errors import ConfigError
@@ -240,6 +241,12 @@ def test_a_server_is_killed_by_the_command_given_and_by_nothing_else(urls, tmp_p
     )
     assert report.totals.all_proven, report.totals.wrong
     assert mark.exists()
+    page = page_of(report)
+    limits = "--only publish.before:server:second:1 --only apply.after_chunk:server:same:1 --jobs 2</code>"
+    assert f" --allow-server-kill CMD {limits}" in page
+    table = len(failpoints.NAMES) * len(FINISHES) * len(FAULTS)
+    counted = dict(re.findall(r"<th>([a-z ]+)</th><td class=number>([\d,]+)</td>", page))
+    assert sum(int(number.replace(",", "")) for number in counted.values()) == table
 
 
 def test_a_command_that_fails_proves_nothing(urls, tmp_path):

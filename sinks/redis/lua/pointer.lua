@@ -76,7 +76,7 @@ writes.heartbeat = function(keys, args)
     return 0
   end
   if args[3] == 'end' then
-    redis.call('HDEL', keys[1], 'heartbeat_us')
+    redis.call('HSET', keys[1], 'heartbeat_us', '-' .. text(now_us()))
   else
     redis.call('HSET', keys[1], 'heartbeat_us', text(now_us()))
   end

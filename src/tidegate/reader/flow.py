@@ -17,6 +17,7 @@ from tidegate.base.source_offsets import Offsets
 from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError
 from tidegate.observe import events
 from tidegate.reader import rules
+from tidegate.reader.hints import TableHints
 from tidegate.reader.leases import Hold, LeaseKeeper
 from tidegate.reader.rules import TRIES, VersionInfo
 from tidegate.reader.table import Result, Steps, TableReader, TableView, no_schema, view_of
@@ -126,7 +127,7 @@ class Reader:
         return view
 
 
-class GateFlow:
+class GateFlow(TableHints):
     """A client of one namespace. It remembers the newest pointer that it has seen, and its entry (I9)."""
 
     snapshot_class: ClassVar[type[SnapshotFlow]]
@@ -322,7 +323,7 @@ class GateFlow:
             return visible, rules.have_passed(entries, wanted)
 
 
-class SnapshotFlow:
+class SnapshotFlow(TableHints):
     """One version for all reads, pinned by a lease."""
 
     def __init__(self, reader: Reader, entry: CatalogEntry | None, hold: Hold) -> None:

@@ -118,6 +118,13 @@ def as_pairs(facts: LogFacts, deadline: Deadline | None) -> list[tuple[str, str]
     return [("log size", size), ("log keeps", kept)]
 
 
+def short_span(seconds: float) -> str:
+    """Format a duration that may be below a second, for people; a negative one, of two clocks, as 0."""
+    if seconds >= 10:
+        return span(seconds)
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{max(0.0, seconds) * 1000:.0f} ms"
+
+
 def span(seconds: float) -> str:
     """Format a duration for people."""
     for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):

@@ -75,6 +75,8 @@ class Report:
     seconds: float
     stopped: bool
     command: str
+    limits: str = ""
+    """The options of the whole run that ``command`` lacks: when it ends, and its cells at a time."""
 
     @property
     def all_proven(self) -> bool:
@@ -314,6 +316,14 @@ class _Limits:
             return DURATION_S
         return self.duration_s
 
+    def options(self, only: tuple[str, ...]) -> str:
+        """Return the limits as options of the command."""
+        if only:
+            return "".join(f" --only {cell}" for cell in only)
+        duration = "" if self.seconds is None else f" --duration {self.seconds:g}s"
+        cells = "" if self.cells is None else f" --cells {self.cells}"
+        return f"{duration}{cells}{' --all' if self.whole else ''}"
+
 
 class _Run:
     """The cells of a run, ``jobs`` at a time, until a limit is reached or the run is interrupted."""
@@ -362,10 +372,23 @@ class _Run:
         loads = "" if asked.workloads == tuple(WORKLOADS) else f" --workloads {','.join(asked.workloads)}"
         unsafe = " --allow-unsafe" if setting.allow_unsafe else ""
         unsafe += " --allow-topology-changes" if self._topology else ""
-        where = f"--wal {asked.wal} --store {asked.store}"
+        unsafe += " --allow-server-kill CMD" if setting.server_kill else ""  # it may contain a password
+        unsafe += "" if setting.deadline_s == CELL_S else f" --cell-deadline {setting.deadline_s:g}s"
+        files = " --wal-config FILE" if setting.wal_options else ""
+        files += " --store-config FILE" if setting.store_options.keys() - {"create"} else ""
+        where = f"--wal {asked.wal} --store {asked.store}{files}"
         command = f"tidegate torture {where} --seed {asked.seed}{loads}{faults}{unsafe}"
-        seconds = time.monotonic() - began
-        return Report(self._folder, asked, self._totals, self._skipped, self._size, seconds, stopped, command)
+        return Report(
+            self._folder,
+            asked,
+            self._totals,
+            self._skipped,
+            self._size,
+            time.monotonic() - began,
+            stopped,
+            command,
+            f"{self._limits.options(asked.only)} --jobs {self._jobs}",
+        )
 
     def _all(self, pool: concurrent.futures.Executor, began: float) -> None:
         chosen, running = self._chosen(), set[concurrent.futures.Future[None]]()

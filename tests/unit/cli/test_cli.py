@@ -14,6 +14,7 @@ import pytest
 import tidegate
 from support.cli import done, done_json, readers_only, refused, run
 from tidegate.base import text as text_of
+from tidegate.cli.core import output
 from tidegate.errors import BY_NAME
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -178,6 +179,16 @@ def test_on_a_terminal_results_are_tables(flights, monkeypatch, capsys):
         text = done(*command, *readers_only(flights))
         assert "\t" not in text
         assert "─" in text or command[0] == "get"
+
+
+def test_amounts_are_right_aligned_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("tidegate.cli.core.output.on_terminal", lambda: True)
+    rows = [("a", 1, "12 ms", "N1"), ("b", 100, "not known", "7"), ("c", None, "1,000 rows/s", "-")]
+    output.print_table(["name", "count", "time", "text"], rows)
+    lines = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert [cells[1] for cells in lines] == ["     1 ", "   100 ", "  null "]
+    assert [cells[2] for cells in lines] == ["        12 ms ", "    not known ", " 1,000 rows/s "]
+    assert [cells[0] + cells[3] for cells in lines] == [" a     N1   ", " b     7    ", " c     -    "]
 
 
 def test_nothing_stored_steers_the_terminal():

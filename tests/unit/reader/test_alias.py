@@ -390,7 +390,7 @@ def test_set_list_and_drop(place):
     told = json.loads(run(place, "alias", "set", "live", "--namespace", "blue", "--json"))
     assert told["stores"][0]["before"] == "green"
     assert "--yes" in run(place, "alias", "drop", "live", code=2)
-    assert "no alias live any more" in run(place, "alias", "drop", "live", "--yes")
+    assert "alias live dropped" in run(place, "alias", "drop", "live", "--yes")
     assert "check --store" in run(place, "alias", "drop", "live", "--yes", code=2)
     assert json.loads(run(place, "alias", "list", "--json")) == {"aliases": []}
 

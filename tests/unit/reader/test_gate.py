@@ -47,6 +47,21 @@ def test_values_of_the_newest_version(gate):
     assert aircraft.schema() == SCHEMAS["aircraft"]
 
 
+def test_reads_that_are_a_tables_have_a_hint(gate):
+    with gate.snapshot() as snap:
+        with pytest.raises(
+            TypeError, match=r"a Snapshot has no items: its tables are snapshot.table\('legs'\)"
+        ):
+            snap["legs"]
+        with pytest.raises(AttributeError, match=r"'get': reads are of a table, snapshot.table\(NAME\).get"):
+            snap.get("legs", "k")
+    with pytest.raises(TypeError, match=r"a Gate has no items"):
+        gate["legs"]
+    with pytest.raises(AttributeError, match=r"a Gate has no attribute 'tabel'$"):
+        gate.tabel("legs")
+    assert not hasattr(gate, "to_pandas")
+
+
 def test_get_many_leaves_absent_keys_out(gate):
     airports = gate.table("airports")
     assert airports.get_many(["EWR", "JFK", "XXX", "EWR"]) == {

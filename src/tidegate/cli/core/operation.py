@@ -20,7 +20,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.opening.open import log_is_empty, refuse_if_writer_alive
 from tidegate.committers.opening.store_list import refuse_other_stores
-from tidegate.errors import BY_NAME, ConfigError, StoreUnavailableError
+from tidegate.errors import BY_NAME, ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import Endpoints, Options, StoreRef
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.sqlite.discovery import has_instead
@@ -62,11 +62,17 @@ class Operation:
         key_groups: int | None = None,
         keep_versions: int | None = None,
     ) -> Iterator[Coordinator]:
-        """Give a coordinator that is not open yet; without ``where`` at the command's endpoints."""
+        """Give a coordinator that is not open yet; without ``where`` at the command's endpoints.
+
+        If the command has opened it, it is closed as a writer at the end, and a driver that it fenced no
+        longer counts as running.
+        """
         where = where or self.endpoints()
         options = Options(allow_unsafe=self.allow_unsafe, key_groups=key_groups, keep_versions=keep_versions)
         with coordinator_for(where, options, jobs) as coordinator:
             yield coordinator
+            if coordinator.epoch:
+                _note_closed(coordinator)
 
     @contextlib.contextmanager
     def writer(
@@ -166,6 +172,15 @@ def operation(
         return run
 
     return decorate
+
+
+def _note_closed(coordinator: Coordinator) -> None:
+    try:
+        coordinator.store.end_heartbeat(coordinator.epoch)
+    except TidegateError as error:
+        print_message(
+            f"warning: the store did not note that {coordinator.decisions.writer} is closed: {error}"
+        )
 
 
 def require_namespace(coordinator: Coordinator) -> None:

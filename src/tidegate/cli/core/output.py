@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -15,6 +16,11 @@ from tidegate.base.text import cell, json_of
 
 ROWS_AT_ONCE = 500
 """A terminal shows many rows as tables of this many rows: memory stays bounded."""
+
+AMOUNT = re.compile(r"[-+]?\d[\d,.]*(e[-+]?\d+)?( ?(%|x|[A-Za-z]+(/s)?))?")
+"""A number, with or without its unit."""
+ABSENT = frozenset({"-", "null", "none yet", "not known"})
+"""The cells of an amount that there is not."""
 
 T = TypeVar("T")
 
@@ -104,6 +110,12 @@ def showing(*, json: bool) -> Iterator[Callable[[Any], None]]:
         yield lambda parts: live.update(_rich(parts), refresh=True)
 
 
+def _are_amounts(cells: Sequence[str]) -> bool:
+    """Whether a column has amounts, and nothing else but absent ones."""
+    present = [each for each in cells if each not in ABSENT]
+    return bool(present) and all(map(AMOUNT.fullmatch, present))
+
+
 def _rich(parts: Sequence[Part]) -> Any:
     from rich.console import Group
     from rich.table import Table
@@ -119,9 +131,14 @@ def _rich(parts: Sequence[Part]) -> Any:
             shown.append(grid)
         else:
             table = Table(header_style="bold")
-            for column in part.columns:
-                table.add_column(Text(cell(column)), overflow="fold")
-            for row, style in itertools.zip_longest(part.rows, part.styles):
-                table.add_row(*(Text(cell(one)) for one in row), style=style)
+            rows = [[cell(one) for one in row] for row in part.rows]
+            for column, cells in itertools.zip_longest(part.columns, zip(*rows, strict=True)):
+                table.add_column(
+                    Text(cell(column)),
+                    overflow="fold",
+                    justify="right" if _are_amounts(cells or ()) else "left",
+                )
+            for row, style in itertools.zip_longest(rows, part.styles):
+                table.add_row(*map(Text, row), style=style)
             shown.append(table)
     return Group(*shown)

@@ -36,6 +36,7 @@ EXAMPLES = examples(
     "tidegate doctor --wal kafka://broker1:9093 --wal-config kafka.properties --namespace flights",
     "tidegate doctor --store redis://cache:6379",
     "tidegate doctor --accept replication --limit 3 -v",
+    "tidegate doctor --problems",
 )
 
 JAVA_MIN = 17
@@ -72,6 +73,9 @@ def doctor(  # noqa: PLR0913 - its options
         ),
     ] = None,
     limit: Limit = LIMIT_S,
+    problems: Annotated[
+        bool, typer.Option("--problems", help="Show the failures and warnings alone.")
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also show the seconds that each check took.")
     ] = False,
@@ -87,10 +91,13 @@ def doctor(  # noqa: PLR0913 - its options
     checks = _accepted(
         list(_checks(_given(store, wal, namespace, wal_config, store_config), limit)), accept or []
     )
+    shown = [check for check in checks if not problems or check.outcome != "pass"]
     if json:
-        print_json([check._asdict() for check in checks])
+        print_json([check._asdict() for check in shown])
+    elif shown:
+        _print(sorted(shown, key=lambda check: list(LOOKS).index(check.outcome)), verbose=verbose)
     else:
-        _print(sorted(checks, key=lambda check: list(LOOKS).index(check.outcome)), verbose=verbose)
+        print(f"no problem: {len(checks)} checks passed")
     failed = [check.check for check in checks if check.outcome == "fail"]
     if failed:
         print_message(f"failed: {', '.join(failed)}")

@@ -150,6 +150,7 @@ def _as_json(seen: Look) -> dict[str, Any]:
         "writer": pointer.driver or None,
         "removed": pointer.is_removed,
         "heartbeat_age_s": pointer.heartbeat_age_s,
+        "closed_age_s": pointer.closed_age_s,
         "tables": [{k: v for k, v in table.items() if k != "shown"} for table in in_store.tables],
         "problems": seen.problems,
         "warnings": seen.warnings,
@@ -232,9 +233,9 @@ def _writer(pointer: Pointer) -> str:
 
 
 def _heartbeat(pointer: Pointer) -> str:
-    age = pointer.heartbeat_age_s
+    age, closed_age = pointer.heartbeat_age_s, pointer.closed_age_s
     if age is None:
-        return "closed"
+        return "closed" if closed_age is None else f"closed {log_size.span(closed_age)} ago"
     alive = "seems to be running" if age < WRITER_ALIVE_S else "seems to be down"
     return f"last heartbeat {log_size.span(age)} ago, {alive}"
 

@@ -113,7 +113,7 @@ def drop(
         rows = [{"store": at.name, "namespace": _name(target)} for at, target in named]
         print_json({"alias": alias, "dropped": rows})
     else:
-        print(f"there is no alias {alias} any more")
+        print(f"alias {alias} dropped")
 
 
 def _all(at: StoreRef) -> dict[str, Target]:

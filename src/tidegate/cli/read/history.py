@@ -11,6 +11,7 @@ from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.options import Json, Namespace, Store, examples, gate_to
 from tidegate.cli.core.output import print_json, print_table
+from tidegate.status.log_size import short_span
 
 EXAMPLES = examples(
     "tidegate history --store sqlite:///data/store --namespace flights",
@@ -39,13 +40,13 @@ def history(
         print_message(f"namespace {namespace} has no visible version yet")
         return
     print_table(
-        ["version", "from", "decided", "published", "tasks", "changes"],
+        ["version", "from", "decided", "visible after", "tasks", "changes"],
         [
             (
                 info.version,
                 info.origin,
                 info.decided_at,
-                info.published_at,
+                short_span((info.published_at - info.decided_at).total_seconds()),
                 info.parallelism,
                 ", ".join(
                     [

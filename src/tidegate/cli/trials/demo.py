@@ -92,7 +92,10 @@ def demo(
     else:
         print_pairs(_pairs(outcome))
         print("every promise held" if outcome.right else "NOT every promise held")
-        print(f"look around: tidegate history --store {facts['store']} --namespace {outcome.namespace}")
+        reads = f"--store {facts['store']} --namespace {outcome.namespace}"
+        log = "" if on_servers and outcome.log_removed else f" --wal {facts['wal']}"
+        print(f"look around: tidegate ui {reads}{log}")
+        print(f"             tidegate history {reads}")
         if on_servers:
             print(_of_log(outcome))
     if not outcome.right:

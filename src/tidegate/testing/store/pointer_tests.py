@@ -259,9 +259,13 @@ class PointerTests(StoreHarness):
         store.heartbeat(EPOCH)
         store.end_heartbeat(EPOCH)
         store.end_heartbeat(EPOCH)
-        assert self.reopen(store).pointer().heartbeat_age_s is None
+        pointer = self.reopen(store).pointer()
+        assert pointer.heartbeat_age_s is None
+        assert pointer.closed_age_s is not None
+        assert 0 <= pointer.closed_age_s < 60
         store.heartbeat(EPOCH)  # it opens again, or a late request lands
         assert store.pointer().heartbeat_age_s is not None
+        assert store.pointer().closed_age_s is None
         store.claim(EPOCH + 1, "writer-2")
         store.heartbeat(EPOCH + 1)
         store.end_heartbeat(EPOCH)  # the fenced one's end is not the new one's

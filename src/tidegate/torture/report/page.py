@@ -35,7 +35,8 @@ h3 { font-size: 1rem; margin: 0 0 .4rem; }
 .bad { background: var(--bad); color: var(--bad-text); }
 .open { background: var(--open); color: var(--open-text); }
 .none { color: var(--soft); }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; max-width: 100%; }
+.parts { display: flex; flex-wrap: wrap; gap: 1.2rem; }
 table { border-collapse: collapse; }
 th, td { border: 1px solid var(--line); padding: .25rem .5rem; text-align: left; vertical-align: top; }
 th { background: var(--panel); font-weight: 600; }
@@ -72,8 +73,9 @@ article small { color: inherit; }
 <h2>Cells that are not proven</h2>
 $wrong
 <h2>Crash table: failpoint, fault, way of finishing</h2>
-<p class="soft">The number of proven cells, and of all cells if some are not proven. A dot: not run.</p>
-<div class="wide"><table class="matrix">$matrix</table></div>
+<p class="soft">The number of proven cells, and of all cells if some are not proven. A dot: not run.
+Faults that are not possible here have no column.</p>
+<div class="parts">$matrix</div>
 <h2>Cells that are not possible here</h2>
 $skipped
 <h2>Errors raised in drivers and readers</h2>

@@ -21,6 +21,9 @@ from tidegate.torture.schedule import FINISHES
 LISTED_MAX = 100
 """The number of unproven cells that the page lists; the JSON lists all of them."""
 
+FAULTS_ABREAST = 4
+"""The number of faults in each part of the crash table: a part is no wider than a page."""
+
 Place = tuple[str, str, str]
 """Failpoint, fault, way of finishing."""
 
@@ -52,7 +55,7 @@ def facts_of(report: Report) -> dict[str, Any]:
         "checked": dict(totals.counts),
         "errors": dict(totals.errors),
         "not_run": [skip._asdict() for skip in report.skipped],
-        "command": report.command,
+        "command": f"{report.command}{report.limits}",
         "not_proven": [
             {"cell": str(outcome.cell), "repeat": repeat_of(report, outcome), "outcome": outcome}
             for outcome in totals.wrong
@@ -77,7 +80,7 @@ def page_of(report: Report) -> str:
         seconds=f"{report.seconds:,.0f}",
         seed=str(report.asked.seed),
         workloads=escape(", ".join(report.asked.workloads)),
-        command=escape(report.command),
+        command=escape(f"{report.command}{report.limits}"),
         results=_results(report),
         checked=_pairs(totals.counts),
         errors=_pairs(totals.errors) or "<p>None.</p>",
@@ -106,8 +109,17 @@ def verdict_of(report: Report) -> str:
 def _results(report: Report) -> str:
     totals = report.totals
     rows = [(name, f"{totals.results[name]:,}", text) for name, text in RESULTS.items()]
-    skipped = sum(skip.cells for skip in report.skipped)
-    rows.append(("not run", f"{skipped:,}", "cells of a round that are not possible here: see below"))
+    ran = {(outcome.failpoint, outcome.fault, outcome.finish) for outcome in totals.outcomes}
+    not_run = max(0, report.round_size - len(ran))
+    impossible = sum(skip.cells for skip in report.skipped)
+    rows += [
+        ("not run", f"{not_run:,}", "cells of the crash table that this run did not come to: a dot below"),
+        (
+            "not possible",
+            f"{impossible:,}",
+            "cells of the crash table that are not possible here: listed below",
+        ),
+    ]
     return "".join(
         f"<tr><th>{escape(name)}</th><td class=number>{number}</td><td>{escape(text)}</td></tr>"
         for name, number, text in rows
@@ -121,7 +133,7 @@ def _pairs(counts: Counter[str]) -> str:
 
 
 def _matrix(report: Report) -> str:
-    """Render failpoint x fault x way of finishing: the number of proven cells, of all."""
+    """Render failpoint x fault x way of finishing, a table for each few faults: proven cells, of all."""
     every: Counter[Place] = Counter()
     proven: Counter[Place] = Counter()
     broken: Counter[Place] = Counter()
@@ -130,9 +142,19 @@ def _matrix(report: Report) -> str:
         every[place] += 1
         proven[place] += outcome.result == PROVEN
         broken[place] += outcome.result == VIOLATED
-    faults = [
-        fault for fault in FAULTS if fault in report.asked.faults or any(place[1] == fault for place in every)
+    impossible = {skip.fault for skip in report.skipped if not skip.failpoint}
+    possible = {*report.asked.faults} - impossible | {place[1] for place in every}
+    faults = [fault for fault in FAULTS if fault in possible]
+    parts = [
+        _part(faults[at : at + FAULTS_ABREAST], every, proven, broken)
+        for at in range(0, len(faults), FAULTS_ABREAST)
     ]
+    return "".join(f'<div class="wide"><table class="matrix">{part}</table></div>' for part in parts)
+
+
+def _part(
+    faults: Sequence[str], every: Counter[Place], proven: Counter[Place], broken: Counter[Place]
+) -> str:
     head = "".join(
         f'<th colspan="{len(FINISHES)}" title="{escape(FAULTS[f])}">{escape(f)}</th>' for f in faults
     )

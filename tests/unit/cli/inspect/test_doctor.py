@@ -28,6 +28,21 @@ def test_doctor_passes_here(flights, monkeypatch):
     assert "promise at stake" in done("doctor")
 
 
+def test_doctor_shows_the_problems_alone(monkeypatch):
+    checks = [
+        doctor.Check("one", "pass", "", ""),
+        doctor.Check("two", "warn", "", ""),
+        doctor.Check("three", "fail", "", ""),
+    ]
+    monkeypatch.setattr(doctor, "_checks", lambda *_: checks)
+    result = run("doctor", "--problems")
+    assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["check", "three", "two"]
+    assert result.exit_code == 1
+    del checks[1:]
+    assert done("doctor", "--problems") == "no problem: 1 checks passed\n"
+    assert done_json("doctor", "--problems") == []
+
+
 def test_doctor_without_a_namespace_speaks_of_none(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "check_java", lambda **_: doctor.check_python())
     (tmp_path / "short").write_text("timeout_s=0.5\n")

@@ -1,5 +1,6 @@
 """A writer that ended on its own account is closed at once; a killed one counts as running for 30 s."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -81,7 +82,8 @@ def test_a_writer_that_ended_is_closed_and_no_command_needs_force(writer, tmp_pa
     end(writer)
     assert writer.returncode == code
     assert done_json("status", *options)["heartbeat_age_s"] is None
-    assert "closed" in done("status", *options)
+    assert re.search(r"closed \d+ s ago", done("status", *options))
+    assert done_json("status", *options)["closed_age_s"] < DEADLINE_S
     for words in COMMANDS:
         done(*words, *options)
 
@@ -91,6 +93,15 @@ def test_a_killed_writer_counts_as_running(writer, tmp_path):
     writer.wait(DEADLINE_S)
     for words in COMMANDS:
         assert "A killed one counts as running for 30 s" in refused(2, *words, *options_for(tmp_path))
+
+
+def test_a_command_that_fenced_a_killed_writer_leaves_none_that_counts_as_running(writer, tmp_path):
+    writer.kill()
+    writer.wait(DEADLINE_S)
+    options = options_for(tmp_path)
+    done("restore", "--to", 1, "--yes", "--force", *options)
+    assert re.search(r"closed \d+ s ago", done("status", *options))
+    done("adopt", "--lineage", NEW, "--yes", *options)
 
 
 def test_a_writers_id_names_its_host_process_and_start():
@@ -124,8 +135,9 @@ def test_a_second_query_gets_the_name_of_the_living_writer(lineage, check):
     first.store.heartbeat(first.epoch)
     with pytest.raises(
         LineageError, match=r"living writer.*ab \(host host-1, process 7, open since.*epoch 1"
-    ):
+    ) as raised:
         open_namespace(driver_at(place), lineage, check)
+    assert "adopt" not in str(raised.value), "that would fence the living writer"
     first.store.end_heartbeat(first.epoch)
     with pytest.raises(LineageError, match=r"deleted or replaced|older copy") as raised:
         open_namespace(driver_at(place), lineage, check)
