@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import BadRecordError, CorruptError
-from tidegate.keys.columns import parts_of
-from tidegate.keys.groups import decode_key
+from tidegate.keys.columns import is_python_time, parts_of
+from tidegate.keys.groups import TIMES, decode_key
 from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import NO_TIME, NOT_TEXT
 
@@ -112,17 +112,21 @@ def _no_time_in_values(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]
 
 def _no_time_in_keys(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]:
     for table, types in enumerate(spec.key_types):
-        if "date" not in types:
+        if not {"date", *TIMES}.intersection(types):
             continue
         mine = pc.and_(pc.equal(batch["t"], table), pc.is_valid(batch["k"]))
         rows = np.flatnonzero(mine.to_numpy(zero_copy_only=False))
         for index, part in enumerate(parts_of(batch["k"].filter(mine), len(types))):
-            if types[index] != "date":
+            if types[index] == "date":
+                what = "date"
+                fits = pc.and_(pc.equal(pc.binary_length(part), DAY), pc.greater_equal(part, FIRST_YEAR))
+            elif types[index] in TIMES:
+                what, fits = "time", is_python_time(part.cast(pa.string()).cast(pa.int64()))
+            else:
                 continue
-            fits = pc.and_(pc.equal(pc.binary_length(part), DAY), pc.greater_equal(part, FIRST_YEAR))
             name = spec.key_names[table][index] if spec.key_names else str(index + 1)
             for row in rows[~fits.to_numpy(zero_copy_only=False)].tolist():
-                yield row, f"column {name} of its key has a date {YEARS}"
+                yield row, f"column {name} of its key has a {what} {YEARS}"
 
 
 def _is_text(key: bytes | None, types: Sequence[str]) -> bool:
