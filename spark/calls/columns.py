@@ -21,7 +21,7 @@ from tidegate.spark.calls.nested import Leaf, holds, may_hold
 from tidegate.values.decode import kind_of
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.staging.last_per_key import HASH_BITS, TABLE_BITS
-from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, VALUE
+from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, UNUSABLE, VALUE
 
 JSON_OPTIONS = {
     "ignoreNullFields": "false",
@@ -70,7 +70,7 @@ def check_key_type(table: str, field: types.StructField) -> None:
     if isinstance(kind, types.StructType) and kind.fields:
         part = f"{field.name}.{kind.fields[0].name}"
         msg = (
-            f"table {table}: key column {field.name} is {kind.simpleString()}; a key column is no struct: make"
+            f"table {table}: key column {field.name} is {kind.simpleString()}; a struct is no key: make"
             f' columns of its fields first, as in rows.withColumn("{part.replace(".", "_")}", col("{part}"))'
         )
         raise ConfigError(msg)
@@ -295,6 +295,12 @@ def _joined(*pieces: Column) -> Column:
 def delete_marker() -> Column:
     """Return a stored delete marker."""
     return cached(functions.lit, DELETE)
+
+
+def unusable(why: str, advice: str, stored: Column) -> Column:
+    """Return a stored value that staging refuses, or sets aside, for this reason."""
+    reason = b"".join(text.replace("\0", " ").encode() + b"\0" for text in (why, advice))
+    return _joined(functions.lit(UNUSABLE + reason), stored)
 
 
 def unless_deleted(deletes: Column, stored: Column) -> Column:

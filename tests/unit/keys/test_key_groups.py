@@ -217,7 +217,7 @@ VECTORS = [
     ([datetime.datetime(2026, 11, 21, 10, 0, 0, 7, UTC)], ["timestamp"], b"1795255200000007"),
     ([datetime.datetime(1, 1, 1, tzinfo=UTC)], ["timestamp"], b"-62135596800000000"),
     ([datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999)], ["timestamp_ntz"], b"-1"),  # noqa: DTZ001
-    ([datetime.datetime.max], ["timestamp_ntz"], b"253402300799999999"),
+    ([datetime.datetime.max], ["timestamp_ntz"], b"253402300799999999"),  # noqa: DTZ901
     ([D("1.5")], ["decimal(10,2)"], b"1.50"),
     ([D("-0.00")], ["decimal(10,2)"], b"0.00"),
     ([D("-1E+3")], ["decimal(10,0)"], b"-1000"),
@@ -337,7 +337,9 @@ def test_a_value_that_is_not_of_its_column_is_refused_by_name(value, kind):
     assert kind in str(caught.value)
 
 
-@given(st.datetimes(datetime.datetime(2, 1, 1), timezones=st.timezones(), allow_imaginary=False))
+@given(
+    st.datetimes(datetime.datetime(2, 1, 1), timezones=st.timezones(), allow_imaginary=False)  # noqa: DTZ001
+)
 @example(datetime.datetime(2026, 10, 25, 2, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"), fold=1))
 def test_an_instant_is_one_key_in_every_time_zone(moment):
     """Also in the hour that a zone has twice."""
