@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
 import random
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 SCHEMA = (
     "k string, j int, o bigint, n bigint, i int, y tinyint, d double, f float, s string, b boolean,"
-    " t timestamp, a date"
+    " t timestamp, a date, w timestamp_ntz, x binary, m decimal(12,2), l decimal(38,20)"
 )
 UTC = datetime.timezone.utc
 TEXTS = ["", "x", 'q"\\/', "ü\t\n\x01\x1f", "😀", "{}", "null"]
@@ -38,6 +39,10 @@ def random_batch(chance, size, start):
             "s": maybe(TEXTS),
             "b": maybe([True, False]),
             "t": maybe([datetime.datetime(2013, 1, d, 23, 59, 59, 999_999, UTC) for d in (1, 9, 30)]),
+            "w": maybe([datetime.datetime(2013, 1, d, 2, 30) for d in (1, 9, 30)]),  # noqa: DTZ001
+            "x": maybe([b"", b"\x00", b"\x00\xff", b"a"]),
+            "m": maybe([decimal.Decimal(text) for text in ("0.01", "-9999999999.99", "0.00")]),
+            "l": maybe([decimal.Decimal(10**17), decimal.Decimal("-1E-20")]),
             "a": maybe([datetime.date(1, 1, 1), datetime.date(2013, 1, 9), datetime.date(9999, 12, 31)]),
         }
         for place in range(size)
@@ -45,12 +50,24 @@ def random_batch(chance, size, start):
 
 
 CALLS = {
-    "sums": (["k"], {"n": "sum", "i": "sum", "y": "sum", "d": "sum", "f": "sum"}, None),
+    "sums": (
+        ["k"],
+        {"n": "sum", "i": "sum", "y": "sum", "d": "sum", "f": "sum", "m": "sum", "l": "sum"},
+        None,
+    ),
     "counts": (["k", "j"], {"n": "count", "s": "count", "b": "count", "t": "count"}, None),
-    "mins": (["k"], dict.fromkeys(["n", "i", "y", "d", "f", "s", "t", "a"], "min"), None),
-    "maxs": (["j"], dict.fromkeys(["n", "i", "y", "d", "f", "s", "t", "a"], "max"), None),
-    "firsts": (["k"], dict.fromkeys(["n", "d", "f", "s", "b", "t", "a"], "first"), "o"),
-    "lasts": (["k"], dict.fromkeys(["n", "d", "f", "s", "b", "t", "a"], "last"), None),
+    "mins": (
+        ["k"],
+        dict.fromkeys(["n", "i", "y", "d", "f", "s", "b", "t", "a", "w", "x", "m", "l"], "min"),
+        None,
+    ),
+    "maxs": (
+        ["j"],
+        dict.fromkeys(["n", "i", "y", "d", "f", "s", "b", "t", "a", "w", "x", "m", "l"], "max"),
+        None,
+    ),
+    "firsts": (["k"], dict.fromkeys(["n", "d", "f", "s", "b", "t", "a", "w", "x", "m", "l"], "first"), "o"),
+    "lasts": (["k"], dict.fromkeys(["n", "d", "f", "s", "b", "t", "a", "w", "x", "m", "l"], "last"), None),
 }
 
 
@@ -66,7 +83,8 @@ def combined(reducer, state, value):
         return state if value is None else value
     match reducer:
         case "sum":
-            return state + value
+            exact = decimal.Context(prec=60)
+            return exact.add(state, value) if isinstance(value, decimal.Decimal) else state + value
         case "min":
             return min(state, value, key=rank)
         case "max":
@@ -187,3 +205,42 @@ def test_minus_zero_keeps_its_sign_whatever_the_order_of_the_rows(stream):
         ("min", "d"): {"-1.5"}, ("max", "d"): {"1.5"}, ("first", "d"): {"-0.0"}, ("last", "d"): {"1.5"},
         ("min", "e"): {"-0.0"}, ("max", "e"): {"0.0"}, ("first", "e"): {"0.0"}, ("last", "e"): {"-0.0"},
     }  # fmt: skip
+
+
+@pytest.mark.both_ways
+def test_sums_that_overflow_are_set_aside_and_the_others_are_summed(stream):
+    """In the batch itself the sum is null, since no type has it; of state and batch it is the batch's own."""
+    largest, one = decimal.Decimal("9" * 36 + ".99"), decimal.Decimal("0.01")
+    sums = stream("k string, m decimal(38,2), n bigint")
+    batches = [
+        [{"k": "a", "m": largest, "n": 2**63 - 1}, {"k": "b", "m": one, "n": 1}],
+        [{"k": "a", "m": one, "n": 0}, {"k": "b", "m": one, "n": 1}],
+        [
+            {"k": "a", "m": -one, "n": 1},
+            *[{"k": "c", "m": largest, "n": 1}] * 2,
+            {"k": "b", "m": -one, "n": 1},
+        ],
+    ]
+    call = {"m": "sum", "n": "sum"}
+    sink = sums.sink(parallelism=2, on_bad_record="quarantine")
+    sums.commit(sink.each(lambda txn, rows: txn.reduce("sums", rows, "k", call)), *batches)
+    expected = {"a": {"m": largest, "n": 2**63 - 1}, "b": {"m": one, "n": 3}}
+    assert sums.rows("sums") == expected
+    refused = {(row["key"], row["cause"], row["value"]) for row in sums.rows("_quarantine").values()}
+    assert refused == {
+        (
+            b"a",
+            "the sum of field m of this batch and the state at version 1 does not fit decimal(38,2)",
+            b'{"m":0.01,"n":0}',
+        ),
+        (
+            b"a",
+            "the sum of field n of this batch and the state at version 2 does not fit bigint",
+            b'{"m":-0.01,"n":1}',
+        ),
+        (
+            b"c",
+            "the batch's own sum of field m does not fit decimal(38,2): it is null here",
+            b'{"m":null,"n":2}',
+        ),
+    }

@@ -122,7 +122,7 @@ def test_a_sequence_that_python_has_not_in_what_is_held_is_told_with_its_key():
             world.apply([change(b"a", 1, 1, "x")])
 
 
-# -- upserts with newer_by ------------------------------------------------------------------------------------
+# -- upserts with newer_by --------------------------------------------------------------------------
 
 NEWER = NewerTable(0, "seats", 0, ReducedColumn("at", "bigint", "last"), ("string",))
 

@@ -6,13 +6,14 @@ import decimal
 import json
 import math
 import random
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.errors import BadRecordError, CorruptError
+from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import encode_key
 from tidegate.spark.source.arrow_rows import columns_of
 from tidegate.spark.state import reduce
@@ -181,6 +182,34 @@ def test_a_sum_that_does_not_fit_is_a_bad_row_and_the_others_are_sums(kind, larg
     assert values[0].as_py() == (b'+{"n":-2,"m":1}' if kind == "bigint" else b'+{"n":-2.00,"m":1}')
     why = f"the sum of field n of this batch and the state at version 4 does not fit {kind}"
     assert bad == [BadRow(1, why, "use a wider type (double)")]
+
+
+def made_of(kind, reducer):
+    """The type of the field, as the page has it."""
+    try:
+        made = reduced_column("t", Column("c", kind.replace("(p,s)", "(7,3)")), reducer).type
+    except ConfigError:
+        return ""
+    return "the same type" if made == kind.replace("(p,s)", "(7,3)") and reducer != "sum" else made
+
+
+def test_the_page_has_the_types_of_each_reducer():
+    page = (Path(__file__).parents[4] / "docs/state.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in page.partition("## Reducers")[2].partition("\n- ")[0].splitlines()
+        if line.startswith("|")
+    ]
+    others = "void, interval day, variant, array<int>, struct<x:int>, map<string,int>"
+    shown = {
+        kind: cells for names, *cells in rows[2:] for kind in names.replace("all others", others).split(", ")
+    }
+    assert {*reduce.TYPES, "binary", "decimal(p,s)"} <= shown.keys()
+    for kind, (sums, counts, same) in shown.items():
+        assert made_of(kind, "sum") == sums.replace("(38,s)", "(38,3)"), kind
+        assert made_of(kind, "count") == counts, kind
+        for reducer in ("min", "max", "first", "last"):
+            assert made_of(kind, reducer) == same, (kind, reducer)
 
 
 @pytest.mark.parametrize("text", ["1E-999999999", "1E+999999999", "0.001", '"x"', "1E5"])
