@@ -43,7 +43,7 @@ def batches(rows: int, value: bytes) -> Iterator[Any]:
         yield pa.record_batch(columns, schema=CHANGES)
 
 
-def patching(state_bytes: int) -> Any:
+def patching(state_bytes: int, spec: Any) -> Any:
     """A merge for states of so many bytes each."""
     import pyarrow as pa
 
@@ -52,7 +52,7 @@ def patching(state_bytes: int) -> Any:
     def read(_table: str, _start: int, rows: Any) -> Any:
         return pa.array([b'{"n":1,"s":"%s"}' % (b"s" * state_bytes) for _ in range(len(rows))], pa.binary())
 
-    return merge_with(read, [PatchedTable(0, "t", 0, ("n", "s"))], 1)
+    return merge_with(read, [PatchedTable(0, "t", 0, ("n", "s"))], 1, spec)
 
 
 def stage(rows: int, state_bytes: int) -> None:
@@ -66,7 +66,7 @@ def stage(rows: int, state_bytes: int) -> None:
         log.create()
         spec = StageSpec("uuid", "a1", ("t",), (("string",),), 900_000, 32_768, 1 << 24, 64)
         started = time.perf_counter()
-        merge = patching(state_bytes) if state_bytes else None
+        merge = patching(state_bytes, spec) if state_bytes else None
         given = batches(rows, PATCH if state_bytes else VALUE)
         ack = stage_task(given, spec, log, task=0, task_attempt="0", host="h", merge=merge)
         seconds = time.perf_counter() - started

@@ -32,6 +32,7 @@ from tidegate.spark.batch import (
     refuse_connect,
 )
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
+from tidegate.spark.calls.newer import check_alone
 from tidegate.spark.errors import as_query_stop
 from tidegate.spark.loads import Once, import_of, load_of
 from tidegate.spark.lock import SinkLock
@@ -65,7 +66,8 @@ class VersionedSink:
     >>> df.writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
 
     With ``table`` and ``key`` the sink upserts every batch into that table; without them give
-    ``sink.each(write)`` a function that writes several tables. Making a sink writes nothing;
+    ``sink.each(write)`` a function that writes several tables. ``order_by`` orders the rows of one batch,
+    ``newer_by`` also against the stored rows (``Transaction.upsert``). Making a sink writes nothing;
     the namespace is opened, and created if missing, at the first batch. One sink serves one
     query at a time. Further keywords are ``tidegate.options.Options``.
 
@@ -88,6 +90,7 @@ class VersionedSink:
         table: str | None = None,
         key: Names | None = None,
         order_by: Names | None = None,
+        newer_by: str | None = None,
         delete_when: str | None = None,
         value: str | None = None,
         wal_options: dict[str, Any] | None = None,
@@ -104,15 +107,17 @@ class VersionedSink:
         if (table is None) != (key is None):
             msg = "table and key go together: give both, or neither and use sink.each(write)"
             raise ConfigError(msg)
+        of_table: dict[str, Any] = {"order_by": order_by, "delete_when": delete_when, "value": value}
         if table is not None:
             check_table(table)
             key_columns(table, key)
             columns_named(table, "order_by", () if order_by is None else order_by)
-        elif order_by is not None or delete_when is not None or value is not None:
-            msg = "order_by, delete_when and value belong to the one-table form: give table and key too"
+            check_alone(table, newer_by, of_table)
+        of_table["newer_by"] = newer_by
+        if table is None and any(argument is not None for argument in of_table.values()):
+            msg = f"{', '.join(of_table)} belong to the one-table form: give table and key too"
             raise ConfigError(msg)
-        self._table, self._key = table, key
-        self._order_by, self._delete_when, self._value = order_by, delete_when, value
+        self._table, self._key, self._arguments = table, key, of_table
         catch_sigterm()
         open_log(wal, namespace, self._endpoints.wal_options).close()
         for at in self._endpoints.stores:
@@ -158,12 +163,10 @@ class VersionedSink:
         if self._table is None or self._key is None:
             msg = "this sink has no table: pass table= and key=, or give foreachBatch sink.each(write)"
             raise ConfigError(msg)
-        table, key = self._table, self._key
+        table, key, arguments = self._table, self._key, self._arguments
 
         def write(txn: Transaction, rows: DataFrame) -> None:
-            txn.upsert(
-                table, rows, key, order_by=self._order_by, delete_when=self._delete_when, value=self._value
-            )
+            txn.upsert(table, rows, key, **arguments)
 
         self._run(batch_df, batch_id, write)
 

@@ -19,7 +19,9 @@ from tidegate.errors import ConfigError
 from tidegate.spark.calls.apply_changes import changes_call
 from tidegate.spark.calls.checks import (
     Names,
+    check_mixing,
     check_table,
+    check_unique,
     columns_named,
     compatible,
     first_line,
@@ -41,6 +43,7 @@ from tidegate.spark.calls.columns import (
 )
 from tidegate.spark.calls.legacy_dates import written_as_they_are
 from tidegate.spark.calls.local_state import check_local, check_rows, items_schema
+from tidegate.spark.calls.newer import check_alone, newer_call
 from tidegate.spark.calls.records import (
     Call,
     Delete,
@@ -62,8 +65,6 @@ from tidegate.wal.record import TableSchema
 from tidegate.wal.staging import own_tables
 
 RowsCall = TypeVar("RowsCall", Upsert, Replace, Patch)
-MIXING = frozenset({"upsert", "delete", "emit"})
-"""Calls that may touch one table in one transaction: they act in the order in which they are made."""
 DROP = "drop_table"
 
 
@@ -94,18 +95,27 @@ class Transaction:
         key: Names,
         *,
         order_by: Names | None = None,
+        newer_by: str | None = None,
         delete_when: str | None = None,
         value: str | None = None,
     ) -> None:
-        """Set keys to these rows: of several rows of one key the last by ``order_by`` wins.
+        """Set keys to these rows: of several rows of one key in this batch the last by ``order_by`` wins.
 
         The value is a JSON object of all columns but the key's, or with ``value`` the bytes of
         that one string or binary column. Without ``order_by`` the order is the rows' order in
         the DataFrame. Of rows with equal ``order_by`` the one with the larger value bytes wins, so that any
         replay has the same winner. ``delete_when`` is a Spark SQL predicate: rows for which
         it is true delete their key.
+
+        ``order_by`` orders the rows of one batch: a late row of a later batch replaces a newer one. With
+        ``newer_by``, a column of integers, text, dates or times, a row replaces the stored one only if it is
+        greater there; of equal ones the larger value bytes win. So the table is the same whatever the order
+        of arrival. The stored row is read at ``base_version``. A null there is a bad row. Deletes are not
+        remembered: a late row brings a key back that another call deleted, unlike in ``apply_changes``.
         """
-        self._add(self._rows_call(Upsert, table, rows, key, order_by, delete_when, value))
+        check_alone(table, newer_by, {"order_by": order_by, "delete_when": delete_when, "value": value})
+        call = self._rows_call(Upsert, table, rows, key, order_by, delete_when, value)
+        self._add(call if newer_by is None else newer_call(call, newer_by))
 
     def replace(
         self,
@@ -196,7 +206,7 @@ class Transaction:
         """
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         check_function(table, fn)
-        _check_unique(table, rows.columns)
+        check_unique(table, rows.columns)
         for field in rows.schema.fields:
             check_value_type(table, field)
         if schema is None and table not in self._known:
@@ -257,7 +267,7 @@ class Transaction:
         null.
         """
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
-        _check_unique(table, rows.columns)
+        check_unique(table, rows.columns)
         sequence = columns_named(table, "sequence_by", sequence_by)
         fields = [self._field(table, rows, name) for name in sequence]
         op = None if op_column is None else self._field(table, rows, op_column)
@@ -290,7 +300,7 @@ class Transaction:
         """
         table = check_rows(name, rows)
         rows = written_as_they_are(table, rows)
-        _check_unique(table, rows.columns)
+        check_unique(table, rows.columns)
         by_columns = tuple(columns_named(table, "by", by))
         order_columns = tuple(columns_named(table, "order_by", order_by))
         emits = output_schemas(table, outputs, self._known)
@@ -381,7 +391,7 @@ class Transaction:
         value: str | None,
     ) -> RowsCall:
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
-        _check_unique(table, rows.columns)
+        check_unique(table, rows.columns)
         others = [field for field in rows.schema.fields if field.name not in {k.name for k in keys}]
         if value is None:
             for field in others:
@@ -422,7 +432,7 @@ class Transaction:
 
     def _append(self, call: Call, emits: Mapping[str, TableSchema]) -> None:
         for earlier in self._calls:
-            _check_mixing(earlier, call)
+            check_mixing(earlier.touches, call.touches)
         for table in self._drops & call.touches.keys():
             raise _drop_mixed(table, call.touches[table])
         writes = [(call.kind, call.table, call.key_columns, call.schema)]
@@ -473,17 +483,6 @@ class Transaction:
         return tuple(column(name) for name in names)
 
 
-def _check_mixing(earlier: Call, call: Call) -> None:
-    for table in earlier.touches.keys() & call.touches.keys():
-        kinds = earlier.touches[table], call.touches[table]
-        if not MIXING.issuperset(kinds):
-            msg = (
-                f"table {table}: {kinds[0]} and {kinds[1]} of one table do not mix in one"
-                " transaction: use two tables, or combine the rows into one call"
-            )
-            raise ConfigError(msg)
-
-
 def _drop_mixed(table: str, kind: str) -> ConfigError:
     rule = "do not mix in one transaction: its name is free again from the next version on"
     return ConfigError(f"table {table}: {DROP} and {kind} of one table {rule}; use replace for other rows")
@@ -491,10 +490,3 @@ def _drop_mixed(table: str, kind: str) -> ConfigError:
 
 def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:
     return tuple(map(schema_column, fields))
-
-
-def _check_unique(table: str, names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        msg = f"table {table}: column {twice[0]!r} is repeated; rename or drop one before writing"
-        raise ConfigError(msg)

@@ -81,7 +81,9 @@ def values(data: bytes) -> None:
         ["string"],
         ["int"],
         ["date"],
+        ["timestamp"],
         ["string", "bigint"],
+        ["timestamp_ntz", "int"],
         ["binary", "boolean", "decimal(10,2)"],
     ):
         _typed(lambda types=types: decode_key(data, types))  # type: ignore[misc]

@@ -33,7 +33,9 @@ NOT_TEXT = b"~"
 NO_TIME = b"@"
 """From Spark: the value has a date or a time that Python cannot represent."""
 UNUSABLE = b"!"
-"""From Spark, instead of a value: a sequence or an operation is null, or the batch's own sum overflows."""
+"""From Spark: the row cannot be used. The reason, advice, each ended by a zero byte, and the stored value
+follow.
+"""
 REFUSED = b"?"
 """From a task, instead of a value: the user's function raised, and its error follows."""
 TRANSIENT = frozenset((NOT_TEXT, NO_TIME, UNUSABLE, REFUSED))

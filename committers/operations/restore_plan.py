@@ -19,8 +19,8 @@ from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import oldest_whole, present_before, tables_lost
 from tidegate.committers.steps.decided_versions import decided_version, decided_versions
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
+from tidegate.keys.groups import EPOCH
 from tidegate.reader.rules import moment
-from tidegate.values.decode import EPOCH
 from tidegate.wal.fold import RECENT_MAX, recent_version
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, Origin, RestoreOrigin

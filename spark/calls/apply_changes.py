@@ -9,11 +9,18 @@ from pyspark.sql.types import StringType, StructField
 
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError
-from tidegate.spark.calls.columns import check_value_type, column, json_value, key_bytes, schema_column
+from tidegate.spark.calls.columns import (
+    check_value_type,
+    column,
+    json_value,
+    key_bytes,
+    schema_column,
+    unusable,
+)
 from tidegate.spark.calls.records import ApplyChanges
 from tidegate.spark.state.apply_changes import deleted_table, sequence_column
 from tidegate.wal.record import TableSchema
-from tidegate.wal.value_flags import DELETE, UNUSABLE
+from tidegate.wal.value_flags import DELETE
 
 
 def changes_call(
@@ -52,9 +59,9 @@ def changes_call(
     if op is not None:
         deletes = column(op.name).isin(list(delete_values))
         value = functions.when(deletes, json_value(sequence, flags=DELETE)).otherwise(value)
-    value = functions.when(unknown, functions.lit(UNUSABLE)).otherwise(value)
-    # Rows without a sequence are ordered last, so that they are always found and refused.
-    order = (unknown, *(column(name) for name in names))
+    why = "its change has a null in sequence_by or op_column, so it cannot be ordered"
+    value = functions.when(unknown, unusable(why, "filter such rows out", value)).otherwise(value)
+    order = tuple(column(name) for name in names)
     key_columns = tuple(map(schema_column, keys))
     return ApplyChanges(
         table,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
@@ -16,6 +16,8 @@ from tidegate.wal.record import TableSchema
 
 Names = str | Sequence[str]
 """One column, or several."""
+MIXING = frozenset({"upsert", "delete", "emit"})
+"""Calls that may touch one table in one transaction: they act in the order in which they are made."""
 
 
 def check_table(table: str) -> None:
@@ -59,6 +61,26 @@ def predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
         msg = f"table {table}: delete_when={delete_when!r} is {kind.simpleString()}; it must be boolean"
         raise ConfigError(msg)
     return condition
+
+
+def check_mixing(earlier: Mapping[str, str], call: Mapping[str, str]) -> None:
+    """Raise ConfigError if two calls, each with the kind of change by table, cannot touch one table."""
+    for table in earlier.keys() & call.keys():
+        kinds = earlier[table], call[table]
+        if not MIXING.issuperset(kinds):
+            msg = (
+                f"table {table}: {kinds[0]} and {kinds[1]} of one table do not mix in one"
+                " transaction: use two tables, or combine the rows into one call"
+            )
+            raise ConfigError(msg)
+
+
+def check_unique(table: str, names: Sequence[str]) -> None:
+    """Raise ConfigError if a column is repeated."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        msg = f"table {table}: column {twice[0]!r} is repeated; rename or drop one before writing"
+        raise ConfigError(msg)
 
 
 def first_line(error: PySparkException) -> str:

@@ -21,7 +21,7 @@ from tidegate.spark.calls.nested import Leaf, holds, may_hold
 from tidegate.values.decode import kind_of
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.staging.last_per_key import HASH_BITS, TABLE_BITS
-from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, VALUE
+from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, UNUSABLE, VALUE
 
 JSON_OPTIONS = {
     "ignoreNullFields": "false",
@@ -32,6 +32,7 @@ JSON_OPTIONS = {
 }
 """The options of ``to_json``, independent of the session: docs/storage-format.md."""
 
+NTZ_EPOCH = "TIMESTAMP_NTZ'1970-01-01T00:00:00'"
 _KEY_TYPES = (
     types.StringType,
     types.BinaryType,
@@ -42,6 +43,8 @@ _KEY_TYPES = (
     types.BooleanType,
     types.DateType,
     types.DecimalType,
+    types.TimestampType,
+    types.TimestampNTZType,
 )
 
 
@@ -64,10 +67,17 @@ def check_key_type(table: str, field: types.StructField) -> None:
             " encoding, so float keys are refused: cast it to decimal, bigint or string"
         )
         raise ConfigError(msg)
+    if isinstance(kind, types.StructType) and kind.fields:
+        part = f"{field.name}.{kind.fields[0].name}"
+        msg = (
+            f"table {table}: key column {field.name} is {kind.simpleString()}; a struct is no key: make"
+            f' columns of its fields first, as in rows.withColumn("{part.replace(".", "_")}", col("{part}"))'
+        )
+        raise ConfigError(msg)
     if not isinstance(kind, _KEY_TYPES):
         msg = (
             f"table {table}: key column {field.name} is {kind.simpleString()}; a key column is a string,"
-            " binary, integer, boolean, date or decimal: cast it to one of them"
+            " binary, integer, boolean, date, timestamp, timestamp_ntz or decimal: cast it to one of them"
         )
         raise ConfigError(msg)
     if isinstance(kind, types.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
@@ -128,6 +138,14 @@ def _part(field: types.StructField) -> Column:
     value = column(field.name)
     if isinstance(field.dataType, types.BinaryType):
         return value
+    if isinstance(field.dataType, types.TimestampType):
+        value = functions.unix_micros(value)
+    if isinstance(
+        field.dataType, types.TimestampNTZType
+    ):  # a cast would pass through the session's time zone
+        value = functions.call_function(
+            "div", value - functions.expr(NTZ_EPOCH), functions.expr("INTERVAL '0.000001' SECOND")
+        )
     # try_cast: plain digits for decimals, with ANSI mode or without; CAST may write 1.000E-7
     return value.try_cast("string").cast("binary")
 
@@ -277,6 +295,12 @@ def _joined(*pieces: Column) -> Column:
 def delete_marker() -> Column:
     """Return a stored delete marker."""
     return cached(functions.lit, DELETE)
+
+
+def unusable(why: str, advice: str, stored: Column) -> Column:
+    """Return a stored value that staging refuses, or sets aside, for this reason."""
+    reason = b"".join(text.replace("\0", " ").encode() + b"\0" for text in (why, advice))
+    return _joined(functions.lit(UNUSABLE + reason), stored)
 
 
 def unless_deleted(deletes: Column, stored: Column) -> Column:

@@ -59,6 +59,14 @@ class Upsert(KeyedCall):
     kind = "upsert"
 
 
+@dataclasses.dataclass(frozen=True)
+class UpsertNewer(KeyedCall):
+    """Set keys to these rows where they are newer than the stored ones."""
+
+    kind = "upsert(newer_by)"
+    newer_by: ReducedColumn
+
+
 class Replace(KeyedCall):
     """Make the table contain exactly these rows."""
 
@@ -131,10 +139,12 @@ class LocalState(AnyCall):
         return (LOCAL, *self.outputs)
 
 
-Call = Upsert | Replace | Patch | Delete | Reduce | Update | ApplyChanges | LocalState
+Call = Upsert | UpsertNewer | Replace | Patch | Delete | Reduce | Update | ApplyChanges | LocalState
 FUNCTION_CALLS = (Update, LocalState)
 """Calls with a user's function."""
-CACHED_STATE_CALLS = (Reduce, Patch, Update)
+CACHED_STATE_CALLS = (UpsertNewer, Reduce, Patch, Update)
 """Calls that read their table's state at the base version, through the caches of state."""
 STATE_CALLS = (*CACHED_STATE_CALLS, ApplyChanges, LocalState)
 """Calls that read some state at the base version."""
+CONTINUED_CALLS = (Reduce, Patch, Update, ApplyChanges, LocalState)
+"""Calls whose state the same rows, read once more, may change."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, functions, types
 
-from tidegate.spark.calls.columns import column, json_value
-from tidegate.spark.state.reduce import FLOATS, ReducedColumn
-from tidegate.wal.value_flags import UNUSABLE
+from tidegate.spark.calls.columns import column, json_value, unusable
+from tidegate.spark.state.reduce import FLOATS, WIDER, ReducedColumn
 
 _KEY, _ORDER = "tidegate key", "tidegate order"
 """Columns beside a user's own while rows are grouped."""
@@ -29,14 +28,21 @@ def reduced_rows(
     stored = json_value([_field(c) for c in reduced])
     for place, reduced_by in enumerate(reduced):
         if reduced_by.reducer == "sum":
-            mark = functions.lit(UNUSABLE + reduced_by.name.encode())
-            stored = functions.when(functions.col(f"{_KEY}{place}"), mark).otherwise(stored)
+            field = f"field {reduced_by.name} does not fit {reduced_by.type}"
+            why = f"the batch's own sum of {field}: it is null here"
+            overflown = functions.col(f"{_KEY}{place}")
+            stored = functions.when(overflown, unusable(why, WIDER, stored)).otherwise(stored)
     return grouped, functions.col(_KEY), stored
 
 
 def _field(reduced: ReducedColumn) -> types.StructField:
     """Return the aggregate's column with the type that its JSON needs: only texts and times matter."""
-    looked_at = {"string": types.StringType(), "date": types.DateType(), "timestamp": types.TimestampType()}
+    looked_at = {
+        "string": types.StringType(),
+        "date": types.DateType(),
+        "timestamp": types.TimestampType(),
+        "timestamp_ntz": types.TimestampNTZType(),
+    }
     return types.StructField(reduced.name, looked_at.get(reduced.type, types.LongType()))
 
 
@@ -48,7 +54,7 @@ def _aggregate(reduced: ReducedColumn) -> Column:
     ordered = functions.when(source.isNotNull(), functions.struct(*by))
     # No cast: a type's name would have the session's meaning (``spark.sql.timestampType``).
     match reduced.reducer:
-        case "sum":  # a bigint or a double
+        case "sum":  # a bigint, a double, or a decimal of at most 38 digits
             result = functions.try_sum(source)
         case "count":
             result = functions.count(source)

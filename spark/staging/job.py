@@ -24,6 +24,7 @@ from tidegate.spark.calls.columns import group_at, key_group, place, schema_colu
 from tidegate.spark.calls.local_state import local_stage
 from tidegate.spark.calls.records import (
     CACHED_STATE_CALLS,
+    CONTINUED_CALLS,
     STATE_CALLS,
     ApplyChanges,
     Call,
@@ -31,6 +32,7 @@ from tidegate.spark.calls.records import (
     Patch,
     Reduce,
     Update,
+    UpsertNewer,
 )
 from tidegate.spark.errors import typed
 from tidegate.spark.placement.locality import (
@@ -45,7 +47,7 @@ from tidegate.spark.staging.first_stage import first_stage
 from tidegate.spark.staging.on_driver import DriverStage
 from tidegate.spark.staging.whole_retries import whole_retries
 from tidegate.spark.staging.work import StageWork
-from tidegate.spark.state.apply_changes import ChangedTable, deleted_table
+from tidegate.spark.state.apply_changes import ChangedTable, NewerTable, deleted_table
 from tidegate.spark.state.cache import CachePlace
 from tidegate.spark.state.local_state import LocalWork
 from tidegate.spark.state.merge import MergedTable, PatchedTable
@@ -110,7 +112,7 @@ class SparkBarrier:
     @property
     def state_calls(self) -> dict[str, str]:
         """The call that continues each table's state, by table."""
-        return {call.table: call.kind for call in self.calls if isinstance(call, STATE_CALLS)}
+        return {call.table: call.kind for call in self.calls if isinstance(call, CONTINUED_CALLS)}
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -183,6 +185,8 @@ class SparkBarrier:
             match call:
                 case Reduce():
                     merged.append(ReduceStep(*at, call.reduced, tuple(schema.key_types)))
+                case UpsertNewer():
+                    merged.append(NewerTable(*at, call.newer_by, tuple(schema.key_types)))
                 case Patch():
                     merged.append(PatchedTable(*at, tuple(column.name for column in schema.value)))
                 case ApplyChanges():

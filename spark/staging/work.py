@@ -57,7 +57,7 @@ class StageWork:
         if self.merged:
             read = state_reader(store(), spec, self.base_version, cache)
             uncached = from_store(store(), self.base_version, spec.at_us)
-            merge = merge_with(read, self.merged, self.base_version, uncached)
+            merge = merge_with(read, self.merged, self.base_version, spec, uncached)
         runs: dict[str, str] = {}
         reads: dict[str, StateReads] = {}  # of functions' first stages; every staging task receives all
         rows_in = InputCounter()

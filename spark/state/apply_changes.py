@@ -3,7 +3,8 @@
 The sequence is part of a row's value. A deleted key has no row, so its sequence is kept in the
 separate table ``_deleted.<table>``, whose rows expire. Changes are ordered by (sequence, deletes
 after upserts, value bytes): a total order, so that every order of arrival and every division into
-batches leaves the same rows. All in Arrow columns.
+batches leaves the same rows. An upsert with ``newer_by`` has the same order, and no deletes. All in
+Arrow columns.
 
 No pyspark is imported here.
 """
@@ -18,13 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.base.names import DELETED
-from tidegate.errors import BadRecordError, ConfigError
+from tidegate.errors import ConfigError
 from tidegate.spark.state.read import ReadState
 from tidegate.spark.state.reduce import INTEGERS, TEXTS, ReducedColumn, parse_batch, parse_state
 from tidegate.wal.record import Column
 from tidegate.wal.staging.spec import CHANGES
-from tidegate.wal.staging.validate import shown_key
-from tidegate.wal.value_flags import DELETE, UNUSABLE, VALUE, VALUE_END
+from tidegate.wal.value_flags import DELETE, VALUE, VALUE_END
 
 SEQUENCE_TYPES = (*INTEGERS, *TEXTS)
 
@@ -41,16 +41,26 @@ class ChangedTable(msgspec.Struct, frozen=True):
     key_types: tuple[str, ...]
 
 
+class NewerTable(msgspec.Struct, frozen=True):
+    """A table written by an upsert with ``newer_by`` in this batch."""
+
+    index: int
+    name: str
+    start: int
+    newer_by: ReducedColumn
+    key_types: tuple[str, ...]
+
+
 def deleted_table(table: str) -> str:
     """Return the table for the sequences of deleted rows."""
     return f"{DELETED}.{table}"
 
 
-def sequence_column(table: str, column: Column) -> ReducedColumn:
+def sequence_column(table: str, column: Column, argument: str = "sequence_by") -> ReducedColumn:
     """Return a sequence column. Raises: ConfigError, its type has no order that all sides agree on."""
     if column.type not in SEQUENCE_TYPES:
         raise ConfigError(
-            f"table {table}: sequence_by column {column.name} is {column.type}; a sequence is"
+            f"table {table}: {argument} column {column.name} is {column.type}; a sequence is"
             f" {', '.join(SEQUENCE_TYPES)}: cast it, a decimal of up to 18 digits to bigint"
         )
     return ReducedColumn(column.name, column.type, "last")
@@ -60,16 +70,9 @@ def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
     """Return the rows to write for these changes, one per key: only those newer than the known ones.
 
     Deletes also have a row with their sequence. A value of ``rows`` is ``+`` and the row, or ``-``
-    and the sequence alone. Raises: BadRecordError, a change has no sequence, or no operation.
+    and the sequence alone.
     """
     keys, values = rows["k"], rows["v"]
-    unusable = pc.index(pc.starts_with(values, UNUSABLE), True).as_py()
-    if unusable >= 0:
-        key = shown_key(keys[unusable].as_py(), table.key_types)
-        raise BadRecordError(
-            f"table {table.name}, key {key}: its change has a null in sequence_by or op_column, so it cannot"
-            " be ordered; nothing was decided; filter such rows out"
-        )
     deletes = pc.starts_with(values, DELETE)
     contents = pc.binary_slice(values, 1, VALUE_END)
     row_state = read(table.name, table.start, rows)
@@ -78,15 +81,10 @@ def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
     theirs, of_deletes = (
         parse_state(table, keys, state, table.sequence) for state in (row_state, deleted_state)
     )
-    later, equal = _compared(ours, theirs)
-    over_row = pc.or_(
-        later, pc.and_(equal, pc.or_(deletes, pc.greater(contents, pc.fill_null(row_state, b""))))
-    )
-    newer = pc.and_(
-        pc.or_(pc.is_null(row_state), over_row),
-        pc.or_(pc.is_null(deleted_state), _compared(ours, of_deletes)[0]),
-    )
-    news, deletes = rows.filter(newer), deletes.filter(newer)
+    over_row = _over_row(contents, ours, row_state, theirs, deletes)
+    over_delete = pc.or_(pc.is_null(deleted_state), _compared(ours, of_deletes)[0])
+    wins = pc.and_(over_row, over_delete)
+    news, deletes = rows.filter(wins), deletes.filter(wins)
     if not news.num_rows:
         return news
     # A row is written as it came; a delete as a marker, and its sequence as a row of the separate table.
@@ -103,6 +101,21 @@ def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
     return pa.concat_batches(
         [pa.record_batch(live, schema=CHANGES), pa.record_batch(remembered, schema=CHANGES)]
     )
+
+
+def newer(stored: Any, table: NewerTable, rows: Any) -> Any:
+    """Return the rows to write, one per key: those newer than ``stored`` (null: the key has no row)."""
+    contents = pc.binary_slice(rows["v"], 1, VALUE_END)
+    ours = parse_batch(table, rows["k"], contents, (table.newer_by,))
+    theirs = parse_state(table, rows["k"], stored, (table.newer_by,))
+    return rows.filter(_over_row(contents, ours, stored, theirs, pa.scalar(False)))  # noqa: FBT003
+
+
+def _over_row(contents: Any, ours: Sequence[Any], stored: Any, theirs: Sequence[Any], deletes: Any) -> Any:
+    """Return whether each row is above the stored one: later, or as late and larger, or a delete."""
+    later, equal = _compared(ours, theirs)
+    wins_tie = pc.or_(deletes, pc.greater(contents, pc.fill_null(stored, b"")))
+    return pc.or_(pc.is_null(stored), pc.or_(later, pc.and_(equal, wins_tie)))
 
 
 def _compared(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any]:

@@ -9,16 +9,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import CorruptError
-from tidegate.spark.state.apply_changes import ChangedTable, changed
+from tidegate.spark.state.apply_changes import ChangedTable, NewerTable, changed, newer
 from tidegate.spark.state.read import ReadChunks, ReadState
 from tidegate.spark.state.reduce import ReduceStep, reduced
 from tidegate.wal.staging.changelog import Merge
-from tidegate.wal.staging.spec import CHANGES
+from tidegate.wal.staging.last_per_key import TABLE_BITS
+from tidegate.wal.staging.quarantine import MergedRefusals
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 
 # -- patches: some columns of a row are set, the others keep their value at the base version ----------------
 
@@ -53,46 +56,75 @@ def patched(stored: Any, table: PatchedTable, rows: Any) -> Any:
 
 # -- the merge of all tables of a task ---------------------------------------------------------------------
 
-MergedTable = ReduceStep | PatchedTable | ChangedTable
+MergedTable = ReduceStep | PatchedTable | ChangedTable | NewerTable
 
 
 def merge_with(
-    read: ReadState, tables: Sequence[MergedTable], base_version: int, read_uncached: ReadState | None = None
+    read: ReadState,
+    tables: Sequence[MergedTable],
+    base_version: int,
+    spec: StageSpec,
+    read_uncached: ReadState | None = None,
 ) -> Merge:
     """Return a merge for ``stage_task``: values of these tables become state combined with batch.
 
     ``read_uncached`` reads for changes in any order, which need two tables for each key.
     """
-    chunks = ReadChunks()
+    chunks, refusals = ReadChunks(), MergedRefusals(spec)
 
     def counted(reading: ReadState) -> ReadState:
         return lambda *asked: chunks.counted(reading(*asked))
 
     def merge(batch: Any) -> Iterator[Any]:
         for part in chunks.of(batch):
-            yield _merged(part, tables, base_version, counted(read), counted(read_uncached or read))
+            merged = part
+            for table in tables:
+                mine = pc.equal(merged["t"], table.index)
+                if not pc.any(mine).as_py():
+                    continue
+                all_mine = pc.all(mine).as_py()
+                rows = merged if all_mine else merged.filter(mine)
+                if isinstance(table, ChangedTable):
+                    new = [changed(counted(read_uncached or read), table, rows)]
+                else:
+                    new = _merged(rows, table, counted(read), base_version, refusals)
+                others = [] if all_mine else [merged.filter(pc.invert(mine))]
+                merged = _in_order([*others, *new])
+            yield merged
 
     return merge
 
 
 def _merged(
-    batch: Any, tables: Sequence[MergedTable], base_version: int, read: ReadState, read_uncached: ReadState
-) -> Any:
-    for table in tables:
-        mine = pc.equal(batch["t"], table.index)
-        if not pc.any(mine).as_py():
-            continue
-        all_mine = pc.all(mine).as_py()
-        rows = batch if all_mine else batch.filter(mine)
-        if isinstance(table, ChangedTable):
-            others = [] if all_mine else [batch.filter(pc.invert(mine))]
-            batch = pa.concat_batches([*others, changed(read_uncached, table, rows)])
-            continue
-        stored = read(table.name, table.start, rows)
-        if isinstance(table, PatchedTable):
-            values = patched(stored, table, rows)
-        else:
-            values = reduced(stored, table, base_version, rows)
-        merged = values if all_mine else pc.replace_with_mask(batch["v"], mine, values)
-        batch = pa.record_batch([batch["g"], batch["t"], batch["k"], merged], schema=CHANGES)
-    return batch
+    rows: Any,
+    table: ReduceStep | PatchedTable | NewerTable,
+    read: ReadState,
+    base_version: int,
+    refusals: MergedRefusals,
+) -> list[Any]:
+    """Return the batches to write for a table's rows, which are one per key."""
+    stored = read(table.name, table.start, rows)
+    if isinstance(table, NewerTable):
+        return [newer(stored, table, rows)]
+    if isinstance(table, PatchedTable):
+        return [_with_values(rows, patched(stored, table, rows))]
+    values, bad = reduced(stored, table, base_version, rows)
+    written = _with_values(rows, values)
+    if not bad:
+        return [written]
+    fits = np.ones(len(rows), dtype=bool)
+    fits[[one.row for one in bad]] = False
+    return [written.filter(pa.array(fits)), refusals.set_aside(rows, bad)]
+
+
+def _in_order(batches: list[Any]) -> Any:
+    """Join batches, each in the order of key groups and tables, into one that is."""
+    if len(batches) == 1:
+        return batches[0]
+    rows = pa.concat_batches(batches)
+    groups, tables = (rows[name].to_numpy().astype(np.int64) for name in ("g", "t"))
+    return rows.take(pa.array(np.argsort(groups << TABLE_BITS | tables, kind="stable")))
+
+
+def _with_values(rows: Any, values: Any) -> Any:
+    return pa.record_batch([rows["g"], rows["t"], rows["k"], values], schema=CHANGES)

@@ -10,33 +10,50 @@ No pyspark is imported here.
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
+from tidegate.keys.groups import decimal_parts, exact_decimal
 from tidegate.wal.record import UNREADABLE, Column
-from tidegate.wal.staging.validate import shown_key
-from tidegate.wal.value_flags import UNUSABLE, VALUE_END
+from tidegate.wal.staging.validate import BadRow, shown_key
+from tidegate.wal.value_flags import VALUE_END
 
 REDUCERS = ("sum", "count", "min", "max", "first", "last")
 
 INTEGERS = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 FLOATS = {"float": pa.float64(), "double": pa.float64()}
 SPECIAL = ("NaN", "Infinity", "-Infinity")
-TEXTS = {"string": pa.string(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC")}
+TEXTS = {
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
 TYPES = {**INTEGERS, **FLOATS, **TEXTS, "boolean": pa.bool_()}
-"""Types that reducers support, with their Arrow types."""
-
+"""Types without parameters that Arrow parses, with their Arrow types."""
+ORDERABLE = (*TYPES, "binary", "decimal(p,s)")
+"""Types that min, max, first and last support."""
+SUM_DIGITS = 38
+"""The digits of a sum of decimals, the most that Spark and Arrow have."""
+WIDER = "use a wider type (double)"
+_BASE64 = b"=ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_BASE64_ORDER = np.zeros(256, np.uint8)
+_BASE64_ORDER[np.frombuffer(_BASE64, np.uint8)] = np.arange(len(_BASE64))
 
 FIRST_DAY = pa.scalar("0001-01-01").cast(pa.date32())
 
 OBJECT = json_decoder(dict[str, Any])
+RAW_OBJECT = json_decoder(dict[str, msgspec.Raw])
+DECIMAL = json_decoder(decimal.Decimal | None)
 
 
 class ReducedColumn(msgspec.Struct, frozen=True):
@@ -71,63 +88,76 @@ def reduced_column(table: str, column: Column, reducer: str) -> ReducedColumn:
             return ReducedColumn(column.name, "bigint", reducer)
         if column.type in FLOATS:
             return ReducedColumn(column.name, "double", reducer)
-        msg = f"table {table}: sum of column {column.name} ({column.type}): cast it to bigint or double"
+        if _is_decimal(column.type):
+            _, scale = decimal_parts(column.type)
+            return ReducedColumn(column.name, f"decimal({SUM_DIGITS},{scale})", reducer)
+        what = f"sum of column {column.name} ({column.type})"
+        msg = f"table {table}: {what}: cast it to bigint, decimal or double"
         raise ConfigError(msg)
-    if column.type not in TYPES or (column.type == "boolean" and reducer in ("min", "max")):
+    if column.type not in ORDERABLE and not _is_decimal(column.type):
         msg = (
             f"table {table}: {reducer} of column {column.name} ({column.type}) is not supported; cast it to"
-            f" one of {', '.join(TYPES)}"
+            f" one of {', '.join(ORDERABLE)}"
         )
         raise ConfigError(msg)
     return ReducedColumn(column.name, column.type, reducer)
 
 
-def reduced(stored: Any, table: ReduceStep, base_version: int, rows: Any) -> Any:
-    """Return stored values: ``stored`` (null: no state) combined with the batch's own part in the
-    rows' values.
+def _is_decimal(kind: str) -> bool:
+    return kind.startswith("decimal(")
+
+
+def arrow_type(kind: str) -> Any:
+    """Return the Arrow type of a field while it is combined. A binary is the base64 of its JSON there."""
+    if _is_decimal(kind):
+        return pa.decimal128(*decimal_parts(kind))
+    return pa.binary() if kind == "binary" else TYPES[kind]
+
+
+def reduced(stored: Any, table: ReduceStep, base_version: int, rows: Any) -> tuple[Any, list[BadRow]]:
+    """Return stored values, and the rows that have none: a sum overflows.
+
+    The values are ``stored`` (null: no state) combined with the batch's own part in the rows' values.
     """
     keys, values = rows["k"], rows["v"]
-    overflow = pc.index(pc.starts_with(values, UNUSABLE), True).as_py()
-    if overflow >= 0:
-        name = values[overflow].as_py().removeprefix(UNUSABLE).decode()
-        msg = (
-            f"table {table.name}, key {shown_key(keys[overflow].as_py(), table.key_types)}, field {name}: the"
-            " batch's own sum does not fit bigint; nothing was decided; use a wider type (double)"
-        )
-        raise BadRecordError(msg)
     part = parse_batch(table, keys, pc.binary_slice(values, 1, VALUE_END), table.columns)
     state = parse_state(table, keys, stored, table.columns)
     combined = []
+    bad: dict[int, BadRow] = {}
     for column, ours, theirs in zip(table.columns, state, part, strict=True):
         try:
             combined.append(combine(column.reducer, ours, theirs))
-        except pa.ArrowInvalid as error:
-            key = shown_key(_first_too_large(keys, column.reducer, ours, theirs), table.key_types)
-            msg = (
-                f"table {table.name}, key {key}, field {column.name}: {column.reducer} of this batch and the"
-                f" state at version {base_version} fails: {error}; nothing was decided; use a wider type"
-                " (double)"
-            )
-            raise BadRecordError(msg) from error
-    return format_values(table.columns, combined)
-
-
-def _first_too_large(keys: Any, reducer: str, state: Any, batch: Any) -> bytes:
-    """Return the key whose combination fails, found row by row."""
-    for place, key in enumerate(keys.to_pylist()):
-        try:
-            combine(reducer, state.slice(place, 1), batch.slice(place, 1))
         except pa.ArrowInvalid:
-            return bytes(key)
-    raise AssertionError("each row can be combined alone, and all of them cannot")
+            why = (
+                f"the {column.reducer} of field {column.name} of this batch and the state at version"
+                f" {base_version} does not fit {column.type}"
+            )
+            too_large = _too_large(column.reducer, ours, theirs)
+            bad |= {row: BadRow(row, why, WIDER) for row in too_large if row not in bad}
+            fits = np.ones(len(keys), dtype=bool)
+            fits[too_large] = False
+            combined.append(combine(column.reducer, ours, pc.if_else(pa.array(fits), theirs, None)))
+    return format_values(table.columns, combined), [bad[row] for row in sorted(bad)]
+
+
+def _too_large(reducer: str, state: Any, batch: Any) -> list[int]:
+    """Return the rows whose combination fails, found row by row."""
+    rows = []
+    for row in range(len(state)):
+        try:
+            combine(reducer, state.slice(row, 1), batch.slice(row, 1))
+        except pa.ArrowInvalid:
+            rows.append(row)
+    return rows
 
 
 def combine(reducer: str, state: Any, batch: Any) -> Any:
     """Combine state and batch, row by row; null where both are. Raises: ArrowInvalid, a sum overflows."""
     match reducer:
         case "sum" | "count":
-            zero = pa.scalar(0, state.type)
-            total = pc.add_checked(pc.fill_null(state, zero), pc.fill_null(batch, zero))
+            is_decimal = pa.types.is_decimal(state.type)
+            zero = pa.scalar(decimal.Decimal(0) if is_decimal else 0, state.type)
+            total = _added(pc.fill_null(state, zero), pc.fill_null(batch, zero))
             both_null = pc.and_(pc.is_null(state), pc.is_null(batch))
             return pc.if_else(both_null, pa.scalar(None, state.type), total)
         case "min":
@@ -140,15 +170,35 @@ def combine(reducer: str, state: Any, batch: Any) -> Any:
             return pc.coalesce(batch, state)
 
 
+def _added(one: Any, other: Any) -> Any:
+    """Add row by row. Raises: ArrowInvalid, a sum overflows."""
+    if not pa.types.is_decimal(one.type):
+        return pc.add_checked(one, other)
+    # Arrow's sum has a digit more than the summands, and decimal128 none to spare.
+    wide = pa.decimal256(SUM_DIGITS, one.type.scale)
+    return pc.add_checked(one.cast(wide), other.cast(wide)).cast(one.type)
+
+
 def _above(one: Any, other: Any) -> Any:
     """Return whether ``one`` is greater; NaN is above every number, as in Spark's order, and 0.0 above
     -0.0.
     """
+    if pa.types.is_binary(one.type):
+        return pc.greater(_in_order_of_bytes(one), _in_order_of_bytes(other))
     if not pa.types.is_floating(one.type):
         return pc.greater(one, other)
     nan = pc.and_(pc.is_nan(one), pc.invert(pc.is_nan(other)))
     zeros = pc.and_(pc.equal(one, other), pc.and_(_is_minus_zero(other), pc.invert(_is_minus_zero(one))))
     return pc.or_(pc.or_(pc.greater(one, other), nan), zeros)
+
+
+def _in_order_of_bytes(base64: Any) -> Any:
+    """Translate base64 into bytes that are ordered as those that it encodes: 6 bits each, padding first."""
+    validity, offsets, data = base64.buffers()
+    if data is None:
+        return base64
+    ordered = pa.py_buffer(_BASE64_ORDER[np.frombuffer(data, np.uint8)])
+    return pa.Array.from_buffers(base64.type, len(base64), [validity, offsets, ordered], offset=base64.offset)
 
 
 def _is_minus_zero(array: Any) -> Any:
@@ -162,12 +212,14 @@ def _is_minus_zero(array: Any) -> Any:
 def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     """Parse JSON objects (null: no state) into one Arrow array per column; missing fields are null."""
     if values.null_count == len(values):
-        return [pa.nulls(len(values), TYPES[column.type]) for column in columns]
-    arrays = _parse_numbers(values, columns)
+        return [pa.nulls(len(values), arrow_type(column.type)) for column in columns]
+    # Arrow ends the process at a decimal such as 1E-999999999.
+    may_end = any(_is_decimal(column.type) for column in columns) and _has_long_exponent(values)
+    arrays = None if may_end else _parse_numbers(values, columns)
     if arrays is not None:
         return arrays
     lines = pc.fill_null(values, b"{}")
-    if not _is_framed(lines):
+    if may_end or not _is_framed(lines):
         return _parse_slowly(lines, columns)
     joined = pc.binary_join(pa.ListArray.from_arrays([0, len(lines)], lines), b"\n")[0].as_buffer()
     as_read = [(column.name, _read_type(column.type)) for column in columns]
@@ -180,7 +232,14 @@ def parse(values: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
     if table.num_rows != len(lines):
         msg = f"{len(lines)} values of state were parsed as {table.num_rows} rows"
         raise CorruptError(msg)
-    return [_of_python(table[column.name].combine_chunks().cast(TYPES[column.type])) for column in columns]
+    return [
+        _of_python(table[column.name].combine_chunks().cast(arrow_type(column.type))) for column in columns
+    ]
+
+
+def _has_long_exponent(values: Any) -> bool:
+    """Return whether some text has an exponent of more digits than a double or a decimal has."""
+    return bool(pc.any(pc.match_substring_regex(values, "[0-9.][eE][+-]?[0-9]{4}")).as_py())
 
 
 def _of_python(array: Any) -> Any:
@@ -256,7 +315,7 @@ def _parse_numbers(values: Any, columns: Sequence[ReducedColumn]) -> list[Any] |
     """As ``parse``, several times as fast, if all values are numbers in tidegate's own spelling;
     else None.
     """
-    if not all(column.type in INTEGERS or column.type in FLOATS for column in columns):
+    if not all(c.type in INTEGERS or c.type in FLOATS or _is_decimal(c.type) for c in columns):
         return None
     names = [msgspec.json.encode(column.name) for column in columns]
     if any(b"," in name for name in names):
@@ -275,7 +334,7 @@ def _parse_numbers(values: Any, columns: Sequence[ReducedColumn]) -> list[Any] |
         digits = pc.binary_slice(mine, len(lead), -1 if end else VALUE_END)
         is_null = pc.equal(digits, b"null")
         try:
-            numbers = pc.if_else(is_null, None, digits).cast(pa.string()).cast(TYPES[column.type])
+            numbers = pc.if_else(is_null, None, digits).cast(pa.string()).cast(arrow_type(column.type))
         except pa.ArrowInvalid:
             return None
         arrays.append(numbers)
@@ -283,7 +342,7 @@ def _parse_numbers(values: Any, columns: Sequence[ReducedColumn]) -> list[Any] |
 
 
 def _read_type(kind: str) -> Any:
-    return pa.string() if kind in TEXTS else TYPES[kind]
+    return pa.string() if kind in TEXTS or kind == "binary" else arrow_type(kind)
 
 
 def _parse_slowly(lines: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
@@ -298,8 +357,10 @@ def _parse_slowly(lines: Any, columns: Sequence[ReducedColumn]) -> list[Any]:
             cells = [row.get(column.name) for row in rows]
             if column.type in FLOATS:
                 cells = [None if cell is None else _float_in(cell) for cell in cells]
-            arrays.append(_of_python(pa.array(cells, _read_type(column.type)).cast(TYPES[column.type])))
-    except (*UNREADABLE, ValueError, TypeError) as error:
+            if _is_decimal(column.type):
+                cells = [_decimal_in(line, column) for line in lines.to_pylist()]
+            arrays.append(_of_python(pa.array(cells, _read_type(column.type)).cast(arrow_type(column.type))))
+    except (*UNREADABLE, ValueError, TypeError, ArithmeticError) as error:
         if isinstance(error, pa.ArrowInvalid):
             raise
         raise pa.ArrowInvalid(f"{error!s:.200}") from error
@@ -310,6 +371,11 @@ def _float_in(cell: Any) -> float:
     if cell in SPECIAL or (isinstance(cell, int | float) and not isinstance(cell, bool)):
         return float(cell)
     raise pa.ArrowInvalid(f"{cell!r:.100} in the place of a number")
+
+
+def _decimal_in(line: bytes, column: ReducedColumn) -> decimal.Decimal | None:
+    number = DECIMAL.decode(RAW_OBJECT.decode(line).get(column.name, b"null"))
+    return None if number is None else exact_decimal(number, *decimal_parts(column.type))
 
 
 def format_values(columns: Sequence[ReducedColumn], arrays: Sequence[Any]) -> Any:
@@ -332,8 +398,9 @@ def _json_text(array: Any) -> Any:
         return pc.if_else(pc.is_finite(array), text, special)
     if pa.types.is_timestamp(array.type):
         text = array.cast(pa.timestamp("us")).cast(pa.string())
-        return _quoted(pc.binary_join_element_wise(pc.replace_substring(text, " ", "T"), "Z", ""))
-    if pa.types.is_date(array.type):
+        zone = "Z" if array.type.tz else ""
+        return _quoted(pc.binary_join_element_wise(pc.replace_substring(text, " ", "T"), zone, ""))
+    if pa.types.is_date(array.type) or pa.types.is_binary(array.type):
         return _quoted(array.cast(pa.string()))
     if pa.types.is_string(array.type):
         return _quoted(_escaped(array))

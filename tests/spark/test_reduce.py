@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
 import random
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.spark
 
 SCHEMA = (
     "k string, j int, o bigint, n bigint, i int, y tinyint, d double, f float, s string, b boolean,"
-    " t timestamp, a date"
+    " t timestamp, a date, w timestamp_ntz, x binary, m decimal(12,2), l decimal(38,20)"
 )
 UTC = datetime.timezone.utc
 TEXTS = ["", "x", 'q"\\/', "ü\t\n\x01\x1f", "😀", "{}", "null"]
@@ -38,6 +39,10 @@ def random_batch(chance, size, start):
             "s": maybe(TEXTS),
             "b": maybe([True, False]),
             "t": maybe([datetime.datetime(2013, 1, d, 23, 59, 59, 999_999, UTC) for d in (1, 9, 30)]),
+            "w": maybe([datetime.datetime(2013, 1, d, 2, 30) for d in (1, 9, 30)]),  # noqa: DTZ001
+            "x": maybe([b"", b"\x00", b"\x00\xff", b"a"]),
+            "m": maybe([decimal.Decimal(text) for text in ("0.01", "-9999999999.99", "0.00")]),
+            "l": maybe([decimal.Decimal(10**17), decimal.Decimal("-1E-20")]),
             "a": maybe([datetime.date(1, 1, 1), datetime.date(2013, 1, 9), datetime.date(9999, 12, 31)]),
         }
         for place in range(size)
@@ -45,12 +50,31 @@ def random_batch(chance, size, start):
 
 
 CALLS = {
-    "sums": (["k"], {"n": "sum", "i": "sum", "y": "sum", "d": "sum", "f": "sum"}, None),
+    "sums": (
+        ["k"],
+        {"n": "sum", "i": "sum", "y": "sum", "d": "sum", "f": "sum", "m": "sum", "l": "sum"},
+        None,
+    ),
     "counts": (["k", "j"], {"n": "count", "s": "count", "b": "count", "t": "count"}, None),
-    "mins": (["k"], dict.fromkeys(["n", "i", "y", "d", "f", "s", "t", "a"], "min"), None),
-    "maxs": (["j"], dict.fromkeys(["n", "i", "y", "d", "f", "s", "t", "a"], "max"), None),
+    "mins": (
+        ["k"],
+        dict.fromkeys(["n", "i", "y", "d", "f", "s", "t", "a"], "min"),
+        None,
+    ),
+    "maxs": (
+        ["j"],
+        dict.fromkeys(["n", "i", "y", "d", "f", "s", "t", "a"], "max"),
+        None,
+    ),
     "firsts": (["k"], dict.fromkeys(["n", "d", "f", "s", "b", "t", "a"], "first"), "o"),
     "lasts": (["k"], dict.fromkeys(["n", "d", "f", "s", "b", "t", "a"], "last"), None),
+}
+
+OTHER_CALLS = {
+    "sums": (["k"], {"m": "sum", "l": "sum"}, None),
+    "mins": (["k"], dict.fromkeys(["b", "w", "x", "m", "l"], "min"), None),
+    "maxs": (["j"], dict.fromkeys(["b", "w", "x", "m", "l"], "max"), None),
+    "lasts": (["k"], dict.fromkeys(["w", "x", "m"], "last"), "o"),
 }
 
 
@@ -66,7 +90,8 @@ def combined(reducer, state, value):
         return state if value is None else value
     match reducer:
         case "sum":
-            return state + value
+            exact = decimal.Context(prec=60)
+            return exact.add(state, value) if isinstance(value, decimal.Decimal) else state + value
         case "min":
             return min(state, value, key=rank)
         case "max":
@@ -77,8 +102,8 @@ def combined(reducer, state, value):
             return value
 
 
-def follow(tables, batch):
-    for table, (keys, reducers, _) in CALLS.items():
+def follow(tables, batch, calls):
+    for table, (keys, reducers, _) in calls.items():
         for row in batch:
             key = row[keys[0]] if len(keys) == 1 else tuple(row[k] for k in keys)
             state = tables[table].setdefault(key, dict.fromkeys(reducers))
@@ -91,22 +116,23 @@ def comparable(content):
     return {k: {n: str(x) if isinstance(x, float) else x for n, x in v.items()} for k, v in content.items()}
 
 
-def write(txn, rows):
-    for table, (keys, reducers, order_by) in CALLS.items():
-        txn.reduce(table, rows, key=keys, reducers=reducers, order_by=order_by)
-
-
 @pytest.mark.both_ways
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_random_batches_are_reduced_with_the_state_as_a_dictionary_would_i1(stream, seed):
+@pytest.mark.parametrize(
+    "seed, calls", [(1, CALLS), pytest.param(2, CALLS, marks=pytest.mark.slow), (3, OTHER_CALLS)]
+)
+def test_random_batches_are_reduced_with_the_state_as_a_dictionary_would_i1(stream, seed, calls):
+    def write(txn, rows):
+        for table, (keys, reducers, order_by) in calls.items():
+            txn.reduce(table, rows, key=keys, reducers=reducers, order_by=order_by)
+
     chance = random.Random(seed)
     batches = [random_batch(chance, size, 1000 * n) for n, size in enumerate((30, 1, 12))]
     flights = stream(SCHEMA)
     flights.commit(flights.sink(parallelism=2).each(write), *batches)
-    expected = {name: {} for name in CALLS}
+    expected = {name: {} for name in calls}
     for version, batch in enumerate(batches, start=1):
-        follow(expected, batch)
-        for table in CALLS:
+        follow(expected, batch, calls)
+        for table in calls:
             found = comparable(flights.rows(table, version))
             assert found == comparable(expected[table]), (seed, version, table)
 
@@ -187,3 +213,42 @@ def test_minus_zero_keeps_its_sign_whatever_the_order_of_the_rows(stream):
         ("min", "d"): {"-1.5"}, ("max", "d"): {"1.5"}, ("first", "d"): {"-0.0"}, ("last", "d"): {"1.5"},
         ("min", "e"): {"-0.0"}, ("max", "e"): {"0.0"}, ("first", "e"): {"0.0"}, ("last", "e"): {"-0.0"},
     }  # fmt: skip
+
+
+@pytest.mark.both_ways
+def test_sums_that_overflow_are_set_aside_and_the_others_are_summed(stream):
+    """In the batch itself the sum is null, since no type has it; of state and batch it is the batch's own."""
+    largest, one = decimal.Decimal("9" * 36 + ".99"), decimal.Decimal("0.01")
+    sums = stream("k string, m decimal(38,2), n bigint")
+    batches = [
+        [{"k": "a", "m": largest, "n": 2**63 - 1}, {"k": "b", "m": one, "n": 1}],
+        [{"k": "a", "m": one, "n": 0}, {"k": "b", "m": one, "n": 1}],
+        [
+            {"k": "a", "m": -one, "n": 1},
+            *[{"k": "c", "m": largest, "n": 1}] * 2,
+            {"k": "b", "m": -one, "n": 1},
+        ],
+    ]
+    call = {"m": "sum", "n": "sum"}
+    sink = sums.sink(parallelism=2, on_bad_record="quarantine")
+    sums.commit(sink.each(lambda txn, rows: txn.reduce("sums", rows, "k", call)), *batches)
+    expected = {"a": {"m": largest, "n": 2**63 - 1}, "b": {"m": one, "n": 3}}
+    assert sums.rows("sums") == expected
+    refused = {(row["key"], row["cause"], row["value"]) for row in sums.rows("_quarantine").values()}
+    assert refused == {
+        (
+            b"a",
+            "the sum of field m of this batch and the state at version 1 does not fit decimal(38,2)",
+            b'{"m":0.01,"n":0}',
+        ),
+        (
+            b"a",
+            "the sum of field n of this batch and the state at version 2 does not fit bigint",
+            b'{"m":-0.01,"n":1}',
+        ),
+        (
+            b"c",
+            "the batch's own sum of field m does not fit decimal(38,2): it is null here",
+            b'{"m":null,"n":2}',
+        ),
+    }

@@ -10,7 +10,7 @@ import datetime
 import pytest
 
 from tidegate.errors import BadRecordError
-from tidegate.values.decode import EPOCH
+from tidegate.keys.groups import EPOCH
 
 pytestmark = pytest.mark.spark
 

@@ -15,7 +15,7 @@ INSTANCES_SCHEMA = TableSchema(
 """Of ``_local``, which has a row for each instance of each local state."""
 ITEM_KEY = (Column("instance", "int"), Column("item", "int"))
 """Of ``_local.<name>``, which has the items of one local state."""
-SEQUENCE_TYPES = ("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp")
+SEQUENCE_TYPES = ("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz")
 """Types that can order captured changes, and are kept for a deleted row in ``_deleted.<table>``."""
 
 

@@ -24,7 +24,7 @@ from tidegate.keys.groups import HASH_SEED
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging.last_per_key import PLACE, place_of
 from tidegate.wal.staging.spec import CHANGES, StageSpec
-from tidegate.wal.staging.validate import BadRow, bad_rows, refused
+from tidegate.wal.staging.validate import BadRow, bad_rows, content_of, describe, refused
 from tidegate.wal.value_flags import VALUE
 
 TABLE = "_quarantine"
@@ -67,9 +67,7 @@ def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
     for batch in batches:
         bad = bad_rows(batch, spec)
         refused_count += len(bad)
-        if refused_count > ROWS_MAX:
-            msg = f"more than {ROWS_MAX} rows were refused by one task, the last because {bad[-1].why}"
-            raise BadRecordError(msg)
+        _check_count(refused_count, bad)
         good = batch
         if bad:
             keep = np.ones(batch.num_rows, dtype=bool)
@@ -77,7 +75,7 @@ def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
             waiting_bytes = sum(len(value) for *_, value in waiting)
             for number, bad_row in enumerate(bad, refused_count - len(bad)):
                 most = KEPT_BYTES if waiting_bytes < WAITING_BYTES_MAX else KEPT_BESIDES
-                waiting.append(_entry(batch, bad_row, spec, number, most))
+                waiting.append(_entry(batch, bad_row, spec, str(number), most))
                 waiting_bytes += len(waiting[-1][-1])
             good = batch.filter(pa.array(keep))
         if waiting:
@@ -88,6 +86,33 @@ def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
             yield good
     if waiting:
         yield _refused_batch(waiting, spec, CHANGES)
+
+
+class MergedRefusals:
+    """The refusals of one task's rows that do not fit their state."""
+
+    def __init__(self, spec: StageSpec) -> None:
+        self._spec, self._count = spec, 0
+
+    def set_aside(self, rows: Any, bad: list[BadRow]) -> Any:
+        """Return a batch of the quarantine's rows. Raises: BadRecordError: there is no quarantine table,
+        or too many rows were refused.
+        """
+        if self._spec.quarantine is None:
+            raise BadRecordError(describe(rows, bad[0], self._spec))
+        first, self._count = self._count, self._count + len(bad)
+        _check_count(self._count, bad)
+        entries = [
+            _entry(rows, row, self._spec, f"merge{number}", KEPT_BYTES)
+            for number, row in enumerate(bad, first)
+        ]
+        return _refused_batch(entries, self._spec, CHANGES)
+
+
+def _check_count(count: int, bad: list[BadRow]) -> None:
+    if count > ROWS_MAX:
+        msg = f"more than {ROWS_MAX} rows were refused by one task, the last because {bad[-1].why}"
+        raise BadRecordError(msg)
 
 
 def _merged_with(rows: Any, entries: list[tuple[int, bytes, bytes]], spec: StageSpec) -> Any:
@@ -114,12 +139,12 @@ def _refused_batch(entries: list[tuple[int, bytes, bytes]], spec: StageSpec, lik
     return pa.record_batch(arrays)
 
 
-def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: int, most: int) -> tuple[int, bytes, bytes]:
+def _entry(batch: Any, bad: BadRow, spec: StageSpec, number: str, most: int) -> tuple[int, bytes, bytes]:
     """Return a refused row's key group, id and stored value, with at most ``most`` bytes of its key
     and value.
     """
     group, key, value = (batch[name][bad.row].as_py() for name in ("g", "k", "v"))
-    value = value[1:] if value is not None else None  # without its flags byte
+    value = None if value is None else content_of(value)
     name = id_in(group, spec.key_groups, f"{spec.attempt}-{group}-{number}")
     fields = {
         "table": spec.tables[batch["t"][bad.row].as_py()],

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import BadRecordError, CorruptError
-from tidegate.keys.columns import parts_of
-from tidegate.keys.groups import decode_key
+from tidegate.keys.columns import is_python_time, parts_of
+from tidegate.keys.groups import TIMES, decode_key
 from tidegate.wal.staging.spec import StageSpec
-from tidegate.wal.value_flags import NO_TIME, NOT_TEXT
+from tidegate.wal.value_flags import NO_TIME, NOT_TEXT, UNUSABLE
 
 MARKS = (NOT_TEXT, NO_TIME)
 YEARS = "that is not of the years 1 to 9999"
@@ -60,6 +60,9 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
         note(pc.is_null(keys), "its key is null", "filter such rows out")
     if values.null_count:
         note(pc.is_null(values), "its value is null", "use delete to remove a key")
+    for row in _marked(values, UNUSABLE):
+        why, advice, _ = values[row].as_py()[len(UNUSABLE) :].split(b"\0", 2)
+        reasons.setdefault(row, BadRow(row, why.decode(), advice.decode()))
     note(
         pc.starts_with(values, NOT_TEXT),
         "a text in its value is not valid UTF-8",
@@ -82,6 +85,17 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
     return [reasons[row] for row in sorted(reasons) if batch["t"][row].as_py() != spec.quarantine]
 
 
+def _marked(values: Any, mark: bytes) -> list[int]:
+    """Return the rows whose value begins with this mark."""
+    marked = pc.fill_null(pc.starts_with(values, mark), fill_value=False)
+    return np.flatnonzero(marked.to_numpy(zero_copy_only=False)).tolist()  # type: ignore[no-any-return]
+
+
+def content_of(stored: bytes) -> bytes:
+    """Return a value without its flags byte, and without the reason for which it cannot be used."""
+    return (stored.split(b"\0", 2)[2] if stored.startswith(UNUSABLE) else stored)[1:]
+
+
 def _not_utf8(batch: Any, spec: StageSpec) -> list[int]:
     rows: list[int] = []
     for table, types in enumerate(spec.key_types):
@@ -97,8 +111,7 @@ def _not_utf8(batch: Any, spec: StageSpec) -> list[int]:
 
 
 def _no_time_in_values(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]:
-    marked = pc.fill_null(pc.starts_with(batch["v"], NO_TIME), fill_value=False)
-    for row in np.flatnonzero(marked.to_numpy(zero_copy_only=False)).tolist():
+    for row in _marked(batch["v"], NO_TIME):
         names = spec.time_columns[batch["t"][row].as_py()] if spec.time_columns else ()
         value = memoryview(batch["v"][row].as_py())[len(NO_TIME) :]
         cells = json_decoder(dict[str, msgspec.Raw]).decode(value)
@@ -112,17 +125,21 @@ def _no_time_in_values(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]
 
 def _no_time_in_keys(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]:
     for table, types in enumerate(spec.key_types):
-        if "date" not in types:
+        if not {"date", *TIMES}.intersection(types):
             continue
         mine = pc.and_(pc.equal(batch["t"], table), pc.is_valid(batch["k"]))
         rows = np.flatnonzero(mine.to_numpy(zero_copy_only=False))
         for index, part in enumerate(parts_of(batch["k"].filter(mine), len(types))):
-            if types[index] != "date":
+            if types[index] == "date":
+                what = "date"
+                fits = pc.and_(pc.equal(pc.binary_length(part), DAY), pc.greater_equal(part, FIRST_YEAR))
+            elif types[index] in TIMES:
+                what, fits = "time", is_python_time(part.cast(pa.string()).cast(pa.int64()))
+            else:
                 continue
-            fits = pc.and_(pc.equal(pc.binary_length(part), DAY), pc.greater_equal(part, FIRST_YEAR))
             name = spec.key_names[table][index] if spec.key_names else str(index + 1)
             for row in rows[~fits.to_numpy(zero_copy_only=False)].tolist():
-                yield row, f"column {name} of its key has a date {YEARS}"
+                yield row, f"column {name} of its key has a {what} {YEARS}"
 
 
 def _is_text(key: bytes | None, types: Sequence[str]) -> bool:
@@ -160,7 +177,7 @@ def shown_key(key: bytes, types: Sequence[str]) -> str:
 
 def _value(stored: bytes | None) -> str:
     """Format the value without its flags byte, as text where it is text."""
-    content = (stored or b"")[1:]
+    content = content_of(stored or b"")
     try:
         return _short(content.decode(), len(content))
     except UnicodeDecodeError:

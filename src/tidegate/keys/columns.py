@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.keys.groups import decimal_parts, decimal_pattern
+from tidegate.keys.groups import TIME_LIMITS, decimal_parts, decimal_pattern
 
 LENGTH_DIGITS_MAX = 6
 """A part of a key takes at most 32 KiB: a netstring's length has few digits."""
@@ -24,6 +24,7 @@ CASTS = {
     "boolean": pa.bool_(),
     "date": pa.date32(),
 }
+TIME_TYPES = {"timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us")}
 
 
 class KeyColumn(Protocol):
@@ -57,6 +58,11 @@ def _values(part: Any, kind: str) -> Any:
     text = part.cast(pa.string())
     if kind == "string":
         return text
+    if kind in TIME_TYPES:
+        microseconds = _values(part, "bigint")
+        if not pc.all(is_python_time(microseconds), min_count=0).as_py():
+            raise ValueError("it is not of the years 1 to 9999")
+        return microseconds.cast(TIME_TYPES[kind])
     values = text if kind not in CASTS else text.cast(CASTS[kind])
     if kind in CASTS:
         same = pc.equal(values.cast(pa.string()), text)
@@ -69,6 +75,12 @@ def _values(part: Any, kind: str) -> Any:
     if not all(map(looks_like, text.to_pylist())):  # Arrow ends the process at some other texts
         raise ValueError(f"it is not written as a key of type {kind} is")
     return text.cast(pa.decimal128(*decimal_parts(kind)))
+
+
+def is_python_time(microseconds: Any) -> Any:
+    """Return whether each of these microseconds since 1970 is of the years 1 to 9999."""
+    first, end = TIME_LIMITS
+    return pc.and_(pc.greater_equal(microseconds, first), pc.less(microseconds, end))
 
 
 # -- keys of several columns --------------------------------------------------------------------------

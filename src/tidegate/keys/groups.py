@@ -26,6 +26,12 @@ KEY_GROUPS_MAX = 32_768
 
 INTEGER_LIMITS = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
 """Types of integer key columns, each with the first value beyond its range."""
+TIMES = ("timestamp", "timestamp_ntz")
+"""Types of key columns that are microseconds since 1970: an instant in UTC, a wall clock without a zone."""
+TIME_LIMITS = (-62_135_596_800_000_000, 253_402_300_800_000_000)
+"""The first microsecond of the year 1, and the first after the year 9999: datetimes have these years."""
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def key_group(key: bytes, key_groups: int) -> int:
@@ -120,7 +126,9 @@ def encode_key(values: Sequence[object], types: Sequence[str]) -> bytes:
 
     A single column is its own text: a string its UTF-8, a binary its bytes, an integer its decimal
     digits, a boolean ``true`` or ``false``, a date ``YYYY-MM-DD``, a ``decimal(p,s)`` its digits
-    with exactly s of them after the point. Several columns are the concatenated netstrings
+    with exactly s of them after the point. A ``timestamp`` (an aware datetime) and a
+    ``timestamp_ntz`` (a naive one) are the digits of their microseconds since 1970-01-01, as an
+    integer. Several columns are the concatenated netstrings
     (``<length>:<bytes>,``) of their single encodings. docs/storage-format.md has test vectors.
 
     >>> encode_key(["N14228"], ["string"]), encode_key(["EWR", 7], ["string", "int"])
@@ -184,12 +192,27 @@ def _encode_one(value: object, kind: str) -> bytes:
                 return b"%d" % value
         case "date", datetime.date() if not isinstance(value, datetime.datetime):
             return value.isoformat().encode()
+        case (("timestamp" | "timestamp_ntz"), datetime.datetime()):
+            return _encode_time(value, kind)
         case _, int() | decimal.Decimal() if kind.startswith("decimal(") and not isinstance(value, bool):
             return _encode_decimal(decimal.Decimal(value), kind)
         case _:
             pass
     msg = f"{value!r} ({type(value).__name__}) is not a value of the key column's type, {kind}"
     raise BadRecordError(msg)
+
+
+def _encode_time(value: datetime.datetime, kind: str) -> bytes:
+    is_aware = value.utcoffset() is not None
+    if is_aware != (kind == "timestamp"):
+        needs = "a datetime with a time zone" if kind == "timestamp" else "a datetime without a time zone"
+        msg = f"{value!r} is not a value of the key column's type, {kind}: it takes {needs}"
+        raise BadRecordError(msg)
+    microseconds = ((value if is_aware else value.replace(tzinfo=EPOCH.tzinfo)) - EPOCH) // _MICROSECOND
+    if not TIME_LIMITS[0] <= microseconds < TIME_LIMITS[1]:
+        msg = f"{value!r} is not of the years 1 to 9999 in UTC, as the key column's type, {kind}, needs"
+        raise BadRecordError(msg)
+    return b"%d" % microseconds
 
 
 def _encode_decimal(value: decimal.Decimal, kind: str) -> bytes:
@@ -219,6 +242,11 @@ def _decode_one(part: bytes, kind: str) -> object:
             number, end = int(part), INTEGER_LIMITS[kind]
             if -end <= number < end and b"%d" % number == part:
                 return number
+        case "timestamp" | "timestamp_ntz":
+            microseconds = int(part)
+            if TIME_LIMITS[0] <= microseconds < TIME_LIMITS[1] and b"%d" % microseconds == part:
+                moment = EPOCH + microseconds * _MICROSECOND
+                return moment if kind == "timestamp" else moment.replace(tzinfo=None)
         case _:
             if decimal_pattern(kind).fullmatch(text := part.decode()):
                 return decimal.Decimal(text)

@@ -19,11 +19,11 @@ from tidegate.errors import (
     VersionRegressedError,
     WaitTimeoutError,
 )
+from tidegate.keys.groups import EPOCH
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.removal import described, removal_in
 from tidegate.sinks.sqlite.discovery import has_instead
-from tidegate.values.decode import EPOCH
 from tidegate.wal.record import (
     BatchOrigin,
     ImportOrigin,

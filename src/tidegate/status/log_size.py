@@ -8,7 +8,7 @@ from typing import Any
 
 from tidegate.base.text import shown_bytes, time_of
 from tidegate.errors import TidegateError
-from tidegate.values.decode import EPOCH
+from tidegate.keys.groups import EPOCH
 from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Log, LogSize
 from tidegate.wal.record import Folded

@@ -35,7 +35,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
-from tidegate.keys.groups import decode_key, exact_decimal
+from tidegate.keys.groups import EPOCH, decode_key, exact_decimal
 from tidegate.wal.record import Column, TableSchema
 
 Value: TypeAlias = dict[str, Any] | Any
@@ -46,8 +46,6 @@ Mend = Callable[[Any], Any]
 
 CHUNK_ROWS = 10_000
 """The number of rows that are converted to Arrow together."""
-
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 class Kind(NamedTuple):

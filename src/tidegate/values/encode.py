@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import BadRecordError
-from tidegate.keys.groups import exact_decimal
-from tidegate.values.decode import EPOCH, Value, kind_of
+from tidegate.keys.groups import EPOCH, exact_decimal
+from tidegate.values.decode import Value, kind_of
 from tidegate.wal.record import Column, TableSchema
 
 Write = Callable[[Any], str]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.keys.columns import CASTS, key_columns
+from tidegate.keys.columns import CASTS, TIME_TYPES, key_columns
 from tidegate.keys.groups import decimal_parts
 from tidegate.sinks.rules.layout import unpack
 from tidegate.values.decode import Values, described, object_of, values_of
@@ -55,7 +55,7 @@ def check_schema(schema: TableSchema) -> None:
 
 
 def _is_key_type(kind: str) -> bool:
-    if kind in CASTS or kind in ("string", "binary"):
+    if kind in CASTS or kind in TIME_TYPES or kind in ("string", "binary"):
         return True
     try:
         precision, scale = decimal_parts(kind)

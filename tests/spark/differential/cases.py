@@ -12,7 +12,7 @@ from differential.encoding import json_text
 from differential.model import Call, Model, Row
 
 BATCHES = 2
-PLAIN = ("rows", "rows", "rows", "bytes", "reduce", "apply_changes")
+PLAIN = ("rows", "rows", "rows", "bytes", "newer", "reduce", "apply_changes")
 FUNCTIONS = ("update", "local_state")
 
 
@@ -70,6 +70,8 @@ class Case:
                 txn.delete(self.table, rows, self.key)
             case "bytes":
                 txn.upsert(self.table, rows, self.key, value="value", **order)
+            case "newer":
+                txn.upsert(self.table, rows, self.key, newer_by=call.arguments["newer_by"])
             case "reduce":
                 txn.reduce(self.table, rows, self.key, call.arguments["reducers"], **order)
             case "apply_changes":
@@ -154,6 +156,9 @@ def _calls(chance: random.Random, kind: str, columns: list[str]) -> list[list[Ca
             names = [name for name in columns if name in REDUCERS]
             reducers = {name: chance.choice(REDUCERS[name]) for name in names} or {"o": "sum"}
             call = Call(kind, columns, order, arguments={"reducers": reducers})
+        case "newer":
+            newer_by = chance.choice([name for name in columns if name in ("o", "z")])
+            call = Call(kind, columns, [newer_by], arguments={"newer_by": newer_by})
         case "apply_changes":
             sequence = chance.choice((["o"], ["z"], ["z", "o"]))
             call = Call(kind, columns, sequence, arguments={"deletes": chance.choice((["a"], ["", "ä"]))})

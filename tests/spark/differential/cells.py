@@ -20,6 +20,8 @@ KEYS: dict[str, tuple[str, list[Any]]] = {
     "k8": ("bigint", [2**63 - 1, -1, 0]),
     "kq": ("boolean", [True, False, None]),
     "kd": ("date", [day(1, 1, 1), day(1582, 10, 4), day(9999, 12, 31)]),
+    "kt": ("timestamp_ltz", [moment(1, 1, 2, tzinfo=UTC), moment(2024, 3, 10, 7, 30, 0, 7, UTC), None]),
+    "kw": ("timestamp_ntz", [moment(2024, 3, 10, 2, 30), moment(1582, 10, 4), moment(9999, 12, 31)]),
     "kn": ("decimal(20,10)", [D("0E-10"), D("-1E-7").quantize(D("1E-10")), D("12.5").quantize(D("1E-10"))]),
 }
 CELLS: dict[str, tuple[str, list[Any]]] = {
@@ -60,7 +62,11 @@ REDUCERS = {
     "at": ["min", "max"],
     "y": ["min", "last"],
     "s": ["min", "max", "first", "last"],
-    "q": ["first", "last", "count"],
+    "q": ["first", "last", "count", "min", "max"],
+    "m": ["sum", "min", "max", "count"],
+    "l": ["sum", "first", "last"],
+    "b": ["min", "max", "first", "last"],
+    "wall": ["min", "max", "last"],
     "h": ["count"],
 }
 

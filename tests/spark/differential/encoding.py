@@ -13,6 +13,7 @@ import xxhash
 
 SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 SEED = 42
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def key_bytes(cells: Iterable[Any]) -> bytes | None:
@@ -32,6 +33,9 @@ def _key_part(cell: Any) -> bytes:
             return b"true" if cell else b"false"
         case decimal.Decimal():
             return f"{_unsigned_zero(cell):f}".encode()
+        case datetime.datetime():
+            since = EPOCH if cell.tzinfo is not None else EPOCH.replace(tzinfo=None)
+            return str((cell - since) // datetime.timedelta(microseconds=1)).encode()
     return str(cell).encode()
 
 

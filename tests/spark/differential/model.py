@@ -105,6 +105,15 @@ class Model:
         self.columns = call.columns
         return {self.table: {key: change.stored for key, change in last.items()}}
 
+    def _newer(self, call: Call, rows: Sequence[Row]) -> Changes:
+        """Upsert with ``newer_by``: the greatest row of a key stays, by the column and then by the value."""
+        written = {}
+        for key, change in self._last(call, rows, lambda row: self._stored(row, call.columns)).items():
+            if key not in self.state or change[:2] > self.state[key]:
+                self.state[key] = change[:2]
+                written[key] = change.stored
+        return {self.table: written}
+
     def _replace(self, call: Call, rows: Sequence[Row]) -> Changes:
         self.state, self.tables[self.table] = {}, {}
         return self._upsert(call, rows)

@@ -3,13 +3,16 @@
 import datetime
 import decimal
 import string
+import zoneinfo
 
+import pyarrow as pa
 import pytest
 import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
+from tidegate.keys.columns import key_columns
 from tidegate.keys.groups import (
     KEY_GROUPS_MAX,
     check_key_groups,
@@ -21,6 +24,7 @@ from tidegate.keys.groups import (
     shares,
     task_of,
 )
+from tidegate.wal.record import Column
 
 
 def heron_task_of(group, parallelism, key_groups):
@@ -40,6 +44,7 @@ def heron_groups_of(task, parallelism, key_groups):
 
 
 D = decimal.Decimal
+UTC = datetime.timezone.utc
 SPLITS = [(task_of, groups_of), (heron_task_of, heron_groups_of)]
 SIZES = st.tuples(st.integers(1, 600), st.integers(1, 700))
 
@@ -209,6 +214,10 @@ VECTORS = [
     ([False], ["boolean"], b"false"),
     ([datetime.date(2013, 1, 1)], ["date"], b"2013-01-01"),
     ([datetime.date(1, 12, 31)], ["date"], b"0001-12-31"),
+    ([datetime.datetime(2026, 11, 21, 10, 0, 0, 7, UTC)], ["timestamp"], b"1795255200000007"),
+    ([datetime.datetime(1, 1, 1, tzinfo=UTC)], ["timestamp"], b"-62135596800000000"),
+    ([datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999)], ["timestamp_ntz"], b"-1"),  # noqa: DTZ001
+    ([datetime.datetime.max], ["timestamp_ntz"], b"253402300799999999"),  # noqa: DTZ901
     ([D("1.5")], ["decimal(10,2)"], b"1.50"),
     ([D("-0.00")], ["decimal(10,2)"], b"0.00"),
     ([D("-1E+3")], ["decimal(10,0)"], b"-1000"),
@@ -243,6 +252,8 @@ COLUMN = st.one_of(
     st.tuples(st.just("binary"), st.binary(max_size=8)),
     st.tuples(st.just("boolean"), st.booleans()),
     st.tuples(st.just("date"), st.dates()),
+    st.tuples(st.just("timestamp"), st.datetimes(timezones=st.just(UTC))),
+    st.tuples(st.just("timestamp_ntz"), st.datetimes()),
     st.tuples(st.just("tinyint"), st.integers(-(2**7), 2**7 - 1)),
     st.tuples(st.just("smallint"), st.integers(-(2**15), 2**15 - 1)),
     st.tuples(st.just("int"), st.integers(-(2**31), 2**31 - 1)),
@@ -313,12 +324,45 @@ def test_a_null_key_is_refused(kind):
         (D("Infinity"), "decimal(10,2)"),
         (10**400, "decimal(38,0)"),
         ("a", "timestamp"),
+        (1, "timestamp"),
+        (datetime.date(2026, 1, 1), "timestamp_ntz"),
+        (datetime.datetime(2026, 1, 1), "timestamp"),  # noqa: DTZ001 - what a user may give
+        (datetime.datetime(2026, 1, 1, tzinfo=UTC), "timestamp_ntz"),
+        (datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=2))), "timestamp"),
     ],
 )
 def test_a_value_that_is_not_of_its_column_is_refused_by_name(value, kind):
     with pytest.raises(BadRecordError) as caught:
         encode_key([value], [kind])
     assert kind in str(caught.value)
+
+
+@given(
+    st.datetimes(datetime.datetime(2, 1, 1), timezones=st.timezones(), allow_imaginary=False)  # noqa: DTZ001
+)
+@example(datetime.datetime(2026, 10, 25, 2, 30, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"), fold=1))
+def test_an_instant_is_one_key_in_every_time_zone(moment):
+    """Also in the hour that a zone has twice."""
+    key = encode_key([moment], ["timestamp"])
+    assert key == encode_key([moment.astimezone(UTC)], ["timestamp"])
+    assert decode_key(key, ["timestamp"]) == moment.astimezone(UTC)
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz"])
+@pytest.mark.parametrize("key", [b"07", b"-0", b"+1", b"1_0", b"", b"x", b"253402300800000000"])
+def test_a_time_that_is_not_written_as_a_key_is_is_damage(kind, key):
+    with pytest.raises(CorruptError):
+        decode_key(key, [kind])
+    with pytest.raises(ValueError):  # noqa: PT011 - Arrow's has its own words
+        key_columns(pa.array([key], pa.binary()), [Column("at", kind)])
+
+
+@given(st.lists(st.tuples(st.datetimes(timezones=st.just(UTC)), st.datetimes()), min_size=1))
+def test_times_in_columns_are_those_of_decode_key(rows):
+    kinds = ["timestamp", "timestamp_ntz"]
+    keys = pa.array([encode_key(row, kinds) for row in rows], pa.binary())
+    columns = key_columns(keys, [Column("at", kinds[0]), Column("wall", kinds[1])])
+    assert list(zip(*(values.to_pylist() for _, values in columns), strict=True)) == rows
 
 
 def test_a_string_that_has_no_utf8_is_refused():

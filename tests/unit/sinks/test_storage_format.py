@@ -14,6 +14,10 @@ from tidegate.keys.groups import encode_key, key_group
 PAGE = (Path(__file__).parents[3] / "docs" / "storage-format.md").read_text()
 
 
+INSTANT = datetime.datetime(2026, 11, 21, 10, 0, 0, 7, datetime.timezone.utc)
+WALL_CLOCK = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999)  # noqa: DTZ001
+
+
 @pytest.mark.parametrize("name", ["flights", "Daily.Top-10", "a_b", "a.b", "A.b"])
 def test_names(name: str) -> None:
     assert f"| `{name}` | `{escape(name)}` |" in PAGE
@@ -27,6 +31,8 @@ def test_names(name: str) -> None:
         ("`-7`", [-7], ["int"]),
         ("`true`", [True], ["boolean"]),
         ("`2013-01-31`", [datetime.date(2013, 1, 31)], ["date"]),
+        ("`2026-11-21T10:00:00.000007Z`", [INSTANT], ["timestamp"]),
+        ("`1969-12-31T23:59:59.999999`", [WALL_CLOCK], ["timestamp_ntz"]),
         ("`1.5`", [decimal.Decimal("1.5")], ["decimal(10,2)"]),
         ("`-0.0000001`", [decimal.Decimal("-0.0000001")], ["decimal(20,10)"]),
         ("`EWR`, `IAH`", ["EWR", "IAH"], ["string", "string"]),

@@ -106,12 +106,12 @@ def test_large_states_of_many_keys_are_patched_in_bounded_memory_i11(tmp_path, m
     """All keys come in one batch of Spark's; their states together are twenty times a portion."""
     states = States(monkeypatch)
     table = PatchedTable(0, "t", 0, ("n", "s"))
-    merge = merge_with(lambda _table, _start, rows: states.read(rows), [table], 1)
     keys = pa.array([encode_key([f"{n:05}"], ["string"]) for n in range(KEYS)], pa.binary())
     columns = [pa.array([0] * KEYS, pa.int32())] * 2 + [keys, pa.array([b'+{"n":2}'] * KEYS, pa.binary())]
     log = FileLog(tmp_path, "n")
     log.create()
     spec = StageSpec("u", "a", ("t",), (("string",),), FRAME_BYTES, 100, 20_000, 1)
+    merge = merge_with(lambda _table, _start, rows: states.read(rows), [table], 1, spec)
     states.before = states.pool.bytes_allocated()
     with python_peak() as peak:
         batches = [pa.record_batch(columns, schema=CHANGES)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import SnapshotExpiredError
+from tidegate.keys.groups import decode_key, encode_key
 from tidegate.sinks.store import Store
 from tidegate.testing.store.harness import (
     EPOCH,
@@ -63,6 +66,33 @@ class ReadTests(StoreHarness):
         for version, values in expected.items():
             assert get(store, "t", keys, version) == values
             assert scanned(store, "t", version) == live(dict(zip(keys, values, strict=True)))
+
+    def test_keys_of_every_type_come_back(self, store: Store) -> None:
+        """One row for each, and instants and wall clocks of the same digits in tables of their own."""
+        values = {
+            "string": "ä",
+            "binary": b"\x00\xff",
+            "bigint": -(2**63),
+            "boolean": True,
+            "date": datetime.date(1, 1, 1),
+            "decimal(38,20)": decimal.Decimal("-1E-20"),
+            "timestamp": datetime.datetime(1, 1, 1, tzinfo=datetime.timezone.utc),
+            "timestamp_ntz": datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999),  # noqa: DTZ001
+        }
+        kinds = list(values)
+        keys = {kind: encode_key([value], [kind]) for kind, value in values.items()}
+        together = encode_key(list(values.values()), kinds)
+        put(
+            store,
+            1,
+            {**{f"t{n}": {key: b"v"} for n, key in enumerate(keys.values())}, "all": {together: b"v"}},
+        )
+        for number, (kind, key) in enumerate(keys.items()):
+            assert get(store, f"t{number}", [key], 1) == [b"v"]
+            (found,) = scanned(store, f"t{number}", 1)
+            assert decode_key(found, [kind]) == values[kind]
+        (found,) = scanned(store, "all", 1)
+        assert decode_key(found, kinds) == tuple(values.values())
 
     def test_a_delete_hides_from_its_version_on(self, store: Store) -> None:
         """T27."""

@@ -61,6 +61,8 @@ def test_keys_are_read_by_their_types():
         "date": ("2026-11-21", b"2026-11-21"),
         "tinyint": ("-5", b"-5"),
         "decimal(10,2)": ("1.5", b"1.50"),
+        "timestamp": ("2026-11-21T12:00:00.5+02:00", b"1795255200500000"),
+        "timestamp_ntz": ("2026-11-21 10:00", b"1795255200000000"),
     }
     for kind, (text, encoded) in typed.items():
         value = parse_key("t", [text], [Column("k", kind)])

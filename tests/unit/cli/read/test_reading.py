@@ -96,6 +96,11 @@ def test_a_url_with_a_null_in_it_is_refused():
         *(("int", text) for text in ("1_0", " 10", "\u0661", "0x1", "")),
         *(("decimal(9,2)", text) for text in ("1_0", "nan", "Infinity", " 1")),
         *(("date", text) for text in ("20261121", "2026-W47-6", "2026-11-21 ")),
+        *(
+            ("timestamp", text)
+            for text in ("2026-11-21T10:00:00", "2026-11-21T10:00:00+0000", "2026-11-21", "0")
+        ),
+        *(("timestamp_ntz", text) for text in ("2026-11-21T10:00:00Z", "20261121T1000", "2026-11-21T25:00")),
     ],
 )
 def test_a_key_is_not_taken_for_another_one(kind, text):

@@ -7,9 +7,18 @@ import random
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidegate.errors import BadRecordError, ConfigError
-from tidegate.spark.state.apply_changes import ChangedTable, changed, deleted_table, sequence_column
+from tidegate.spark.state.apply_changes import (
+    ChangedTable,
+    NewerTable,
+    changed,
+    deleted_table,
+    newer,
+    sequence_column,
+)
 from tidegate.spark.state.reduce import ReducedColumn
 from tidegate.wal.record import Column
 from tidegate.wal.staging.spec import CHANGES
@@ -98,14 +107,6 @@ def test_what_loses_is_not_written_at_all():
     assert changed(world.read, TABLE, rows).num_rows == 0
 
 
-def test_a_change_without_a_sequence_is_refused_by_its_key():
-    rows = pa.record_batch(
-        [pa.array(c, f.type) for c, f in zip(([0], [0], [b"k7"], [b"!"]), CHANGES, strict=True)], CHANGES
-    )
-    with pytest.raises(BadRecordError, match=r"table people, key 'k7': .*null in sequence_by or op_column"):
-        changed(World().read, TABLE, rows)
-
-
 @pytest.mark.parametrize("kind", ["double", "boolean", "decimal(10,2)", "array<int>"])
 def test_sequences_that_have_no_agreed_order_are_refused(kind):
     with pytest.raises(ConfigError, match="sequence_by column s is"):
@@ -119,3 +120,40 @@ def test_a_sequence_that_python_has_not_in_what_is_held_is_told_with_its_key():
         world.tables[table][b"a"] = b'{"ts":"+12000-01-01T00:00:00.000Z","lsn":1}'
         with pytest.raises(BadRecordError, match=r"table people, key 'a': its row is .*years 1 to 9999"):
             world.apply([change(b"a", 1, 1, "x")])
+
+
+# -- upserts with newer_by --------------------------------------------------------------------------
+
+NEWER = NewerTable(0, "seats", 0, ReducedColumn("at", "bigint", "last"), ("string",))
+
+
+def upserted(held, rows):
+    """Apply one batch: of its rows of a key the last by (at, value), as staging takes them."""
+    last = {key: (at, value) for key, at, value in sorted(rows)}
+    batch = [(0, 0, key, b"+" + value) for key, (_, value) in last.items()]
+    columns = [pa.array(c, f.type) for c, f in zip(zip(*batch, strict=True), CHANGES, strict=True)]
+    stored = pa.array([held.get(key) for key in last], pa.binary())
+    written = newer(stored, NEWER, pa.record_batch(columns, CHANGES))
+    return held | {key: value[1:] for key, value in zip(*(written[n].to_pylist() for n in "kv"), strict=True)}
+
+
+@given(st.data())
+def test_any_order_of_newer_rows_and_any_cut_into_batches_leaves_the_same_rows(data):
+    """Ties, and replays, among them."""
+    key, at, seat = st.sampled_from([b"a", b"b"]), st.integers(1, 3), st.sampled_from(["x", "y"])
+    row = st.builds(lambda k, n, s: (k, n, b'{"seat":"%s","at":%d}' % (s.encode(), n)), key, at, seat)
+    rows = data.draw(st.lists(row, min_size=1, max_size=10))
+    expected = {key: value for key, _, value in sorted(rows)}
+    left = data.draw(st.permutations(rows + data.draw(st.lists(st.sampled_from(rows), max_size=5))))
+    held = {}
+    while left:
+        size = data.draw(st.integers(1, len(left)))
+        held, left = upserted(held, left[:size]), left[size:]
+    assert held == expected
+
+
+def test_a_stored_row_without_the_column_is_older_than_any():
+    """Another call wrote it, or it is older than the column."""
+    held = {b"a": b'{"seat":"x"}', b"b": b'{"seat":"x","at":null}'}
+    new = b'{"seat":"y","at":-5}'
+    assert upserted(held, [(b"a", -5, new), (b"b", -5, new)]) == {b"a": new, b"b": new}

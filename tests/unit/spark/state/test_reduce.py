@@ -1,16 +1,19 @@
 """Reducers in columns: values are parsed in one of two ways, which must say the same."""
 
+import base64
 import datetime
+import decimal
 import json
 import math
 import random
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.errors import BadRecordError, CorruptError
+from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import encode_key
 from tidegate.spark.source.arrow_rows import columns_of
 from tidegate.spark.state import reduce
@@ -27,6 +30,7 @@ from tidegate.spark.state.reduce import (
 from tidegate.values.decode import values_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.staging.validate import BadRow
 
 COLUMNS = (
     ReducedColumn("n", "bigint", "sum"),
@@ -82,6 +86,10 @@ CELLS = {
     "boolean": st.booleans(),
     "date": st.dates(),
     "timestamp": st.datetimes(timezones=st.just(datetime.timezone.utc)),
+    "timestamp_ntz": st.datetimes(),
+    "binary": st.binary(max_size=5),
+    "decimal(12,2)": st.integers(-(10**6), 10**6).map(lambda n: decimal.Decimal(n).scaleb(-2)),
+    "decimal(38,20)": st.integers(-(10**25), 10**25).map(lambda n: decimal.Decimal(n).scaleb(-20)),
 }
 
 
@@ -91,8 +99,8 @@ def states_and_batches(draw):
     columns, cells = [], {}
     for name in draw(st.lists(TEXT.filter(bool), min_size=1, max_size=3, unique=True)):
         kind = draw(st.sampled_from(sorted(CELLS)))
-        reducers = ["count", "first", "last", *["min", "max"] * (kind != "boolean")]
-        reducers += ["sum"] * (kind in INTEGERS or kind in FLOATS)
+        reducers = ["count", "first", "last", "min", "max"]
+        reducers += ["sum"] * (kind in INTEGERS or kind in FLOATS or kind.startswith("decimal"))
         reducer = draw(st.sampled_from(reducers))
         columns.append(reduced_column("t", Column(name, kind), reducer))
         cells[name] = st.none() | (st.integers(0, 2**30) if reducer == "count" else CELLS[kind])
@@ -127,9 +135,10 @@ def test_state_and_batch_are_combined_as_python_would(case):
     held = pa.array([state for state, _ in stored], pa.binary())
     parts = pa.array([b"+" + part for _, part in stored], pa.binary())
     keys = pa.array([b"k"] * len(rows), pa.binary())
-    made = reduced(
+    made, bad = reduced(
         held, ReduceStep(0, "t", 0, columns, ("string",)), 1, pa.record_batch([keys, parts], ["k", "v"])
     )
+    assert bad == []
     for (state, part), value in zip(stored, made.to_pylist(), strict=True):
         before, new = {} if state is None else decode(state), decode(part)
         expected = {c.name: folded(c.reducer, before.get(c.name), new[c.name]) for c in columns}
@@ -157,20 +166,76 @@ def test_a_time_that_python_has_not_in_what_is_held_is_told_with_its_key(kind, t
         reduced(held, ReduceStep(0, "t", 0, columns, ("string",)), 1, rows)
 
 
+LARGEST = decimal.Decimal("9" * 36 + ".99")
+
+
 @pytest.mark.parametrize(
-    "value, why",
-    [
-        (b"!n", "the batch's own sum does not fit bigint"),
-        (b'+{"n":%d}' % (2**62), "and the state at version 4"),
-    ],
+    "kind, large, more", [("bigint", 2**62, 2**62), ("decimal(38,2)", LARGEST, decimal.Decimal("0.01"))]
 )
-def test_a_sum_that_does_not_fit_is_told_with_its_key(value, why):
-    table = ReduceStep(0, "t", 0, (ReducedColumn("n", "bigint", "sum"),), ("string", "int"))
+def test_a_sum_that_does_not_fit_is_a_bad_row_and_the_others_are_sums(kind, large, more):
+    columns = (ReducedColumn("n", kind, "sum"), ReducedColumn("m", "int", "max"))
+    table = ReduceStep(0, "t", 0, columns, ("string", "int"))
     keys = pa.array([encode_key(key, table.key_types) for key in (("a", 1), ("b", 7))], pa.binary())
-    rows = pa.record_batch([keys, pa.array([b'+{"n":1}', value], pa.binary())], ["k", "v"])
-    held = pa.array([None, b'{"n":%d}' % (2**62)], pa.binary())
-    with pytest.raises(BadRecordError, match=rf"table t, key \('b', 7\), field n: .*{why}"):
-        reduced(held, table, 4, rows)
+    parts = pa.array([b'+{"n":1,"m":1}', b'+{"n":%s,"m":2}' % str(more).encode()], pa.binary())
+    held = pa.array([b'{"n":-3,"m":0}', b'{"n":%s,"m":0}' % str(large).encode()], pa.binary())
+    values, bad = reduced(held, table, 4, pa.record_batch([keys, parts], ["k", "v"]))
+    assert values[0].as_py() == (b'+{"n":-2,"m":1}' if kind == "bigint" else b'+{"n":-2.00,"m":1}')
+    why = f"the sum of field n of this batch and the state at version 4 does not fit {kind}"
+    assert bad == [BadRow(1, why, "use a wider type (double)")]
+
+
+def made_of(kind, reducer):
+    """The type of the field, as the page has it."""
+    try:
+        made = reduced_column("t", Column("c", kind.replace("(p,s)", "(7,3)")), reducer).type
+    except ConfigError:
+        return ""
+    return "the same type" if made == kind.replace("(p,s)", "(7,3)") and reducer != "sum" else made
+
+
+def test_the_page_has_the_types_of_each_reducer():
+    page = (Path(__file__).parents[4] / "docs/state.md").read_text()
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in page.partition("## Reducers")[2].partition("\n- ")[0].splitlines()
+        if line.startswith("|")
+    ]
+    others = "void, interval day, variant, array<int>, struct<x:int>, map<string,int>"
+    shown = {
+        kind: cells for names, *cells in rows[2:] for kind in names.replace("all others", others).split(", ")
+    }
+    assert {*reduce.TYPES, "binary", "decimal(p,s)"} <= shown.keys()
+    for kind, (sums, counts, same) in shown.items():
+        assert made_of(kind, "sum") == sums.replace("(38,s)", "(38,3)"), kind
+        assert made_of(kind, "count") == counts, kind
+        for reducer in ("min", "max", "first", "last"):
+            assert made_of(kind, reducer) == same, (kind, reducer)
+
+
+@pytest.mark.parametrize("text", ["1E-999999999", "1E+999999999", "0.001", '"x"', "1E5"])
+def test_a_stored_decimal_that_is_none_is_an_error_with_its_key_and_ends_no_process(text):
+    """Arrow 26 ends the process at the first one."""
+    columns = (ReducedColumn("n", "decimal(5,2)", "max"),)
+    table = ReduceStep(0, "t", 0, columns, ("string",))
+    with pytest.raises(BadRecordError, match="table t, key 'k': its row is"):
+        reduce.parse_state(table, pa.array([b"k"]), pa.array([b'{"n":%s}' % text.encode()]), columns)
+
+
+def test_decimals_beside_a_nan_lose_no_digit():
+    """Such rows are parsed one by one."""
+    columns = (ReducedColumn("n", "decimal(38,2)", "sum"), ReducedColumn("d", "double", "max"))
+    line = b'{"n":%s,"d":"NaN"}' % str(LARGEST).encode()
+    assert parse(pa.array([line]), columns)[0].to_pylist() == [LARGEST]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.binary(max_size=7), st.binary(max_size=7)), min_size=1))
+def test_base64_is_compared_as_the_bytes_that_it_encodes(pairs):
+    one, other = (
+        pa.array([b"=", *map(base64.b64encode, side)], pa.binary()).slice(1)
+        for side in zip(*pairs, strict=True)
+    )
+    assert reduce._above(one, other).to_pylist() == [a > b for a, b in pairs]
 
 
 @pytest.mark.parametrize(
