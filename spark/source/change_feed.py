@@ -283,11 +283,10 @@ class FeedPlanner:
         schema = manifest.schemas.get(schema_id) or self._store.schemas_of([schema_id]).get(schema_id)
         if schema is None:
             raise no_schema(self._store.where, version, table, schema_id)
-        leased = self._feed.leased.schema
-        if reads_all(leased, schema):  # rows from before a change, in the columns after it
-            return leased
-        check_columns(self._feed.leased, schema, version)
-        return schema
+        leased = self._feed.leased
+        check_columns(leased, schema, version)
+        # Rows from before a change have the columns after it.
+        return leased.schema if reads_all(leased.schema, schema) else schema
 
     def _manifest(self, version: int, *, probe: bool) -> Manifest:
         """Return the version's manifest. With ``probe`` a frame is read, too, since it may be

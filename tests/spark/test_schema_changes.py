@@ -124,7 +124,7 @@ def test_a_renamed_column_keeps_its_rows(stream):
     assert people.rows("t") == {"k1": {"number": 1, "x": 16.0}, "k2": {"number": 2, "x": 0.5}}
     people.commit(sink.each(each), rows_of(7))
     assert people.rows("t") == {"k7": {"n": 7, "x": 1.75}}, "a replace frees the name"
-    for column, message in {"k": "fixed for life", "N": "did you mean 'n'", "n": "in use"}.items():
+    for column, message in {"k": "fixed for life", "N": "there is none of this name", "n": "in use"}.items():
         with pytest.raises(ConfigError, match=message):
             sink.rename_column("t", column, "x")
     sink.close()

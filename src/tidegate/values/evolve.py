@@ -78,16 +78,17 @@ def evolved(table: str, known: TableSchema, given: TableSchema) -> Evolved:
 
 
 def reads_all(newer: TableSchema, older: TableSchema) -> bool:
-    """Return whether rows of the older schema can be decoded by the newer one, without loss."""
+    """Return whether rows of the older schema can be decoded by the newer one, with all their columns."""
     if newer.key != older.key or "bytes" in (newer.value_format, older.value_format):
         return newer == older
     by_field = {column.field: column for column in newer.value}
     changes = _Changes()
     for column in older.value:
         same = by_field.get(column.field)
-        if same is None or _merged(column.name, parse(same.type), parse(column.type), changes) != parse(
-            same.type
-        ):
+        if same is None or (same.name != column.name and not same.stored):
+            return False
+        after = parse(same.type)
+        if _merged(column.name, after, parse(column.type), changes) != after:
             return False
     return not changes.faults
 
