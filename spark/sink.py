@@ -445,7 +445,7 @@ class VersionedSink:
         return self._writer_for(session, batch.lineage, refuse_older_batch, alive)
 
     def _writer_for(
-        self, session: SparkSession, lineage: str | None, check: Callable[[Folded], None], alive: Alive
+        self, session: SparkSession | None, lineage: str | None, check: Callable[[Folded], None], alive: Alive
     ) -> OpenWriter:
         writer = self._writer
         if writer is None:

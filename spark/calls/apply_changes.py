@@ -40,7 +40,7 @@ def changes_call(
         raise ConfigError(
             f"table {table}, sequence_by: {', '.join(sorted(of_deletes))} here, this call has"
             f" {', '.join(field.name for field in sequence)}: its deletes are remembered by the first; drop"
-            " the table by txn.drop_table, and write it anew in the next batch, or write a new table"
+            " the table by txn.drop_table, and write it again in the next batch, or write a new table"
             " (docs/schema-changes.md)"
         )
     for field in sequence:

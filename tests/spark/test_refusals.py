@@ -95,7 +95,10 @@ CALLS = {
         lambda t, r: t.upsert("aircraft", r.selectExpr("tailnum", "n", "string(d) d", "tags"), key="tailnum"),
         "table aircraft, column d: .* here, this call writes string: .*txn.replace, or write a new table",
     ),
-    "bytes for json": (lambda t, r: t.upsert("aircraft", r, "tailnum", value="tailnum"), "json values of .* here, this call writes bytes values"),
+    "bytes for json": (
+        lambda t, r: t.upsert("aircraft", r, "tailnum", value="tailnum"),
+        "json values of .* here, this call writes bytes values",
+    ),
     "reduce after upsert": (
         lambda t, r: (t.upsert("x", r, "tailnum"), t.reduce("x", r, "tailnum", {"n": "sum"})),
         "upsert and reduce of one table do not mix",

@@ -76,7 +76,7 @@ class Values:
         self._fields = fields = {column.name: column.field for column in schema.value}
         self._decoder = msgspec.json.Decoder(object_of({fields[n]: kind.reads for n, kind in kinds.items()}))
         self._mends = [(fields[name], kind.mend) for name, kind in kinds.items() if kind.mend is not None]
-        self._is_renamed = schema.value_format == JSON_RENAMED
+        self._is_renamed = any(name != field for name, field in fields.items())
         keys = {column.name: kind_of(column.type) for column in schema.key}
         self._names_beside_key = [name for name in kinds if name not in keys]
         columns = keys | {name: kinds[name] for name in self._names_beside_key}

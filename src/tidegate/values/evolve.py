@@ -24,7 +24,7 @@ EXACT = {"float": ("tinyint", "smallint"), "double": ("tinyint", "smallint", "in
 
 WAY_OUT = (
     "a column's type may only widen without loss, and its name stays; cast or rename the column, write the"
-    " whole table anew by txn.replace, or write a new table (docs/schema-changes.md)"
+    " whole table again by txn.replace, or write a new table (docs/schema-changes.md)"
 )
 
 
@@ -113,7 +113,7 @@ def renamed(table: str, schema: TableSchema, old: str, new: str) -> TableSchema 
         )
     if schema.value_format == "bytes":
         raise ConfigError(
-            f"table {table}, column {old}: its values are bytes without names; write the table anew by"
+            f"table {table}, column {old}: its values are bytes without names; write the table again by"
             " txn.replace"
         )
     taken = {column.name for column in (*schema.key, *schema.value)}
@@ -136,7 +136,7 @@ def _named(column: Column, name: str) -> Column:
 
 
 class _Changes:
-    """What a comparison found: descriptions of what does not fit, and the paths that are left out."""
+    """The result of a comparison: descriptions of the parts that do not fit, and the paths left out."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []

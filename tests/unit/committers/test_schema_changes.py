@@ -98,7 +98,9 @@ def changes_of(place, feed, after, upto):
             [*feed.leased.values.arrow_schema, (CHANGE_TYPE, pa.string()), (VERSION, pa.int64())]
         )
         parts = planner.works(after, upto)
-        return [row for part in parts for b in feed.rows(encode_works(part), columns) for row in b.to_pylist()]
+        return [
+            row for part in parts for b in feed.rows(encode_works(part), columns) for row in b.to_pylist()
+        ]
 
 
 def test_each_version_has_its_own_columns(place):

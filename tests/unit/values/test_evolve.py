@@ -86,7 +86,7 @@ def test_exactly_the_widenings_without_loss_are_accepted(narrow, wide):
         assert evolved("t", older, newer).schema == (newer if expected else older)
         assert evolved("t", newer, older).schema == (newer if expected else older), "the narrower one goes on"
     else:
-        with pytest.raises(ConfigError, match="^table t, column a: .* here, this call writes .*replace"):
+        with pytest.raises(ConfigError, match=r"^table t, column a: .* here, this call writes .*replace"):
             evolved("t", older, newer)
     assert reads_all(newer, older) == expected
 
@@ -137,7 +137,9 @@ def test_nested_types_change_as_columns_do(known, written, after):
 
 def test_rows_from_before_have_null_in_new_fields_at_any_depth():
     before = b'{"a":[{"x":1}],"m":{"k":{"x":2}}}'
-    after = schema_of("a array<struct<x:bigint,y:struct<z:int>>>", "m map<string,struct<x:int,y:int>>", "n int")
+    after = schema_of(
+        "a array<struct<x:bigint,y:struct<z:int>>>", "m map<string,struct<x:int,y:int>>", "n int"
+    )
     assert values_of(after).decode(before) == {
         "a": [{"x": 1, "y": None}],
         "m": {"k": {"x": 2, "y": None}},
@@ -149,7 +151,11 @@ def test_rows_from_before_have_null_in_new_fields_at_any_depth():
     "known, written, culprits",
     [
         ("struct<x:int>", "struct<x:string>", "column a.x: int here, this call writes string"),
-        ("array<struct<x:int>>", "array<struct<x:date>>", "column a.element.x: int here, this call writes date"),
+        (
+            "array<struct<x:int>>",
+            "array<struct<x:date>>",
+            "column a.element.x: int here, this call writes date",
+        ),
         ("map<string,int>", "map<string,date>", "column a.value: int here, this call writes date"),
         ("map<int,int>", "map<bigint,int>", "column a: map<int,int> here, this call writes map<bigint,int>"),
         ("struct<x:int>", "int", "column a: struct<x:int> here, this call writes int"),
@@ -163,7 +169,8 @@ def test_the_culprits_come_first(known, written, culprits):
     older, newer = schema_of("b int", f"a {known}", "c int"), schema_of("b int", f"a {written}", "c date")
     with pytest.raises(ConfigError) as refused:
         evolved("t", older, newer)
-    assert str(refused.value).startswith(f"table t, {culprits}; column c: int here, this call writes date: ")
+    assert str(refused.value).startswith(f"table t, {culprits}")
+    assert "; column c: int here, this call writes date: a column's type may only" in str(refused.value)
     assert "write a new table (docs/schema-changes.md)" in str(refused.value)
 
 
@@ -178,7 +185,7 @@ def test_bytes_have_one_column_that_never_changes():
     known = schema_of("v binary", value_format="bytes")
     assert evolved("t", known, known).schema == known
     for other in (schema_of("v string", value_format="bytes"), schema_of("v binary")):
-        with pytest.raises(ConfigError, match="the values: bytes values of .v binary. here, this call writes"):
+        with pytest.raises(ConfigError, match=r"values: bytes values of .v binary. here, this call"):
             evolved("t", known, other)
         assert not reads_all(known, other)
 
@@ -215,7 +222,7 @@ def test_a_rename_may_be_repeated_and_taken_back():
 
 def test_a_renamed_columns_first_name_is_reserved():
     new = renamed("t", schema_of("a int", "x double"), "a", "b")
-    with pytest.raises(ConfigError, match="^table t, column a: renamed to b here, this call writes a: "):
+    with pytest.raises(ConfigError, match=r"^table t, column a: renamed to b here, this call writes a: "):
         evolved("t", new, schema_of("a int", "x double"))
     with pytest.raises(ConfigError, match="name 'a' is in use by column b, whose rows have it"):
         renamed("t", new, "x", "a")

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tidegate.errors import ConfigError, StoreUnavailableError
-from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.reader.table import TableReader, run, view_of
+from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.rules.removal import Removal, removal_in
