@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn, cast
 
@@ -16,6 +16,7 @@ from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
 from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.operations.finish import finish_decided
+from tidegate.committers.operations.rename_column import rename_barrier
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
 from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
@@ -283,6 +284,28 @@ class VersionedSink:
                 self._options = dataclasses.replace(self._options, key_groups=key_groups)
         return self._write_once(once)
 
+    def rename_column(self, table: str, old: str, new: str) -> int | None:
+        """Give a value column another name, by one version without rows; return that version.
+
+        Readers find the new name from that version on, older versions keep the old one. No stored row
+        changes. The old name stays reserved until the table is replaced, so a batch that still writes it is
+        refused. Call it between two batches. A query of another process: as for ``load``.
+
+        Durable: on return the version is visible. Repeatable: None, and nothing is written, if the column
+        has the new name already. Raises: the errors of a batch, which prove the same. ConfigError: there is
+        no such column, it is of the key or orders captured changes, or the new name is in use.
+        """
+        with self._once():
+            session = self._writer.connections.session if self._writer else SparkSession.getActiveSession()
+            writer = self._writer_for(session, None, lambda _: None, lambda: True)
+            barrier = rename_barrier(writer.coordinator, writer.schemas(), table, old, new)
+            if barrier is None:
+                return None
+            with self._reporter.watching(writer.coordinator, barrier.origin):
+                fact = writer.commits.commit(barrier)
+            writer.commits.drain(self._options.apply_deadline_s)
+            return fact.version
+
     def close(self) -> None:
         """Stop the background work and release handles. The next batch opens again. Repeatable.
 
@@ -425,7 +448,7 @@ class VersionedSink:
         return self._writer_for(session, batch.lineage, refuse_older_batch, alive)
 
     def _writer_for(
-        self, session: SparkSession, lineage: str | None, check: Callable[[Folded], None], alive: Alive
+        self, session: SparkSession | None, lineage: str | None, check: Callable[[Folded], None], alive: Alive
     ) -> OpenWriter:
         writer = self._writer
         if writer is None:
@@ -448,10 +471,16 @@ class VersionedSink:
 
     def _write_once(self, once: Once) -> int | None:
         refuse_connect(once.rows.sparkSession)
+        with self._once():
+            return self._write(once)
+
+    @contextlib.contextmanager
+    def _once(self) -> Iterator[None]:
+        """Hold the sink for one version that is not a batch. After an error it opens again."""
         with self._lock:
             streaming = self._writer is not None and not self._writer.background.ended
             try:
-                return self._write(once)
+                yield
             except BaseException:
                 self._release()
                 raise

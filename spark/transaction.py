@@ -5,7 +5,6 @@ All calls of a transaction are staged together, as one Spark job, when the funct
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -23,11 +22,11 @@ from tidegate.spark.calls.checks import (
     check_table,
     check_unique,
     columns_named,
-    compatible,
     first_line,
     key_columns,
     predicate,
     same_key,
+    schema_after,
 )
 from tidegate.spark.calls.column_cache import analyse, cached, use_cached_schema
 from tidegate.spark.calls.columns import (
@@ -54,12 +53,13 @@ from tidegate.spark.calls.records import (
     Update,
     Upsert,
 )
-from tidegate.spark.calls.reduce import reduced_rows
+from tidegate.spark.calls.reduce import reduced_rows, state_columns
 from tidegate.spark.calls.update import Ddl, Outputs, check_function, output_schemas, table_schema
 from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
 from tidegate.spark.state.reduce import reduced_column
 from tidegate.spark.state.update import StateFunction
+from tidegate.values.evolve import stored_names
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
 from tidegate.wal.staging import own_tables
@@ -169,8 +169,11 @@ class Transaction:
             msg = f"table {table}: {clash[0]} is a key column and cannot be reduced"
             raise ConfigError(msg)
         order = self._order(table, rows, order_by)
-        grouped, key_column, stored = reduced_rows(rows, key_bytes(keys), order, reduced)
         schema = TableSchema(_columns(keys), tuple(SchemaColumn(c.name, c.type) for c in reduced))
+        known = self._known.get(table)
+        names = stored_names(known)
+        grouped, key_column, stored = reduced_rows(rows, key_bytes(keys), order, reduced, names)
+        reduced = reduced if known is None else state_columns(table, reduced, known, schema)
         one_row_per_key = (functions.lit(0).cast("bigint"),)
         self._add(
             Reduce(table, grouped, _columns(keys), schema, key_column, stored, one_row_per_key, reduced)
@@ -235,15 +238,7 @@ class Transaction:
         Of several rows of one key the last by ``order_by`` counts, as a whole, as in ``upsert``.
         Columns that the table does not have are added to it.
         """
-        call = self._rows_call(Patch, table, rows, key, order_by, None, None)
-        known = self._known.get(table)
-        if known is not None and call.schema is not None:
-            patched = {column.name: column for column in call.schema.value}
-            of_table = [patched.pop(column.name, column) for column in known.value]
-            call = dataclasses.replace(
-                call, schema=TableSchema(call.key_columns, (*of_table, *patched.values()))
-            )
-        self._add(call)
+        self._add(self._rows_call(Patch, table, rows, key, order_by, None, None))
 
     def apply_changes(
         self,
@@ -271,7 +266,7 @@ class Transaction:
         sequence = columns_named(table, "sequence_by", sequence_by)
         fields = [self._field(table, rows, name) for name in sequence]
         op = None if op_column is None else self._field(table, rows, op_column)
-        call = changes_call(table, rows, keys, fields, op, delete_values)
+        call = changes_call(table, rows, keys, fields, op, delete_values, self._known)
         self._add(call, {deleted_table(table): TableSchema(_columns(keys), _columns(fields))})
 
     def local_state(
@@ -397,7 +392,8 @@ class Transaction:
             for field in others:
                 check_value_type(table, field)
             schema = TableSchema(_columns(keys), _columns(others))
-            stored = json_value(others)
+            names = {} if record is Replace else stored_names(self._known.get(table))
+            stored = json_value(others, stored=names)
         else:
             if not isinstance(value, str):
                 raise ConfigError(f"table {table}: value={value!r} must be a column's name")
@@ -437,13 +433,15 @@ class Transaction:
             raise _drop_mixed(table, call.touches[table])
         writes = [(call.kind, call.table, call.key_columns, call.schema)]
         writes += [("emit", name, schema.key, schema) for name, schema in emits.items()]
+        after: dict[str, TableSchema] = {}
         for kind, table, key, schema in writes:
             known = self._known.get(table)
             if known is not None:
                 same_key(kind, table, key, known, names=schema is not None)
-                if schema is not None and not isinstance(call, Replace):
-                    compatible(table, known, schema)
-        self._known.update({table: schema for _, table, _, schema in writes if schema is not None})
+            if schema is not None:
+                is_new = known is None or isinstance(call, Replace)
+                after[table] = schema if is_new or known is None else schema_after(kind, table, known, schema)
+        self._known.update(after)
         self._calls.append(call)
 
     def _keys(self, table: str, rows: DataFrame, key: Names) -> list[StructField]:

@@ -334,18 +334,31 @@ def digest_after(digest: str, content: bytes) -> str:
 # -- schemas and acks --------------------------------------------------------------------------
 
 
+JSON_RENAMED = "json_renamed"
+"""The format of ``json`` values with a renamed column: releases that know no ``stored`` stop at it."""
+
+
 class Column(msgspec.Struct, frozen=True):
-    """A column's name and its type in Spark's simple form (``bigint``, ``decimal(10,2)``)."""
+    """A column's name and its type in Spark's simple form (``bigint``, ``decimal(10,2)``).
+
+    ``stored`` is the first name of a renamed column, which the rows have.
+    """
 
     name: str
     type: str
+    stored: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def field(self) -> str:
+        """The column's field in the objects of stored ``json`` values."""
+        return self.stored or self.name
 
 
 class TableSchema(msgspec.Struct, frozen=True):
     """The encoding of a table's keys and values.
 
-    ``value_format`` is ``json`` (an object of ``value`` columns) or ``bytes`` (one column,
-    unchanged).
+    ``value_format`` is ``json`` (an object of ``value`` columns), ``json_renamed`` (the same, where a
+    column is ``stored`` under another name) or ``bytes`` (one column, unchanged).
     """
 
     key: tuple[Column, ...]

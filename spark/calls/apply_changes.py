@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import StringType, StructField
@@ -19,7 +19,8 @@ from tidegate.spark.calls.columns import (
 )
 from tidegate.spark.calls.records import ApplyChanges
 from tidegate.spark.state.apply_changes import deleted_table, sequence_column
-from tidegate.wal.record import TableSchema
+from tidegate.values.evolve import is_wider, parse, stored_names
+from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.value_flags import DELETE
 
 
@@ -30,6 +31,7 @@ def changes_call(
     sequence: Sequence[StructField],
     op: StructField | None,
     delete_values: Sequence[str],
+    known: Mapping[str, TableSchema],
 ) -> ApplyChanges:
     """Build the call: stored values (``-`` and the sequence for deletes), and the order of a key's changes.
 
@@ -39,6 +41,15 @@ def changes_call(
     taken = {field.name for field in keys}
     if not sequence:
         raise ConfigError(f"table {table}: sequence_by must name the columns that order a key's changes")
+    deletes = known.get(deleted_table(table))
+    of_deletes = {field.name for field in sequence} if deletes is None else {c.name for c in deletes.value}
+    if of_deletes != {field.name for field in sequence}:
+        raise ConfigError(
+            f"table {table}, sequence_by: {', '.join(sorted(of_deletes))} here, this call has"
+            f" {', '.join(field.name for field in sequence)}: its deletes are remembered by the first; drop"
+            " the table by txn.drop_table, and write it again in the next batch, or write a new table"
+            " (docs/schema-changes.md)"
+        )
     for field in sequence:
         if field.name in taken or (op is not None and field.name == op.name):
             raise ConfigError(f"table {table}: sequence_by column {field.name} is a key or the operation")
@@ -55,10 +66,10 @@ def changes_call(
     unknown = functions.lit(False)  # noqa: FBT003
     for name in [*names, *([] if op is None else [op.name])]:
         unknown = unknown | column(name).isNull()
-    value = json_value(stored)
+    value = json_value(stored, stored=stored_names(known.get(table)))
     if op is not None:
-        deletes = column(op.name).isin(list(delete_values))
-        value = functions.when(deletes, json_value(sequence, flags=DELETE)).otherwise(value)
+        is_delete = column(op.name).isin(list(delete_values))
+        value = functions.when(is_delete, json_value(sequence, flags=DELETE)).otherwise(value)
     why = "its change has a null in sequence_by or op_column, so it cannot be ordered"
     value = functions.when(unknown, unusable(why, "filter such rows out", value)).otherwise(value)
     order = tuple(column(name) for name in names)
@@ -71,5 +82,16 @@ def changes_call(
         key=key_bytes(keys),
         value=value,
         order=order,
-        sequence=tuple(sequence_column(table, schema_column(field)) for field in sequence),
+        sequence=tuple(
+            sequence_column(table, _widest(schema_column(field), table, known)) for field in sequence
+        ),
     )
+
+
+def _widest(column: Column, table: str, known: Mapping[str, TableSchema]) -> Column:
+    """Return the sequence column with the type of the widest of its stored values, of rows and of deletes."""
+    for schema in (known.get(table), known.get(deleted_table(table))):
+        for stored in () if schema is None else schema.value:
+            if stored.name == column.name and is_wider(parse(stored.type), parse(column.type)):
+                column = Column(column.name, stored.type)
+    return column

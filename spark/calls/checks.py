@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
@@ -11,8 +13,11 @@ from pyspark.sql.types import BooleanType
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import analyse, cached
+from tidegate.values.evolve import evolved
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
+
+logger = logging.getLogger("tidegate")
 
 Names = str | Sequence[str]
 """One column, or several."""
@@ -99,17 +104,31 @@ def same_key(kind: str, table: str, key: Sequence[SchemaColumn], known: TableSch
         raise ConfigError(msg)
 
 
-def compatible(table: str, known: TableSchema, schema: TableSchema) -> None:
-    """Check that existing columns keep their type (T45); columns may be added."""
-    types = {c.name: c.type for c in schema.value}
-    lost = [c for c in known.value if types.get(c.name) != c.type]
-    if known.value_format != schema.value_format or lost:
-        msg = (
-            f"table {table} holds {known.value_format} values of {shown(known.value)}, this call writes"
-            f" {schema.value_format} values of {shown(schema.value)}: columns may be added, not dropped or"
-            " changed; keep the others (null where unknown), or use another table"
-        )
-        raise ConfigError(msg)
+def schema_after(kind: str, table: str, known: TableSchema, schema: TableSchema) -> TableSchema:
+    """Return the table's schema after this call, which may widen and add columns, and leave some out (T45).
+
+    Columns that rows leave out are null in them, which is logged. Raises: ConfigError, as ``evolved``.
+    """
+    after = evolved(table, known, schema)
+    if after.left_out and kind in WHOLE_ROWS:
+        _warn_left_out(kind, table, after.left_out)
+    return after.schema
+
+
+WHOLE_ROWS = ("upsert", "reduce", "apply_changes")
+"""Calls whose rows are a key's whole value."""
+
+
+@lru_cache(maxsize=1_000)
+def _warn_left_out(kind: str, table: str, names: tuple[str, ...]) -> None:
+    """Log, once per process, that a call leaves columns out."""
+    logger.warning(
+        "table %s: this %s leaves out %s, which the table has: null in the rows that it writes; the column"
+        " stays, and older rows keep their values (docs/schema-changes.md)",
+        table,
+        kind,
+        ", ".join(names),
+    )
 
 
 def shown(columns: Sequence[SchemaColumn]) -> str:

@@ -6,7 +6,7 @@ The bytes are those of ``tidegate.keys.groups`` in Python; tests compare the two
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -201,19 +201,24 @@ def task_of(group: Column, parallelism: int, key_groups: int) -> Column:
     return owner.cast("int")
 
 
-def json_value(fields: Sequence[types.StructField], flags: bytes = VALUE) -> Column:
+def json_value(
+    fields: Sequence[types.StructField], flags: bytes = VALUE, stored: Mapping[str, str] | None = None
+) -> Column:
     """Return a stored value: ``+`` (or other flags) and the JSON object of these columns.
 
+    ``stored`` has the fields of renamed columns, by their names.
     JSON cannot hold text that is not UTF-8: with such a text the flags are ``NOT_TEXT``. Python has
     the years 1 to 9999 only: with a date or time of another year they are ``NO_TIME``.
     """
-    return cached(_json_value, flags, *fields)
+    names = tuple((stored or {}).get(field.name, field.name) for field in fields)
+    return cached(_json_value, flags, names, *fields)
 
 
-def _json_value(flags: bytes, *fields: types.StructField) -> Column:
+def _json_value(flags: bytes, names: tuple[str, ...], *fields: types.StructField) -> Column:
     if not fields:
         return functions.lit(flags + b"{}")
-    text = functions.to_json(functions.struct(*(column(f.name) for f in fields)), JSON_OPTIONS)
+    named = [column(f.name).alias(name) for f, name in zip(fields, names, strict=True)]
+    text = functions.to_json(functions.struct(*named), JSON_OPTIONS)
     lead = functions.lit(flags)
     if any(may_hold(f.dataType, NO_TIMES) for f in fields):
         lead = functions.when(_no_time(fields), functions.lit(NO_TIME)).otherwise(lead)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.spark.calls.columns import column, json_value, unusable
-from tidegate.spark.state.reduce import FLOATS, WIDER, ReducedColumn
+from tidegate.spark.state.reduce import FLOATS, WIDER, ReducedColumn, reduced_column
+from tidegate.values.evolve import evolved
+from tidegate.wal.record import Column as SchemaColumn
+from tidegate.wal.record import TableSchema
 
 _KEY, _ORDER = "tidegate key", "tidegate order"
 """Columns beside a user's own while rows are grouped."""
 
 
 def reduced_rows(
-    rows: DataFrame, key: Column, order: Sequence[Column], reduced: Sequence[ReducedColumn]
+    rows: DataFrame,
+    key: Column,
+    order: Sequence[Column],
+    reduced: Sequence[ReducedColumn],
+    stored_names: Mapping[str, str],
 ) -> tuple[DataFrame, Column, Column]:
     """Group the rows by key; return them, the key's column, and the stored value: the batch's own
-    aggregates.
+    aggregates. ``stored_names`` has the fields of renamed columns, by their names.
     """
     ordering = functions.struct(*order)
     ordered = rows.select(
@@ -25,7 +32,7 @@ def reduced_rows(
     )
     overflows = [_overflows(c).alias(f"{_KEY}{n}") for n, c in enumerate(reduced) if c.reducer == "sum"]
     grouped = ordered.groupBy(_KEY).agg(*(_aggregate(c) for c in reduced), *overflows)
-    stored = json_value([_field(c) for c in reduced])
+    stored = json_value([_field(c) for c in reduced], stored=stored_names)
     for place, reduced_by in enumerate(reduced):
         if reduced_by.reducer == "sum":
             field = f"field {reduced_by.name} does not fit {reduced_by.type}"
@@ -33,6 +40,21 @@ def reduced_rows(
             overflown = functions.col(f"{_KEY}{place}")
             stored = functions.when(overflown, unusable(why, WIDER, stored)).otherwise(stored)
     return grouped, functions.col(_KEY), stored
+
+
+def state_columns(
+    table: str, reduced: Sequence[ReducedColumn], known: TableSchema, given: TableSchema
+) -> tuple[ReducedColumn, ...]:
+    """Return the fields of the state: with the table's types, which may be wider, and their stored names.
+
+    Raises: ConfigError: a type cannot become the other, or the reducer does not support the wider one.
+    """
+    after = {column.name: column for column in evolved(table, known, given).schema.value}
+    columns = [after[c.name] for c in reduced]
+    return tuple(
+        reduced_column(table, SchemaColumn(column.field, column.type), c.reducer)
+        for column, c in zip(columns, reduced, strict=True)
+    )
 
 
 def _field(reduced: ReducedColumn) -> types.StructField:

@@ -60,8 +60,9 @@ def columns_of(batch: Any, values: Values, where: str) -> dict[str, Any]:
         if values.schema.value_format == "bytes":
             columns.update({column.name: contents for column in value_columns})
         elif all(column.type in TYPES for column in value_columns):
-            flat = [ReducedColumn(column.name, column.type, "last") for column in value_columns]
-            columns.update(zip([c.name for c in flat], parse(contents, flat) if flat else [], strict=True))
+            flat = [ReducedColumn(column.field, column.type, "last") for column in value_columns]
+            names = [column.name for column in value_columns]
+            columns.update(zip(names, parse(contents, flat) if flat else [], strict=True))
         else:
             rows = values.decode_all(contents)
             kinds = {field.name: field.type for field in values.arrow_schema}

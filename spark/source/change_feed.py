@@ -32,6 +32,7 @@ from tidegate.spark.source.arrow_rows import columns_of, record_batch
 from tidegate.spark.source.leased_table import LeasedTable, lease_table
 from tidegate.spark.source.options import SourceOptions
 from tidegate.values.decode import values_of
+from tidegate.values.evolve import is_wider, parse, reads_all
 from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
@@ -159,7 +160,7 @@ def check_columns(leased: LeasedTable, schema: TableSchema, version: int) -> Non
     Columns that the table had before, and that a replacement has dropped since, are left out.
     """
     then, known = schema.value_format, leased.schema.value_format
-    if then != known:
+    if then != known and "bytes" in (then, known):
         way = "restart it, the source takes its columns at the start"
         if version <= leased.version:
             way = "the table was replaced since; start a new checkpoint, with a later startingVersion"
@@ -179,6 +180,17 @@ def check_columns(leased: LeasedTable, schema: TableSchema, version: int) -> Non
         raise ConfigError(
             f"table {leased.table} has the columns {', '.join(new)} from version {version} on,"
             " which this query does not know: restart it, the source takes its columns at the start"
+        )
+    types = {column.name: column.type for column in schema.value}
+    wider = [
+        f"{column.name} ({types[column.name]}, it was {column.type})"
+        for column in leased.schema.value
+        if column.name in types and not is_wider(parse(column.type), parse(types[column.name]))
+    ]
+    if wider and version > leased.version:
+        raise ConfigError(
+            f"table {leased.table} has other types from version {version} on, of the columns"
+            f" {', '.join(wider)}: restart this query, the source takes its columns at the start"
         )
 
 
@@ -271,8 +283,10 @@ class FeedPlanner:
         schema = manifest.schemas.get(schema_id) or self._store.schemas_of([schema_id]).get(schema_id)
         if schema is None:
             raise no_schema(self._store.where, version, table, schema_id)
-        check_columns(self._feed.leased, schema, version)
-        return schema
+        leased = self._feed.leased
+        check_columns(leased, schema, version)
+        # Rows from before a change have the columns after it.
+        return leased.schema if reads_all(leased.schema, schema) else schema
 
     def _manifest(self, version: int, *, probe: bool) -> Manifest:
         """Return the version's manifest. With ``probe`` a frame is read, too, since it may be

@@ -188,7 +188,7 @@ class SparkBarrier:
                 case UpsertNewer():
                     merged.append(NewerTable(*at, call.newer_by, tuple(schema.key_types)))
                 case Patch():
-                    merged.append(PatchedTable(*at, tuple(column.name for column in schema.value)))
+                    merged.append(PatchedTable(*at, tuple(column.field for column in schema.value)))
                 case ApplyChanges():
                     deletes = deleted_table(call.table)
                     deletes_at = self.tables.index(deletes), self._start(deletes)

@@ -49,8 +49,8 @@ def test_columns_are_added_while_changes_go_on_and_others_are_refused_before_sta
             case 1:
                 apply(txn, rows.selectExpr("*", "id * 10 AS score"))
             case _:
-                for wrong in ("id, op, lsn", "id, op, lsn, 1 AS name", "name AS id, op, lsn, name"):
-                    with pytest.raises(ConfigError, match=r"columns may be added|fixed for life"):
+                for wrong in ("id, op, lsn, 1 AS name", "name AS id, op, lsn, name"):
+                    with pytest.raises(ConfigError, match=r"column name: string here|fixed for life"):
                         apply(txn, rows.selectExpr(*wrong.split(", ")))
 
     people = stream(SCHEMA)

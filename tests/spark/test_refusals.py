@@ -91,15 +91,14 @@ CALLS = {
         "has the key",
     ),
     "upsert with another key": (lambda t, r: t.upsert("aircraft", r, key="n"), "key is fixed for life"),
-    "column dropped": (
-        lambda t, r: t.upsert("aircraft", r.select("tailnum", "n"), key="tailnum"),
-        "may be added",
-    ),
     "column changed": (
         lambda t, r: t.upsert("aircraft", r.selectExpr("tailnum", "n", "string(d) d", "tags"), key="tailnum"),
-        "may be added, not dropped or changed.*another table",
+        "table aircraft, column d: .* here, this call writes string: .*txn.replace, or write a new table",
     ),
-    "bytes for json": (lambda t, r: t.upsert("aircraft", r, "tailnum", value="tailnum"), "holds json values"),
+    "bytes for json": (
+        lambda t, r: t.upsert("aircraft", r, "tailnum", value="tailnum"),
+        "json values of .* here, this call writes bytes values",
+    ),
     "reduce after upsert": (
         lambda t, r: (t.upsert("x", r, "tailnum"), t.reduce("x", r, "tailnum", {"n": "sum"})),
         "upsert and reduce of one table do not mix",

@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import EPOCH, decode_key, exact_decimal
-from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
 
 Value: TypeAlias = dict[str, Any] | Any
 """A dict by column name in a ``json`` table, bytes in a ``bytes`` table."""
@@ -63,7 +63,7 @@ class Values:
     """
 
     def __init__(self, schema: TableSchema) -> None:
-        if schema.value_format not in ("json", "bytes"):
+        if schema.value_format not in ("json", JSON_RENAMED, "bytes"):
             raise ConfigError(
                 f"value format {schema.value_format!r} is not known to this release; upgrade it"
             )
@@ -71,9 +71,10 @@ class Values:
         self.key_types = schema.key_types
         self._is_bytes = schema.value_format == "bytes"
         self.kinds = kinds = {column.name: self._kind_of_value(column) for column in schema.value}
-        self._decoder = msgspec.json.Decoder(object_of({name: kind.reads for name, kind in kinds.items()}))
-        self._mends = [(name, kind.mend) for name, kind in kinds.items() if kind.mend is not None]
-        self._names = list(kinds)
+        self._fields = fields = {column.name: column.field for column in schema.value}
+        self._decoder = msgspec.json.Decoder(object_of({fields[n]: kind.reads for n, kind in kinds.items()}))
+        self._mends = [(fields[name], kind.mend) for name, kind in kinds.items() if kind.mend is not None]
+        self._is_renamed = any(name != field for name, field in fields.items())
         keys = {column.name: kind_of(column.type) for column in schema.key}
         self._names_beside_key = [name for name in kinds if name not in keys]
         columns = keys | {name: kinds[name] for name in self._names_beside_key}
@@ -97,8 +98,8 @@ class Values:
                 f"the stored value {_start_of(content)} does not fit the table's columns"
                 f" ({described(self.schema.value)}): {error}"
             ) from error
-        if len(row) != len(self._names):
-            row = {name: row.get(name) for name in self._names}
+        if self._is_renamed or len(row) != len(self._fields):
+            row = {name: row.get(field) for name, field in self._fields.items()}
         return row
 
     def decode_all(self, contents: Any) -> list[dict[str, Any]]:
@@ -115,7 +116,7 @@ class Values:
                 value = row.get(name)
                 if value is not None:
                     row[name] = mend(value)
-        return [{name: row.get(name) for name in self._names} for row in rows]
+        return [{name: row.get(field) for name, field in self._fields.items()} for row in rows]
 
     def decode_key(self, key: bytes) -> Any:
         """Decode a key: one value for one column, a tuple for several."""

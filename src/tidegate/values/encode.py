@@ -55,7 +55,7 @@ class Encoder:
         self._is_bytes = schema.value_format == "bytes"
         self._columns = {} if self._is_bytes else {column.name: column for column in schema.value}
         self._fields = [
-            (name, f"{quoted(name)}:", _writer(kind_of(column.type).arrow))
+            (name, f"{quoted(column.field)}:", _writer(kind_of(column.type).arrow))
             for name, column in self._columns.items()
         ]
 

@@ -20,7 +20,7 @@ from tidegate.keys.columns import CASTS, TIME_TYPES, key_columns
 from tidegate.keys.groups import decimal_parts
 from tidegate.sinks.rules.layout import unpack
 from tidegate.values.decode import Values, described, object_of, values_of
-from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
 from tidegate.wal.value_flags import EXPIRING, EXPIRY_END, VALUE, VALUE_END
 
 TIMES = {
@@ -44,11 +44,17 @@ def check_schema(schema: TableSchema) -> None:
         raise ConfigError("it has no key column")
     for columns in (schema.key, schema.value):
         names = [column.name for column in columns]
+        fields = [column.field for column in columns]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigError(f"column {twice[0]!r} is there twice")
+        if len(set(fields)) != len(fields):
+            raise ConfigError(f"two columns are stored as one of the fields {', '.join(fields)}")
     for column in schema.key:
         if not _is_key_type(column.type):
             raise ConfigError(f"key column {column.name!r} is {column.type[:60]!r}, which no key is")
+    renamed = [column for column in (*schema.key, *schema.value) if column.stored]
+    if bool(renamed) != (schema.value_format == JSON_RENAMED) or any(c.stored for c in schema.key):
+        raise ConfigError(f"its format is {schema.value_format!r}, with {len(renamed)} renamed columns")
     if schema.value_format == "bytes" and len(schema.value) != 1:
         raise ConfigError(f"its values are bytes, of {len(schema.value)} columns")
     values_of(schema)
@@ -70,7 +76,7 @@ class RowChecks:
     def __init__(self, schema: TableSchema) -> None:
         self._key = schema.key
         self._contents: Callable[[Any], None] = lambda _: None
-        if schema.value_format == "json":
+        if schema.value_format != "bytes":
             self._contents = _JsonChecks(schema.value, values_of(schema)).check
 
     def first_unfit(self, keys: Any, values: Any, *, expires: bool) -> tuple[int, str] | None:
@@ -138,9 +144,9 @@ class _JsonChecks:
     """
 
     def __init__(self, columns: tuple[Column, ...], values: Values) -> None:
-        kinds = values.kinds
+        kinds = {column.field: values.kinds[column.name] for column in columns}
         self._columns = columns
-        times = {column.name: TIMES[column.type] for column in columns if column.type in TIMES}
+        times = {column.field: TIMES[column.type] for column in columns if column.type in TIMES}
         row = _row_of({name: str if name in times else kind.reads for name, kind in kinds.items()})
         self._decode = msgspec.json.Decoder(row.type).decode
         self._times = [(name, row.cell(name), kinds[name].arrow, pattern) for name, pattern in times.items()]

@@ -98,7 +98,7 @@ def column_type_changed(rig: Rig) -> None:
         rig.restart()
 
     before = rig.job.totals
-    rig.actions[r"columns may be added, not dropped or changed"] = reverted
+    rig.actions[r"type may only widen without loss"] = reverted
     moment = time.monotonic()
     rig.job.totals = ("'all' AS k", "1L AS count", "CAST(n AS DOUBLE) AS n", "seq AS last")
     rig.restart()

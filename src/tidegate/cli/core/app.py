@@ -77,6 +77,7 @@ COMMANDS = {
     "torture": Command("Break things on purpose; prove every promise held.", "trials.torture", "torture"),
     "ui": Command("Serve a page of versions, lag, stores and tables.", "inspect.ui", "ui"),
     "quarantine": Command("The rows that a query refused: list, export, drop.", "operate.quarantine", "app"),
+    "schema": Command("The columns of tables: rename one.", "operate.schema", "app"),
     "alias": Command("Names that readers follow: set, list, drop.", "operate.alias", "app"),
     "store": Command("The stores of a namespace: add, remove, list.", "operate.store", "app"),
 }

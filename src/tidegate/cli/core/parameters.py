@@ -73,6 +73,7 @@ def group(name: str, summary: str, *commands: tuple[Callable[..., None], str, st
     )
     for function, command, line, epilog in commands:
         app.command(name=command, cls=ValidatedCommand, short_help=line, epilog=epilog)(function)
+    app.callback()(lambda: None)  # a group of one command is a group, too
     return app
 
 

@@ -245,6 +245,6 @@ def _table_row(table: dict[str, Any]) -> tuple[Any, ...]:
     return (
         table["name"],
         key,
-        value if table["value_format"] == "json" else f"{value} as is",
+        value if table["value_format"] != "bytes" else f"{value} as is",
         (f"version {table['emptied_at']}" if table["emptied_at"] else "never"),
     )

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.reader.table import TableReader, run, view_of
 from tidegate.sinks.capabilities import SupportsReadWithPointer
-from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.rules.removal import Removal, removal_in
 from tidegate.sinks.store import Store
@@ -28,7 +29,16 @@ from tidegate.testing.store.harness import (
     stamp,
     write,
 )
-from tidegate.wal.record import BatchOrigin, Column, ImportOrigin, Origin, RestoreOrigin, TableSchema
+from tidegate.wal.record import (
+    JSON_RENAMED,
+    BatchOrigin,
+    Column,
+    ImportOrigin,
+    Origin,
+    RestoreOrigin,
+    TableAt,
+    TableSchema,
+)
 
 OTHER_PROCESS = """
 import json, sys
@@ -45,6 +55,15 @@ store.close()
 """
 
 SCHEMA = TableSchema((Column("id", "long"),), (Column("name", "string"),))
+
+
+def _content(store: Store, at: CatalogEntry) -> dict[str, Any]:
+    """Read the rows k and l of table t as a gate does at this entry's version."""
+    identity = store.identity()
+    assert identity is not None
+    view = view_of("suite", identity, at, "t", store.schemas_of([at.tables["t"].schema_id]))
+    assert view is not None
+    return run(TableReader(store, view, lambda: None).get_many(["k", "l"]))
 
 
 class PointerTests(StoreHarness):
@@ -229,6 +248,25 @@ class PointerTests(StoreHarness):
         store.put_schemas(iter([SCHEMA]))
         store.put_schemas([])
         assert self.reopen(store).schemas() == {SCHEMA.schema_id: SCHEMA, other.schema_id: other}
+
+    def test_rows_are_decoded_by_the_columns_of_the_version_that_is_read(self, store: Store) -> None:
+        narrow = TableSchema((Column("id", "string"),), (Column("a", "int"),))
+        wide = TableSchema(narrow.key, (Column("a", "bigint"), Column("s", "struct<x:int>")))
+        other_name = TableSchema(narrow.key, (Column("b", "bigint", "a"), wide.value[1]), JSON_RENAMED)
+        first, second = b'{"a":1}', b'{"a":1099511627776,"s":{"x":2}}'
+        versions = [(narrow, {b"k": first, b"l": first}), (wide, {b"l": second}), (other_name, {})]
+        for version, (schema, rows) in enumerate(versions, 1):
+            store.put_schemas([schema])
+            write(store, version, {"t": rows} if rows else {})
+            published = entry(version, {"t": rows})
+            at = {"t": TableAt(schema.schema_id)}
+            assert store.publish(msgspec.structs.replace(published, tables=at), EPOCH)
+        reopened, big = self.reopen(store), 1_099_511_627_776
+        assert [_content(reopened, one) for one in reopened.catalog()] == [
+            {"k": {"a": 1}, "l": {"a": 1}},
+            {"k": {"a": 1, "s": None}, "l": {"a": big, "s": {"x": 2}}},
+            {"k": {"b": 1, "s": None}, "l": {"b": big, "s": {"x": 2}}},
+        ]
 
     # -- heartbeat -----------------------------------------------------------------------------
 

@@ -1,0 +1,79 @@
+"""A new name for a column of a table, by a version of its own that changes the schema and no row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import xxhash
+
+from tidegate.base.names import DELETED, did_you_mean
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
+from tidegate.errors import ConfigError
+from tidegate.reader.table import no_schema
+from tidegate.values.evolve import renamed
+from tidegate.wal.record import LoadOrigin, TableSchema
+from tidegate.wal.staging import own_tables
+
+
+class Renamed(NamedTuple):
+    """The result of a rename. ``version`` is None if the column had the new name already."""
+
+    recovered: list[int]
+    version: int | None
+
+
+def rename_column(coordinator: Coordinator, table: str, old: str, new: str) -> Renamed:
+    """Give a value column another name. The driver is not open yet.
+
+    Durable: on return the version is in the log, and visible in the primary. Repeatable: also after an
+    interruption. Raises: as ``rename_barrier``, ``open_namespace`` and ``commit``.
+    """
+    recovered = open_namespace(coordinator, None)
+    tables, store = coordinator.folded.tables, coordinator.store
+    known = store.schemas_of(sorted({at.schema_id for at in tables.values()}))
+    for name, at in tables.items():
+        if at.schema_id not in known:
+            raise no_schema(store.where, coordinator.folded.last_version, name, at.schema_id)
+    schemas = {name: known[at.schema_id] for name, at in tables.items()}
+    barrier = rename_barrier(coordinator, schemas, table, old, new)
+    return Renamed(recovered, None if barrier is None else commit(coordinator, barrier).version)
+
+
+def rename_barrier(
+    coordinator: Coordinator, schemas: Mapping[str, TableSchema], table: str, old: str, new: str
+) -> StoredRowsBarrier | None:
+    """Return the barrier of the version that renames the column; None: it has that name already.
+
+    ``schemas`` are those of all tables, by table. Raises: ConfigError: there is no such table or column, or
+    it cannot be renamed.
+    """
+    if own_tables.is_own(table):
+        raise ConfigError(f"table {table} is tidegate's own, and its columns keep their names")
+    if table not in schemas:
+        raise ConfigError(
+            f"there is no table {table!r}; tables are {', '.join(sorted(schemas)) or 'none yet'}"
+            f"{did_you_mean(table, schemas)}"
+        )
+    deletes = schemas.get(f"{DELETED}.{table}")
+    if deletes is not None and old in {column.name for column in deletes.value}:
+        raise ConfigError(
+            f"table {table}, column {old}: it orders captured changes, and its deletes are remembered by that"
+            " name; write a new table (docs/schema-changes.md)"
+        )
+    schema = renamed(table, schemas[table], old, new)
+    if schema is None:
+        return None
+    base = coordinator.folded.last_version
+    change = xxhash.xxh3_64_hexdigest(f"{table}\0{old}\0{new}".encode())
+    return StoredRowsBarrier(
+        coordinator.log,
+        LoadOrigin(f"rename column {base} {change}"),
+        (table,),
+        {table: schema},
+        lambda: iter(()),
+        coordinator.clock,
+    )

@@ -1,0 +1,264 @@
+"""Changes of a table's columns: which of them keep every older row readable, and the schema after them.
+
+Rows keep the bytes that they were written with. A reader decodes all rows of a version by that version's
+schema. So a change is accepted only if a value that was written by the older schema is the same value by the
+newer one. Pure functions only. docs/decisions/0085.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from tidegate.base.names import did_you_mean
+from tidegate.errors import ConfigError
+from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
+
+DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+"""The decimal digits of each integer type, from the narrowest type on."""
+INTEGERS = tuple(DIGITS)
+EXACT = {"float": ("tinyint", "smallint"), "double": ("tinyint", "smallint", "int", "float")}
+"""The types whose every value a floating-point type has, too."""
+
+WAY_OUT = (
+    "a column's type may only widen without loss, and its name stays; cast or rename the column, write the"
+    " whole table again by txn.replace, or write a new table (docs/schema-changes.md)"
+)
+
+
+class Array(NamedTuple):
+    """The type of an array."""
+
+    element: Type
+
+
+class Map(NamedTuple):
+    """The type of a map."""
+
+    key: Type
+    value: Type
+
+
+class Struct(NamedTuple):
+    """The type of a struct: its fields' types by name."""
+
+    fields: Mapping[str, Type]
+
+
+Type: TypeAlias = str | Array | Map | Struct
+"""A parsed type; one without parts is its text."""
+
+
+class Evolved(NamedTuple):
+    """A table's schema after a call, and the columns and fields that the call leaves out."""
+
+    schema: TableSchema
+    left_out: tuple[str, ...]
+
+
+def evolved(table: str, known: TableSchema, given: TableSchema) -> Evolved:
+    """Return the schema of a table after a call that writes columns like ``given``.
+
+    Of each column it has the wider type; columns that the call leaves out stay. The keys are not compared.
+    Raises: ConfigError that begins with the columns that do not fit.
+    """
+    changes = _Changes()
+    if "bytes" in (known.value_format, given.value_format):
+        same = (known.value_format, known.value) == (given.value_format, given.value)
+        here, new = (f"{s.value_format} values of ({_shown(s.value)})" for s in (known, given))
+        changes.faults += [] if same else [f"the values: {here} here, this call writes {new}"]
+        columns = known.value
+    else:
+        columns = _columns(known, given, changes)
+    if changes.faults:
+        raise ConfigError(f"table {table}, {'; '.join(changes.faults)}: {WAY_OUT}")
+    return Evolved(TableSchema(known.key, columns, known.value_format), tuple(changes.left_out))
+
+
+def reads_all(newer: TableSchema, older: TableSchema) -> bool:
+    """Return whether rows of the older schema can be decoded by the newer one, with all their columns."""
+    if newer.key != older.key or "bytes" in (newer.value_format, older.value_format):
+        return newer == older
+    by_field = {column.field: column for column in newer.value}
+    changes = _Changes()
+    for column in older.value:
+        same = by_field.get(column.field)
+        if same is None or (same.name != column.name and not same.stored):
+            return False
+        after = parse(same.type)
+        if _merged(column.name, after, parse(column.type), changes) != after:
+            return False
+    return not changes.faults
+
+
+def renamed(table: str, schema: TableSchema, old: str, new: str) -> TableSchema | None:
+    """Return the schema with a value column's new name; None: an earlier call has renamed it.
+
+    Raises: ConfigError: there is no such column, it cannot be renamed, or the new name is in use.
+    """
+    columns = {column.name: column for column in schema.value}
+    if old not in columns:
+        if new in columns and columns[new].stored == old:
+            return None
+        if old in {column.name for column in schema.key}:
+            raise ConfigError(
+                f"table {table}, column {old}: it is of the key, which is fixed for life; write a new table"
+                " whose key has the new name (docs/schema-changes.md)"
+            )
+        raise ConfigError(
+            f"table {table}, column {old}: there is none of this name; the columns are"
+            f" {', '.join(columns)}{did_you_mean(old, columns)}"
+        )
+    if schema.value_format == "bytes":
+        raise ConfigError(
+            f"table {table}, column {old}: its values are bytes without names; write the table again by"
+            " txn.replace"
+        )
+    taken = {column.name for column in (*schema.key, *schema.value)}
+    reserved = {column.field: column.name for column in schema.value if column.name != old}
+    if not new or new in taken or new in reserved:
+        where = f" by column {reserved[new]}, whose rows have it" if new in reserved.keys() - taken else ""
+        raise ConfigError(f"table {table}, column {old}: the name {new!r} is in use{where}; choose another")
+    value = tuple(_named(column, new) if column.name == old else column for column in schema.value)
+    is_renamed = any(column.stored for column in value)
+    return TableSchema(schema.key, value, JSON_RENAMED if is_renamed else "json")
+
+
+def stored_names(schema: TableSchema | None) -> dict[str, str]:
+    """Return the field of each renamed column, by its name."""
+    return {column.name: column.field for column in (schema.value if schema else ()) if column.stored}
+
+
+def _named(column: Column, name: str) -> Column:
+    return Column(name, column.type, msgspec.UNSET if name == column.field else column.field)
+
+
+class _Changes:
+    """The result of a comparison: descriptions of the parts that do not fit, and the paths left out."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.left_out: list[str] = []
+
+
+def _columns(known: TableSchema, given: TableSchema, changes: _Changes) -> tuple[Column, ...]:
+    new = {column.name: column for column in given.value}
+    columns = []
+    for column in known.value:
+        written = new.pop(column.name, None)
+        if written is None:
+            changes.left_out.append(column.name)
+        elif written.type != column.type:
+            merged = _merged(column.name, parse(column.type), parse(written.type), changes)
+            column = msgspec.structs.replace(column, type=text_of(merged))  # noqa: PLW2901
+        columns.append(column)
+    names = {column.field: column.name for column in known.value}
+    for name in new.keys() & names.keys():
+        changes.faults.append(f"column {name}: renamed to {names[name]} here, this call writes {name}")
+    return (*columns, *new.values())
+
+
+def _merged(path: str, known: Type, given: Type, changes: _Changes) -> Type:
+    """Return the type that has all values of both; note the parts that have none."""
+    match known, given:
+        case Array(), Array():
+            return Array(_merged(f"{path}.element", known.element, given.element, changes))
+        case Map(), Map() if known.key == given.key:
+            return Map(known.key, _merged(f"{path}.value", known.value, given.value, changes))
+        case Struct(), Struct():
+            return _merged_struct(path, known, given, changes)
+    if is_wider(known, given):
+        return known
+    if not is_wider(given, known):
+        changes.faults.append(f"column {path}: {text_of(known)} here, this call writes {text_of(given)}")
+    return given
+
+
+def _merged_struct(path: str, known: Struct, given: Struct, changes: _Changes) -> Struct:
+    fields = dict(known.fields)
+    for name, kind in given.fields.items():
+        fields[name] = _merged(f"{path}.{name}", fields[name], kind, changes) if name in fields else kind
+    changes.left_out += [f"{path}.{name}" for name in known.fields if name not in given.fields]
+    return Struct(fields)
+
+
+def is_wider(wide: Type, narrow: Type) -> bool:
+    """Return whether every value of ``narrow``, as it is stored, is the same value of ``wide``."""
+    if narrow in (wide, "void"):
+        return True
+    if not isinstance(wide, str) or not isinstance(narrow, str):
+        return False
+    if wide in INTEGERS:
+        return narrow in INTEGERS and DIGITS[narrow] < DIGITS[wide]
+    if wide in EXACT:
+        return narrow in EXACT[wide]
+    if not wide.startswith("decimal("):
+        return False
+    whole, scale = _digits(wide)
+    if narrow in DIGITS:
+        return DIGITS[narrow] <= whole
+    if not narrow.startswith("decimal("):
+        return False
+    narrow_whole, narrow_scale = _digits(narrow)
+    return narrow_whole <= whole and narrow_scale <= scale
+
+
+def _digits(kind: str) -> tuple[int, int]:
+    """Return the digits of a decimal before and after its point."""
+    precision, scale = kind[len("decimal(") : -1].split(",")
+    return int(precision) - int(scale), int(scale)
+
+
+def _shown(columns: tuple[Column, ...]) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in columns)
+
+
+# -- types as text ------------------------------------------------------------------------------
+
+
+def parse(text: str) -> Type:
+    """Parse a type that ``kind_of`` accepts."""
+    kind, rest = _read(text)
+    assert not rest, f"{text!r} is not a type"
+    return kind
+
+
+def _read(text: str) -> tuple[Type, str]:
+    if text.startswith("array<"):
+        element, rest = _read(text[len("array<") :])
+        return Array(element), rest[1:]
+    if text.startswith("map<"):
+        key, rest = _read(text[len("map<") :])
+        value, rest = _read(rest[1:].lstrip())
+        return Map(key, value), rest[1:]
+    if text.startswith("struct<"):
+        return _read_struct(text[len("struct<") :])
+    end = next((at for at, char in enumerate(text) if char in ",>("), len(text))
+    if text[end : end + 1] == "(":
+        end = text.index(")", end) + 1
+        end += next((at for at, char in enumerate(text[end:]) if char in ",>"), len(text) - end)
+    return text[:end].replace(" ", "") if text.startswith("decimal") else text[:end].strip(), text[end:]
+
+
+def _read_struct(rest: str) -> tuple[Type, str]:
+    fields: dict[str, Type] = {}
+    while not rest.startswith(">"):
+        name, _, rest = rest.partition(":")
+        fields[name], rest = _read(rest)
+        rest = rest.removeprefix(",")
+    return Struct(fields), rest[1:]
+
+
+def text_of(kind: Type) -> str:
+    """Write a type as Spark's simple names do."""
+    match kind:
+        case Array(element):
+            return f"array<{text_of(element)}>"
+        case Map(key, value):
+            return f"map<{text_of(key)},{text_of(value)}>"
+        case Struct(fields):
+            return f"struct<{','.join(f'{name}:{text_of(part)}' for name, part in fields.items())}>"
+        case _:
+            return kind
