@@ -24,9 +24,7 @@ from tidegate.options import PIPELINED, Endpoints, Options, StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import (
     BatchContext,
-    FailedBatch,
     batch_context,
-    first_failure,
     is_running,
     refuse_after_swallowed_error,
     refuse_connect,
@@ -37,6 +35,8 @@ from tidegate.spark.loads import Once, import_of, load_of
 from tidegate.spark.lock import SinkLock
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.reporting import SinkReporter
+from tidegate.spark.session.failures import Failures
+from tidegate.spark.session.workers_python import check_workers_python
 from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.on_driver import DriverStage
 from tidegate.spark.staging.parallelism import tasks_for
@@ -113,6 +113,9 @@ class VersionedSink:
             raise ConfigError(msg)
         self._table, self._key = table, key
         self._order_by, self._delete_when, self._value = order_by, delete_when, value
+        session = SparkSession.getActiveSession()
+        if session is not None and hasattr(session, "_jsparkSession"):  # not one of Spark Connect
+            check_workers_python(session.sparkContext)
         catch_sigterm()
         open_log(wal, namespace, self._endpoints.wal_options).close()
         for at in self._endpoints.stores:
@@ -126,7 +129,7 @@ class VersionedSink:
         self._writer: OpenWriter | None = None
         self._writer_id = ""
         self._done: tuple[str, int] | None = None
-        self._failed: FailedBatch | None = None
+        self._failures = Failures(namespace)
         self.last_decided: DecidedVersion | None = None
         """The version of the last batch that ended; with ``commit="pipelined"`` it may not be visible yet."""
         self.last_commit: Commit | None = None
@@ -181,6 +184,15 @@ class VersionedSink:
             self._run(batch_df, batch_id, write)
 
         return run
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """The exception of the last batch, if that failed; None after a batch that succeeded, and before any.
+
+        A batch that ``query.stop()`` interrupted changes nothing here. ``tidegate.spark.cause`` gives a
+        TidegateError from Spark's own exception, also in a process that has no such sink.
+        """
+        return self._failures.last_error
 
     @property
     def affinity(self) -> tuple[int, int]:
@@ -308,25 +320,24 @@ class VersionedSink:
                     )
                     raise ConfigError(msg)
             except BaseException as error:
-                self._failed = first_failure(
-                    self._failed, batch_df, batch_id, run_id, error, is_extra=is_extra
-                )
+                self._failures.add(batch_df, batch_id, run_id, error, is_extra=is_extra)
                 raise
             try:
                 fact = self._commit_or_rebuild(batch_df, batch, write)
             except BaseException as error:
-                self._failed = first_failure(self._failed, batch_df, batch_id, run_id, error)
                 stop = as_query_stop(error, batch_id)
                 if stop is None:
+                    self._failures.add(batch_df, batch_id, run_id, error)
                     self._reporter.failed(batch_id, error)
+                else:
+                    self._failures.interrupted(batch_df, batch_id, run_id, error)
                 self._release()  # open again, and recover, before anything else is written
                 self._reporter.closed()
                 if stop is not None:
                     raise stop from None
                 raise
             self._done, self.last_decided = (batch.run_id, batch_id), fact
-            if self._failed is not None and not (self._failed.is_extra and self._failed.batch_id == batch_id):
-                self._failed = None
+            self._failures.succeeded(batch_id)
             skipped = self.last_commit is None or self.last_commit.version != fact.version
             if self._options.commit != PIPELINED and skipped:
                 self.last_commit = self._reporter.skipped(fact, batch_id)
@@ -349,7 +360,7 @@ class VersionedSink:
         writer = self._opened(batch_df, batch)
         coordinator = writer.coordinator
         writer.check()
-        refuse_after_swallowed_error(self._failed, batch, coordinator.folded)
+        refuse_after_swallowed_error(self._failures.first, batch, coordinator.folded)
         origin = batch.origin(coordinator.folded)
         fact = replay_of(coordinator.folded, origin)
         if fact is not None:
@@ -426,6 +437,7 @@ class VersionedSink:
     ) -> OpenWriter:
         writer = self._writer
         if writer is None:
+            check_workers_python(session.sparkContext)
             connections = Connections(self._settings(), session)
             writer = self._writer = OpenWriter.open(connections, lineage, check, alive)
             self.recovered, self._writer_id = writer.recovered, writer.coordinator.writer
