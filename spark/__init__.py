@@ -42,9 +42,10 @@ if not TYPE_CHECKING:  # a type checker would consider any name public
         try:
             value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
         except ModuleNotFoundError as error:
-            if error.name not in _EXTRA:
+            library = str(error.name).partition(".")[0]
+            if library not in _EXTRA:
                 raise
-            msg = f"tidegate.spark.{name} needs {error.name}: pip install 'tidegate[spark]'"
+            msg = f"tidegate.spark.{name} needs {library}: pip install 'tidegate[spark]'"
             raise ModuleNotFoundError(msg, name=error.name) from None
         return value
 

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,7 +20,7 @@ from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
 from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
 from tidegate.observe.events import Commit
-from tidegate.options import PIPELINED, Endpoints, Options, StoreRef
+from tidegate.options import PIPELINED, Endpoints, Options, SinkOptions, StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import (
     BatchContext,
@@ -50,6 +50,9 @@ from tidegate.wal.open_log import open_log
 from tidegate.wal.record import DecidedVersion, Folded, Origin, StateReads
 from tidegate.wal.staging import quarantine
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 logger = logging.getLogger("tidegate")
 
 Write = Callable[[Transaction, DataFrame], None]
@@ -67,7 +70,7 @@ class VersionedSink:
     With ``table`` and ``key`` the sink upserts every batch into that table; without them give
     ``sink.each(write)`` a function that writes several tables. Making a sink writes nothing;
     the namespace is opened, and created if missing, at the first batch. One sink serves one
-    query at a time. Further keywords are ``tidegate.options.Options``.
+    query at a time. Further keywords are ``tidegate.SinkOptions`` (docs/configuration.md).
 
     ``ttl``, by table or for the one, is the time that rows live after they were last written. ``locality``
     configures the placement of tasks, and the place where it is remembered (docs/state.md).
@@ -93,14 +96,14 @@ class VersionedSink:
         wal_options: dict[str, Any] | None = None,
         store_options: dict[str, Any] | None = None,
         locality: Locality | None = None,
-        **options: Any,
+        **options: Unpack[SinkOptions],
     ) -> None:
         if not isinstance(locality, Locality | None):
             raise ConfigError(f"locality is {locality!r}; it must be a tidegate.spark.Locality")
         self._endpoints = Endpoints.of(namespace, wal, store, wal_options, store_options)
         if table is not None and not isinstance(options.get("ttl"), Mapping | None):
             options["ttl"] = {table: options["ttl"]}
-        self._options = Options.of(options)
+        self._options = Options.of(dict(options))
         if (table is None) != (key is None):
             msg = "table and key go together: give both, or neither and use sink.each(write)"
             raise ConfigError(msg)

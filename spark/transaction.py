@@ -55,7 +55,7 @@ from tidegate.spark.calls.reduce import reduced_rows
 from tidegate.spark.calls.update import Ddl, Outputs, check_function, output_schemas, table_schema
 from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
-from tidegate.spark.state.reduce import reduced_column
+from tidegate.spark.state.reduce import Reducer, reduced_column
 from tidegate.spark.state.update import StateFunction
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
@@ -135,7 +135,7 @@ class Transaction:
         table: str,
         rows: DataFrame,
         key: Names,
-        reducers: Mapping[str, str],
+        reducers: Mapping[str, Reducer],
         *,
         order_by: Names | None = None,
     ) -> None:
