@@ -101,8 +101,9 @@ class VersionedSink:
         if not isinstance(locality, Locality | None):
             raise ConfigError(f"locality is {locality!r}; it must be a tidegate.spark.Locality")
         self._endpoints = Endpoints.of(namespace, wal, store, wal_options, store_options)
-        if table is not None and not isinstance(options.get("ttl"), Mapping | None):
-            options["ttl"] = {table: options["ttl"]}
+        ttl = options.get("ttl")
+        if table is not None and ttl is not None and not isinstance(ttl, Mapping):
+            options["ttl"] = {table: ttl}
         self._options = Options.of(dict(options))
         if (table is None) != (key is None):
             msg = "table and key go together: give both, or neither and use sink.each(write)"

@@ -62,10 +62,8 @@ class VersionInfo:
     dropped: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        decided, changes = time_of(self.decided_at), sum(self.changes.values())
-        return (
-            f"<VersionInfo of version {self.version}, {self.origin}, decided {decided}, {changes:,} changes>"
-        )
+        decided, changes = time_of(self.decided_at), f"{sum(self.changes.values()):,} changes"
+        return f"<VersionInfo of version {self.version}, {self.origin}, decided {decided}, {changes}>"
 
     def _repr_html_(self) -> str:
         return html_table(

@@ -23,10 +23,9 @@ def gate(request):
 
 
 def test_a_commit_has_one_line_and_a_table_without_its_trace():
-    commit = Commit(
-        "flights", 7, 6, "sqlite", AT, 0.25, {"stage": 0.125, "apply": 0.1}, {"aircraft": 1200, "<b>": 3}, 9, 0,
-        (PhaseTime("stage", 1, 0.125),),
-    )  # fmt: skip
+    phases, rows = {"stage": 0.125, "apply": 0.1}, {"aircraft": 1200, "<b>": 3}
+    trace = (PhaseTime("stage", 1, 0.125),)
+    commit = Commit("flights", 7, 6, "sqlite", AT, 0.25, phases, rows, 9, 0, trace)
     assert repr(commit) == "<Commit of version 7 of flights, batch 6, 1,203 rows in 0.250 s>"
     table = commit._repr_html_()
     assert "<tr><th>rows</th><td>aircraft 1,200, &lt;b&gt; 3</td></tr>" in table

@@ -40,7 +40,7 @@ def answer(**other):
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    "said, words",
     [
         ({"missing": ["tidegate", "msgspec"], "tidegate": ""}, "has no module tidegate"),
         ({"python": [3, 9]}, "it is Python 3.9"),
@@ -78,9 +78,7 @@ def test_this_python_is_not_asked(monkeypatch):
 
 
 def test_one_that_is_not_there_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"would run no-such-python, which is not on the PATH: call tidegate"
-    ):
+    with pytest.raises(ConfigError, match="would run no-such-python, which is not on the PATH: call"):
         check_workers_python(context("no-such-python"))
 
 
