@@ -9,9 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidegate.spark.errors import cause as cause
     from tidegate.spark.placement.locality import Locality as Locality
     from tidegate.spark.placement.locality import LocationIdProvider as LocationIdProvider
     from tidegate.spark.placement.locality import MetadataStore as MetadataStore
+    from tidegate.spark.session.configure import configure as configure
     from tidegate.spark.sink import VersionedSink as VersionedSink
     from tidegate.spark.source.data_source import register as register
     from tidegate.spark.transaction import Transaction as Transaction
@@ -20,9 +22,14 @@ _HOME = {
     **dict.fromkeys(("Locality", "LocationIdProvider", "MetadataStore"), "tidegate.spark.placement.locality"),
     "Transaction": "tidegate.spark.transaction",
     "VersionedSink": "tidegate.spark.sink",
+    "cause": "tidegate.spark.errors",
+    "configure": "tidegate.spark.session.configure",
     "register": "tidegate.spark.source.data_source",
 }
 """The module of each public name."""
+
+_EXTRA = ("pyspark", "py4j", "pandas")
+"""The libraries that `pip install 'tidegate[spark]'` brings."""
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - a list of text
 
@@ -32,7 +39,14 @@ if not TYPE_CHECKING:  # a type checker would consider any name public
     def __getattr__(name: str) -> Any:
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+        try:
+            value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            library = str(error.name).partition(".")[0]
+            if library not in _EXTRA:
+                raise
+            msg = f"tidegate.spark.{name} needs {library}: pip install 'tidegate[spark]'"
+            raise ModuleNotFoundError(msg, name=error.name) from None
         return value
 
 

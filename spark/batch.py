@@ -133,6 +133,16 @@ def is_running(session: Any, query_id: str, failed: Callable[[], None] = lambda:
     return False
 
 
+def running_here(rows: DataFrame) -> Run | None:
+    """Find the run of the query whose batch this thread runs; None: there is none, or the JVM has ended."""
+    session: Any = rows.sparkSession
+    try:
+        query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
+        return None if query_id is None else _running(session, query_id)
+    except (AttributeError, PySparkException, Py4JError, OSError):
+        return None
+
+
 class Run(NamedTuple):
     """One start of a query: an object of the JVM, its log of offsets, and its id."""
 

@@ -9,10 +9,31 @@ from collections.abc import Iterator
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tidegate.errors import BY_NAME, ConfigError
+from tidegate.errors import BY_NAME, ConfigError, TidegateError
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(tidegate|pyarrow|msgspec|xxhash|numpy)")
 _RAISED = re.compile(r"tidegate\.errors\.(\w+): (.*)")
+
+
+def cause(error: BaseException | None) -> TidegateError | None:
+    """Return the error of tidegate in an exception of Spark, typed; None: it has none.
+
+    For ``query.exception()``, and for the exceptions of ``awaitTermination``, of jobs and of reads of the
+    data source. It is made from the text, which has class and message, so that any sink or process may have
+    raised it. ``sink.last_error`` is the exception itself. A TidegateError is returned as it is.
+
+    >>> from pyspark.errors import StreamingQueryException
+    >>> cause(StreamingQueryException("... tidegate.errors.FencedError: driver 7 was fenced"))
+    FencedError('driver 7 was fenced')
+    """
+    for one in () if error is None else with_causes(error):
+        if isinstance(one, TidegateError):
+            return one
+        raised = [(name, words) for name, words in _RAISED.findall(str(one)) if name in BY_NAME]
+        if raised:
+            name, words = raised[-1]  # the earlier ones are its causes
+            return BY_NAME[name](words)
+    return None
 
 
 @contextlib.contextmanager
@@ -30,10 +51,8 @@ def typed() -> Iterator[None]:
                 " PYSPARK_PYTHON to a Python that has it before the session starts"
             )
             raise ConfigError(msg) from error
-        raised = _RAISED.findall(str(error))
-        if raised and raised[-1][0] in BY_NAME:
-            name, message = raised[-1]
-            raise BY_NAME[name](message) from error
+        if (raised := cause(error)) is not None:
+            raise raised from error
         raise
 
 
@@ -58,7 +77,7 @@ def as_query_stop(error: BaseException, batch_id: int) -> QueryStoppedError | No
     Spark searches the text that Python returns for the interrupt. Its pattern overflows the thread's stack
     if the text is a page long, as a whole traceback of py4j is.
     """
-    for one in _with_causes(error):
+    for one in with_causes(error):
         if isinstance(one, Py4JJavaError):
             try:
                 words = list(_java_words(one))
@@ -72,7 +91,8 @@ def as_query_stop(error: BaseException, batch_id: int) -> QueryStoppedError | No
     return None
 
 
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
+def with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and the chain of its causes."""
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:

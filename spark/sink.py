@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,13 +21,11 @@ from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
 from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
 from tidegate.observe.events import Commit
-from tidegate.options import PIPELINED, Endpoints, Options, StoreRef
+from tidegate.options import PIPELINED, Endpoints, Options, SinkOptions, StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import (
     BatchContext,
-    FailedBatch,
     batch_context,
-    first_failure,
     is_running,
     refuse_after_swallowed_error,
     refuse_connect,
@@ -39,6 +37,8 @@ from tidegate.spark.loads import Once, import_of, load_of
 from tidegate.spark.lock import SinkLock
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.reporting import SinkReporter
+from tidegate.spark.session.failures import Failures
+from tidegate.spark.session.workers_python import check_workers_python
 from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.on_driver import DriverStage
 from tidegate.spark.staging.parallelism import tasks_for
@@ -51,6 +51,9 @@ from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import DecidedVersion, Folded, Origin, StateReads
 from tidegate.wal.staging import quarantine
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 logger = logging.getLogger("tidegate")
 
@@ -70,7 +73,7 @@ class VersionedSink:
     ``sink.each(write)`` a function that writes several tables. ``order_by`` orders the rows of one batch,
     ``newer_by`` also against the stored rows (``Transaction.upsert``). Making a sink writes nothing;
     the namespace is opened, and created if missing, at the first batch. One sink serves one
-    query at a time. Further keywords are ``tidegate.options.Options``.
+    query at a time. Further keywords are ``tidegate.SinkOptions`` (docs/configuration.md).
 
     ``ttl``, by table or for the one, is the time that rows live after they were last written. ``locality``
     configures the placement of tasks, and the place where it is remembered (docs/state.md).
@@ -97,14 +100,15 @@ class VersionedSink:
         wal_options: dict[str, Any] | None = None,
         store_options: dict[str, Any] | None = None,
         locality: Locality | None = None,
-        **options: Any,
+        **options: Unpack[SinkOptions],
     ) -> None:
         if not isinstance(locality, Locality | None):
             raise ConfigError(f"locality is {locality!r}; it must be a tidegate.spark.Locality")
         self._endpoints = Endpoints.of(namespace, wal, store, wal_options, store_options)
-        if table is not None and not isinstance(options.get("ttl"), Mapping | None):
-            options["ttl"] = {table: options["ttl"]}
-        self._options = Options.of(options)
+        ttl = options.get("ttl")
+        if table is not None and ttl is not None and not isinstance(ttl, Mapping):
+            options["ttl"] = {table: ttl}
+        self._options = Options.of(dict(options))
         if (table is None) != (key is None):
             msg = "table and key go together: give both, or neither and use sink.each(write)"
             raise ConfigError(msg)
@@ -119,6 +123,9 @@ class VersionedSink:
             msg = f"{', '.join(of_table)} belong to the one-table form: give table and key too"
             raise ConfigError(msg)
         self._table, self._key, self._arguments = table, key, of_table
+        session = SparkSession.getActiveSession()
+        if session is not None and hasattr(session, "_jsparkSession"):  # not one of Spark Connect
+            check_workers_python(session.sparkContext)
         catch_sigterm()
         open_log(wal, namespace, self._endpoints.wal_options).close()
         for at in self._endpoints.stores:
@@ -132,7 +139,7 @@ class VersionedSink:
         self._writer: OpenWriter | None = None
         self._writer_id = ""
         self._done: tuple[str, int] | None = None
-        self._failed: FailedBatch | None = None
+        self._failures = Failures(namespace)
         self.last_decided: DecidedVersion | None = None
         """The version of the last batch that ended; with ``commit="pipelined"`` it may not be visible yet."""
         self.last_commit: Commit | None = None
@@ -185,6 +192,15 @@ class VersionedSink:
             self._run(batch_df, batch_id, write)
 
         return run
+
+    @property
+    def last_error(self) -> BaseException | None:
+        """The exception of the last batch, if that failed; None after a batch that succeeded, and before any.
+
+        A batch that ``query.stop()`` interrupted changes nothing here. ``tidegate.spark.cause`` gives a
+        TidegateError from Spark's own exception, also in a process that has no such sink.
+        """
+        return self._failures.last_error
 
     @property
     def affinity(self) -> tuple[int, int]:
@@ -334,25 +350,24 @@ class VersionedSink:
                     )
                     raise ConfigError(msg)
             except BaseException as error:
-                self._failed = first_failure(
-                    self._failed, batch_df, batch_id, run_id, error, is_extra=is_extra
-                )
+                self._failures.add(batch_df, batch_id, run_id, error, is_extra=is_extra)
                 raise
             try:
                 fact = self._commit_or_rebuild(batch_df, batch, write)
             except BaseException as error:
-                self._failed = first_failure(self._failed, batch_df, batch_id, run_id, error)
                 stop = as_query_stop(error, batch_id)
                 if stop is None:
+                    self._failures.add(batch_df, batch_id, run_id, error)
                     self._reporter.failed(batch_id, error)
+                else:
+                    self._failures.interrupted(batch_df, batch_id, run_id, error)
                 self._release()  # open again, and recover, before anything else is written
                 self._reporter.closed()
                 if stop is not None:
                     raise stop from None
                 raise
             self._done, self.last_decided = (batch.run_id, batch_id), fact
-            if self._failed is not None and not (self._failed.is_extra and self._failed.batch_id == batch_id):
-                self._failed = None
+            self._failures.succeeded(batch_id)
             skipped = self.last_commit is None or self.last_commit.version != fact.version
             if self._options.commit != PIPELINED and skipped:
                 self.last_commit = self._reporter.skipped(fact, batch_id)
@@ -375,7 +390,7 @@ class VersionedSink:
         writer = self._opened(batch_df, batch)
         coordinator = writer.coordinator
         writer.check()
-        refuse_after_swallowed_error(self._failed, batch, coordinator.folded)
+        refuse_after_swallowed_error(self._failures.first, batch, coordinator.folded)
         origin = batch.origin(coordinator.folded)
         fact = replay_of(coordinator.folded, origin)
         if fact is not None:
@@ -452,6 +467,7 @@ class VersionedSink:
     ) -> OpenWriter:
         writer = self._writer
         if writer is None:
+            check_workers_python(session.sparkContext)
             connections = Connections(self._settings(), session)
             writer = self._writer = OpenWriter.open(connections, lineage, check, alive)
             self.recovered, self._writer_id = writer.recovered, writer.coordinator.writer

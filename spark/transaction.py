@@ -57,7 +57,7 @@ from tidegate.spark.calls.reduce import reduced_rows, state_columns
 from tidegate.spark.calls.update import Ddl, Outputs, check_function, output_schemas, table_schema
 from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
-from tidegate.spark.state.reduce import reduced_column
+from tidegate.spark.state.reduce import Reducer, reduced_column
 from tidegate.spark.state.update import StateFunction
 from tidegate.values.evolve import stored_names
 from tidegate.wal.record import Column as SchemaColumn
@@ -145,7 +145,7 @@ class Transaction:
         table: str,
         rows: DataFrame,
         key: Names,
-        reducers: Mapping[str, str],
+        reducers: Mapping[str, Reducer],
         *,
         order_by: Names | None = None,
     ) -> None:

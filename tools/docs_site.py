@@ -9,6 +9,7 @@ from typing import Any
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 
+DIRECTIVE = re.compile(r"\s*# doctest: .*")
 FENCES_FIRST = 26
 """Fences are taken out at priority 25."""
 
@@ -27,7 +28,7 @@ class Sessions(Preprocessor):
             elif inside and not line.strip():
                 inside = False
                 found.append("```")
-            found.append(line)
+            found.append(DIRECTIVE.sub("", line) if inside else line)
         return [*found, "```"] if inside else found
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.demo.data import write_days
-from tidegate.spark import Transaction, VersionedSink
+from tidegate.spark import Transaction, VersionedSink, configure
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 days = int(sys.argv[1]) if len(sys.argv) > 1 else 7
 
 # One CSV file a day, as if each came in the night after.
@@ -35,7 +34,7 @@ def write(txn: Transaction, flights: DataFrame) -> None:
 
 
 settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+spark = configure(SparkSession.builder.master("local[2]").config(map=settings)).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 sink = VersionedSink(
     namespace=os.environ["TIDEGATE_NAMESPACE"],

@@ -25,7 +25,6 @@ from pyspark.sql import DataFrame
 from tidegate.base.local_dir import local_dirs
 from tidegate.keys.groups import task_of
 from tidegate.options import Options
-from tidegate.spark.jvm import internal_rows, java_rows, jvm_context, jvm_ints, jvm_view, of_internal_rows
 from tidegate.spark.placement.assignment import RanAt, assign, carried_over
 from tidegate.spark.placement.locality import (
     EnvironmentLocation,
@@ -37,6 +36,14 @@ from tidegate.spark.placement.locality import (
     MetadataStore,
     executor_here,
     location_by,
+)
+from tidegate.spark.session.jvm import (
+    internal_rows,
+    java_rows,
+    jvm_context,
+    jvm_ints,
+    jvm_view,
+    of_internal_rows,
 )
 from tidegate.wal.record import Ack
 

@@ -20,7 +20,7 @@ from tidegate.keys.groups import HASH_SEED, key_group
 from tidegate.spark.calls.column_cache import cached, schema_of
 from tidegate.spark.calls.columns import arrow_schema_of, column
 from tidegate.spark.calls.records import FUNCTION_CALLS, Call, KeyedCall
-from tidegate.spark.jvm import ArrowBatches, NoArrowBatchesError, column_seq, filtered
+from tidegate.spark.session.jvm import ArrowBatches, NoArrowBatchesError, column_seq, filtered
 from tidegate.spark.staging.small_batches import CELL_BYTES, SmallBatchPredictor
 from tidegate.wal.staging.last_per_key import sorted_by_all
 from tidegate.wal.staging.spec import CHANGES

@@ -9,7 +9,7 @@ from pyspark import SparkContext
 
 from tidegate.keys.groups import check_parallelism
 from tidegate.options import EXECUTORS, Options
-from tidegate.spark.jvm import jvm_context
+from tidegate.spark.session.jvm import jvm_context
 
 logger = logging.getLogger("tidegate")
 

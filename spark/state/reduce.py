@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 import numpy as np
@@ -27,7 +27,8 @@ from tidegate.wal.record import UNREADABLE, Column
 from tidegate.wal.staging.validate import BadRow, shown_key
 from tidegate.wal.value_flags import VALUE_END
 
-REDUCERS = ("sum", "count", "min", "max", "first", "last")
+Reducer = Literal["sum", "count", "min", "max", "first", "last"]
+REDUCERS: tuple[str, ...] = get_args(Reducer)
 
 INTEGERS = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 FLOATS = {"float": pa.float64(), "double": pa.float64()}

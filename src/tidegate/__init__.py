@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tidegate.errors import WalGapError as WalGapError
     from tidegate.errors import WalUnavailableError as WalUnavailableError
     from tidegate.options import Options as Options
+    from tidegate.options import SinkOptions as SinkOptions
     from tidegate.reader.diff import Change as Change
     from tidegate.reader.diff import Diff as Diff
     from tidegate.reader.diff import DiffCounts as DiffCounts
@@ -48,7 +49,7 @@ _HOME = {
     **dict.fromkeys(("Change", "Diff", "DiffCounts"), "tidegate.reader.diff"),
     **dict.fromkeys(("Scan", "Table"), "tidegate.reader.table"),
     "Snapshot": "tidegate.reader.snapshot",
-    "Options": "tidegate.options",
+    **dict.fromkeys(("Options", "SinkOptions"), "tidegate.options"),
     "VersionInfo": "tidegate.reader.rules",
     **dict.fromkeys(
         (

@@ -237,6 +237,15 @@ BY_NAME: dict[str, type[TidegateError]] = {
 """Errors by class name: the form in which a typed error travels from a Spark task to the driver."""
 
 
+def remedy(kind: type[TidegateError]) -> str:
+    """Return the operator's next step after an error of this class, from its docstring; '' without one.
+
+    >>> remedy(FencedError)
+    'stop this driver; if it is the one that should run, restart it'
+    """
+    return " ".join((kind.__doc__ or "").rpartition("Do: ")[2].split()).rstrip(".").replace("``", "`")
+
+
 def refused_to_write(error: TidegateError) -> TidegateError:
     """Mark an error as ``writes_refused``."""
     error.writes_refused = True

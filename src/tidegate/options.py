@@ -6,7 +6,7 @@ import dataclasses
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from tidegate.base.durations import Duration, duration_us
 from tidegate.base.local_dir import LocalDirs, check_local_dir
@@ -71,7 +71,7 @@ class Options:
     max_leases: int = LEASES_MAX
     apply_deadline_s: float = 300.0
     decide_deadline_s: float = 60.0
-    parallelism: int | str | None = None
+    parallelism: int | Literal["executors"] | None = None
     driver_apply_max_changes: int = 5_000
     driver_apply_max_bytes: int = 4 * 1024 * 1024
     driver_stage_max_rows: int = 5_000
@@ -82,7 +82,7 @@ class Options:
     heartbeat_s: float = 5.0
     wal_retain_s: float = 86_400.0
     summary_every: int = 500
-    on_bad_record: str = "fail"
+    on_bad_record: Literal["fail", "quarantine"] = "fail"
     allow_unsafe: bool = False
     wait_replicas: int = 0
     wait_aof: bool = False
@@ -93,7 +93,7 @@ class Options:
     ttl: Mapping[str, Duration | None] | None = None
     state_cache_bytes: int = 256 * 1024 * 1024
     state_memory_bytes: int = 128 * 1024 * 1024
-    commit: str = "sync"
+    commit: Literal["sync", "pipelined"] = "sync"
     commit_in_flight: int = 2
     stuck_alarm_s: float = 60.0
     metrics_port: int | str | None = None
@@ -205,6 +205,80 @@ class Options:
             msg = f"unknown option {', '.join(unknown)}; {listed}{did_you_mean(unknown[0], known)}"
             raise ConfigError(msg)
         return cls(**options)
+
+
+class SinkOptions(TypedDict, total=False):
+    """The options of ``VersionedSink`` as keywords, for type checkers and editors.
+
+    A test compares them with ``Options``. ``ttl`` may also be the duration of the sink's one table.
+    """
+
+    key_groups: int | None
+    """Units of routing, storage and rescaling; fixed when the namespace is made. Default: 128."""
+    keep_versions: int | None
+    """Number of readable versions, at most 1,000. Default: 100; on Redis 2."""
+    max_layers: int | None
+    """How many versions a lease may lag behind the visible one. Default: the store's."""
+    max_lease_s: float
+    """How long a lease can hold one version, in seconds. Default: 600."""
+    max_leases: int
+    """Limit above which a lease is refused, on Redis. Default: 4,000."""
+    apply_deadline_s: float
+    """How long apply and publish are tried again, in seconds. Default: 300."""
+    decide_deadline_s: float
+    """How long a decision is sent again, in seconds. Default: 60."""
+    parallelism: int | Literal["executors"] | None
+    """Tasks that stage and apply. Default: Spark's default parallelism."""
+    driver_apply_max_changes: int
+    """Largest version that the driver applies itself, in changes. Default: 5,000."""
+    driver_apply_max_bytes: int
+    """The same limit in bytes. Default: 4 MiB."""
+    driver_stage_max_rows: int
+    """Largest batch that the driver stages itself, in rows; 0: none. Default: 5,000."""
+    driver_stage_max_bytes: int
+    """The same limit in bytes. Default: 4 MiB."""
+    frame_bytes: int
+    """Approximate size of a frame in the log, in bytes. Default: 900,000."""
+    key_bytes_max: int
+    """Longest key, in bytes. Default: 32 KiB."""
+    value_bytes_max: int
+    """Longest value, in bytes. Default: 16 MiB."""
+    heartbeat_s: float
+    """Time between the writer's signs of life, in seconds. Default: 5."""
+    wal_retain_s: float
+    """How long the log is kept beyond what is needed, in seconds. Default: 86,400."""
+    summary_every: int
+    """Every N versions, write a Summary record and trim the log before it. Default: 500."""
+    on_bad_record: Literal["fail", "quarantine"]
+    """The treatment of a row that cannot be staged. Default: "fail"."""
+    allow_unsafe: bool
+    """Open despite failed checks of log or store. Default: False."""
+    wait_replicas: int
+    """Redis: how many replicas of every server have a version before it becomes visible. Default: 0."""
+    wait_aof: bool
+    """Redis 7.2 or Valkey: fsync a version before it becomes visible. Default: False."""
+    behind_alarm_s: float
+    """Alarm when a secondary store has lagged the log for N seconds. Default: 900."""
+    function_deadline_s: float
+    """Limit of one call of a function of ``update`` or ``local_state``, in seconds. Default: 60."""
+    local_dir: LocalDirs
+    """A folder, or several, on each host's own disk. Default: the system's temporary folder."""
+    affinity: bool
+    """Ask Spark to run tasks where their key groups' tasks ran last. Default: True."""
+    ttl: Mapping[str, Duration | None] | Duration | None
+    """Time to live by table, as in ``{"sessions": "7 days"}``, or of the one table. Default: none."""
+    state_cache_bytes: int
+    """State that a host keeps locally, in bytes; 0: none. Default: 256 MiB."""
+    state_memory_bytes: int
+    """The part of it that is in memory, in bytes. Default: 128 MiB."""
+    commit: Literal["sync", "pipelined"]
+    """End a batch when its version is visible, or when it is decided. Default: "sync"."""
+    commit_in_flight: int
+    """Pipelined: how many versions may be decided and not visible. Default: 2."""
+    stuck_alarm_s: float
+    """Alarm when a commit has spent N seconds in one phase. Default: 60."""
+    metrics_port: int | str | None
+    """Port for the driver's metrics, or "HOST:PORT"; 0: any that is free. Default: none."""
 
 
 def address_of(metrics_port: int | str) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from differential.frames import frames_of
 from tidegate.base import failpoints
 from tidegate.errors import WalUnavailableError
 from tidegate.spark import Locality
-from tidegate.spark.jvm import NoArrowBatchesError
+from tidegate.spark.session.jvm import NoArrowBatchesError
 from tidegate.spark.staging import collect as collected
 from tidegate.spark.staging import on_driver, small_batches
 from tidegate.wal.file.log import FileLog

@@ -26,7 +26,7 @@ def test_the_twenty_lines_run(tmp_path):
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=tmp_path,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
         capture_output=True,
         text=True,
         timeout=110,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import html
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -86,6 +88,29 @@ def shown_bytes(count: float) -> str:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
         count /= 1024
     return f"{count:,.1f} TiB"
+
+
+def html_table(rows: Iterable[tuple[str, object]]) -> str:
+    """Build a small table of HTML for a notebook: a row for each name and value, None left out.
+
+    >>> html_table([("version", 1200), ("batch", None), ("tables", "<a>")])
+    '<table><tr><th>version</th><td>1,200</td></tr><tr><th>tables</th><td>&lt;a&gt;</td></tr></table>'
+    """
+    return f"<table>{''.join(_html_row(name, value) for name, value in rows if value is not None)}</table>"
+
+
+def _html_row(name: str, value: object) -> str:
+    text = cell(value) if isinstance(value, bool) or not isinstance(value, int) else f"{value:,}"
+    return f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
+
+
+def counted(amounts: Mapping[str, int]) -> str:
+    """Format numbers by name.
+
+    >>> counted({"aircraft": 1200, "airports": 3}), counted({})
+    ('aircraft 1,200, airports 3', 'none')
+    """
+    return ", ".join(f"{name} {amount:,}" for name, amount in amounts.items()) or "none"
 
 
 def _text_of(content: bytes) -> str:

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from tidegate.base.text import counted, html_table
+
 logger = logging.getLogger("tidegate")
 
 
@@ -73,7 +75,7 @@ class PhaseTime(NamedTuple):
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class Commit:
     """One version that was made visible, with its times.
 
@@ -96,6 +98,21 @@ class Commit:
     bytes: int = 0
     retries: int = 0
     trace: tuple[PhaseTime, ...] = ()
+
+    def __repr__(self) -> str:
+        batch = "" if self.batch is None else f", batch {self.batch}"
+        took = f", {sum(self.rows.values()):,} rows in {self.seconds:.3f} s" if self.began_at else ""
+        return f"<Commit of version {self.version} of {self.namespace}{batch}{took}>"
+
+    def _repr_html_(self) -> str:
+        phases = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in self.phases.items())
+        return html_table(
+            [
+                *(("namespace", self.namespace), ("version", self.version), ("batch", self.batch)),
+                *(("began at", self.began_at), ("rows", counted(self.rows) if self.rows else None)),
+                *(("seconds", f"{self.seconds:.3f}"), ("phases", phases or None)),
+            ]
+        )
 
 
 class Observer:

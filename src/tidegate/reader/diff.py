@@ -18,6 +18,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidegate.base.text import html_table
 from tidegate.errors import ConfigError
 from tidegate.reader.flow import Reader
 from tidegate.reader.table import TableView, run
@@ -80,8 +81,10 @@ class Diff(Iterator[Change]):
         reader: Reader,
         pin: Callable[[], contextlib.AbstractContextManager[Sides]],
         tables: Iterable[str] | None = None,
+        versions: tuple[int, int | None] = (0, None),
     ) -> None:
         self._reader = reader
+        self._versions = versions
         self._pin = pin
         self._wanted = None if tables is None else sorted({tables} if isinstance(tables, str) else {*tables})
         self.closed = False
@@ -90,6 +93,27 @@ class Diff(Iterator[Change]):
         self._changes: Iterator[Change] = iter(())
 
     # -- rows ----------------------------------------------------------------------------------
+
+    def _asked(self) -> list[tuple[str, object]]:
+        """Describe the comparison without a request."""
+        before, after = self._versions
+        if self._sides is not None:
+            after = self._sides[1].version
+        return [
+            ("namespace", self._reader.identity.name),
+            ("before", before),
+            ("after", "the newest" if after is None else after),
+            ("tables", "all" if self._wanted is None else ", ".join(self._wanted)),
+            ("closed", self.closed),
+        ]
+
+    def __repr__(self) -> str:
+        namespace, before, after, tables, closed = (value for _, value in self._asked())
+        end = ", closed" if closed else ""
+        return f"<Diff of versions {before} and {after} of {namespace}, tables: {tables}{end}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self._asked())
 
     def __next__(self) -> Change:
         if self.closed:

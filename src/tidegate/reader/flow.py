@@ -14,6 +14,7 @@ from tidegate.base import forks
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.source_offsets import Offsets
+from tidegate.base.text import html_table
 from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError
 from tidegate.observe import events
 from tidegate.reader import rules
@@ -354,6 +355,14 @@ class SnapshotFlow(TableHints):
 
     def __repr__(self) -> str:
         return f"<Snapshot of version {self.version}, {self._reader.store.where}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            [
+                *(("namespace", self.namespace), ("version", self.version), ("decided at", self.decided_at)),
+                *(("tables", ", ".join(self.tables()) or "none"), ("closed", self.closed)),
+            ]
+        )
 
     def read(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
         """Do one read at this version, for ``Table``."""

@@ -137,7 +137,7 @@ class Gate(GateFlow):
         for version in (before, after):
             if version is not None and version != 0:
                 rules.check_whole_number("version", version)
-        return Diff(self._reader, lambda: self._both(before, after), tables)
+        return Diff(self._reader, lambda: self._both(before, after), tables, (before, after))
 
     def close(self) -> None:
         """Release the connection; its tables and snapshots end with it. Repeatable."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegate.base.deadline import check_ends
 from tidegate.base.source_offsets import Offsets, checked_offsets, passed
+from tidegate.base.text import counted, html_table, time_of
 from tidegate.base.urls import redact
 from tidegate.errors import (
     ConfigError,
@@ -41,7 +42,7 @@ TRIES = 5
 """The number of tries of a read of the newest version, if that version is retired meanwhile."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class VersionInfo:
     """A visible version: its origin, its times, and the number of its changes per table.
 
@@ -59,6 +60,20 @@ class VersionInfo:
     changes: dict[str, int]
     parallelism: int | None = None
     dropped: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        decided, changes = time_of(self.decided_at), f"{sum(self.changes.values()):,} changes"
+        return f"<VersionInfo of version {self.version}, {self.origin}, decided {decided}, {changes}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            [
+                *(("version", self.version), ("origin", self.origin)),
+                *(("decided at", self.decided_at), ("published at", self.published_at)),
+                *(("changes", counted(self.changes)), ("tasks", self.parallelism)),
+                ("dropped", ", ".join(self.dropped) or None),
+            ]
+        )
 
 
 def info_of(entry: CatalogEntry) -> VersionInfo:

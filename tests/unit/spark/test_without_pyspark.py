@@ -26,3 +26,12 @@ def test_spark_module_is_imported_without_pyspark(path):
         [sys.executable, "-c", BLOCKED.format(name=name)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_needs_pyspark_says_what_to_install():
+    program = BLOCKED.format(name="tidegate.spark") + "; from tidegate.spark import VersionedSink"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: tidegate.spark.VersionedSink needs pyspark: pip install 'tidegate[spark]'"
+    )
+    assert "During handling" not in done.stderr

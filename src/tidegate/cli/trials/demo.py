@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,12 +128,9 @@ def _pairs(outcome: Any) -> list[tuple[str, Any]]:
 
 
 def _find_run() -> Any:
-    try:
-        return importlib.import_module("tidegate.demo").run
-    except ImportError as error:
-        if error.name is None or error.name.startswith("tidegate"):
-            raise
-        raise ConfigError(f"the demo needs {error.name}: pip install 'tidegate[spark]'") from None
+    if importlib.util.find_spec("pyspark") is None:  # only the driver's process imports it
+        raise ConfigError("the demo needs pyspark: pip install 'tidegate[spark]'")
+    return importlib.import_module("tidegate.demo").run
 
 
 class _Teller:
