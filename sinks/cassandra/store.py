@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from tidegate.base.checks import Check
 from tidegate.sinks.aliases import Aliases
@@ -33,6 +32,7 @@ from tidegate.sinks.records import (
     Vacuumed,
     never,
 )
+from tidegate.sinks.rules.columns import column_of
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.leases import Lease, LeaseInfo, Limits, check_leasable
 from tidegate.sinks.rules.reads import check_fillable, decode, encode
@@ -177,7 +177,7 @@ class CassandraStore(Store):
         if None in values:
             self._space.check_after(version)
         self._space.check_same(made)
-        return pa.array(values, pa.binary())
+        return column_of(values)
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         made = self._space.check_before(version)
@@ -304,7 +304,7 @@ class CassandraStore(Store):
         return set_up(self._space, self.value_bytes_max, thorough=thorough)
 
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
-        return pa.array(self._rows.look_up("of_version", table, keys, version), pa.binary())
+        return column_of(self._rows.look_up("of_version", table, keys, version))
 
     def self_check(self) -> Iterator[Finding]:
         yield from self_check.check_catalog(self.where, self.pointer, self.catalog)

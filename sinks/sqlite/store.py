@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import pyarrow as pa
 
 from tidegate.base.clock import Clock
 from tidegate.base.files import used_share
@@ -41,6 +40,7 @@ from tidegate.sinks.records import (
     never,
 )
 from tidegate.sinks.rules import leases as rules
+from tidegate.sinks.rules.columns import column_of
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.leases import Lease, LeaseInfo
 from tidegate.sinks.rules.reads import (
@@ -293,7 +293,7 @@ class SqliteStore(SupportsUsage):
         for place, value in shards.look_up(table, asked, version, start):
             values[place] = value
         self._check_horizon(version)
-        return pa.array(values, pa.binary())
+        return column_of(values)
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         shards = self._shards
@@ -457,7 +457,7 @@ class SqliteStore(SupportsUsage):
         asked = (Asked(place, key_group(key, self._key_groups), key) for place, key in enumerate(keys))
         for place, value in shards.look_up(table, asked, version, version, retired_too=True):
             values[place] = value
-        return pa.array(values, pa.binary())
+        return column_of(values)
 
     def self_check(self) -> Iterator[Finding]:
         _ = self._shards

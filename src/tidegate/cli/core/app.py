@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from tidegate.base.extras import missing
 from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailableError
 
 LOGGER = "tidegate"
@@ -123,6 +124,10 @@ class Commands(TyperGroup):
         except USAGE_ERROR as error:
             error.message = without_urls(error.message, ctx.meta[WORDS])
             raise
+        except ModuleNotFoundError as error:
+            lacks = missing(f"`{ctx.info_name} {ctx.invoked_subcommand or ''}".rstrip() + "`", error)
+            refuse(f"{type(lacks).__name__}: {lacks}")
+            raise typer.Exit(lacks.exit_code) from None
         except TidegateError as error:
             refuse(f"{type(error).__name__}: {error}{_next_step(error)}")
             raise typer.Exit(error.exit_code) from None
