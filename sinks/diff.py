@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tidegate.base.extras import pa, pc
+from tidegate.base.extras import pa, pc, require_arrow
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.columns import batch_from
 from tidegate.sinks.rules.reads import (
@@ -61,6 +61,7 @@ def differences_of_groups(
     batches. Raises: SnapshotExpiredError: a version was retired meanwhile. VersionRegressedError: one is not
     visible.
     """
+    require_arrow("a diff")
     if before is None or (after is not None and before.version <= after.version):
         yield from _forward(store, table, groups, before, after, check)
         return

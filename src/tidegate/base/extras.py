@@ -52,6 +52,12 @@ def has_arrow() -> bool:
         return False
 
 
+def require_arrow(what: str) -> None:
+    """Refuse what cannot be done without Arrow. Raises: ConfigError, with the command that installs it."""
+    if not has_arrow():
+        raise missing(what, ModuleNotFoundError(name="pyarrow"))
+
+
 class _Lazy:
     """A module that is imported when one of its names is first used. Raises then: ConfigError."""
 
@@ -64,7 +70,7 @@ class _Lazy:
         try:
             value = getattr(importlib.import_module(self._module), name)
         except ImportError as error:
-            raise missing("this call works on Arrow arrays: it", error) from error
+            raise missing("this call", error) from error
         setattr(self, name, value)  # from now on no slower than the module's own
         return value
 
@@ -76,4 +82,4 @@ if TYPE_CHECKING:
 else:
     pa, pc, np = _Lazy("pyarrow"), _Lazy("pyarrow.compute"), _Lazy("numpy")
 
-__all__ = ["EXTRAS", "has_arrow", "missing", "np", "pa", "pc"]
+__all__ = ["EXTRAS", "has_arrow", "missing", "np", "pa", "pc", "require_arrow"]

@@ -33,7 +33,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 
-from tidegate.base.extras import pa
+from tidegate.base.extras import pa, require_arrow
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import decode_key, exact_decimal
 from tidegate.wal.record import Column, TableSchema
@@ -140,6 +140,7 @@ class Values:
 
         Only one chunk's pairs are held as Python values. Raises: CorruptError: a value is out of range.
         """
+        require_arrow("to_arrow")
         left, batches = iter(pairs), []
         while chunk := list(itertools.islice(left, CHUNK_ROWS)):
             batches.append(self._record_batch(chunk))
