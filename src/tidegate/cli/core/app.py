@@ -83,6 +83,10 @@ COMMANDS = {
 }
 
 
+WITHOUT_PLACES = ("demo", "bench", "torture", "explain", "key-groups", "new")
+"""The commands that take no store or log from the environment."""
+
+
 def command(name: str) -> Any:
     """Import the command of that name and return click's command, with its options."""
     entry = COMMANDS[name]
@@ -110,6 +114,10 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)
+        if name not in WITHOUT_PLACES and not ctx.resilient_parsing:
+            from tidegate.cli.core.settings_file import from_settings_file
+
+            ctx.with_resource(from_settings_file())
         return name, listed and command(str(name)), rest
 
     def invoke(self, ctx: Any) -> Any:
