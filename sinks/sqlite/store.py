@@ -25,7 +25,7 @@ from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group
 from tidegate.options import LEASES_MAX
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.capabilities import SupportsUsage
+from tidegate.sinks.capabilities import SupportsNamespaces, SupportsUsage
 from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
@@ -58,6 +58,7 @@ from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.sqlite import attempts, checks, fill, newest
 from tidegate.sinks.sqlite import schemas as kept_schemas
 from tidegate.sinks.sqlite.aliases import FileAliases
+from tidegate.sinks.sqlite.discovery import namespaces_in
 from tidegate.sinks.sqlite.drop import drop_folder
 from tidegate.sinks.sqlite.files import META, META_FILE, Files, creation_lock, has_table, make_folder
 from tidegate.sinks.sqlite.rows import Asked, Shards
@@ -79,7 +80,7 @@ LEASES = """SELECT lease_id, version, taken_us, expires_us FROM leases WHERE exp
 Kind = TypeVar("Kind")
 
 
-class SqliteStore(SupportsUsage):
+class SqliteStore(SupportsUsage, SupportsNamespaces):
     """A namespace in ``<path>/<escape(namespace)>/``. Opens nothing before first use.
 
     ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
@@ -140,6 +141,9 @@ class SqliteStore(SupportsUsage):
 
     def aliases(self) -> Aliases:
         return FileAliases(self._files.folder.parent)
+
+    def namespaces(self) -> list[str]:
+        return namespaces_in(self._files.folder.parent, None)
 
     def _decode(self, content: str, kind: type[Kind]) -> Kind:
         return decode(f"{self.where}: {self._files.folder / META_FILE}", content, kind)

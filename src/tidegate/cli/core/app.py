@@ -46,6 +46,7 @@ COMMANDS = {
     "demo": Command("Stream real departures into tables, with crashes.", "trials.demo", "demo"),
     "init": Command("Make a namespace in log and store.", "operate.init", "init"),
     "status": Command("Show where a namespace stands; --watch: live.", "inspect.status", "status"),
+    "namespaces": Command("List the namespaces of a store.", "inspect.namespaces", "namespaces"),
     "history": Command("List the versions that can still be read.", "read.history", "history"),
     "get": Command("Print the value of one key.", "read.get_scan", "get", "GET_EXAMPLES"),
     "scan": Command("Print all rows of a table at one version.", "read.get_scan", "scan", "SCAN_EXAMPLES"),

@@ -103,9 +103,7 @@ def _settings_in(path: Path) -> dict[str, tuple[str, int]]:
         # Its message may quote the text: only the place is shown.
         at = re.search(r"at line (\d+)", str(error))
         where = f", line {at[1]}" if at else ""
-        raise ConfigError(
-            f'{path}{where}: it is not TOML, which is lines such as namespace = "x"'
-        ) from None
+        raise ConfigError(f'{path}{where}: it is not TOML, which is lines such as namespace = "x"') from None
     settings = {}
     for key, value in values.items():
         line = _line_of(text, key)
@@ -114,9 +112,7 @@ def _settings_in(path: Path) -> dict[str, tuple[str, int]]:
             raise ConfigError(f"{where}: {key!r:.60} is not a setting; there are {', '.join(KEYS)}")
         parts = value if isinstance(value, list) and key.startswith("store") else [value]
         if not parts or not all(isinstance(part, str) and part.strip() for part in parts):
-            raise ConfigError(
-                f"{where}: {key} must be a text in quotes; several stores are a list of texts"
-            )
+            raise ConfigError(f"{where}: {key} must be a text in quotes; several stores are a list of texts")
         if any(map(PASSWORD.search, parts)) and others_can_read(mode):
             print_message(
                 f"warning: {where}: it holds a password, and others can read it: chmod 600 {path}, or write"
