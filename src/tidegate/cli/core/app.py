@@ -44,6 +44,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("Stream real departures into tables, with crashes.", "trials.demo", "demo"),
+    "new": Command("Write a small project that runs.", "trials.new", "new"),
     "init": Command("Make a namespace in log and store.", "operate.init", "init"),
     "status": Command("Show where a namespace stands; --watch: live.", "inspect.status", "status"),
     "namespaces": Command("List the namespaces of a store.", "inspect.namespaces", "namespaces"),

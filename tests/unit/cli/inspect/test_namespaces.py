@@ -42,7 +42,7 @@ def test_a_limit_says_how_many_are_left(store):
 
 def test_a_namespace_that_cannot_be_read_hides_no_other(store, tmp_path):
     with sqlite3.connect(tmp_path / "s/empty/meta.sqlite") as meta:
-        meta.execute("UPDATE namespace SET identity = '{\"name\": \"empty\"}'")
+        meta.execute('UPDATE namespace SET identity = \'{"name": "empty"}\'')
     result = run("namespaces", "--store", store)
     assert "empty\tunreadable" in result.stdout
     assert "flights\t3" in result.stdout
