@@ -53,7 +53,7 @@ class AsyncStore(abc.ABC):
     ) -> bytes | None:
         """Read one key's value, None when it is absent; ``get_many`` of one key."""
         values = await self.get_many(table, [key], version, start, at_us)
-        content: bytes | None = values[0].as_py()
+        content: bytes | None = values.to_pylist()[0]
         return content
 
     @abc.abstractmethod

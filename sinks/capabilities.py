@@ -36,6 +36,18 @@ class SupportsReadWithPointer(Store):
         return self.get_many(table, keys, version, start, at_us), self.pointer()
 
 
+class SupportsNamespaces(Store):
+    """A store that can list the namespaces of its place."""
+
+    @abc.abstractmethod
+    def namespaces(self) -> list[str]:
+        """List the names of the place's namespaces, without aliases. It writes nothing.
+
+        One that is created or dropped meanwhile may be in it or not. Raises: StoreUnavailableError: no
+        answer. ConfigError: this user may not list them.
+        """
+
+
 class SupportsApplyAndSeal(Store):
     """A store that takes rows and their seal in one round trip."""
 

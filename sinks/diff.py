@@ -8,15 +8,14 @@ versions are scanned, side by side.
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from tidegate.base.extras import pa, pc, require_arrow
 from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.rules.columns import batch_from
 from tidegate.sinks.rules.reads import (
-    BATCH,
     NO_GROUP,
     GroupedRows,
     StoredRows,
@@ -28,10 +27,8 @@ from tidegate.sinks.store import Store
 from tidegate.wal.record import TableAt
 from tidegate.wal.value_flags import DELETE, DELETES
 
-DIFFERENCES = pa.schema(
-    [pa.field("key", pa.binary()), pa.field("before", pa.binary()), pa.field("after", pa.binary())]
-)
-"""Values without flags byte; ``before`` is null if a key is new, ``after`` if it is gone."""
+DIFFERENCES = ("key", "before", "after")
+"""Binary columns, values without flags byte. ``before`` is null if a key is new, ``after`` if it is gone."""
 
 KEYS_AT_ONCE = 500
 """The number of keys that one call looks up at the older version."""
@@ -64,11 +61,12 @@ def differences_of_groups(
     batches. Raises: SnapshotExpiredError: a version was retired meanwhile. VersionRegressedError: one is not
     visible.
     """
+    require_arrow("a diff")
     if before is None or (after is not None and before.version <= after.version):
         yield from _forward(store, table, groups, before, after, check)
         return
     for batch in _forward(store, table, groups, after, before, check):
-        yield batch.select(["key", "after", "before"]).rename_columns(DIFFERENCES.names)
+        yield batch.select(["key", "after", "before"]).rename_columns(DIFFERENCES)
 
 
 def untouched(store: Store, older: CatalogEntry | None, newer: CatalogEntry) -> frozenset[str]:
@@ -167,7 +165,7 @@ def _back(keys: Any, now: Any, then: Any) -> Iterator[Any]:
     value = pc.fill_null(then, DELETE)
     both_absent = pc.and_(_is_absent(now), _is_absent(then))
     needed = pc.and_(_differ(now, then), pc.invert(both_absent))
-    yield from _non_empty(pa.record_batch([keys, value], schema=BATCH).filter(needed))
+    yield from _non_empty(batch_from(keys, value).filter(needed))
 
 
 def _is_absent(stored: Any) -> Any:
@@ -225,7 +223,7 @@ def _looked_up(
         keys = rows["key"].to_pylist()
         now = values_at(store.where, table, keys, rows["value"], newer.decided_at_us)
         then = store.get_many(table, keys, older.version, start, older.decided_at_us)
-        differences = pa.record_batch([rows["key"], then, now], schema=DIFFERENCES)
+        differences = pa.record_batch([rows["key"], then, now], names=DIFFERENCES)
         yield from _non_empty(differences.filter(_differ(then, now)))
 
 
@@ -262,7 +260,7 @@ class _Side:
     def take(self, bound: bytes) -> Any:
         """Take the current batch's rows up to the key ``bound``."""
         if self.batch is None:
-            return EMPTY
+            return _empty()
         keys = self.batch["key"]
         end = bisect.bisect_right(range(len(keys)), bound, key=lambda at: keys[at].as_py())
         taken, self.batch = self.batch.slice(0, end), self.batch.slice(end)
@@ -271,8 +269,10 @@ class _Side:
         return taken
 
 
-# Not pa.array: it imports pandas if that is installed, which takes half a second.
-EMPTY = pa.record_batch([pa.nulls(0, pa.binary())] * 2, names=["key", "value"])
+@functools.cache
+def _empty() -> Any:
+    # Not pa.array: it imports pandas if that is installed, which takes half a second.
+    return batch_from(pa.nulls(0, pa.binary()), pa.nulls(0, pa.binary()))
 
 
 def _side_by_side(olds: Iterator[Any], news: Iterator[Any]) -> Iterator[Any]:
@@ -297,7 +297,7 @@ def _joined(old: Any, new: Any) -> Any:
         [come["key"], pa.nulls(come.num_rows, pa.binary()), come["value"]],
     ]
     columns = [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]
-    joined = pa.record_batch(columns, schema=DIFFERENCES)
+    joined = pa.record_batch(columns, names=DIFFERENCES)
     return joined.take(pc.sort_indices(joined["key"]))
 
 

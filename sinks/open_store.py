@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tidegate.base import forks
 from tidegate.base.clock import Clock
+from tidegate.base.extras import missing
 from tidegate.base.urls import path_of, redact, scheme_of
 from tidegate.errors import ConfigError
-from tidegate.sinks.async_store import AsyncStore, ThreadedStore
 from tidegate.sinks.store import Store
+
+if TYPE_CHECKING:  # asyncio is half of the time of a reader's first call
+    from tidegate.sinks.async_store import AsyncStore
 
 
 def open_store(
@@ -45,6 +48,8 @@ def open_async_store(
     url: str, namespace: str, options: Mapping[str, Any] | None, clock: Clock | None
 ) -> AsyncStore:
     """Build the store that a URL names, for the running event loop. Raises: as ``open_store``."""
+    from tidegate.sinks.async_store import ThreadedStore
+
     store = open_store(url, namespace, options, clock)
     if url.partition(":")[0] not in REDIS:
         return ThreadedStore(store)
@@ -85,9 +90,7 @@ def _open_redis(url: str, namespace: str, _clock: Clock | None, **options: Any) 
     try:
         from tidegate.sinks.redis.store import RedisStore
     except ModuleNotFoundError as error:
-        if error.name != "redis":
-            raise
-        raise ConfigError(f"store {redact(url)} needs redis-py: pip install 'tidegate[redis]'") from error
+        raise missing(f"store {redact(url)}", error) from error
     return RedisStore(url, namespace, **options)
 
 
@@ -95,10 +98,7 @@ def _open_cassandra(url: str, namespace: str, _: Clock | None, **options: Any) -
     try:
         from tidegate.sinks.cassandra.store import CassandraStore
     except ModuleNotFoundError as error:
-        if error.name != "cassandra":
-            raise
-        needs = "cassandra-driver: pip install 'tidegate[cassandra]'"
-        raise ConfigError(f"store {redact(url)} needs {needs}") from error
+        raise missing(f"store {redact(url)}", error) from error
     return CassandraStore(url, namespace, **options)
 
 

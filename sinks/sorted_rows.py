@@ -10,10 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
-import pyarrow as pa
+import msgspec
 
+from tidegate.base.decoders import msgpack_decoder
 from tidegate.errors import ConfigError
-from tidegate.sinks.rules.reads import BATCH, batch_of
+from tidegate.sinks.rules.reads import batch_of
 
 MEMORY_BYTES = 8 * 1024 * 1024
 """The size of the rows of one key group that are held in memory; the rest is in a temporary file."""
@@ -24,6 +25,7 @@ BLOCK_ROWS = 128
 BATCH_ROWS = 1_000
 
 Row = tuple[bytes, bytes]
+_block_in = msgpack_decoder(list[Row]).decode
 
 
 class SortedRows:
@@ -74,8 +76,8 @@ class SortedRows:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         rows, blocks = iter(sorted(self._rows.items())), []
         while block := list(itertools.islice(rows, BLOCK_ROWS)):
-            content = batch_of([key for key, _ in block], [value for _, value in block]).serialize()
-            blocks.append((self._file.tell(), content.size))
+            content = msgspec.msgpack.encode(block)
+            blocks.append((self._file.tell(), len(content)))
             self._file.write(content)
         self._file.flush()  # here it fails with the name of the folder
         self._runs.append(blocks)
@@ -85,8 +87,7 @@ class SortedRows:
         assert self._file is not None
         for place, size in blocks:
             self._file.seek(place)
-            batch = pa.ipc.read_record_batch(pa.py_buffer(self._file.read(size)), BATCH)
-            yield from zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
+            yield from _block_in(self._file.read(size))
 
 
 def _first_of_each(rows: Iterator[Row]) -> Iterator[Row]:

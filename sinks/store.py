@@ -197,7 +197,7 @@ class Store(Attempts):
 
     def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
         """Read the stored value of one key, as ``get_stored``."""
-        stored: bytes | None = self.get_stored(table, [key], version, start)[0].as_py()
+        stored: bytes | None = self.get_stored(table, [key], version, start).to_pylist()[0]
         return stored
 
     def get_many(

@@ -15,20 +15,18 @@ header's index lists the runs of rows per key group and table.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from tidegate.base.decoders import msgpack_decoder
+from tidegate.base.extras import pa
 from tidegate.errors import CorruptError
 from tidegate.wal.record import CHECKSUM_BYTES, UNREADABLE, FrameRef, checksum
 
 MAGIC = b"TGF1"
-SCHEMA = pa.schema(
-    [pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
-)
 HEADER_AT = len(MAGIC) + CHECKSUM_BYTES
 BODY_AT = HEADER_AT + 4
 HEADER_BYTES_MAX = 16 * 1024 * 1024
@@ -63,6 +61,12 @@ class Chunk(NamedTuple):
     runs: list[Run]
 
 
+@functools.cache
+def schema() -> Any:
+    """Return the Arrow schema of a frame's rows."""
+    return pa.schema([pa.field(name, pa.binary(), nullable=False) for name in ("key", "value")])
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgpack_decoder(FrameHeader)
 
@@ -70,8 +74,8 @@ _decoder = msgpack_decoder(FrameHeader)
 def encode_frame(header: FrameHeader, keys: Any, values: Any) -> bytes:
     """Encode a frame. ``keys`` and ``values``: Arrow binary arrays of equal length, no nulls."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
-        writer.write_batch(pa.record_batch([keys, values], schema=SCHEMA))
+    with pa.ipc.new_stream(sink, schema()) as writer:
+        writer.write_batch(pa.record_batch([keys, values], schema=schema()))
     head = _encoder.encode(header)
     rest = b"".join((struct.pack(">I", len(head)), head, sink.getvalue()))
     return MAGIC + checksum(rest) + rest
@@ -162,7 +166,7 @@ def _read_batch(body: Any) -> Any:
         msg = "it is compressed, which frames never are: it may claim any size"
         raise pa.ArrowInvalid(msg)
     with pa.ipc.open_stream(body) as reader:
-        if reader.schema != SCHEMA:
+        if reader.schema != schema():
             msg = f"its schema is {reader.schema}"
             raise pa.ArrowInvalid(msg)
         batch = next(iter(reader), None)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from tidegate.base.extras import missing
 from tidegate.base.urls import path_of, redact
 from tidegate.errors import ConfigError
 from tidegate.wal.log import Log
@@ -61,10 +62,7 @@ def _kafka(url: str, namespace: str, options: dict[str, Any]) -> Log:
     try:
         from tidegate.wal.kafka.log import KafkaLog
     except ImportError as error:
-        if error.name is None or not error.name.startswith("confluent_kafka"):
-            raise
-        msg = "a log in Kafka needs confluent-kafka: pip install 'tidegate[kafka]'"
-        raise ConfigError(msg) from None
+        raise missing("a log in Kafka", error) from None
     from tidegate.wal.kafka.settings import settings_of
 
     return KafkaLog(settings_of(url, options), namespace)

@@ -17,11 +17,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from cassandra import ConsistencyLevel
 
+from tidegate.base.extras import np, pa, pc
 from tidegate.keys.groups import key_group
 from tidegate.sinks.cassandra.client.batch import (
     Packed,

@@ -11,15 +11,16 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-import pyarrow as pa
+from cassandra import ConsistencyLevel
 
 from tidegate.base.checks import Check
 from tidegate.sinks.aliases import Aliases
+from tidegate.sinks.capabilities import SupportsNamespaces
 from tidegate.sinks.cassandra import leases, self_check
 from tidegate.sinks.cassandra.aliases import CassandraAliases
 from tidegate.sinks.cassandra.attempts import NotedAttempts, put_schema
 from tidegate.sinks.cassandra.checks import set_up
-from tidegate.sinks.cassandra.namespace import NEVER_AGAIN_US, CassandraNamespace, milliseconds
+from tidegate.sinks.cassandra.namespace import HERE, NEVER_AGAIN_US, CassandraNamespace, milliseconds
 from tidegate.sinks.cassandra.rows import Rows
 from tidegate.sinks.records import (
     CatalogEntry,
@@ -33,17 +34,17 @@ from tidegate.sinks.records import (
     Vacuumed,
     never,
 )
+from tidegate.sinks.rules.columns import column_of
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.leases import Lease, LeaseInfo, Limits, check_leasable
 from tidegate.sinks.rules.reads import check_fillable, decode, encode
 from tidegate.sinks.rules.schemas import SchemaLooks, unnamed
 from tidegate.sinks.rules.seals import incomplete
-from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.record import TableSchema
 
 
-class CassandraStore(Store):
+class CassandraStore(SupportsNamespaces):
     """A namespace in a keyspace. Connects on first use. ``options``: ``client/settings.py``."""
 
     can_be_filled = can_rewrite = True
@@ -74,6 +75,11 @@ class CassandraStore(Store):
 
     def aliases(self) -> Aliases:
         return CassandraAliases(self._space)
+
+    def namespaces(self) -> list[str]:
+        session = self._space.session
+        rows = session.rows("names", level=ConsistencyLevel.QUORUM) if session.has_tables() else []
+        return sorted(name for name, state in rows if state == HERE)
 
     # -- the pointer ---------------------------------------------------------------------------
 
@@ -177,7 +183,7 @@ class CassandraStore(Store):
         if None in values:
             self._space.check_after(version)
         self._space.check_same(made)
-        return pa.array(values, pa.binary())
+        return column_of(values)
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         made = self._space.check_before(version)
@@ -304,7 +310,7 @@ class CassandraStore(Store):
         return set_up(self._space, self.value_bytes_max, thorough=thorough)
 
     def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
-        return pa.array(self._rows.look_up("of_version", table, keys, version), pa.binary())
+        return column_of(self._rows.look_up("of_version", table, keys, version))
 
     def self_check(self) -> Iterator[Finding]:
         yield from self_check.check_catalog(self.where, self.pointer, self.catalog)

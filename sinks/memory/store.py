@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from tidegate.base.clock import Clock
 from tidegate.base.names import check_name
@@ -47,6 +46,7 @@ from tidegate.sinks.records import (
 )
 from tidegate.sinks.rules import leases as rules
 from tidegate.sinks.rules.attempts import fenced
+from tidegate.sinks.rules.columns import column_of
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage, collectable_versions, is_hidden
 from tidegate.sinks.rules.leases import Lease, LeaseInfo
 from tidegate.sinks.rules.reads import (
@@ -252,7 +252,7 @@ class MemoryStore(SupportsReadWithPointer):
                 newest_of(space.rows[table, group].get(key, {}), version, start)
                 for group, key in zip(groups, keys, strict=True)
             ]
-        return pa.array(values, pa.binary())
+        return column_of(values)
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         space = self._space
@@ -445,7 +445,7 @@ class MemoryStore(SupportsReadWithPointer):
                 space.rows.get((table, key_group(key, key_groups)), {}).get(key, {}).get(version)
                 for key in keys
             ]
-        return pa.array(values, pa.binary())
+        return column_of(values)
 
     def self_check(self) -> Iterator[Finding]:
         """Check key groups and floors: dictionaries have no other faults."""

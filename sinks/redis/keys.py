@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import binascii
 import functools
+import re
 
 SLOTS = 16_384
 
@@ -20,6 +21,21 @@ def meta_key(namespace: str) -> bytes:
     dropped``.
     """
     return b"tg:{%b}:meta" % namespace.encode()
+
+
+EVERY_META = "tg:{*}:meta"
+"""The SCAN pattern of the pointers of all namespaces."""
+_META = re.compile(rb"tg:\{([A-Za-z0-9_.-]{1,64})\}:meta")
+
+
+def namespace_of(key: bytes) -> str | None:
+    """Return the namespace of a pointer's key; None: the key is another.
+
+    >>> namespace_of(b"tg:{flights}:meta"), namespace_of(b"tg:{flights/7}:meta")
+    ('flights', None)
+    """
+    found = _META.fullmatch(key)
+    return found[1].decode() if found else None
 
 
 def beside(namespace: str, name: str) -> bytes:

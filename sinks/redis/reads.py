@@ -9,7 +9,6 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-import pyarrow as pa
 
 from tidegate.errors import (
     CorruptError,
@@ -24,6 +23,7 @@ from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp, heart
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import beside, header_key, meta_key
 from tidegate.sinks.rules.attempts import other_attempt
+from tidegate.sinks.rules.columns import column_of
 from tidegate.sinks.rules.leases import Lease, too_many_leases
 from tidegate.sinks.rules.reads import GROUPS_AT_ONCE, decode, dropped, lost, nothing_here
 from tidegate.sinks.sorted_rows import SortedRows
@@ -98,7 +98,7 @@ def in_places(groups: list[tuple[int, list[int]]], replies: list[Any], keys: int
     for (_, indexes), values in zip(groups, replies, strict=True):
         for index, value in zip(indexes, values, strict=True):
             stored[index] = value
-    return pa.array(stored, pa.binary())
+    return column_of(stored)
 
 
 class AnotherServerError(Exception):

@@ -21,7 +21,13 @@ from typing import Any
 from tidegate.base.checks import Check
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.capabilities import Lost, SupportsApplyAndSeal, SupportsRebuild, SupportsUsage
+from tidegate.sinks.capabilities import (
+    Lost,
+    SupportsApplyAndSeal,
+    SupportsNamespaces,
+    SupportsRebuild,
+    SupportsUsage,
+)
 from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
@@ -41,7 +47,7 @@ from tidegate.sinks.redis.aliases import RedisAliases
 from tidegate.sinks.redis.client.functions import library_name
 from tidegate.sinks.redis.client.replies import Call, plain
 from tidegate.sinks.redis.client.resp import hset, rows_of
-from tidegate.sinks.redis.keys import beside, changes_key
+from tidegate.sinks.redis.keys import EVERY_META, beside, changes_key, namespace_of
 from tidegate.sinks.redis.leases import Leases
 from tidegate.sinks.redis.namespace import RedisNamespace, RedisReads
 from tidegate.sinks.redis.reads import (
@@ -74,7 +80,7 @@ logger = logging.getLogger("tidegate")
 LOOKS = 5  # the number of reads of pointer and catalog, if the horizon moves between the two
 
 
-class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsage):
+class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsage, SupportsNamespaces):
     """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects on first use.
 
     ``options``: ``sinks/redis/client/settings.py``.
@@ -106,6 +112,10 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsag
 
     def aliases(self) -> Aliases:
         return RedisAliases(self._space.calls, self.where)
+
+    def namespaces(self) -> list[str]:
+        keys = self._space.calls.each_primary_scan(EVERY_META)
+        return sorted({name for key in keys if (name := namespace_of(key)) is not None})
 
     # -- the pointer ---------------------------------------------------------------------------
 

@@ -12,10 +12,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from tidegate.base.extras import np, pa, pc
 from tidegate.sinks.records import Counts
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.value_flags import DELETE

@@ -9,10 +9,9 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from tidegate.base.extras import pa, pc
 from tidegate.errors import CorruptError
+from tidegate.sinks.rules.columns import PlainColumn, column_of
 from tidegate.wal.value_flags import (
     DELETE,
     DELETE_SEQUENCED,
@@ -101,7 +100,7 @@ def payloads(stored: Any, at_us: int | None = None) -> Any:
     Plain values, and those that expire, take one vectorised pass. The other forms, and few values,
     are decoded one by one (a call of an Arrow kernel costs about 6 us).
     """
-    if len(stored) <= FEW:
+    if len(stored) <= FEW or isinstance(stored, PlainColumn):
         return _one_by_one(stored, at_us)
     flags = pc.binary_slice(stored, 0, 1)
     plain, expiring = pc.equal(flags, VALUE), pc.equal(flags, EXPIRING)
@@ -123,7 +122,7 @@ def payloads(stored: Any, at_us: int | None = None) -> Any:
 
 
 def _one_by_one(stored: Any, at_us: int | None) -> Any:
-    return pa.array([payload(content, at_us) for content in stored.to_pylist()], pa.binary())
+    return column_of([payload(content, at_us) for content in stored.to_pylist()])
 
 
 def _no_time() -> ValueError:

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import (
@@ -19,6 +17,7 @@ from tidegate.errors import (
     VersionRegressedError,
 )
 from tidegate.keys.groups import key_group_of_each
+from tidegate.sinks.rules.columns import batch_from, column_of
 from tidegate.sinks.rules.layout import payload, payloads
 from tidegate.wal.record import UNREADABLE
 
@@ -26,8 +25,6 @@ FILLED_FROM = 2
 """The first version at which a store may be filled from another one. The log has all of version 1 until a
 newer one is decided, and an apply of it may have begun: with delete markers, and other chunks than a fill's.
 """
-
-BATCH = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
 
 GROUPS_AT_ONCE = 64
 """The number of key groups that one step of a scan reads, in a store that reads several at once."""
@@ -144,19 +141,19 @@ def lost(where: str) -> StoreLostError:
 
 def by_group(keys: Sequence[bytes], key_groups: int, at_once: int) -> list[tuple[int, list[int]]]:
     """Group the indexes of keys by key group, at most ``at_once`` in each list."""
-    groups = np.array(key_group_of_each(keys, key_groups), np.int64)
-    order = np.argsort(groups, kind="stable")
-    ends = np.flatnonzero(np.diff(groups[order])) + 1
+    indexes: dict[int, list[int]] = {}
+    for index, group in enumerate(key_group_of_each(keys, key_groups)):
+        indexes.setdefault(group, []).append(index)
     return [
-        (int(groups[of_one[0]]), of_one[at : at + at_once].tolist())
-        for of_one in np.split(order, ends)
+        (group, of_one[at : at + at_once])
+        for group, of_one in sorted(indexes.items())
         for at in range(0, len(of_one), at_once)
     ]
 
 
 def batch_of(keys: Sequence[bytes], stored: Sequence[bytes]) -> Any:
     """Build a record batch (key, value) of stored rows."""
-    return pa.record_batch([pa.array(keys, pa.binary()), pa.array(stored, pa.binary())], schema=BATCH)
+    return batch_from(column_of(keys), column_of(stored))
 
 
 def shown_bytes(content: bytes) -> str:
@@ -185,6 +182,5 @@ def value_at(where: str, table: str, key: bytes, stored: bytes | None, at_us: in
 def live_rows(batch: Any, at_us: int | None, where: str, table: str) -> Any:
     """Return the live rows of such a batch, their values without flags byte. Raises: as ``values_at``."""
     values = values_at(where, table, batch["key"].to_pylist(), batch["value"], at_us)
-    if not values.null_count:
-        return pa.record_batch([batch["key"], values], schema=BATCH)
-    return pa.record_batch([batch["key"], values], schema=BATCH).filter(values.is_valid())
+    live = batch_from(batch["key"], values)
+    return live.filter(values.is_valid()) if values.null_count else live

@@ -26,9 +26,9 @@ def folder_at(url: str) -> Path | None:
     return Path(path) if path else None
 
 
-def namespaces_in(folder: Path) -> list[str]:
-    """Return the namespaces in a store's folder, sorted; at most ``LOOKED_AT``."""
-    return sorted(itertools.islice(_names_in(folder), LOOKED_AT))
+def namespaces_in(folder: Path, most: int | None = LOOKED_AT) -> list[str]:
+    """Return the namespaces in a store's folder, sorted; at most ``most``, all for None."""
+    return sorted(itertools.islice(_names_in(folder), most))
 
 
 def has_instead(url: str, namespace: str) -> str:

@@ -12,9 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from tidegate.base.extras import pa, pc
 from tidegate.base.names import escape
 from tidegate.errors import CorruptError, SnapshotExpiredError
 from tidegate.keys.groups import groups_of, task_of

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import pyarrow as pa
 
 from tidegate.base.clock import Clock
 from tidegate.base.files import used_share
@@ -26,7 +25,7 @@ from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group
 from tidegate.options import LEASES_MAX
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.capabilities import SupportsUsage
+from tidegate.sinks.capabilities import SupportsNamespaces, SupportsUsage
 from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
@@ -42,6 +41,7 @@ from tidegate.sinks.records import (
     never,
 )
 from tidegate.sinks.rules import leases as rules
+from tidegate.sinks.rules.columns import column_of
 from tidegate.sinks.rules.expiry import ExpirySweep, SweepPage
 from tidegate.sinks.rules.leases import Lease, LeaseInfo
 from tidegate.sinks.rules.reads import (
@@ -59,6 +59,7 @@ from tidegate.sinks.rules.seals import incomplete
 from tidegate.sinks.sqlite import attempts, checks, fill, newest
 from tidegate.sinks.sqlite import schemas as kept_schemas
 from tidegate.sinks.sqlite.aliases import FileAliases
+from tidegate.sinks.sqlite.discovery import namespaces_in
 from tidegate.sinks.sqlite.drop import drop_folder
 from tidegate.sinks.sqlite.files import (
     META,
@@ -89,7 +90,7 @@ LEASES = """SELECT lease_id, version, taken_us, expires_us FROM leases WHERE exp
 Kind = TypeVar("Kind")
 
 
-class SqliteStore(SupportsUsage):
+class SqliteStore(SupportsUsage, SupportsNamespaces):
     """A namespace in ``<path>/<escape(namespace)>/``. Opens nothing before first use.
 
     ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
@@ -155,6 +156,9 @@ class SqliteStore(SupportsUsage):
 
     def aliases(self) -> Aliases:
         return FileAliases(self._files.folder.parent)
+
+    def namespaces(self) -> list[str]:
+        return namespaces_in(self._files.folder.parent, None)
 
     def _decode(self, content: str, kind: type[Kind]) -> Kind:
         return decode(f"{self.where}: {self._files.folder / META_FILE}", content, kind)
@@ -309,7 +313,7 @@ class SqliteStore(SupportsUsage):
         for place, value in shards.look_up(table, asked, version, start):
             values[place] = value
         self._check_horizon(version)
-        return pa.array(values, pa.binary())
+        return column_of(values)
 
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
         shards = self._shards
@@ -473,7 +477,7 @@ class SqliteStore(SupportsUsage):
         asked = (Asked(place, key_group(key, self._key_groups), key) for place, key in enumerate(keys))
         for place, value in shards.look_up(table, asked, version, version, retired_too=True):
             values[place] = value
-        return pa.array(values, pa.binary())
+        return column_of(values)
 
     def self_check(self) -> Iterator[Finding]:
         _ = self._shards

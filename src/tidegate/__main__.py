@@ -1,5 +1,22 @@
-"""``python -m tidegate``: the command line where its script is not on the PATH."""
+"""The script ``tidegate``, and ``python -m tidegate`` where the script is not on the PATH."""
 
-from tidegate.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+from tidegate.base.extras import missing
+
+
+def main() -> None:
+    """Run the command line; without its libraries, print the extra that brings them."""
+    try:
+        from tidegate.cli import main as run
+    except ModuleNotFoundError as error:
+        lacks = missing("the command line", error)
+        print(f"tidegate: {lacks}", file=sys.stderr)  # noqa: T201 - as the command line does
+        sys.exit(lacks.exit_code)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """The wheel, installed where nothing else of the project is: one importable name, all of its parts."""
 
+import importlib.metadata
 import json
 import os
 import re
@@ -12,6 +13,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from tidegate.testing.example import write_flights
 
 # One worker builds and the others do not build again.
 pytestmark = pytest.mark.xdist_group("packaging")
@@ -183,6 +187,65 @@ def test_the_command_is_installed(clean):
     assert (python.parent / "tidegate").exists()
 
 
+# -- a reader's install -------------------------------------------------------------------------------------
+
+READER_MB, IMPORT_MS = 40, 60
+
+
+@pytest.fixture(scope="module")
+def core(wheel, tmp_path_factory):
+    """A folder with what the wheel requires without an extra, copied from the environment of the tests."""
+    folder = tmp_path_factory.mktemp("core")
+    with zipfile.ZipFile(wheel) as archive:
+        (about,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = archive.read(about).decode().splitlines()
+    required = [Requirement(line.partition(": ")[2]) for line in lines if line.startswith("Requires-Dist: ")]
+    for one in required:
+        if one.marker is None or one.marker.evaluate({"extra": ""}):
+            for file in importlib.metadata.files(one.name) or ():
+                if ".." not in file.parts and "__pycache__" not in file.parts:
+                    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(file.locate(), folder / file)
+    return folder
+
+
+def test_a_reader_installs_few_megabytes(clean, core):
+    _, site = clean
+    size = sum(file.stat().st_size for place in (site, core) for file in place.rglob("*") if file.is_file())
+    assert {path.name for path in core.iterdir() if "." not in path.name} >= {"msgspec", "xxhash"}
+    assert size < READER_MB * 1_000_000
+
+
+def test_a_reader_imports_fast_and_reads(clean, core, tmp_path):
+    python, site = clean
+    store = f"sqlite://{tmp_path}/store"
+    write_flights(f"file://{tmp_path}/wal", store)
+    code = f"""
+import time
+sys.path.append({str(core)!r})
+before = time.process_time()
+import tidegate
+spent_s = time.process_time() - before
+with tidegate.connect({store!r}, "flights") as gate, gate.snapshot() as snapshot:
+    aircraft = snapshot.table("aircraft")
+    rows = [aircraft.get("N14228"), aircraft.get_many(["N14228"]), list(aircraft.scan())]
+print(json.dumps([spent_s, rows, sorted(name.partition(".")[0] for name in sys.modules)]))
+"""
+    runs = [ask(python, code, cwd=site) for _ in range(3)]
+    row = {"carrier": "UA", "flights": 2}
+    assert runs[0][1] == [row, {"N14228": row}, [["N14228", row]]]
+    assert not {"pyarrow", "numpy", "typer", "rich"} & set(runs[0][2])
+    assert min(spent_s for spent_s, _, _ in runs) * 1_000 < IMPORT_MS
+
+
+def test_the_command_without_its_libraries_names_their_extra(clean, core):
+    python, site = clean
+    code = f"import sys; sys.path.append({str(core)!r}); from tidegate.__main__ import main; main()"
+    done = subprocess.run([python, "-I", "-c", code], cwd=site, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "tidegate: the command line needs typer: pip install 'tidegate[cli]'\n"
+
+
 # -- with its dependencies, from a registry ---------------------------------------------------------------
 
 
@@ -203,7 +266,7 @@ def installed(wheel, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_readmes_example_and_the_commands_run_in_an_empty_folder(installed, tmp_path):
-    """The writer has tidegate[spark] and the reader tidegate; neither sees the project."""
+    """The writer has tidegate[spark], the reader the commands; neither sees the project."""
     empty, tide = tmp_path / "empty", tmp_path / "tide"
     empty.mkdir()
     ours = re.compile("PYTHON|PYSPARK|SPARK_|TIDEGATE|VIRTUAL_ENV")
@@ -226,7 +289,7 @@ def test_the_readmes_example_and_the_commands_run_in_an_empty_folder(installed, 
     ).groups()
     assert (int(version) >= 1, count) == (True, "10")
 
-    reader = installed("reader")
+    reader = installed("reader", "[cli,arrow]")
     where = ["--store", f"sqlite://{tide}/store", "--namespace", "numbers"]
     log = ["--wal", f"file://{tide}/wal"]
     assert "Commands:" in in_it(reader, "tidegate", "--help")

@@ -178,8 +178,8 @@ def test_a_frame_that_would_unfold_to_much_more_is_refused():
     large = pa.array([b"k"], pa.binary()), pa.array([bytes(50_000_000)], pa.binary())
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, frame.SCHEMA, options=options) as writer:
-        writer.write_batch(pa.record_batch(list(large), schema=frame.SCHEMA))
+    with pa.ipc.new_stream(sink, frame.schema(), options=options) as writer:
+        writer.write_batch(pa.record_batch(list(large), schema=frame.schema()))
     head = msgspec.msgpack.encode(HEADER)
     content, ref = around(struct.pack(">I", len(head)) + head + sink.getvalue().to_pybytes())
     before = pa.default_memory_pool().max_memory()

@@ -22,7 +22,7 @@ import tenacity
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from tidegate.base.certificates import over_its_time
+from tidegate.base.urls import over_its_time
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.wal.kafka.settings import CHANGELOG, KafkaSettings
 

@@ -13,11 +13,10 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from cassandra import protocol
 from cassandra.query import BatchStatement, BatchType
+
+from tidegate.base.extras import np, pa, pc
 
 BATCH_BYTES = 128 * 1024
 """The size at which a batch is cut; a single larger row is a batch by itself."""

@@ -30,8 +30,8 @@ from cassandra.protocol import (
     ServerError,
 )
 
-from tidegate.base.certificates import over_its_time
 from tidegate.base.deadline import end_of, left_of, one_call, over_at
+from tidegate.base.urls import over_its_time
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError, refused_to_write
 from tidegate.sinks.cassandra.client import schema
 from tidegate.sinks.cassandra.client.batch import Protocol

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import redis
 from redis import exceptions
 
-from tidegate.base.certificates import over_its_time
+from tidegate.base.urls import over_its_time
 from tidegate.errors import (
     ConfigError,
     CorruptError,

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from tidegate.base.extras import np, pa, pc
 from tidegate.wal.frame import Run
 
 FIELDS_MAX = 512
@@ -22,10 +19,6 @@ LIST_ROWS_MAX = 128
 """An HSET with more rows gets a hash table at once, not a list that Redis searches for each row."""
 TOO_LONG = b"!" * 65
 """A value that a list may not have (``hash-max-listpack-value`` is 64 by default)."""
-
-CRLF = pa.scalar(b"\r\n", pa.binary())
-DOLLAR = pa.scalar(b"$", pa.binary())
-NOTHING = pa.scalar(b"", pa.binary())
 
 
 class Rows(NamedTuple):
@@ -43,8 +36,9 @@ def rows_of(runs: list[Run]) -> Iterator[Rows]:
         return
     keys = pa.concat_arrays([run.keys for run in runs])
     values = pa.concat_arrays([run.values for run in runs])
+    crlf, dollar, nothing = (pa.scalar(part, pa.binary()) for part in (b"\r\n", b"$", b""))
     packed = pc.binary_join_element_wise(
-        DOLLAR, _lengths(keys), CRLF, keys, CRLF, DOLLAR, _lengths(values), CRLF, values, CRLF, NOTHING
+        dollar, _lengths(keys), crlf, keys, crlf, dollar, _lengths(values), crlf, values, crlf, nothing
     )
     _, offsets_buffer, content = packed.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[packed.offset : packed.offset + len(packed) + 1]

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
-import pyarrow.compute as pc
 
+from tidegate.base.extras import pc
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.sinks.capabilities import Lost
 from tidegate.sinks.records import ABOVE_ALL, CatalogEntry, Pointer

@@ -9,11 +9,10 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-import pyarrow as pa
-
 from tidegate.aio.leases import AsyncLeaseKeeper
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
+from tidegate.base.extras import pa
 from tidegate.errors import ConfigError
 from tidegate.reader import rules
 from tidegate.reader.flow import Reader, SnapshotFlow

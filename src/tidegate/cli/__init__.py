@@ -27,7 +27,7 @@ def exit_codes() -> str:
 
 EPILOG = f"""\b
 Set TIDEGATE_STORE, TIDEGATE_WAL, TIDEGATE_STORE_CONFIG, TIDEGATE_WAL_CONFIG and TIDEGATE_NAMESPACE to leave
-the options out:
+the options out, or write store, wal and namespace into tidegate.toml:
 \b
   export TIDEGATE_STORE=sqlite:///data/store TIDEGATE_WAL=file:///data/wal
   tidegate init --namespace flights

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+from tidegate.base.extras import missing
 from tidegate.errors import BY_NAME, BadRecordError, ConfigError, FencedError
 from tidegate.observe import events
 from tidegate.observe.events import Commit, Count, Gauge, Labels, Observer
@@ -273,7 +274,6 @@ class _Quiet(WSGIRequestHandler):
 def _client() -> Any:
     try:
         import prometheus_client
-    except ImportError:
-        msg = "metrics need prometheus_client: pip install 'tidegate[metrics]'"
-        raise ConfigError(msg) from None
+    except ImportError as error:
+        raise missing("the page of metrics", error) from None
     return prometheus_client

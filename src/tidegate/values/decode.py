@@ -32,8 +32,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
-import pyarrow as pa
 
+from tidegate.base.extras import pa, require_arrow
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import EPOCH, decode_key, exact_decimal
 from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
@@ -49,11 +49,15 @@ CHUNK_ROWS = 10_000
 
 
 class Kind(NamedTuple):
-    """A type: msgspec's type to read, the Arrow type, and the conversion after that, if any."""
+    """A type: msgspec's type to read, the Arrow type's builder, and the conversion after reading, if any."""
 
     reads: Any
-    arrow: Any
+    arrow_type: Callable[[], Any]
     mend: Mend | None = None
+
+    @property
+    def arrow(self) -> Any:
+        return self.arrow_type()
 
 
 class Values:
@@ -77,8 +81,11 @@ class Values:
         self._is_renamed = any(name != field for name, field in fields.items())
         keys = {column.name: kind_of(column.type) for column in schema.key}
         self._names_beside_key = [name for name in kinds if name not in keys]
-        columns = keys | {name: kinds[name] for name in self._names_beside_key}
-        self.arrow_schema = pa.schema([pa.field(name, kind.arrow) for name, kind in columns.items()])
+        self._columns = keys | {name: kinds[name] for name in self._names_beside_key}
+
+    @functools.cached_property
+    def arrow_schema(self) -> Any:
+        return pa.schema([pa.field(name, kind.arrow) for name, kind in self._columns.items()])
 
     def _kind_of_value(self, column: Column) -> Kind:
         return SIMPLE["binary"] if self._is_bytes else kind_of(column.type)
@@ -132,6 +139,7 @@ class Values:
 
         Only one chunk's pairs are held as Python values. Raises: CorruptError: a value is out of range.
         """
+        require_arrow("to_arrow")
         left, batches = iter(pairs), []
         while chunk := list(itertools.islice(left, CHUNK_ROWS)):
             batches.append(self._record_batch(chunk))
@@ -217,20 +225,25 @@ def _whole(bits: int) -> Any:
     return Annotated[int, msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
 
 
+def _arrow(name: str, *arguments: str) -> Callable[[], Any]:
+    """Return the builder of an Arrow type."""
+    return lambda: getattr(pa, name)(*arguments)
+
+
 SIMPLE: dict[str, Kind] = {
-    "string": Kind(str, pa.string()),
-    "binary": Kind(bytes, pa.binary()),
-    "boolean": Kind(bool, pa.bool_()),
-    "tinyint": Kind(_whole(8), pa.int8()),
-    "smallint": Kind(_whole(16), pa.int16()),
-    "int": Kind(_whole(32), pa.int32()),
-    "bigint": Kind(_whole(64), pa.int64()),
-    "float": Kind(_FLOAT, pa.float32(), _float_of),
-    "double": Kind(_FLOAT, pa.float64(), _float_of),
-    "date": Kind(datetime.date, pa.date32()),
-    "timestamp": Kind(_AWARE, pa.timestamp("us", "UTC")),
-    "timestamp_ntz": Kind(_NAIVE, pa.timestamp("us")),
-    "void": Kind(type(None), pa.null()),
+    "string": Kind(str, _arrow("string")),
+    "binary": Kind(bytes, _arrow("binary")),
+    "boolean": Kind(bool, _arrow("bool_")),
+    "tinyint": Kind(_whole(8), _arrow("int8")),
+    "smallint": Kind(_whole(16), _arrow("int16")),
+    "int": Kind(_whole(32), _arrow("int32")),
+    "bigint": Kind(_whole(64), _arrow("int64")),
+    "float": Kind(_FLOAT, _arrow("float32"), _float_of),
+    "double": Kind(_FLOAT, _arrow("float64"), _float_of),
+    "date": Kind(datetime.date, _arrow("date32")),
+    "timestamp": Kind(_AWARE, _arrow("timestamp", "us", "UTC")),
+    "timestamp_ntz": Kind(_NAIVE, _arrow("timestamp", "us")),
+    "void": Kind(type(None), _arrow("null")),
 }
 """Types without parameters."""
 
@@ -264,7 +277,7 @@ def kind_of(name: str) -> Kind:
         )
     try:
         kind, rest = _read_type(name, name)
-    except (RecursionError, pa.ArrowInvalid):
+    except RecursionError:
         raise _unknown(name[:200]) from None
     if rest:
         raise _unknown(name)
@@ -288,7 +301,7 @@ def _read_type(text: str, whole: str) -> tuple[Kind, str]:
             arguments, rest = _read_arguments(rest, whole)
             if len(arguments) != 2 or not 1 <= arguments[0] <= 38 or arguments[1] > 38:
                 raise _unknown(whole)
-            return Kind(decimal.Decimal, pa.decimal128(*arguments), _decimal_of(*arguments)), rest
+            return Kind(decimal.Decimal, lambda: pa.decimal128(*arguments), _decimal_of(*arguments)), rest
         case "char" | "varchar":
             _, rest = _read_arguments(rest, whole)
             return SIMPLE["string"], rest
@@ -356,7 +369,7 @@ def _array(element: Kind) -> Kind:
     def mend_all(values: list[Any]) -> list[Any]:
         return values if mend is None else [None if value is None else mend(value) for value in values]
 
-    return Kind(list[element.reads | None], pa.list_(element.arrow), mend and mend_all)  # type: ignore[name-defined]
+    return Kind(list[element.reads | None], lambda: pa.list_(element.arrow), mend and mend_all)  # type: ignore[name-defined]
 
 
 def _map(key: Kind, mend_key: Mend, value: Kind) -> Kind:
@@ -365,7 +378,7 @@ def _map(key: Kind, mend_key: Mend, value: Kind) -> Kind:
     def mend_all(entries: dict[str, Any]) -> dict[Any, Any]:
         return {mend_key(k): None if v is None else mend(v) for k, v in entries.items()}
 
-    return Kind(dict[str, value.reads | None], pa.map_(key.arrow, value.arrow), mend_all)  # type: ignore[name-defined]
+    return Kind(dict[str, value.reads | None], lambda: pa.map_(key.arrow, value.arrow), mend_all)  # type: ignore[name-defined]
 
 
 def object_of(fields: dict[str, Any]) -> Any:
@@ -386,7 +399,7 @@ def _struct(fields: dict[str, Kind]) -> Kind:
     def mend_all(row: dict[str, Any]) -> dict[str, Any]:
         return {name: _mended(row.get(name), mend) for name, mend in mends}
 
-    return Kind(reads, pa.struct([(name, kind.arrow) for name, kind in fields.items()]), mend_all)
+    return Kind(reads, lambda: pa.struct([(name, kind.arrow) for name, kind in fields.items()]), mend_all)
 
 
 def _check_found(names: Iterable[str], reads: Any) -> None:

@@ -18,7 +18,7 @@ from services.support.jars import java
 from services.support.kafka.config import STORE_PASSWORD
 from services.support.kafka.server import KafkaCluster
 from services.support.redis.server import RedisServer
-from tidegate.base.certificates import end_of, over_its_time
+from tidegate.base.urls import end_of, over_its_time
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log

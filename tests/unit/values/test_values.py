@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.sinks.rules.reads import BATCH
+from tidegate.sinks.rules.columns import batch_from
 from tidegate.spark.source.arrow_rows import columns_of
 from tidegate.values import decode as values
 from tidegate.values.decode import kind_of, values_of
@@ -339,7 +339,7 @@ def test_values_that_cannot_be_read_do_not_become_rows_of_each_other(kind, conte
     with pytest.raises(msgspec.MsgspecError):
         values.decode_all(pa.array(contents))
     keys = pa.array([b"a", b"b", b"c"][: len(contents)])
-    batch = pa.record_batch([keys, pa.array(contents)], schema=BATCH)
+    batch = batch_from(keys, pa.array(contents))
     with pytest.raises(CorruptError, match="table t, key b'a'"):
         columns_of(batch, values, "table t")
 

@@ -92,7 +92,7 @@ def test_the_head_of_a_frame_does_not_drift():
     assert encoded()[0][:4] == b"TGF1"
     assert encoded()[0][4:12] == checksum(encoded()[0][12:])
     with pa.ipc.open_stream(body) as reader:
-        assert reader.schema == f.SCHEMA
+        assert reader.schema == f.schema()
         assert reader.read_all().num_rows == 5
 
 
@@ -145,20 +145,20 @@ def other_body(schema, *batches):
 
 
 def batch(*columns):
-    return pa.record_batch([pa.array(column, pa.binary()) for column in columns], schema=f.SCHEMA)
+    return pa.record_batch([pa.array(column, pa.binary()) for column in columns], schema=f.schema())
 
 
 FIVE = [b"k"] * 5
 BODIES = {
     "empty": b"",
     "not Arrow": b"not Arrow at all",
-    "no batch": other_body(f.SCHEMA),
+    "no batch": other_body(f.schema()),
     "another schema": other_body(
         pa.schema([("key", pa.string())]), pa.record_batch([pa.array(["x"])], names=["key"])
     ),
-    "too few rows": other_body(f.SCHEMA, batch(FIVE[1:], FIVE[1:])),
-    "a null key": other_body(f.SCHEMA, batch([*FIVE[1:], None], FIVE)),
-    "a null value": other_body(f.SCHEMA, batch(FIVE, [*FIVE[1:], None])),
+    "too few rows": other_body(f.schema(), batch(FIVE[1:], FIVE[1:])),
+    "a null key": other_body(f.schema(), batch([*FIVE[1:], None], FIVE)),
+    "a null value": other_body(f.schema(), batch(FIVE, [*FIVE[1:], None])),
 }
 
 

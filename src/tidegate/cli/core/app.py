@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from tidegate.base.extras import missing
 from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailableError
 
 LOGGER = "tidegate"
@@ -43,8 +44,10 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("Stream real departures into tables, with crashes.", "trials.demo", "demo"),
+    "new": Command("Write a small project that runs.", "trials.new", "new"),
     "init": Command("Make a namespace in log and store.", "operate.init", "init"),
     "status": Command("Show where a namespace stands; --watch: live.", "inspect.status", "status"),
+    "namespaces": Command("List the namespaces of a store.", "inspect.namespaces", "namespaces"),
     "history": Command("List the versions that can still be read.", "read.history", "history"),
     "get": Command("Print the value of one key.", "read.get_scan", "get", "GET_EXAMPLES"),
     "scan": Command("Print all rows of a table at one version.", "read.get_scan", "scan", "SCAN_EXAMPLES"),
@@ -83,6 +86,10 @@ COMMANDS = {
 }
 
 
+WITHOUT_PLACES = ("demo", "bench", "torture", "explain", "key-groups", "new")
+"""The commands that take no store or log from the environment."""
+
+
 def command(name: str) -> Any:
     """Import the command of that name and return click's command, with its options."""
     entry = COMMANDS[name]
@@ -110,6 +117,10 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, listed, rest = super().resolve_command(ctx, args)
+        if name not in WITHOUT_PLACES and not ctx.resilient_parsing:
+            from tidegate.cli.core.settings_file import from_settings_file
+
+            ctx.with_resource(from_settings_file())
         return name, listed and command(str(name)), rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -124,6 +135,10 @@ class Commands(TyperGroup):
         except USAGE_ERROR as error:
             error.message = without_urls(error.message, ctx.meta[WORDS])
             raise
+        except ModuleNotFoundError as error:
+            lacks = missing(f"`{ctx.info_name} {ctx.invoked_subcommand or ''}".rstrip() + "`", error)
+            refuse(f"{type(lacks).__name__}: {lacks}")
+            raise typer.Exit(lacks.exit_code) from None
         except TidegateError as error:
             refuse(f"{type(error).__name__}: {error}{_next_step(error)}")
             raise typer.Exit(error.exit_code) from None

@@ -134,7 +134,7 @@ def _options(given_as: str, path: Path | None, typed: Typed) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError(f"{given_as} {path}: it is not text in UTF-8") from None
     options = _parse(f"{given_as} {path}", lines, typed)
-    if _others_can_read(mode) and any(map(SECRET.search, options)):
+    if others_can_read(mode) and any(map(SECRET.search, options)):
         print_message(f"warning: {path} holds a password, and others can read it: chmod 600 {path}")
     return options
 
@@ -175,7 +175,7 @@ def _number(value: str) -> str | int | float:
     return float(bare) if DECIMAL.fullmatch(bare) else bare
 
 
-def _others_can_read(mode: os.stat_result) -> bool:
+def others_can_read(mode: os.stat_result) -> bool:
     """Return whether others can read it; its group counts, unless another user (root, say) owns the file."""
     group = 0 if mode.st_uid != os.geteuid() else stat.S_IRGRP
     return bool(stat.S_IMODE(mode.st_mode) & (stat.S_IROTH | group))

@@ -22,6 +22,7 @@ from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, named_files, store_options
 from tidegate.cli.core.options import Json, Limit, MaybeNamespace, MaybeWal, Stores, examples
 from tidegate.cli.core.output import Rows, on_terminal, print_json, print_parts
+from tidegate.cli.core.settings_file import shown_sources
 from tidegate.cli.inspect.doctor_disks import check_disk, check_private, check_writable, folder_of
 from tidegate.cli.inspect.doctor_limits import check_limits
 from tidegate.cli.inspect.doctor_servers import ServerArguments, look_at
@@ -59,6 +60,7 @@ LOOKS = {"fail": Look("✗", "bold red"), "warn": Look("!", "yellow"), "pass": L
 
 
 def doctor(  # noqa: PLR0913 - its options
+    ctx: typer.Context,
     store: Stores,
     store_config: StoreConfigs,
     wal: MaybeWal = None,
@@ -88,9 +90,8 @@ def doctor(  # noqa: PLR0913 - its options
 
     Exit code 1 when a check fails that is not accepted; warnings do not count. Nothing is written.
     """
-    checks = _accepted(
-        list(_checks(_given(store, wal, namespace, wal_config, store_config), limit)), accept or []
-    )
+    given = _given(store, wal, namespace, wal_config, store_config)
+    checks = _accepted([*_settings(shown_sources(ctx)), *_checks(given, limit)], accept or [])
     shown = [check for check in checks if not problems or check.outcome != "pass"]
     if json:
         print_json([check._asdict() for check in shown])
@@ -102,6 +103,11 @@ def doctor(  # noqa: PLR0913 - its options
     if failed:
         print_message(f"failed: {', '.join(failed)}")
         raise typer.Exit(TidegateError.exit_code)
+
+
+def _settings(origins: str) -> list[Check]:
+    """Report where the values come from that no option gave."""
+    return [Check("settings", "pass", origins, "that this is the intended store and log")] if origins else []
 
 
 def _given(

@@ -14,6 +14,7 @@ from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, stores_given, wal_options
 from tidegate.cli.core.options import For, Json, Limit, MaybeWal, Namespace, Stores, end_of, examples
 from tidegate.cli.core.output import Pairs, Part, Rows, print_json, print_parts, showing
+from tidegate.cli.core.settings_file import shown_sources
 from tidegate.committers.opening.open import WRITER_ALIVE_S
 from tidegate.errors import ConfigError, TidegateError, WalGapError
 from tidegate.reader.rules import moment
@@ -32,6 +33,7 @@ EXAMPLES = examples(
 
 
 def status(  # noqa: PLR0913 - its options
+    ctx: typer.Context,
     store: Stores,
     namespace: Namespace,
     store_config: StoreConfigs,
@@ -66,16 +68,16 @@ def status(  # noqa: PLR0913 - its options
         if watch:
             code = _watch(places, seen, every or 2.0, end_of(for_), json=json)
         else:
-            code = _show(seen, json=json)
+            code = _show(seen, shown_sources(ctx), json=json)
     if code:
         raise typer.Exit(code)
 
 
-def _show(seen: Look, *, json: bool) -> int:
+def _show(seen: Look, settings: str, *, json: bool) -> int:
     if json:
         print_json(_as_json(seen))
     else:
-        parts = [*_parts(seen, _as_pairs(seen))]
+        parts = [*_parts(seen, [*_as_pairs(seen), *([("settings", settings)] if settings else [])])]
         if seen.in_store.tables:
             rows = [_table_row(table) for table in seen.in_store.tables]
             parts.append(Rows(["table", "key", "value", "emptied at"], rows))

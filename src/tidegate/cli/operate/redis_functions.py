@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidegate.base.extras import missing
 from tidegate.base.urls import redact
 from tidegate.cli.core.config_files import StoreConfigs, stores_given
 from tidegate.cli.core.options import Json, Stores, examples
@@ -57,9 +58,7 @@ def _installed(at: StoreRef, *, remove_others: bool, dry_run: bool) -> dict[str,
         from tidegate.sinks.redis.client.functions import library_name
         from tidegate.sinks.redis.client.install import install
     except ModuleNotFoundError as error:
-        if error.name != "redis":
-            raise
-        raise ConfigError(f"{redact(at.url)} needs redis-py: pip install 'tidegate[redis]'") from error
+        raise missing(f"store {redact(at.url)}", error) from error
     installed = install(at.url, at.options, remove_others=remove_others, dry_run=dry_run)
     servers = [one._asdict() for one in installed]
     return {"store": at.name, "library": library_name(), "dry_run": dry_run, "servers": servers}

@@ -1,0 +1,49 @@
+"""tidegate new: a project that can be read and changed. tests/spark/test_new_project.py runs it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.cli import done, done_json, refused
+from tidegate.cli.trials.new import PLACES, VALUES
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("on", VALUES)
+def test_a_project_has_all_its_files_and_no_mark_is_left(tmp_path, on):
+    told = done("new", tmp_path / "p", "--on", on)
+    assert told.endswith("python stream.py --once\n")
+    files = {path.relative_to(tmp_path / "p").as_posix(): path for path in (tmp_path / "p").rglob("*")}
+    assert files.keys() - {"input", "tests"} == PLACES.keys()
+    for name in PLACES:
+        text = files[name].read_text()
+        assert not [mark for mark in VALUES[on] if f"@{mark}@" in text], name
+        if name.endswith(".py"):
+            ast.parse(text)
+            assert max(map(len, text.splitlines())) <= 120
+
+
+def test_its_servers_are_those_of_this_repositorys_compose_file(tmp_path):
+    done_json("new", tmp_path / "p")
+    ours = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    theirs = yaml.safe_load((tmp_path / "p/compose.yaml").read_text())["services"]
+    assert theirs == {name: ours[name] for name in ("kafka", "redis")}
+
+
+def test_commands_take_the_places_of_its_settings(tmp_path, monkeypatch):
+    done("new", tmp_path / "p")
+    monkeypatch.chdir(tmp_path / "p")
+    for name in ("STORE", "WAL", "NAMESPACE"):
+        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
+    done("init")
+    assert (tmp_path / "p/data/store/orders").is_dir()
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "mine").write_text("x")
+    assert "is not an empty folder" in refused(2, "new", tmp_path)
+    assert "is not an empty folder" in refused(2, "new", tmp_path / "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
