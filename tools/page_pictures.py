@@ -7,6 +7,7 @@ docs/pictures/page-*.webp. The values are the same in each run, the times are no
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import random
 import sys
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +37,22 @@ AIRPORTS, CARRIERS = ("EWR", "JFK", "LGA"), ("AA", "B6", "DL", "EV", "UA", "WN")
 
 
 class PastClock(Clock):
-    """A clock that is behind, and advances only when told to."""
+    """A clock that is behind, and catches up when told to."""
 
     def __init__(self, behind_s: float) -> None:
-        self._now_us = Clock().now_us() - round(behind_s * 1e6)
+        self._behind_us = round(behind_s * 1e6)
 
     def now_us(self) -> int:
-        return self._now_us
+        return super().now_us() - self._behind_us
 
     def advance(self, seconds: float) -> None:
-        self._now_us += round(seconds * 1e6)
+        self._behind_us = max(0, self._behind_us - round(seconds * 1e6))
 
 
-def write(folder: Path) -> tuple[str, str, list[dict[str, Any]]]:
-    """Write the versions of a query, with a pause and a takeover; return its URLs and its phases."""
+def write(folder: Path) -> tuple[str, str, Example, list[dict[str, Any]]]:
+    """Write the versions of a query, with a pause and a takeover; return its URLs, its writer, its phases."""
     wal, store = f"file://{folder}/wal", f"sqlite://{folder}/store"
-    chosen, clock, commits = random.Random(7), PastClock(VERSIONS * 10.6 + 260), list[dict[str, Any]]()
+    chosen, clock, commits = random.Random(7), PastClock(VERSIONS * 10.2 + 240), list[dict[str, Any]]()
     departures = dict.fromkeys(AIRPORTS, 0)
     options = Options(key_groups=8, keep_versions=1_000)
     older: Example | None = None
@@ -76,25 +78,29 @@ def write(folder: Path) -> tuple[str, str, list[dict[str, Any]]]:
         phases = {name: base * share * chosen.uniform(0.7, 1.3) for name, share in shares.items()}
         commits.append({"namespace": "flights", "version": version, "phases": phases})
         clock.advance(chosen.uniform(9, 11.4) if version < VERSIONS else 0)
+    clock.advance(3_600)
     if older is not None:
         with contextlib.suppress(Exception):  # it is fenced, which the page has to show
             older.write({"airports": {"EWR": {"departures": 1, "delay": 0.0}}})
         older.close()
-    writer.driver.store.heartbeat(writer.driver.folded.epoch)
     for other in ("orders", "users"):
         Example(f"file://{folder}/wal", f"sqlite://{folder}/store", other).close()
-    return wal, store, commits
+    return wal, store, writer, commits
 
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serve the page of that namespace; yield its URL."""
-    wal, store, commits = write(folder)
+    wal, store, writer, commits = write(folder)
     (folder / "commits").write_text(json.dumps(commits))
+    driver = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    threading.Thread(target=driver.serve_forever, daemon=True).start()
 
     def opened(name: str) -> Facts:
-        return Facts(name, (parse_store(store),), wal, None, f"file://{folder}/metrics")
+        return Facts(name, (parse_store(store),), wal, None, f"http://127.0.0.1:{driver.server_port}/metrics")
 
+    beats = threading.Thread(target=_beat, args=(writer, ended := threading.Event()), daemon=True)
+    beats.start()
     first = opened("flights")
     spaces = Spaces(first, lambda: ["flights", "orders", "users"], opened)
     server = Server(first, "127.0.0.1", 0, spaces=spaces)
@@ -107,6 +113,22 @@ def served(folder: Path) -> Iterator[str]:
         thread.join()
         server.server_close()
         spaces.close()
+        driver.shutdown()
+        driver.server_close()
+        ended.set()
+        beats.join()
+        writer.close()
+
+
+def _beat(writer: Example, ended: threading.Event) -> None:
+    """Show signs of life, as a query does."""
+    while not ended.wait(1.0):
+        writer.driver.store.heartbeat(writer.driver.folded.epoch)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Log no requests."""
 
 
 def take(page: Page, url: str, folder: Path, kind: str) -> None:

@@ -95,8 +95,8 @@ class Page:
         self.run(f"{found}.find(node => node.textContent === {json.dumps(text)}).click()")
 
     def picture(self, path: Path, kind: str = "png", **options: Any) -> None:
-        """Write a picture of the whole page."""
-        shot = self.call("Page.captureScreenshot", format=kind, captureBeyondViewport=True, **options)
+        """Write a picture of the window."""
+        shot = self.call("Page.captureScreenshot", format=kind, **options)
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def _next(self) -> dict[str, Any]:

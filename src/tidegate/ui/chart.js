@@ -67,7 +67,7 @@ export function chart(box, versions, parts, chosen) {
     svg.append(group);
   });
   ticks(few, slot).forEach((i, n, all) => {
-    const anchor = n === 0 && slot < 60 ? "start" : n === all.length - 1 && slot < 60 && few.length >= 12 ? "end" : "middle";
+    const anchor = x(i) + 30 > width ? "end" : "middle";
     const day = n > 0 && clock(few[i].decided_at, true).slice(0, 10) !== clock(few[all[n - 1]].decided_at, true).slice(0, 10);
     const moment = clock(few[i].decided_at, false), whole = clock(few[i].decided_at, true);
     svg.append(text(moment, { x: x(i), y: HEIGHT - 20, "text-anchor": anchor }),

@@ -5,7 +5,7 @@ import { bar, chart } from "./chart.js";
 import * as inside from "./rows.js";
 
 const PHASES = ["stage", "manifest", "decide", "apply", "publish"];
-const EVERY_MS = 2000, STEP = 20;
+const EVERY_MS = 2000, STEP = 10;
 let space = new URLSearchParams(location.hash.slice(1)).get("namespace") || "", shown = STEP, last = null, lastAt = 0;
 
 const parts = version => version.phases ? PHASES.map((name, i) => [name, version.phases[name] || 0, i]) : [["decided to visible", version.took_s, 3]];
@@ -47,7 +47,7 @@ function drawTiles(facts) {
     tile(term("lag"), lag === undefined || lag === null ? "not known" : count(lag), lag ? "warn" : lag === 0 && running ? "good" : "",
       lag ? "versions not visible yet" : lag === 0 ? "all decided are visible" : facts.decided === undefined ? "known with --wal" : ""),
     tile(term("horizon", "oldest readable"), facts.horizon ? count(facts.horizon) : facts.visible ? "1" : "-", "",
-      facts.void_records ? make("span", {}, count(facts.void_records), " ", term("void", "void records")) : facts.epoch ? make("span", {}, term("epoch"), " ", count(facts.epoch)) : ""));
+      facts.void_records ? make("span", {}, term("void", "void records"), ": ", count(facts.void_records)) : facts.epoch ? make("span", {}, term("epoch"), ": ", count(facts.epoch)) : ""));
 }
 
 function legend(facts, versions) {
@@ -63,7 +63,7 @@ function drawVersions(facts) {
   const versions = facts.versions || [], most = Math.max(...versions.slice(0, shown).map(took), 0);
   put(at("legend"), ...legend(facts, versions));
   chart(at("chart"), versions, parts, whatChanged);
-  table("versions", [["version", "n"], ["decided", "t"], ["from", ""], ["took", "n"], ["", "b"], [term("change", "changes"), ""]],
+  table("versions", [["version", "t"], ["decided", "t"], ["from", "t"], ["took", "n"], ["", "b"], [term("change", "changes"), ""]],
     versions.slice(0, shown).map(v => [make("button", { class: "link", type: "button", title: "Show what this version changed", click: () => { whatChanged(v); at("inside").scrollIntoView(); } }, count(v.version)),
       time(v.decided_at), v.origin, span(took(v)), bar(parts(v), most), Object.entries(v.changes).map(([name, n]) => `${name} ${count(n)}`).join(", ") || "none"]),
     facts.versions ? "no version yet: the first batch makes version 1" : "the store does not answer");
@@ -79,7 +79,7 @@ function eventRow(event) {
 
 function drawEvents(facts) {
   const events = facts.events || [], starts = events.filter(event => event.kind === "start");
-  const heads = [["when", "t"], ["", "t"], ["what", ""]];
+  const heads = [["when", "t"], ["kind", "t"], ["what", ""]];
   table("events", heads, events.filter(event => event.kind !== "start").map(eventRow), facts.events ? "none" : "not known without --wal");
   at("starts-box").hidden = !starts.length;
   at("starts-sum").textContent = `${count(starts.length)} plain ${starts.length === 1 ? "start" : "starts"} of a writer`;
@@ -90,8 +90,9 @@ function draw(facts) {
   last = facts;
   document.title = `${facts.namespace}: ${facts.visible ?? "?"}`;
   at("name").textContent = facts.namespace;
-  at("zone").textContent = zoneName();
-  at("choose").hidden = facts.namespaces.length < 2;
+  at("zone").textContent = `times: ${zoneName()}`;
+  const several = facts.namespaces.length > 1;
+  at("space").hidden = !several; at("name").hidden = several;
   const names = facts.namespaces.join("\n");
   if ([...at("space").options].map(option => option.value).join("\n") !== names) at("space").replaceChildren(...facts.namespaces.map(name => make("option", { value: name }, name)));
   at("space").value = facts.namespace;
@@ -129,7 +130,7 @@ async function look(mine) {
   setTimeout(() => mine === polling && look(mine), document.hidden ? 5 * EVERY_MS : EVERY_MS);
 }
 
-at("more").addEventListener("click", () => { shown += 5 * STEP; drawVersions(last); });
+at("more").addEventListener("click", () => { shown += 10 * STEP; drawVersions(last); });
 at("zone").addEventListener("click", () => { switchZone(); if (last) draw(last); });
 at("space").addEventListener("change", () => { space = at("space").value; shown = STEP; inside.inSpace(space); window.history.replaceState(null, "", "#" + new URLSearchParams({ namespace: space })); look(++polling); });
 window.addEventListener("resize", () => { if (last) drawVersions(last); });

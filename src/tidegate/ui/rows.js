@@ -83,7 +83,7 @@ export function history(name, key) {
   [...at("key-parts").querySelectorAll("input")].forEach((input, i) => { input.value = key[i] ?? ""; });
   remember({ view: "key", table: name, key });
   return answer("key", [["table", name], ...key.map(part => ["key", part])], found => {
-    const list = table(make("table", { class: "cards", id: "history" }), [["since version", "n"], ["decided", "t"], ["value", ""]], found.values.map((v, i) => {
+    const list = table(make("table", { class: "cards", id: "history" }), [["since version", "t"], ["decided", "t"], ["value", ""]], found.values.map((v, i) => {
       const older = found.values[i + 1];
       return [count(v.version), time(v.decided_at), v.columns === null ? make("span", { class: "null" }, "absent") : fields(v.columns, older && older.columns)];
     }), "absent");
@@ -107,7 +107,7 @@ export function differences(before, after, name = "") {
   show("diff"); form.before.value = before; form.after.value = after; form.table.value = name;
   remember({ view: "diff", before, after, table: name });
   return answer("diff", [["before", before], ["after", after], ["table", name]], found => {
-    const list = table(make("table", { class: "cards" }), [["", "t"], ["table", ""], ["key", ""], ["columns", ""]], found.changes.map(change => {
+    const list = table(make("table", { class: "cards" }), [["kind", "t"], ["table", "t"], ["key", "t"], ["columns", ""]], found.changes.map(change => {
       const kind = !change.before ? "added" : !change.after ? "removed" : "changed";
       return [make("span", { class: KINDS[kind] }, kind), change.table, keyLink(change.table, change.key), changed(change)];
     }), found.cut ? "nothing found in the time" : "no row differs");
