@@ -107,7 +107,7 @@ export function differences(before, after, name = "") {
   show("diff"); form.before.value = before; form.after.value = after; form.table.value = name;
   remember({ view: "diff", before, after, table: name });
   return answer("diff", [["before", before], ["after", after], ["table", name]], found => {
-    const list = table(make("table", { class: "cards" }), [["kind", "t"], ["table", "t"], ["key", "t"], ["columns", ""]], found.changes.map(change => {
+    const list = table(make("table", { class: "cards" }), [["kind", "t"], ["table", "t"], ["key", ""], ["columns", ""]], found.changes.map(change => {
       const kind = !change.before ? "added" : !change.after ? "removed" : "changed";
       return [make("span", { class: KINDS[kind] }, kind), change.table, keyLink(change.table, change.key), changed(change)];
     }), found.cut ? "nothing found in the time" : "no row differs");
