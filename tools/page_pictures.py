@@ -69,9 +69,14 @@ def write(folder: Path) -> tuple[str, str, Example, list[dict[str, Any]]]:
             }
             departures[chosen.choice(AIRPORTS)] += 1
         airports = {
-            name: {"departures": count, "delay": round(chosen.gauss(9, 3), 1)} for name, count in departures.items()
+            name: {"departures": count, "delay": round(chosen.gauss(9, 3), 1)}
+            for name, count in departures.items()
         }
-        legs = {(chosen.choice(AIRPORTS), chosen.randint(1, 900)): {"dest": chosen.choice(("IAH", "BOS", "SFO", "MIA"))}}
+        legs = {
+            (chosen.choice(AIRPORTS), chosen.randint(1, 900)): {
+                "dest": chosen.choice(("IAH", "BOS", "SFO", "MIA"))
+            }
+        }
         writer.write({"aircraft": planes, "airports": airports, "legs": legs})
         base = 2.5 if version in {1, PAUSE_AFTER} else chosen.uniform(0.25, 0.45)
         shares = {"stage": 0.45, "manifest": 0.05, "decide": 0.08, "apply": 0.34, "publish": 0.08}
@@ -133,25 +138,19 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 def take(page: Page, url: str, folder: Path, kind: str) -> None:
     """Write the pictures of the page."""
-    quality: dict[str, Any] = {} if kind == "png" else {"quality": 82}
+    quality: dict[str, Any] = {} if kind == "png" else {"quality": 80}
     ready = "document.querySelectorAll('#chart g.v').length > 10 && document.querySelector('main').className === ''"
     for name, width, height, scheme, place, shown in (
         ("desktop", 1280, 900, "light", "", ""),
         ("dark", 1280, 900, "dark", "", ""),
         ("phone", 390, 844, "light", "", ""),
-        ("key", 1280, 900, "light", "#view=key&table=airports&key=EWR", "#history"),
         ("diff", 1280, 900, "light", "#view=diff&before=62&after=64&table=airports", "#answer table"),
-        ("rows", 1280, 900, "light", "#view=rows&table=aircraft", "#answer table"),
-        ("rows-phone", 390, 844, "dark", "#view=rows&table=aircraft", "#answer table"),
-        ("end", 1280, 900, "light", "", "#starts-box:not([hidden])"),
-        ("end-phone", 390, 844, "light", "", "#starts-box:not([hidden])"),
     ):
         page.open(url + place, width, height, scheme=scheme)
         page.wait(ready)
         if shown:
             page.wait(f"document.querySelector('{shown}') !== null")
-            target = "#events" if name.startswith("end") else "#inside"
-            page.run(f"document.querySelector('{target}').scrollIntoView()")
+            page.run("document.querySelector('#inside').scrollIntoView()")
         time.sleep(0.3)  # the fonts and the scroll are drawn; nothing reports it
         page.picture(folder / f"page-{name}.{kind}", kind, **quality)
 

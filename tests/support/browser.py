@@ -19,7 +19,12 @@ PROGRAM = next((found for name in NAMES if (found := shutil.which(name))), None)
 """The browser of PATH; None: there is none."""
 ARGUMENTS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions"),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-extensions",
+    ),
     *("--disable-dev-shm-usage", "--remote-debugging-pipe", "about:blank"),
 )
 WAIT_S = 60.0

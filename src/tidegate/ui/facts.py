@@ -250,6 +250,7 @@ class Facts:
         except (ValueError, TypeError, KeyError) as error:
             raise OSError(f"{redact(url)}: not what a driver's metrics_port serves") from error
 
+
 def _stands(opened: Opened) -> InStore:
     store = opened.store()
     identity = store.identity()

@@ -207,13 +207,19 @@ def _key_history(place: _Place, table: str, texts: list[str]) -> dict[str, Any]:
         except OutOfTimeError:
             is_cut = True
             break
-        view = view_of(place.where, place.identity, entry, table, place.schemas) if table in entry.tables else None
+        view = (
+            view_of(place.where, place.identity, entry, table, place.schemas)
+            if table in entry.tables
+            else None
+        )
         if view is None:
             continue
         with contextlib.suppress(TidegateError) if found else contextlib.nullcontext():
             value = run(TableReader(place.store, view, lambda: None).get(key))
             shown = None if value is None else _columns(view, value, KEY_CELL_MAX)
-            if found and found[-1]["columns"] == shown:  # as text: there NaN equals itself, and 0.0 is not -0.0
+            if (
+                found and found[-1]["columns"] == shown
+            ):  # as text: there NaN equals itself, and 0.0 is not -0.0
                 found.pop()  # the same value as before
             found.append(
                 {"version": entry.version, "columns": shown, "decided_at": entry.decided_at_us / 1e6}

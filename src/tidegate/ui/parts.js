@@ -91,7 +91,8 @@ export function table(node, heads, rows, empty) {
   const name = head => head instanceof Node ? head.textContent : head;
   const body = rows.map(row => make("tr", {}, ...row.map((cell, i) => make("td", { class: heads[i][1], "data-name": name(heads[i][0]) || null },
     cell instanceof Node ? cell : make("span", {}, cell ?? "-")))));
-  put(target, make("thead", {}, make("tr", {}, ...heads.map(([text, kind]) => make("th", { class: kind === "n" ? "n" : null, scope: "col" }, text)))),
+  const named = heads.some(([text]) => text !== "");
+  put(target, make("thead", { hidden: named ? null : "" }, make("tr", {}, ...heads.map(([text, kind]) => make("th", { class: kind === "n" ? "n" : null, scope: "col" }, text)))),
     make("tbody", {}, ...body));
   return target;
 }

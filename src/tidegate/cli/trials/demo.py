@@ -123,7 +123,10 @@ def _of_tasks(outcome: Any) -> Iterator[tuple[str, str]]:
     by_tasks = outcome.by_tasks.items()
     for version, tasks in by_tasks:
         yield "large batch", f"version {version}: {tasks} tasks staged it, {tasks} tasks applied it"
-    yield "small batches", f"{outcome.versions - len(by_tasks)}: the driver staged and applied them without tasks"
+    yield (
+        "small batches",
+        f"{outcome.versions - len(by_tasks)}: the driver staged and applied them without tasks",
+    )
 
 
 def _of_log(outcome: Any) -> str:

@@ -141,7 +141,9 @@ def test_one_keys_history_has_the_versions_at_which_it_changed(tmp_path, served)
     assert status == 200
     values = [(one["version"], one["columns"]) for one in json.loads(text)["values"]]
     assert values == [(3, None), (1, {"carrier": "UA", "flights": "1"})]
-    assert json.loads(ask("api/key?table=legs&key=EWR&key=1545")[2])["values"][0]["columns"] == {"dest": "IAH"}
+    assert json.loads(ask("api/key?table=legs&key=EWR&key=1545")[2])["values"][0]["columns"] == {
+        "dest": "IAH"
+    }
     assert json.loads(ask("api/key?table=aircraft&key=N0")[2])["values"] == [
         {"version": 1, "columns": None, "decided_at": pytest.approx(time.time(), abs=3600)}
     ]
@@ -356,7 +358,9 @@ def test_a_port_that_is_taken_is_told(served, tmp_path):
 
 def test_the_page_loads_its_own_files_alone_and_puts_text_in_as_text(tmp_path, served):
     page = "\n".join(FILES.values())
-    loaded = re.findall(r"(?:src|href)=\"([^\"#]+)\"", FILES["page.html"]) + re.findall(r"from \"\./([^\"]+)\"", page)
+    loaded = re.findall(r"(?:src|href)=\"([^\"#]+)\"", FILES["page.html"]) + re.findall(
+        r"from \"\./([^\"]+)\"", page
+    )
     assert set(loaded) - {"data:,"} == set(FILES) - {"page.html"}
     assert set(re.findall(r"https?://[^\s\"'`]+", page)) == {"http://www.w3.org/2000/svg"}
     for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "url("):
@@ -378,4 +382,6 @@ def test_the_pages_words_are_those_of_the_glossary():
     assert {word: html.unescape(told) for word, told in words.items() if word not in own} == {
         word: glossary[word] for word in set(words) - own
     }
-    assert set(re.findall(r"#word-([a-z-]+)", FILES["page.html"])) <= {word.replace(" ", "-") for word in words}
+    assert set(re.findall(r"#word-([a-z-]+)", FILES["page.html"])) <= {
+        word.replace(" ", "-") for word in words
+    }

@@ -118,9 +118,15 @@ def test_times_are_local_or_utc_at_a_click(page):
 
 def test_a_word_is_explained_on_hover_and_leads_to_its_line(page):
     shown = page()
-    assert shown.run("document.querySelector('a.term[href=\"#word-lease\"]').title") == "a reader's pin on a version, with an expiry"
+    assert (
+        shown.run("document.querySelector('a.term[href=\"#word-lease\"]').title")
+        == "a reader's pin on a version, with an expiry"
+    )
     shown.click("Leases")
-    assert shown.run("document.getElementById('words').open && document.querySelector('dt.here').textContent") == "lease"
+    assert (
+        shown.run("document.getElementById('words').open && document.querySelector('dt.here').textContent")
+        == "lease"
+    )
 
 
 def test_rows_are_paged_and_a_key_leads_to_its_history_with_changes_marked(page):

@@ -32,7 +32,9 @@ def place(tmp_path):
             wal, store = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
             writer = Example(wal, store, options=Options(key_groups=8, **options), clock=ManualClock())
             opened.callback(writer.close)
-            return writer, opened.enter_context(contextlib.closing(Facts("flights", (parse_store(store),), wal)))
+            return writer, opened.enter_context(
+                contextlib.closing(Facts("flights", (parse_store(store),), wal))
+            )
 
         yield made
 
@@ -136,7 +138,10 @@ def test_long_values_are_cut_with_their_length_and_control_characters_are_kept_a
     assert row["columns"]["value"].endswith("x … (2,000,000 characters)")
     assert len(row["columns"]["value"]) < 600
     assert facts.lookups.key("notes", row["key"])["values"][0]["columns"]["value"].startswith("xxx")
-    assert facts.lookups.rows("legs", None, 0, 0)["rows"][0] == {"key": ["EWR", "1"], "columns": {"dest": "a\nb\x1b"}}
+    assert facts.lookups.rows("legs", None, 0, 0)["rows"][0] == {
+        "key": ["EWR", "1"],
+        "columns": {"dest": "a\nb\x1b"},
+    }
 
 
 def test_differences_are_those_of_the_reader_in_both_directions(place):
@@ -221,7 +226,10 @@ def test_a_writer_without_a_heartbeat_for_30_s_is_silent(place, monkeypatch, age
     pointer = writer.driver.store.pointer()
     monkeypatch.setattr(
         "tidegate.sinks.sqlite.store.SqliteStore.pointer",
-        lambda self: type(pointer)(**{name: getattr(pointer, name) for name in pointer.__struct_fields__} | {"heartbeat_age_s": age_s}),
+        lambda self: type(pointer)(
+            **{name: getattr(pointer, name) for name in pointer.__struct_fields__}
+            | {"heartbeat_age_s": age_s}
+        ),
     )
     assert facts.look()["writer_state"] == state
 
@@ -269,7 +277,9 @@ def test_metrics_that_nobody_named_are_no_problem_and_say_whose_they_are(place, 
     with contextlib.closing(Facts("flights", at, None, None, url, is_guess=True)) as facts:
         seen = facts.look()
     assert (seen["problems"], seen["metrics"]) == ([], {"url": url, "namespaces": None})
-    (tmp_path / "commits").write_text(json.dumps([{"namespace": "orders", "version": 1, "phases": {"stage": 9}}]))
+    (tmp_path / "commits").write_text(
+        json.dumps([{"namespace": "orders", "version": 1, "phases": {"stage": 9}}])
+    )
     with contextlib.closing(Facts("flights", at, None, None, url, is_guess=True)) as facts:
         seen = facts.look()
     assert seen["metrics"]["namespaces"] == ["orders"]
