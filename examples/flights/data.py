@@ -1,7 +1,7 @@
-"""The demo's input: every departure from New York's airports in January 2013, day by day.
+"""The demo's input: every departure from New York's airports in January 2013, in days or in batches of days.
 
 Rows as they are: 27,004 flights; 155 have no tail number, 521 were cancelled (no departure
-time). The expected contents of the tables after each day are computed here from the rows alone,
+time). The expected contents of the tables after each batch are computed here from the rows alone,
 without tidegate and without Spark: the reader checks against them.
 """
 
@@ -12,19 +12,24 @@ import gzip
 import importlib.resources
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+APPLY_CHANGES = 1_500
+"""The demo's ``driver_apply_max_changes``: versions with more are applied by tasks. A day has about 800."""
 FILE = "flights-2013-01.csv.gz"
-DAYS = 31
+DAYS = [range(day, day + 1) for day in range(1, 32)]
+"""The month in batches of one day."""
+BATCHES = [range(1, 6), *DAYS[5:27], range(28, 32)]
+"""The month in the demo's batches: two of several days, which are large, with small ones in between."""
 NOT_KNOWN = "NA"
 
 Row = dict[str, str]
 
 
 class Expected(NamedTuple):
-    """The expected contents of the tables at the version of one day."""
+    """The expected contents of the tables at one version."""
 
     departures: int
     cancelled: int
@@ -41,31 +46,30 @@ def rows() -> list[Row]:
     return list(csv.DictReader(io.StringIO(gzip.decompress(content).decode())))
 
 
-def write_days(folder: Path) -> None:
-    """One CSV file a day, older first by modification time: the stream takes one per batch."""
+def write_days(folder: Path, batches: Sequence[range] = DAYS) -> None:
+    """One CSV file a batch, older first by modification time: the stream takes one per batch."""
     folder.mkdir(parents=True, exist_ok=True)
-    by_day: dict[int, list[Row]] = {}
-    for row in rows():
-        by_day.setdefault(int(row["day"]), []).append(row)
-    for day, of_day in sorted(by_day.items()):
-        path = folder / f"2013-01-{day:02}.csv"
+    everything = rows()
+    for days in batches:
+        of_days = [row for row in everything if int(row["day"]) in days]
+        path = folder / f"2013-01-{days[0]:02}.csv"
         with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(of_day[0]))
+            writer = csv.DictWriter(file, fieldnames=list(of_days[0]))
             writer.writeheader()
-            writer.writerows(of_day)
-        os.utime(path, (1_357_000_000 + 86_400 * day,) * 2)
+            writer.writerows(of_days)
+        os.utime(path, (1_357_000_000 + 86_400 * days[0],) * 2)
 
 
-def expected_by_day() -> Iterator[Expected]:
-    """Yield the expected contents after day 1, after day 2, and so on: version n is day n."""
+def expected_by_version() -> Iterator[Expected]:
+    """Yield the expected contents after each of ``BATCHES``: version n is batch n, counted from 1."""
     departures = cancelled = without_tail = 0
     airports: dict[str, int] = {}
     routes: dict[tuple[str, str], int] = {}
     latest: dict[str, tuple[tuple[str, int, int], tuple[str, str, str]]] = {}
     everything = rows()
-    for day in range(1, DAYS + 1):
+    for days in BATCHES:
         for row in everything:
-            if int(row["day"]) != day:
+            if int(row["day"]) not in days:
                 continue
             without_tail += row["tailnum"] == NOT_KNOWN
             flown = row["dep_time"] != NOT_KNOWN

@@ -20,7 +20,7 @@ from tidegate.base import failpoints
 from tidegate.cli.inspect.doctor_disks import folder_of
 from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import ensure_made
-from tidegate.demo.data import DAYS, rows, write_days
+from tidegate.demo.data import BATCHES, rows, write_days
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import Endpoints, Options
 
@@ -31,7 +31,7 @@ KILLS = {
     10: ("publish.before=kill@10", "between decide and publish"),
     20: ("commit.before_return=kill@10", "between publish and Spark's commit-log write"),
 }
-"""Day of the kill: how the driver process is armed until then, and where it dies."""
+"""Version of the kill: how the driver process is armed until then, and where it dies."""
 
 
 @dataclasses.dataclass
@@ -48,6 +48,8 @@ class Outcome:
     snapshots_checked: int = 0
     versions_checked: int = 0
     readable: int = 0
+    by_tasks: dict[int, int] = dataclasses.field(default_factory=dict)
+    """The tasks that staged and applied each large version; the driver alone did all others."""
     torn: list[str] = dataclasses.field(default_factory=list)
     kills: list[str] = dataclasses.field(default_factory=list)
     recovered: list[int] = dataclasses.field(default_factory=list)
@@ -58,7 +60,7 @@ class Outcome:
         """Whether every promise held."""
         return (
             not self.torn
-            and self.versions == DAYS
+            and self.versions == len(BATCHES)
             and self.versions_checked >= self.readable > 0
             and len(self.kills) == len(KILLS)
         )
@@ -104,7 +106,7 @@ def run(
     report = progress or (lambda _version, _what: None)
     started = time.monotonic()
     report(0, "writing 31 days of input")
-    write_days(folder / "input")
+    write_days(folder / "input", BATCHES)
     reader = _Reader(folder, where)
     try:
         named = {name: getattr(where, name) for name in SINK}
@@ -143,10 +145,10 @@ def _remove_log(where: Endpoints) -> bool:
 def _drive(
     folder: Path, arguments: dict[str, Any], outcome: Outcome, reader: _Reader, report: Progress
 ) -> None:
-    """Run the driver process until every day is visible, starting it again after each kill."""
+    """Run the driver process until every batch is visible, starting it again after each kill."""
     armed = dict(KILLS)
     while True:
-        day, (specification, place) = next(iter(armed.items()), (DAYS, ("", "")))
+        version, (specification, place) = next(iter(armed.items()), (0, ("", "")))
         driver = _start("stream", arguments, folder / "driver.log", specification)
         deadline = time.monotonic() + DEADLINE_S
         try:
@@ -163,9 +165,9 @@ def _drive(
                 driver.kill()
                 driver.wait()
         if armed and driver.returncode == -signal.SIGKILL:
-            outcome.kills.append(f"day {day}: {place}")
-            report(reader.newest, f"driver killed on day {day}, {place}; starting it again")
-            del armed[day]
+            outcome.kills.append(f"version {version}: {place}")
+            report(reader.newest, f"driver killed at version {version}, {place}; starting it again")
+            del armed[version]
         elif driver.returncode == 0:
             return
         else:
@@ -181,7 +183,7 @@ class _Reader:
 
     def __init__(self, folder: Path, where: Endpoints) -> None:
         self._folder, self._stop = folder, folder / "reader.stop"
-        self._report: dict[str, Any] = {"newest": 0, "checked": 0, "versions": 0, "readable": 0, "torn": []}
+        self._report: dict[str, Any] = dict.fromkeys(("newest", "checked", "versions", "readable"), 0)
         arguments = {
             "store": where.store,
             "store_options": where.store_options,
@@ -221,6 +223,7 @@ class _Reader:
         outcome.versions_checked = int(self._report["versions"])
         outcome.readable = int(self._report["readable"])
         outcome.torn = list(self._report["torn"])
+        outcome.by_tasks = {int(version): tasks for version, tasks in self._report["by_tasks"].items()}
         outcome.recovered = _recovered(self._folder / "driver.log")
 
     def kill(self) -> None:

@@ -1,4 +1,7 @@
-"""The demo's driver process: the days through Spark into three tables, one version a day.
+"""The demo's driver process: the month through Spark into three tables, one version a batch.
+
+Most batches are of one day, which the driver stages and applies by itself. Those of several days are staged
+and applied by Spark's tasks.
 
 Run by ``tidegate demo`` as a process of its own, because it is going to be killed.
 """
@@ -13,7 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from tidegate.demo.data import NOT_KNOWN
+from tidegate.demo.data import APPLY_CHANGES, NOT_KNOWN
 from tidegate.spark import Transaction, VersionedSink
 
 SCHEMA = (
@@ -24,7 +27,7 @@ SCHEMA = (
 
 
 def write(txn: Transaction, flights: DataFrame) -> None:
-    """One day's flights into the three tables: all of it becomes one version."""
+    """One batch of flights into the three tables: all of it becomes one version."""
     flown = functions.col("dep_time").isNotNull()
     txn.upsert(
         "aircraft",
@@ -53,7 +56,7 @@ def write(txn: Transaction, flights: DataFrame) -> None:
 
 
 def main(folder: Path, **sink_options: Any) -> None:
-    """Stream every day that is not visible yet into a sink with these options, then end."""
+    """Stream every batch that is not visible yet into a sink with these options, then end."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
@@ -66,7 +69,7 @@ def main(folder: Path, **sink_options: Any) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    sink = VersionedSink(**sink_options)
+    sink = VersionedSink(**sink_options, driver_apply_max_changes=APPLY_CHANGES)
     days = (
         spark.readStream.schema(SCHEMA)
         .option("header", "true")

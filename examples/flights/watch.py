@@ -1,8 +1,8 @@
 """The demo's reader process: no Spark, no Java. Checks every version against the input.
 
 At each look it takes a snapshot of the newest version, and of an older one that can still be
-read, reads the three tables from it, and compares them with what the rows up to that day add up
-to. A version that is retired under its eyes is refused, and looked at no more. One line of JSON
+read, reads the three tables from it, and compares them with what the rows up to that version add
+up to. A version that is retired under its eyes is refused, and looked at no more. One line of JSON
 per report.
 """
 
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import tidegate
-from tidegate.demo.data import Expected, expected_by_day
+from tidegate.demo.data import APPLY_CHANGES, Expected, expected_by_version
 
 PAUSE_S = 0.05
 """Between two looks: the two cores are for the stream."""
 
 
 def differences(snapshot: Any, expected: Expected) -> list[str]:
-    """How the three tables at one version differ from the input up to that day; none is right."""
+    """How the three tables at one version differ from the input up to it; none is right."""
     airports = dict(snapshot.table("airports").scan())
     routes = dict(snapshot.table("routes").scan())
     aircraft = dict(snapshot.table("aircraft").scan())
@@ -42,7 +42,7 @@ def differences(snapshot: Any, expected: Expected) -> list[str]:
 
 def main(store: str, store_options: dict[str, Any], namespace: str, stop: Path) -> None:
     """Check until the file ``stop`` appears; then every version that can be read once more, and report."""
-    expected = list(expected_by_day())
+    expected = list(expected_by_version())
     checked, seen = 0, set()
     torn: list[str] = []
     pick = random.Random(2013)
@@ -57,7 +57,8 @@ def main(store: str, store_options: dict[str, Any], namespace: str, stop: Path) 
         if gate is None or newest == 0:
             time.sleep(0.02)
             continue
-        readable = [info.version for info in gate.history()]
+        infos = gate.history()
+        readable = [info.version for info in infos]
         for version in readable if ending else {newest, pick.choice(readable)}:
             try:
                 with gate.snapshot(version=version) as snapshot:
@@ -73,6 +74,9 @@ def main(store: str, store_options: dict[str, Any], namespace: str, stop: Path) 
             "readable": len(readable),
             "newest": newest,
             "torn": torn[:5],
+            "by_tasks": {
+                info.version: info.parallelism for info in infos if sum(info.changes.values()) > APPLY_CHANGES
+            },
         }
         print(json.dumps(report), flush=True)
         if ending:

@@ -31,7 +31,7 @@ FILES = [
     "CONTRIBUTING.md",
     "SECURITY.md",
 ]
-NOT_PYTHON = {".json", ".lua", ".cql", ".sql", ".gz", ".html", ".txt", ".typed"}
+NOT_PYTHON = {".css", ".js", ".json", ".lua", ".cql", ".sql", ".gz", ".html", ".txt", ".typed"}
 NOT_ALONE = ["wal", "committers", "sinks", "spark", "tests", "src", "demo", "flights", "examples", "tools"]
 
 

@@ -8,13 +8,11 @@ The number of open pages does not matter: there is one poll in ``LOOK_EVERY_S``.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import json
 import threading
 import time
 import urllib.request
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,14 +20,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidegate.base.clock import Clock
-from tidegate.base.text import json_of
 from tidegate.base.urls import redact
+from tidegate.committers.opening.open import WRITER_ALIVE_S
 from tidegate.committers.repair.log_reach import has_manifest, held_by
-from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
+from tidegate.errors import TidegateError
 from tidegate.options import StoreRef
 from tidegate.reader.rules import info_of
-from tidegate.reader.table import TableReader, no_schema, run, view_of
-from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.fit import Held
 from tidegate.sinks.store import Store
@@ -37,22 +33,20 @@ from tidegate.status import log_size
 from tidegate.status.fit import misfit, passing_described, written_in
 from tidegate.status.stores import StoreRow, problems_of, with_log
 from tidegate.status.usage import refusal_of
-from tidegate.ui.polled import Poller, within
+from tidegate.ui.events import EVENTS_MAX, Events
+from tidegate.ui.lookups import VERSIONS_MAX, Lookups
+from tidegate.ui.opened import Opened
+from tidegate.ui.polled import Poller
 from tidegate.values.decode import described
-from tidegate.values.key_text import parse_key
 from tidegate.wal.fold import View, fold_all, why_void
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import Adopted, Open, Rewound, StoreAdded, StoreRemoved, decode_record
+from tidegate.wal.record import decode_record
 
 LOOK_EVERY_S, LOOK_S = 1.0, 2.0
 """The shortest interval between two polls, and the time for which a poll waits for answers."""
 STORES_EVERY_S, SLOW_EVERY_S = 5.0, 10.0
 """The intervals at which the other stores, and the log's size and retention, are polled."""
-VERSIONS_MAX = 1_000
-KEY_VERSIONS_MAX, KEY_S, KEY_WAIT_S = 100, 5.0, 8.0
-"""Limits of a key's history: the number of versions, the time of the search, the time of the wait for it."""
-EVENTS_MAX = 50
 METRICS_BYTES_MAX, METRICS_S = 4 * 1024 * 1024, 2.0
 
 
@@ -74,11 +68,11 @@ class InLog(NamedTuple):
 
 
 class Facts:
-    """The facts of one namespace. Thread-safe. Only ``key`` raises, for invalid input or a silent store.
+    """The facts of one namespace. Thread-safe. Raises nothing; ``lookups`` reads rows.
 
     Each source is polled in a thread of its own, so that no page waits longer than ``LOOK_S`` for a server
     that does not answer. ``metrics_url`` is a driver's ``/metrics``; phases by version are read from
-    ``/commits`` next to it.
+    ``/commits`` next to it. ``is_guess``: nobody named this URL, so its silence is no problem.
     """
 
     def __init__(
@@ -88,6 +82,8 @@ class Facts:
         wal: str | None = None,
         wal_options: dict[str, Any] | None = None,
         metrics_url: str | None = None,
+        *,
+        is_guess: bool = False,
     ) -> None:
         self.namespace, self._stores, self._metrics_url = namespace, stores, metrics_url
         self._wal, self._wal_options = wal, wal_options or {}
@@ -95,17 +91,17 @@ class Facts:
         self._clock = Clock()
         self._log: Log | None = None
         self._view = View()
-        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+        self._events = Events()
         self._slow: tuple[float, log_size.LogFacts, Held | None] | None = None
         self._known: tuple[float, dict[str, Any]] | None = None
         self._commits: dict[int, dict[str, Any]] = {}
-        first, *others = (_Open(at, namespace) for at in stores)
+        first, *others = (Opened(at, namespace) for at in stores)
         self._in_store = Poller(lambda: _in_store(first), first.close)
         self._others = [Poller(partial(_stands, one), one.close, STORES_EVERY_S) for one in others]
         self._in_log = Poller(self._read_log, self._forget_log)
-        self._metrics = Poller(self._read_commits, lambda: None)
-        self._looked_up = _Open(stores[0], namespace)
-        self._looking_up = threading.Lock()
+        self._metrics = Poller(self._read_commits, lambda: None, STORES_EVERY_S if is_guess else 0.0)
+        self._metrics_guessed = is_guess
+        self.lookups = Lookups(stores[0], namespace, self._in_store.problem)
 
     def close(self) -> None:
         """Release log and stores; those that still wait for an answer are released when it arrives."""
@@ -113,9 +109,7 @@ class Facts:
         places: list[Poller[Any]] = [self._in_store, self._in_log, self._metrics, *self._others]
         for asked in places:
             asked.close(end)
-        if self._looking_up.acquire(timeout=max(0.0, end - time.monotonic())):
-            self._looked_up.close()
-            self._looking_up.release()
+        self.lookups.close(end)
 
     def look(self) -> dict[str, Any]:
         """Return everything but keys, within ``LOOK_S``.
@@ -135,7 +129,8 @@ class Facts:
         for other in self._others:
             other.begin()
         if self._metrics_url is not None:
-            asked["metrics"] = self._metrics
+            if not self._metrics_guessed:
+                asked["metrics"] = self._metrics
             self._metrics.begin()
         self._in_store.wait(end)  # before the log: every visible version was decided before
         if self._wal is not None:
@@ -157,7 +152,12 @@ class Facts:
         facts["stores"] = [row.as_json() | {"stands": row.cells()[4]} for row in rows]
         if in_store is not None:  # unknown is not the same as none
             facts["versions"] = [one | self._phases(one["version"]) for one in in_store.facts["versions"]]
-        return facts | {"problems": problems, "has_phases": self._metrics_url is not None}
+        return facts | {"problems": problems, "metrics": self._of_metrics()}
+
+    def _of_metrics(self) -> dict[str, Any]:
+        """Describe the metrics: their URL, and the namespaces whose versions they have; None: no answer."""
+        url = None if self._metrics_url is None else redact(self._metrics_url)
+        return {"url": url, "namespaces": self._metrics.answer()}
 
     def _phases(self, version: int) -> dict[str, Any]:
         return {"phases": self._commits.get(version, {}).get("phases")}
@@ -206,12 +206,12 @@ class Facts:
         if self._log is None:
             self._log = open_log(str(self._wal), self.namespace, self._wal_options)
             self._view = View()
-            self._events.clear()
+            self._events = Events()
         self._fold_on(self._log)
         now = time.monotonic()
         if self._slow is None or now - self._slow[0] >= SLOW_EVERY_S:
             self._slow = now, log_size.look_at(self._log), self._held(self._log)
-        return InLog(self._view, list(reversed(self._events)), *self._slow[1:])
+        return InLog(self._view, self._events.newest_first(), *self._slow[1:])
 
     def _held(self, log: Log) -> Held | None:
         """Find the part of the log that the store needs, by the manifests alone: frames may be large."""
@@ -225,9 +225,7 @@ class Facts:
         for entry in log.decisions() if start is None else log.decisions(start):
             record = decode_record(entry.content, f"{log.where}, position {entry.position}")
             reason = why_void(self._view.state, record) if self._view.state else None
-            event = _event(record, reason)
-            if event:
-                self._events.append({"position": entry.position, "what": event, "fault": bool(reason)})
+            self._events.add(entry.position, record, reason, self._view.state)
             self._view = fold_all(self._view, [entry], log.where)
 
     def _forget_log(self) -> None:
@@ -238,105 +236,28 @@ class Facts:
 
     # -- the driver's metrics -----------------------------------------------------------------------
 
-    def _read_commits(self) -> None:
+    def _read_commits(self) -> list[str]:
         url = str(self._metrics_url).removesuffix("/metrics").rstrip("/") + "/commits"
         with contextlib.closing(urllib.request.urlopen(url, timeout=METRICS_S)) as answer:  # noqa: S310
             content = answer.read(METRICS_BYTES_MAX + 1)
         if len(content) > METRICS_BYTES_MAX:
             raise OSError(f"{redact(url)}: more than {METRICS_BYTES_MAX:,} bytes")
         try:
-            mine = [one for one in json.loads(content) if one["namespace"] == self.namespace]
+            commits = json.loads(content)
+            mine = [one for one in commits if one["namespace"] == self.namespace]
             self._commits = {one["version"]: one for one in mine}
+            return sorted({str(one["namespace"]) for one in commits})
         except (ValueError, TypeError, KeyError) as error:
             raise OSError(f"{redact(url)}: not what a driver's metrics_port serves") from error
 
-    # -- one key ------------------------------------------------------------------------------------
 
-    def key(self, table: str, texts: list[str]) -> dict[str, Any]:
-        """Return a key's values at the readable versions at which it changed, newest first.
-
-        ``texts`` are the key's columns as ``tidegate get`` takes them. No lease is taken: a version that is
-        retired meanwhile is left out. StoreUnavailableError: not answered within ``KEY_WAIT_S``. Other errors
-        pass through.
-        """
-        end = time.monotonic() + KEY_WAIT_S
-        if not self._looking_up.acquire(timeout=KEY_WAIT_S):
-            raise self._silent()
-        try:
-            return within(end - time.monotonic(), lambda: self._look_up(table, texts))
-        except concurrent.futures.TimeoutError:
-            raise self._silent() from None
-
-    def _look_up(self, table: str, texts: list[str]) -> dict[str, Any]:
-        """Look a key up, one at a time: the caller holds ``_looking_up``, which is released here."""
-        try:
-            store = self._looked_up.store()
-            identity = store.identity()
-            if identity is None:
-                raise ConfigError(f"namespace {self.namespace} has no version yet")
-            pointer = store.pointer()
-            oldest = max(pointer.horizon, pointer.visible - VERSIONS_MAX + 1)
-            entries = store.catalog(oldest, pointer.visible) if pointer.visible else []
-            return _key_history(store, identity, table, texts, entries)
-        except ConfigError:
-            raise
-        except BaseException:
-            self._looked_up.close()
-            raise
-        finally:
-            self._looking_up.release()
-
-    def _silent(self) -> StoreUnavailableError:
-        where, told = redact(self._stores[0].url), self._in_store.problem()
-        return StoreUnavailableError(
-            f"{where}: no answer within {KEY_WAIT_S:g} s{f' ({told})' if told else ''}; look the key up again"
-        )
-
-
-class _Open:
-    """A store that stays open from one call to the next. For one thread at a time."""
-
-    def __init__(self, at: StoreRef, namespace: str) -> None:
-        self.at, self._namespace = at, namespace
-        self._store: Store | None = None
-        self._uuid = ""
-        self._entries: list[CatalogEntry] = []
-
-    def entries(self, identity: Identity, pointer: Pointer, oldest: int) -> list[CatalogEntry]:
-        """Return the catalog's entries from ``oldest`` on: those of new versions are read, no entry changes.
-
-        The newest known one is read again: if it is another now, its version was decided again, or the
-        namespace was made again.
-        """
-        known = self._entries if identity.uuid == self._uuid else []
-        known = [entry for entry in known if oldest <= entry.version <= pointer.visible]
-        if not pointer.visible:
-            return []
-        page = self.store().catalog(known[-1].version if known else oldest, pointer.visible)
-        if known and (not page or page[0] != known[-1]):
-            known, page = [], self.store().catalog(oldest, pointer.visible)
-        self._uuid, self._entries = identity.uuid, [*known[:-1], *page]
-        return self._entries
-
-    def store(self) -> Store:
-        if self._store is None:
-            self._store = open_store(self.at.url, self._namespace, self.at.options)
-        return self._store
-
-    def close(self) -> None:
-        store, self._store = self._store, None
-        if store is not None:
-            with contextlib.suppress(TidegateError, OSError):
-                store.close()
-
-
-def _stands(opened: _Open) -> InStore:
+def _stands(opened: Opened) -> InStore:
     store = opened.store()
     identity = store.identity()
     return InStore(identity, Pointer() if identity is None else store.pointer(), {})
 
 
-def _in_store(opened: _Open) -> InStore:
+def _in_store(opened: Opened) -> InStore:
     store = opened.store()
     identity = store.identity()
     if identity is None:
@@ -354,6 +275,7 @@ def _in_store(opened: _Open) -> InStore:
         "horizon": pointer.horizon,
         "epoch": pointer.epoch,
         "writer": pointer.driver,
+        "writer_state": _writer_state(pointer),
         "heartbeat_age_s": pointer.heartbeat_age_s,
         "unverified": store.unverified(),
         "refused_writes": refusal_of(store),
@@ -364,6 +286,14 @@ def _in_store(opened: _Open) -> InStore:
         "tables": _tables(store, entries[-1]) if entries else [],
     }
     return InStore(identity, pointer, facts)
+
+
+def _writer_state(pointer: Pointer) -> str:
+    if not pointer.driver:
+        return "none"
+    if pointer.heartbeat_age_s is None:
+        return "closed"
+    return "running" if pointer.heartbeat_age_s < WRITER_ALIVE_S else "silent"
 
 
 def _shown(entry: CatalogEntry) -> dict[str, Any]:
@@ -386,73 +316,10 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
         {
             "name": name,
             "key": described(schemas[at.schema_id].key),
+            "key_columns": [[column.name, column.type] for column in schemas[at.schema_id].key],
             "value": described(schemas[at.schema_id].value),
             "emptied_at": at.start,
         }
         for name, at in sorted(entry.tables.items())
         if at.schema_id in schemas
     ]
-
-
-def _event(record: Any, reason: str | None) -> str | None:
-    """Describe a record of a fault, a repair or a person's command; None for an ordinary record."""
-    if reason is not None:
-        return f"void {type(record).__name__}: {reason}"
-    match record:
-        case Open(epoch=epoch, writer=writer):
-            return f"driver {writer} opened, epoch {epoch}"
-        case Adopted(lineage=lineage):
-            return f"checkpoint {lineage} was adopted"
-        case Rewound(generation=generation):
-            return f"batches were rewound, generation {generation}"
-        case StoreAdded(store=name):
-            return f"store {name} was added"
-        case StoreRemoved(store=name):
-            return f"store {name} was removed"
-    return None
-
-
-def _may_change(entry: CatalogEntry, table: str, *, newest: bool) -> bool:
-    """Return whether a key may have changed at this version: it wrote rows of the table, or emptied it.
-
-    A row that has expired since is noticed at the newest version.
-    """
-    at = entry.tables.get(table)
-    emptied = at is not None and at.start == entry.version
-    may_have_expired = newest and at is not None and at.expires is True
-    return bool(entry.changes.get(table)) or emptied or may_have_expired
-
-
-def _key_history(
-    store: Store, identity: Identity, table: str, texts: list[str], entries: list[CatalogEntry]
-) -> dict[str, Any]:
-    schemas, end = store.schemas(), time.monotonic() + KEY_S
-    touched = [entry for entry in entries[1:] if _may_change(entry, table, newest=entry is entries[-1])]
-    looked = (entries[:1] + touched)[-KEY_VERSIONS_MAX:]
-    if not entries or table not in entries[-1].tables:
-        there = ", ".join(sorted(entries[-1].tables)) if entries else "none"
-        raise ConfigError(f"there is no table {table!r}; the tables there are: {there}")
-    schema_id = entries[-1].tables[table].schema_id
-    if schema_id not in schemas:
-        raise no_schema(store.where, entries[-1].version, table, schema_id)
-    key = parse_key(table, texts, schemas[schema_id].key)
-    found: list[dict[str, Any]] = []
-    cut = len(looked) < len(touched) + 1
-    for entry in reversed(looked):
-        if time.monotonic() > end:
-            cut = True
-            break
-        if table not in entry.tables:
-            continue
-        view = view_of(store.where, identity, entry, table, schemas)
-        if view is None:
-            continue
-        with contextlib.suppress(TidegateError) if found else contextlib.nullcontext():
-            value = run(TableReader(store, view, lambda: None).get(key))
-            shown = None if value is None else msgspec.json.format(json_of(value), indent=0).decode()
-            if found and found[-1]["shown"] == shown:  # as text: there NaN equals itself, and 0.0 is not -0.0
-                found.pop()  # the same value as before
-            at = entry.decided_at_us / 1e6
-            # A browser's numbers have 53 bits: the page shows the text.
-            found.append({"version": entry.version, "value": value, "shown": shown, "decided_at": at})
-    return {"table": table, "values": found, "cut": cut, "oldest": looked[0].version if looked else 0}

@@ -2,7 +2,7 @@
 
 It reads only; one thread a request.
 
-Only a table's name and a key are taken from a request. A page of another site cannot read the answers:
+A request names a namespace that the store lists, tables, keys, versions and places in a table. A page of another site cannot read the answers:
 requests for a name that is not the server's own are refused (DNS rebinding), and no other origin is allowed.
 """
 
@@ -10,39 +10,53 @@ from __future__ import annotations
 
 import importlib.resources
 import ipaddress
+import re
 import socket
 import sys
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tidegate.base.text import json_of
-from tidegate.errors import BadRecordError, ConfigError, TidegateError
+from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError, TidegateError
 from tidegate.ui.facts import Facts
+from tidegate.ui.spaces import Spaces
 
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
-        "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline';"
-        " script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; connect-src 'self'; img-src data:; style-src 'self'; script-src 'self';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
 QUERY_MAX = 100_000
+SCRIPTS = ("page.js", "parts.js", "chart.js", "rows.js")
+FILES = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in SCRIPTS},
+}
+"""The page's own files, by path. Nothing else of the machine is served."""
+WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
+
+Query = dict[str, list[str]]
 
 
 class Server(ThreadingHTTPServer):
     """The page's server. ``names`` are the hosts that a request may ask for.
 
-    ConfigError: the port is taken, or the address is invalid.
+    ``spaces``: the namespaces to choose from; default: the one of ``facts`` alone. ConfigError: the port is taken, or the address is invalid.
     """
 
     daemon_threads = True
 
-    def __init__(self, facts: Facts, host: str, port: int, names: Iterable[str] = ()) -> None:
-        self.facts = facts
+    def __init__(
+        self, facts: Facts, host: str, port: int, names: Iterable[str] = (), spaces: Spaces | None = None
+    ) -> None:
+        self.spaces = spaces or Spaces(facts)
         try:
             super().__init__((host, port), _Handler)
         except OSError as error:
@@ -85,26 +99,25 @@ class _Handler(BaseHTTPRequestHandler):
             )
         elif len(self.path) > QUERY_MAX:
             self._send(414, {"error": "the request is too long"})
-        elif asked.path == "/":
-            page = importlib.resources.files("tidegate.ui").joinpath("page.html").read_bytes()
-            self._answer(200, "text/html; charset=utf-8", page)
-        elif asked.path == "/api/namespace":
-            self._send(200, self.server.facts.look())
-        elif asked.path == "/api/key":
-            self._key(urllib.parse.parse_qs(asked.query, keep_blank_values=True))
-        else:
+        elif asked.path in FILES:
+            name, kind = FILES[asked.path]
+            self._answer(200, kind, importlib.resources.files("tidegate.ui").joinpath(name).read_bytes())
+        elif (answer := ANSWERS.get(asked.path)) is None:
             self._send(404, {"error": "there is nothing here"})
+        else:
+            self._send(*self._found(answer, urllib.parse.parse_qs(asked.query, keep_blank_values=True)))
 
-    def _key(self, query: dict[str, list[str]]) -> None:
+    def _found(self, answer: Callable[[Facts, Query], Any], query: Query) -> tuple[int, Any]:
+        """Return the status and the content of an answer."""
         try:
-            found = self.server.facts.key(query.get("table", [""])[0], query.get("key", []))
-        except ConfigError as error:
-            self._send(400, {"error": str(error)})
+            facts = self.server.spaces.facts(_text(query, "namespace") or "")
+            found = answer(facts, query)
+        except (ConfigError, SnapshotExpiredError) as error:
+            return 400, {"error": str(error)}
         except TidegateError as error:
             typed_wrong = isinstance(error, BadRecordError)
-            self._send(400 if typed_wrong else 503, {"error": f"{type(error).__name__}: {error}"})
-        else:
-            self._send(200, found)
+            return 400 if typed_wrong else 503, {"error": f"{type(error).__name__}: {error}"}
+        return 200, found | {"namespaces": self.server.spaces.names()}
 
     def _for_us(self) -> bool:
         host = _split(f"//{self.headers.get('Host', '')}").hostname or ""
@@ -122,6 +135,44 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Log no requests."""
+
+
+def _text(query: Query, name: str) -> str | None:
+    return query.get(name, [None])[0]
+
+
+def _whole(query: Query, name: str, default: int | None = None) -> int | None:
+    """Return a whole number of the query. Raises: ConfigError: it is none."""
+    text = _text(query, name)
+    if not text:
+        return default
+    if WHOLE.fullmatch(text) is None:
+        raise ConfigError(f"{name} {text!r} is no whole number")
+    return int(text)
+
+
+def _key(facts: Facts, query: Query) -> Any:
+    return facts.lookups.key(_text(query, "table") or "", query.get("key", []))
+
+
+def _rows(facts: Facts, query: Query) -> Any:
+    group, skip = _whole(query, "group", 0) or 0, _whole(query, "skip", 0) or 0
+    return facts.lookups.rows(_text(query, "table") or "", _whole(query, "version"), group, skip)
+
+
+def _differences(facts: Facts, query: Query) -> Any:
+    before, after = _whole(query, "before"), _whole(query, "after")
+    if before is None or after is None:
+        raise ConfigError("give two versions: before and after")
+    return facts.lookups.differences(before, after, _text(query, "table") or None)
+
+
+ANSWERS: dict[str, Callable[[Facts, Query], Any]] = {
+    "/api/namespace": lambda facts, _: facts.look(),
+    "/api/key": _key,
+    "/api/rows": _rows,
+    "/api/diff": _differences,
+}
 
 
 def _is_address(host: str) -> bool:

@@ -13,8 +13,7 @@ import pytest
 
 from services.support.workloads.random_versions import random_version, writer_on
 from tidegate.options import StoreRef
-from tidegate.ui import facts as facts_of_page
-from tidegate.ui import polled
+from tidegate.ui import lookups, polled
 from tidegate.ui.facts import Facts
 from tidegate.ui.server import Server
 
@@ -26,7 +25,7 @@ ANSWER_S = 60
 def served(private_redis, tmp_path, monkeypatch):
     """A namespace in a server of its own; (the server, a function that asks the page)."""
     monkeypatch.setattr(polled, "KEPT_S", 2.0)
-    monkeypatch.setattr(facts_of_page, "KEY_WAIT_S", 2.0)
+    monkeypatch.setattr(lookups, "WAIT_S", 2.0)
     redis = private_redis()
     writer = writer_on(redis.url, tmp_path)
     random_version(writer, 1)

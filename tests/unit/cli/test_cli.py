@@ -40,6 +40,8 @@ def test_demo_calls_the_demo_and_tells_what_came_of_it(monkeypatch, tmp_path, ri
         snapshots_checked: int = 100
         versions_checked: int = 31
         torn: tuple = ()
+        by_tasks: dict = dataclasses.field(default_factory=lambda: {1: 2, 31: 2})
+        log_removed: bool = False
 
         @property
         def right(self):
@@ -62,6 +64,11 @@ def test_demo_calls_the_demo_and_tells_what_came_of_it(monkeypatch, tmp_path, ri
     assert result.exit_code == (0 if right else 1)
     assert ("NOT every promise held" in result.stdout) is not right
     assert "driver killed\tday 10: somewhere" in result.stdout
+    assert "large batch\tversion 1: 2 tasks staged it, 2 tasks applied it" in result.stdout
+    assert "small batches\t29: the driver staged and applied them without tasks" in result.stdout
+    commands = result.stdout.partition("look around:\n")[2].splitlines()
+    assert commands[0].startswith("  tidegate ui --store sqlite:///x --namespace flights --wal ")
+    assert [line.split()[1] for line in commands] == ["ui", "history", "diff", "get"]
     assert result.stderr.count("version 1: streaming") == 1
     assert json.loads(run("demo", "--folder", tmp_path, "--json").stdout)["right"] is right
 

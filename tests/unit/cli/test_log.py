@@ -377,6 +377,7 @@ class Outcome:
     snapshots_checked: int = 100
     versions_checked: int = 31
     torn: tuple = ()
+    by_tasks: dict = dataclasses.field(default_factory=dict)
     right: bool = True
 
 

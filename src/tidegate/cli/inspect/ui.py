@@ -13,8 +13,11 @@ from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, stores_given, wal_options
 from tidegate.cli.core.options import MaybeWal, Namespace, Stores, examples
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.sinks.sqlite.discovery import folder_at, namespaces_in
 from tidegate.status.look import Places
 
+METRICS = "http://127.0.0.1:9464/metrics"
+"""The metrics of a driver on this machine with the port that the documentation recommends."""
 EXAMPLES = examples(
     "tidegate ui --store sqlite:///data/store --wal file:///data/wal --namespace flights",
     "tidegate ui --metrics http://127.0.0.1:9464/metrics --port 8765",
@@ -29,7 +32,9 @@ def ui(  # noqa: PLR0913, PLR0917 - options of a command
     wal_config: WalConfig = None,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The driver's metrics_port: adds the phases of each version."),
+        typer.Option(
+            metavar="URL", help=f"The driver's metrics, for the phases of each version; default: {METRICS}."
+        ),
     ] = None,
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Listen here; the page has no password.")
@@ -46,18 +51,25 @@ def ui(  # noqa: PLR0913, PLR0917 - options of a command
 ) -> None:
     """Serve a page of versions, lag, stores, tables, leases and faults, until Ctrl-C. Writes nothing.
 
-    Without --wal only what the stores know. Any key's values can be looked up in it.
+    Without --wal only what the stores know. Rows of a table, one key's history and the differences of two
+    versions can be looked up in it. In a store of files it also shows the store's other namespaces.
     """
     from tidegate.ui.facts import Facts  # it imports from this package
     from tidegate.ui.server import Server
+    from tidegate.ui.spaces import Spaces
 
     check_name("namespace", namespace)
     if metrics is not None:
         check_metrics(metrics)
     ats, options = stores_given(store, store_config), {} if wal is None else wal_options(wal_config)
     _look_once(Places(ats, namespace, wal, options))
-    facts = Facts(namespace, ats, wal, options, metrics)
-    server = Server(facts, host, port, name or ())
+
+    def opened(chosen: str) -> Facts:
+        return Facts(chosen, ats, wal, options, metrics or METRICS, is_guess=metrics is None)
+
+    folder = folder_at(ats[0].url)
+    spaces = Spaces(opened(namespace), (lambda: namespaces_in(folder)) if folder else list, opened)
+    server = Server(spaces.facts(""), host, port, name or (), spaces)
     print_message(f"{server.url} shows namespace {namespace}; Ctrl-C ends it")
     try:
         server.serve_forever()
@@ -65,7 +77,7 @@ def ui(  # noqa: PLR0913, PLR0917 - options of a command
         pass
     finally:
         server.server_close()
-        facts.close()
+        spaces.close()
 
 
 def check_metrics(url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,10 +94,8 @@ def demo(
     else:
         print_pairs(_pairs(outcome))
         print("every promise held" if outcome.right else "NOT every promise held")
-        reads = f"--store {facts['store']} --namespace {outcome.namespace}"
-        log = "" if on_servers and outcome.log_removed else f" --wal {facts['wal']}"
-        print(f"look around: tidegate ui {reads}{log}")
-        print(f"             tidegate history {reads}")
+        for line in _next_commands(outcome):
+            print(line)
         if on_servers:
             print(_of_log(outcome))
     if not outcome.right:
@@ -106,6 +105,29 @@ def demo(
 def _to_make(store: str | None) -> dict[str, Any]:
     """Return the options to create Cassandra's tables, which elsewhere only `tidegate init` does."""
     return {"create": True} if store is not None and store.startswith("cassandra:") else {}
+
+
+def _next_commands(outcome: Any) -> list[str]:
+    """Return the commands to look around with, the page first."""
+    at = f"--store {redact(outcome.store)} --namespace {outcome.namespace}"
+    log = "" if outcome.log_removed else f" --wal {redact(outcome.wal)}"
+    return [
+        "look around:",
+        f"  tidegate ui {at}{log}",
+        f"  tidegate history {at}",
+        f"  tidegate diff {outcome.versions - 1} {outcome.versions} --table airports {at}",
+        f"  tidegate get airports EWR {at}",
+    ]
+
+
+def _of_tasks(outcome: Any) -> Iterator[tuple[str, str]]:
+    by_tasks = outcome.by_tasks.items()
+    for version, tasks in by_tasks:
+        yield "large batch", f"version {version}: {tasks} tasks staged it, {tasks} tasks applied it"
+    yield (
+        "small batches",
+        f"{outcome.versions - len(by_tasks)}: the driver staged and applied them without tasks",
+    )
 
 
 def _of_log(outcome: Any) -> str:
@@ -120,6 +142,7 @@ def _pairs(outcome: Any) -> list[tuple[str, Any]]:
         ("folder", outcome.folder),
         ("log", redact(outcome.wal)),
         ("rows", f"{outcome.rows:,} in {outcome.versions} versions, {outcome.seconds:.0f} s"),
+        *_of_tasks(outcome),
         *(("driver killed", kill) for kill in outcome.kills),
         ("finished from the log", ", ".join(f"version {v}" for v in outcome.recovered) or "nothing"),
         ("reader", f"{outcome.snapshots_checked:,} snapshots of {outcome.versions_checked} versions checked"),
