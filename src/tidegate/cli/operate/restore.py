@@ -43,7 +43,7 @@ def restore(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="An export of an older version, or the folder of `tidegate backup`, if the log does not"
+            help="An export of an older version, or a folder of backups, if the log does not"
             " reach back to the version.",
         ),
     ] = None,
