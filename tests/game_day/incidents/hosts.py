@@ -34,6 +34,7 @@ def _new_rows(rig: Rig, what: str) -> None:
 def clock_ahead(rig: Rig) -> None:
     """A driver whose clock is 2 h ahead writes, and is killed; another one follows, with the right clock."""
     rig.driver.stop()
+    rig.driver.kill()
     rig.driver = rig.new_driver(clock_ahead_s=AHEAD_S)
     rig.driver.start()
     _new_rows(rig, "rows of the driver whose clock is ahead")
