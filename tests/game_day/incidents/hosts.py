@@ -157,7 +157,6 @@ INCIDENTS = [
         "clock-ahead",
         "a driver whose clock is 2 h ahead wrote, and is replaced",
         clock_ahead,
-        fast=True,
     ),
     Incident(
         "clock-ahead-of-brokers",
@@ -176,7 +175,6 @@ INCIDENTS = [
         not_here=r"rebuild-checkpoint",
         actor=OPERATOR,
         alert="TidegateQueryFailed",
-        fast=True,
     ),
     Incident(
         "checkpoint-unwritable",
@@ -192,7 +190,6 @@ INCIDENTS = [
         store_unmounted,
         actor=OPERATOR,
         alert="TidegateQueryFailed",
-        fast=True,
     ),
     Incident(
         "upgraded",
@@ -202,6 +199,6 @@ INCIDENTS = [
         environment=older_release,
         missing=without_history,
         actor=OPERATOR,
-        note="planned, [readers first](configuration.md)",
+        note="planned, readers first",
     ),
 ]
