@@ -28,8 +28,8 @@ RULES: list[Rule] = [
         "decide-before-the-attempt",
         "a version is not decided before the time that its rows' expiry counts from",
         "committers/barrier.py",
-        "max(now, state.decided_at_us + 1, coordinator.begun_us + 1, attempted_us)",
-        "max(now, state.decided_at_us + 1, coordinator.begun_us + 1)",
+        "max(now, follows_us, attempted_us)",
+        "max(now, follows_us)",
         "tests/unit/wal/staging/test_expiry.py",
     ),
     (

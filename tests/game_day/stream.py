@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import threading
 import time
 from pathlib import Path
@@ -41,7 +42,7 @@ class Generator:
         for place in (folder, self._hidden, self.read_before):
             place.mkdir(parents=True)
         self._sums: list[int] = []
-        self._files = 0
+        self._files = self._written_ns = 0
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -78,6 +79,9 @@ class Generator:
             path = self.folder / f"{self._files:06}.json"
             hidden = self._hidden / path.name
             hidden.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            # Spark orders files by their time in milliseconds: those of a burst keep their order, too.
+            self._written_ns = max(time.time_ns(), self._written_ns + 2_000_000)
+            os.utime(hidden, ns=(self._written_ns, self._written_ns))
             self._sums += sums
             hidden.rename(path)
             return path

@@ -39,6 +39,13 @@ def test_the_sums_of_the_input_are_those_of_its_files(tmp_path):
     assert max(seq for seq, _ in content.latest.values()) == generator.last
 
 
+def test_files_of_a_burst_are_ordered_by_their_time(tmp_path):
+    """Else a batch of Spark may have a newer file without an older one, and its sums fit no prefix."""
+    generator = Generator(tmp_path / "input")
+    times = [generator.write().stat().st_mtime_ns // 1_000_000 for _ in range(20)]
+    assert times == sorted(set(times))
+
+
 @pytest.mark.parametrize(
     "version, content, wrong",
     [

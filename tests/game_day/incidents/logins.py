@@ -106,7 +106,6 @@ INCIDENTS = [
         Certified,
         actor=OPERATOR,
         alert="TidegateStoreUnreachable",
-        fast=True,
     ),
     Incident(
         "kafka-password-rotated",
