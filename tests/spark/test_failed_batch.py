@@ -40,7 +40,7 @@ def lines(caplog, poll):
         return found()
 
     def found():
-        return [record for record in caplog.records if record.levelno == logging.ERROR]
+        return [record for record in caplog.records if record.name == "tidegate"]
 
     with caplog.at_level(logging.ERROR, "tidegate"):
         yield read
