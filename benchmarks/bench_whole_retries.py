@@ -41,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     from tidegate.spark.staging import job
-    from tidegate.spark.staging.whole_retries import OPTIONS, whole_retries
+    from tidegate.spark.session.whole_retries import OPTIONS, whole_retries
 
     seconds: Samples = {WITHOUT: [], ON: [], OFF: []}
     switch: Samples = {ON: [], OFF: []}
