@@ -52,8 +52,8 @@ RULES: list[Rule] = [
         "an-error-before-the-batch-is-forgotten",
         "I10: the next batch reports an error that the function swallowed before the batch was known, too",
         "spark/sink.py",
-        "self._failed, batch_df, batch_id, run_id, error, is_extra=is_extra\n                )\n",
-        "self._failed, batch_df, batch_id, run_id, error, is_extra=is_extra\n                ) and None\n",
+        "self._failures.add(batch_df, batch_id, run_id, error, is_extra=is_extra)\n",
+        "pass\n",
         "tests/spark/test_swallowed_errors.py",
     ),
     (
