@@ -40,8 +40,8 @@ def main() -> None:
     parser.add_argument("--driver-stage-max-rows", type=int, default=0, help="0: all by the staging job")
     arguments = parser.parse_args()
 
+    from tidegate.spark.session.whole_retries import OPTIONS, whole_retries
     from tidegate.spark.staging import job
-    from tidegate.spark.staging.whole_retries import OPTIONS, whole_retries
 
     seconds: Samples = {WITHOUT: [], ON: [], OFF: []}
     switch: Samples = {ON: [], OFF: []}

@@ -357,7 +357,7 @@ class VersionedSink:
             except BaseException as error:
                 stop = as_query_stop(error, batch_id)
                 if stop is None:
-                    self._failures.add(batch_df, batch_id, run_id, error)
+                    turn.callback(self._failures.add, batch_df, batch_id, run_id, error)  # after the release
                     self._reporter.failed(batch_id, error)
                 else:
                     self._failures.interrupted(batch_df, batch_id, run_id, error)

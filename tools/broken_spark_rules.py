@@ -11,7 +11,7 @@ RULES: list[Rule] = [
     (
         "a-lost-shuffle-is-not-compared",
         "I1: a version has rows of one run of a shuffle, whatever the session has switched off",
-        "spark/staging/whole_retries.py",
+        "spark/session/whole_retries.py",
         "                self._switch_on(session)\n",
         "",
         "tests/spark/test_replayed_rows.py",
@@ -19,7 +19,7 @@ RULES: list[Rule] = [
     (
         "the-first-job-switches-the-check-off",
         "I1: the check of lost shuffles is on until the last job of a session has ended",
-        "spark/staging/whole_retries.py",
+        "spark/session/whole_retries.py",
         "                while not self._jobs and self._changed:\n",
         "                while self._changed:\n",
         "tests/unit/spark/test_whole_retries.py",
@@ -27,7 +27,7 @@ RULES: list[Rule] = [
     (
         "any-spark-has-the-check",
         "I1: a release of Spark that does not compare lost shuffles is refused",
-        "spark/staging/whole_retries.py",
+        "spark/session/whole_retries.py",
         "            if not session.conf.isModifiable(name):\n",
         "            if False:\n",
         "tests/unit/spark/test_whole_retries.py",
@@ -52,8 +52,8 @@ RULES: list[Rule] = [
         "an-error-before-the-batch-is-forgotten",
         "I10: the next batch reports an error that the function swallowed before the batch was known, too",
         "spark/sink.py",
-        "self._failed, batch_df, batch_id, run_id, error, is_extra=is_extra\n                )\n",
-        "self._failed, batch_df, batch_id, run_id, error, is_extra=is_extra\n                ) and None\n",
+        "self._failures.add(batch_df, batch_id, run_id, error, is_extra=is_extra)\n",
+        "pass\n",
         "tests/spark/test_swallowed_errors.py",
     ),
     (

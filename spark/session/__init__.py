@@ -1,1 +1,1 @@
-"""The session and its queries: its settings, its workers' Python, the JVM behind it, its failed batches."""
+"""The session and its queries: its settings, its workers' Python, its JVM, its failed batches."""

@@ -7,7 +7,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from tidegate.spark.staging.whole_retries import OPTIONS
+from tidegate.spark.session.whole_retries import OPTIONS
 
 
 def configure(builder: SparkSession.Builder) -> SparkSession.Builder:

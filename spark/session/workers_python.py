@@ -74,7 +74,9 @@ def _ask(path: str) -> None:
         answer = _answers.decode(done.stdout)
     except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
         logger.warning(
-            "the workers' Python %s does not say whether it has tidegate: %s; the first job will", path, error
+            "the workers' Python %s does not report whether it has tidegate: %s; the first job will",
+            path,
+            error,
         )
         return
     found = f"Spark's workers would run {path}, the driver runs {sys.executable}"

@@ -42,10 +42,10 @@ from tidegate.spark.placement.locality import (
     location_by,
 )
 from tidegate.spark.placement.preferred import Placement, Places, collect_at
+from tidegate.spark.session.whole_retries import whole_retries
 from tidegate.spark.staging.collect import is_ordered
 from tidegate.spark.staging.first_stage import first_stage
 from tidegate.spark.staging.on_driver import DriverStage
-from tidegate.spark.staging.whole_retries import whole_retries
 from tidegate.spark.staging.work import StageWork
 from tidegate.spark.state.apply_changes import ChangedTable, NewerTable, deleted_table
 from tidegate.spark.state.cache import CachePlace

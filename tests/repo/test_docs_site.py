@@ -23,7 +23,8 @@ def test_the_site_builds_without_a_warning():
     )
     assert 'id="tidegate.spark.sink.VersionedSink.load"' in writing
     signature = re.sub(r"<[^>]+>", "", writing.partition('id="tidegate.spark.sink.VersionedSink"')[2])[:5000]
-    assert {"namespace", "delete_when", "locality", "options"} <= set(re.findall(r"\w+", signature))
+    shown = set(re.findall(r"\w+", signature))
+    assert {"namespace", "delete_when", "locality", "keep_versions", "metrics_port"} <= shown
     assert "doctest" not in writing
     assert 'id="tidegate.spark.transaction.Transaction.close"' not in writing  # the sink's own
     assert 'id="tidegate.reader.gate.Gate.remember"' not in reading

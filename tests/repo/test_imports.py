@@ -98,6 +98,7 @@ PYSPARK = [
     "spark/",
     "examples/",
     "tests/spark/",
+    "tests/typing/writer.py",  # a writer's code
     "tests/support/spark_driver.py",  # the session of drivers in tests/spark, imported in a function
     "benchmarks/",
     "src/tidegate/bench/",

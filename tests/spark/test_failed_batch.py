@@ -18,7 +18,7 @@ from tidegate.spark import cause, configure
 from tidegate.spark.session import failures
 from tidegate.spark.session.workers_python import _fit
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 SCHEMA = "k string, n int"
@@ -40,7 +40,7 @@ def lines(caplog, poll):
         return found()
 
     def found():
-        return [record for record in caplog.records if record.levelno == logging.ERROR]
+        return [record for record in caplog.records if record.name == "tidegate"]
 
     with caplog.at_level(logging.ERROR, "tidegate"):
         yield read
@@ -118,6 +118,7 @@ def test_the_supervisor_of_the_page_starts_again_what_a_restart_can_mend(flights
     assert errors == []
 
 
+@pytest.mark.slow  # it starts a JVM of its own
 @pytest.mark.only_log("file")
 def test_the_console_ends_with_the_line(flights):
     """A program of its own, that dies of the query's exception: the traceback is above."""
@@ -142,7 +143,7 @@ def test_the_console_ends_with_the_line(flights):
         cwd=flights.folder,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=800,
         check=False,
     )
     said = done.stderr.splitlines()

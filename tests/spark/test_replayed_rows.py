@@ -6,7 +6,8 @@ import pytest
 
 import tidegate
 from tidegate.errors import ConfigError
-from tidegate.spark.staging import job, whole_retries
+from tidegate.spark.session import whole_retries
+from tidegate.spark.staging import job
 
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("file"), pytest.mark.timeout(400)]
 CALLS = ["upsert", "load", "replace", "reduce", "apply_changes", "update"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.spark.staging.whole_retries import OPTIONS, WholeRetries
+from tidegate.spark.session.whole_retries import OPTIONS, WholeRetries
 
 OFF = dict.fromkeys(OPTIONS, "false")
 ON = dict.fromkeys(OPTIONS, "true")

@@ -87,7 +87,7 @@ def test_one_that_does_not_answer_is_a_warning(python, caplog, bad):
     """It may be a wrapper that only Spark can start: the job finds out."""
     with caplog.at_level(logging.WARNING, "tidegate"):
         check_workers_python(context(python(bad, "exit 3" if bad == answer() else "")))
-    assert "does not say whether it has tidegate" in caplog.text
+    assert "does not report whether it has tidegate" in caplog.text
 
 
 def test_the_question_has_an_answer():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import StreamingQueryException  # noqa: TID253 - its text is read here
+from pyspark.errors import StreamingQueryException
 
 from tidegate import errors
 from tidegate.errors import BY_NAME, FencedError, StoreUnavailableError, remedy
 from tidegate.spark.errors import cause
 from tidegate.spark.session.failures import WORDS_MAX, line_of
+
+pytestmark = pytest.mark.spark
 
 TEXT = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: words
 Traceback (most recent call last):
