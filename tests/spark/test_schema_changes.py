@@ -147,3 +147,23 @@ def test_the_state_of_reducers_follows_a_widening_and_a_rename(stream):
     sums.commit(sink.each(each), rows_of(5))
     assert sums.rows("t") == {"all": {"total": BIG + 8, "m": BIG, "c": 4}}
     sink.close()
+
+
+def test_the_sequence_of_captured_changes_widens(stream):
+    def each(txn, rows):
+        kind = ("int", "bigint", "int")[txn.batch_id]
+        changes = rows.selectExpr("k", f"CAST(n AS {kind}) lsn", "x", "IF(x < 0, 'd', 'u') op")
+        if txn.batch_id == 2:
+            with pytest.raises(ConfigError, match="sequence_by: lsn here, this call has x"):
+                txn.apply_changes("t", changes, key="k", sequence_by="x", op_column="op")
+        txn.apply_changes("t", changes, key="k", sequence_by="lsn", op_column="op")
+
+    people = stream(SCHEMA)
+    people.commit(
+        people.sink().each(each),
+        [{"k": "k1", "n": 1, "x": 1.0}, {"k": "k2", "n": 2, "x": -1.0}],
+        [{"k": "k1", "n": BIG, "x": 2.0}],
+        [{"k": "k1", "n": 5, "x": 3.0}, {"k": "k2", "n": 1, "x": 4.0}],
+    )
+    assert people.rows("t", 1) == {"k1": {"lsn": 1, "x": 1.0}}
+    assert people.rows("t") == {"k1": {"lsn": BIG, "x": 2.0}}, "older changes write nothing"

@@ -32,6 +32,7 @@ NEEDS = {
     "quarantine export": ["aircraft", "{new}"],
     "rebuild-checkpoint": ["{new}"],
     "restore": ["--to", "1", "--yes"],
+    "schema rename": ["aircraft", "carrier", "airline"],
     "restore-from": ["{backed_up}", "--yes"],
     "scan": ["aircraft"],
     "store add": ["copy=sqlite://{new}"],

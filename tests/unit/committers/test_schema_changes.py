@@ -10,9 +10,10 @@ import pytest
 import tidegate
 from support.cli import done, done_json, options_for, refused, run
 from support.places import rows_by_table
+from tidegate.committers.operations.rename_column import rename_column
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
@@ -130,6 +131,13 @@ def test_a_column_that_orders_captured_changes_keeps_its_name(place):
         example.write({"_deleted.t": {"k9": {"b": 1}}})
         example.driver.store.end_heartbeat(example.driver.epoch)
     assert "it orders captured changes" in refused(2, "schema", "rename", "t", "b", "c", *place.options)
+
+
+def test_a_store_without_the_columns_of_a_table_is_named(place, monkeypatch):
+    with place.example(RENAMED) as example:
+        monkeypatch.setattr(example.driver.store, "schemas_of", lambda _: {})
+        with pytest.raises(CorruptError, match=r"schema .* of table t at version 4 is missing"):
+            rename_column(example.driver, "t", "b", "c")
 
 
 def test_a_restore_brings_the_older_columns_back(place):
