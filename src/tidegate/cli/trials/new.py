@@ -48,11 +48,11 @@ VALUES = {
         "extras": "spark,kafka,redis,cli",
         "reader": "`pip install 'tidegate[redis]'`",
         "start": UP,
-        "elsewhere": "`allow_unsafe` in `stream.py` is for one broker and one Redis, whose disks are all"
-        " there is.\nLeave it out with real ones: `tidegate doctor` checks them.",
+        "elsewhere": "`allow_unsafe` in `stream.py` admits one broker and one Redis without copies.\nLeave"
+        " it out with real servers: `tidegate doctor` checks them.",
     },
 }
-"""What differs between projects."""
+"""The values of the marks in the templates, by kind of project."""
 
 
 def new(
