@@ -59,7 +59,9 @@ def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is empty, or is made.")],
     on: Annotated[
         Literal["files", "redis"],
-        typer.Option(help="files: log and store in folders, no server. redis: Kafka and Redis."),
+        typer.Option(
+            metavar="PLACES", help="files: log and store in folders, no server. redis: Kafka and Redis."
+        ),
     ] = "files",
     *,
     json: Json = False,
