@@ -118,8 +118,8 @@ def _settings_in(path: Path) -> dict[str, tuple[str, int]]:
             raise ConfigError(f"{where}: {key} must be a text in quotes; several stores are a list of texts")
         if any(map(PASSWORD.search, parts)) and others_can_read(mode):
             logger.warning(
-                "%s: it holds a password, and others can read it: chmod 600 %s, or write ${NAME} for a variable"
-                " that holds it",
+                "%s: it holds a password, and others can read it: chmod 600 %s, or write ${NAME} for a"
+                " variable that holds it",
                 where,
                 path,
             )
