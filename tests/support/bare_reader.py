@@ -3,27 +3,31 @@
 As a program it reads every table of a namespace in each way, and prints the rows as JSON.
 """
 
+from __future__ import annotations
+
 import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 BARRED = ("pyarrow", "numpy", "pandas", "pyspark", "typer", "click", "rich")
 
 
-def read_without_extras(url, namespace):
+def read_without_extras(url: str, namespace: str) -> Any:
     """The rows of each table by each way of reading, and the refusals of what needs Arrow."""
     done = subprocess.run(
-        [sys.executable, __file__, url, namespace], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, __file__, url, namespace], capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def in_threads(url, namespace):
+def in_threads(url: str, namespace: str) -> tuple[dict[str, Any], dict[str, str]]:
     import tidegate
 
-    ways = {"get": {}, "get_many": {}, "scan": {}, "snapshot": {}}
+    ways: dict[str, Any] = {"get": {}, "get_many": {}, "scan": {}, "snapshot": {}}
     with tidegate.connect(url, namespace) as gate, gate.snapshot() as snapshot:
         assert gate.wait_for(1, timeout=5) == gate.history()[-1].version == snapshot.version
         for name in gate.tables():
@@ -34,11 +38,12 @@ def in_threads(url, namespace):
             ways["get"][name] = [(key, table.get(key)) for key in keys]
             ways["get_many"][name] = sorted(table.get_many(keys).items(), key=repr)
             ways["snapshot"][name] = sorted(snapshot.table(name).scan(), key=repr)
-        refused = {}
-        for what, call in {
+        refused: dict[str, str] = {}
+        calls: dict[str, Callable[[], Any]] = {
             "to_arrow": lambda: gate.table(gate.tables()[0]).scan().to_arrow(),
             "diff": lambda: list(gate.diff(0)),
-        }.items():
+        }
+        for what, call in calls.items():
             try:
                 call()
             except tidegate.ConfigError as error:
@@ -46,11 +51,11 @@ def in_threads(url, namespace):
     return ways, refused
 
 
-async def on_a_loop(url, namespace):
+async def on_a_loop(url: str, namespace: str) -> dict[str, Any]:
     from tidegate import aio
 
     async with await aio.connect(url, namespace) as gate:
-        tables = {}
+        tables: dict[str, Any] = {}
         for name in await gate.tables():
             tables[name] = sorted([row async for row in gate.table(name).scan()], key=repr)
             keys = [key for key, _ in tables[name]]
@@ -59,9 +64,9 @@ async def on_a_loop(url, namespace):
         return tables
 
 
-def main(url, namespace):
-    for name in BARRED:
-        sys.modules[name] = None
+def main(url: str, namespace: str) -> None:
+    barred: dict[str, Any] = dict.fromkeys(BARRED)
+    sys.modules.update(barred)
     ways, refused = in_threads(url, namespace)
     ways["aio"] = asyncio.run(on_a_loop(url, namespace))
     print(json.dumps({"ways": ways, "refused": refused}, default=repr))

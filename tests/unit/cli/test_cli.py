@@ -84,8 +84,10 @@ def test_demo_without_spark_says_what_to_install(monkeypatch):
 
 COMMANDS = [
     "demo",
+    "new",
     "init",
     "status",
+    "namespaces",
     "history",
     "get",
     "scan",

@@ -17,7 +17,6 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tidegate.base.extras import missing
 from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailableError
 
 LOGGER = "tidegate"
@@ -136,6 +135,8 @@ class Commands(TyperGroup):
             error.message = without_urls(error.message, ctx.meta[WORDS])
             raise
         except ModuleNotFoundError as error:
+            from tidegate.base.extras import missing
+
             lacks = missing(f"`{ctx.info_name} {ctx.invoked_subcommand or ''}".rstrip() + "`", error)
             refuse(f"{type(lacks).__name__}: {lacks}")
             raise typer.Exit(lacks.exit_code) from None

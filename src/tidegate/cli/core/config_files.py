@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ import typer
 
 from tidegate.base.urls import scheme_of
 from tidegate.cli.core.app import print_message
+from tidegate.cli.core.settings_file import BYTES_MAX, others_can_read
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, StoreRef, parse_stores
 
@@ -63,7 +63,6 @@ NUMBERS = (
 )
 SWITCHES = ("functions", "socket_keepalive", "ssl_check_hostname", "create", "tls", "leases")
 """Options of a store that are numbers, or true or false; all others are text: a password may be digits."""
-BYTES_MAX = 1024 * 1024
 
 
 def endpoints(
@@ -173,9 +172,3 @@ def _number(value: str) -> str | int | float:
     if WHOLE.fullmatch(bare):
         return int(bare)
     return float(bare) if DECIMAL.fullmatch(bare) else bare
-
-
-def others_can_read(mode: os.stat_result) -> bool:
-    """Return whether others can read it; its group counts, unless another user (root, say) owns the file."""
-    group = 0 if mode.st_uid != os.geteuid() else stat.S_IRGRP
-    return bool(stat.S_IMODE(mode.st_mode) & (stat.S_IROTH | group))

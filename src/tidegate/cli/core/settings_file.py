@@ -7,21 +7,24 @@ The content of the file never appears in a message: at most a key and a line num
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tidegate.cli.core.config_files import BYTES_MAX, others_can_read
 from tidegate.errors import ConfigError
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+logger = logging.getLogger("tidegate")
 
 FILE = "tidegate.toml"
 VARIABLE = "TIDEGATE_CONFIG"
@@ -32,6 +35,8 @@ HERE = "HERE"
 REFERENCE = re.compile(r"\$\{(\w+)\}", re.ASCII)
 PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{)[^@\s]+@")
 """A password that is no reference to the environment."""
+
+BYTES_MAX = 1024 * 1024
 
 _from_file: dict[str, str] = {}
 """The variables that the file has set, with file and line."""
@@ -87,8 +92,6 @@ def shown_sources(ctx: Any) -> str:
 
 def _settings_in(path: Path) -> dict[str, tuple[str, int]]:
     """Return the values and their lines."""
-    from tidegate.cli.core.app import print_message
-
     try:
         with path.open("rb") as file:
             content, mode = file.read(BYTES_MAX + 1), os.fstat(file.fileno())
@@ -114,9 +117,11 @@ def _settings_in(path: Path) -> dict[str, tuple[str, int]]:
         if not parts or not all(isinstance(part, str) and part.strip() for part in parts):
             raise ConfigError(f"{where}: {key} must be a text in quotes; several stores are a list of texts")
         if any(map(PASSWORD.search, parts)) and others_can_read(mode):
-            print_message(
-                f"warning: {where}: it holds a password, and others can read it: chmod 600 {path}, or write"
-                " ${NAME} for a variable that holds it"
+            logger.warning(
+                "%s: it holds a password, and others can read it: chmod 600 %s, or write ${NAME} for a"
+                " variable that holds it",
+                where,
+                path,
             )
         settings[key] = " ".join(_resolved(where, key, part, path) for part in parts), line
     return settings
@@ -140,3 +145,9 @@ def _resolved(where: str, key: str, value: str, path: Path) -> str:
         return os.environ[name]
 
     return REFERENCE.sub(text_of, value)
+
+
+def others_can_read(mode: os.stat_result) -> bool:
+    """Return whether others can read it; its group counts, unless another user (root, say) owns the file."""
+    group = 0 if mode.st_uid != os.geteuid() else stat.S_IRGRP
+    return bool(stat.S_IMODE(mode.st_mode) & (stat.S_IROTH | group))

@@ -48,18 +48,20 @@ VALUES = {
         "extras": "spark,kafka,redis,cli",
         "reader": "`pip install 'tidegate[redis]'`",
         "start": UP,
-        "elsewhere": "`allow_unsafe` in `stream.py` is for one broker and one Redis, whose disks are all"
-        " there is.\nLeave it out with real ones: `tidegate doctor` checks them.",
+        "elsewhere": "`allow_unsafe` in `stream.py` admits one broker and one Redis without copies.\nLeave"
+        " it out with real servers: `tidegate doctor` checks them.",
     },
 }
-"""What differs between projects."""
+"""The values of the marks in the templates, by kind of project."""
 
 
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is empty, or is made.")],
     on: Annotated[
         Literal["files", "redis"],
-        typer.Option(help="files: log and store in folders, no server. redis: Kafka and Redis."),
+        typer.Option(
+            metavar="PLACES", help="files: log and store in folders, no server. redis: Kafka and Redis."
+        ),
     ] = "files",
     *,
     json: Json = False,
