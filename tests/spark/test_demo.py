@@ -1,4 +1,4 @@
-"""The demo, whole: a month in 24 batches, two kills, and a reader that never sees a torn version (I1, I2, I4)."""
+"""The demo, whole: 24 batches, two kills, and a reader that never sees a torn version (I1, I2, I4)."""
 
 from __future__ import annotations
 
