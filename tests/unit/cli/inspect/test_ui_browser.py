@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
 ]
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
-READY = "document.querySelector('main').className === '' && document.querySelector('#versions tbody td + td')"
+READY = "document.querySelectorAll('#versions time').length > 1 && !document.querySelector('main.stale')"
 SECRET = "p4ssw0rd"
 WIDER = """[...document.querySelectorAll('main *')].filter(node => {
     const box = node.getBoundingClientRect();
