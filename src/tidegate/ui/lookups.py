@@ -251,7 +251,7 @@ def _rows(place: _Place, table: str, version: int | None, group: int, skip: int)
         if at == (group, skip):
             raise ConfigError(
                 f"table {table}: the rows before row {skip} of key group {group} take longer than"
-                f" {SEARCH_S:g} s to read: `tidegate scan` reads all"
+                f" {SEARCH_S:g} s to read: `tidegate scan {table}` reads all"
             ) from None
         following = at
     place.check_kept(entry.version)
