@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
 
 from support.browser import Page, browser  # noqa: E402
-
 from tidegate.base.clock import Clock  # noqa: E402
 from tidegate.options import Options, parse_store  # noqa: E402
 from tidegate.testing.example import Example  # noqa: E402
@@ -139,7 +138,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 def take(page: Page, url: str, folder: Path, kind: str) -> None:
     """Write the pictures of the page."""
     quality: dict[str, Any] = {} if kind == "png" else {"quality": 80}
-    ready = "document.querySelectorAll('#chart g.v').length > 10 && document.querySelector('main').className === ''"
+    ready = "document.querySelectorAll('#chart g.v').length > 10"
     for name, width, height, scheme, place, shown in (
         ("desktop", 1280, 900, "light", "", ""),
         ("dark", 1280, 900, "dark", "", ""),

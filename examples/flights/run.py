@@ -49,7 +49,7 @@ class Outcome:
     versions_checked: int = 0
     readable: int = 0
     by_tasks: dict[int, int] = dataclasses.field(default_factory=dict)
-    """The tasks that staged and applied each large version; the driver alone did all others."""
+    """The tasks that staged and applied each large version; the driver applied all others."""
     torn: list[str] = dataclasses.field(default_factory=list)
     kills: list[str] = dataclasses.field(default_factory=list)
     recovered: list[int] = dataclasses.field(default_factory=list)

@@ -1,7 +1,7 @@
 """The demo's driver process: the month through Spark into three tables, one version a batch.
 
-Most batches are of one day, which the driver stages and applies by itself. Those of several days are staged
-and applied by Spark's tasks.
+Most batches are of one day, which the driver stages and applies by itself, except the first of a process,
+which tasks stage. Batches of several days are staged and applied by Spark's tasks.
 
 Run by ``tidegate demo`` as a process of its own, because it is going to be killed.
 """

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -106,6 +107,8 @@ class Page:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._waiting:
+            if not select.select([self._answers], [], [], WAIT_S)[0]:
+                raise RuntimeError(f"the browser has not answered for {WAIT_S:.0f} s")
             part = os.read(self._answers, 1 << 16)
             if not part:
                 raise RuntimeError("the browser has ended")

@@ -19,9 +19,9 @@ class Events:
     """The newest events of a decision log, collected record by record. For one thread.
 
     An event has a ``kind``: ``start`` (a driver opened the namespace), ``takeover`` (it did, and the driver
-    before it still wrote afterwards), ``change`` (an operator's) or ``fault`` (a void record). ``after_version``
-    and ``after_at`` are the version decided before it and its time, in seconds since 1970; ``before_at`` is the
-    time of the next decision, None until there is one.
+    before it still wrote afterwards), ``change`` (an operator's) or ``fault`` (a void record).
+    ``after_version`` and ``after_at`` are the version decided before it and its time, in seconds since 1970;
+    ``before_at`` is the time of the next decision, None until there is one.
     """
 
     def __init__(self) -> None:

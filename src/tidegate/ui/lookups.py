@@ -25,6 +25,7 @@ from tidegate.sinks.rules.reads import check_kept, windows
 from tidegate.sinks.store import Store
 from tidegate.ui.opened import Opened
 from tidegate.ui.polled import within
+from tidegate.values.key_text import parse_key
 from tidegate.wal.record import TableSchema
 
 VERSIONS_MAX, KEY_VERSIONS_MAX = 1_000, 100
@@ -41,8 +42,8 @@ class Lookups:
     """Reads of rows in one store, one at a time. Thread-safe.
 
     ``problem`` describes why the store does not answer. Every method raises ConfigError for a question that
-    does not fit the namespace, SnapshotExpiredError for a version that was retired, and StoreUnavailableError:
-    not answered within ``WAIT_S``. Other errors pass through.
+    does not fit the namespace, SnapshotExpiredError for a version that was retired, and
+    StoreUnavailableError: not answered within ``WAIT_S``. Other errors pass through.
     """
 
     def __init__(self, at: StoreRef, namespace: str, problem: Callable[[], str | None]) -> None:
@@ -73,7 +74,7 @@ class Lookups:
         return self._ask(lambda place: _rows(place, table, version, group, skip))
 
     def differences(self, before: int, after: int, table: str | None) -> dict[str, Any]:
-        """Return at most ``DIFFERENCES_MAX`` rows that differ between two versions, of one table or of all."""
+        """Return at most ``DIFFERENCES_MAX`` rows that differ between two versions, of one table or all."""
         return self._ask(lambda place: _differences(place, before, after, table))
 
     def _ask(self, search: Callable[[_Place], dict[str, Any]]) -> dict[str, Any]:
@@ -113,7 +114,7 @@ class OutOfTimeError(Exception):
 
 
 class _Place:
-    """A namespace in a store during one search. Reads of many rows raise OutOfTimeError after ``SEARCH_S``."""
+    """A namespace in a store during one search, which raises OutOfTimeError after ``SEARCH_S``."""
 
     def __init__(self, store: Store, identity: Identity) -> None:
         self.store, self.identity = store, identity
@@ -188,8 +189,6 @@ def _may_change(entry: CatalogEntry, table: str, *, newest: bool) -> bool:
 
 
 def _key_history(place: _Place, table: str, texts: list[str]) -> dict[str, Any]:
-    from tidegate.values.key_text import parse_key
-
     pointer = place.store.pointer()
     oldest = max(pointer.horizon, pointer.visible - VERSIONS_MAX + 1)
     entries = place.store.catalog(oldest, pointer.visible) if pointer.visible else []
@@ -251,8 +250,8 @@ def _rows(place: _Place, table: str, version: int | None, group: int, skip: int)
     except OutOfTimeError:
         if at == (group, skip):
             raise ConfigError(
-                f"table {table}: the rows before row {skip} of key group {group} take longer than {SEARCH_S:g} s"
-                " to read: `tidegate scan` reads all"
+                f"table {table}: the rows before row {skip} of key group {group} take longer than"
+                f" {SEARCH_S:g} s to read: `tidegate scan {table}` reads all"
             ) from None
         following = at
     place.check_kept(entry.version)
@@ -286,10 +285,7 @@ def _differences(place: _Place, before: int, after: int, table: str | None) -> d
         raise ConfigError(f"version {before} twice: choose two versions")
     older, newer = sorted((before, after))
     sides = {version: place.entry(version) for version in (older, newer) if version}
-    if older:
-        same = untouched(cast("Store", place), sides[older], sides[newer])
-    else:
-        same = frozenset()
+    same = untouched(cast("Store", place), sides.get(older), sides[newer])
     tables = sorted({name for entry in sides.values() for name in entry.tables})
     if table is not None and table not in tables:
         raise ConfigError(f"there is no table {table!r}; the tables there are: {', '.join(tables) or 'none'}")

@@ -2,8 +2,9 @@
 
 It reads only; one thread a request.
 
-A request names a namespace that the store lists, tables, keys, versions and places in a table. A page of another site cannot read the answers:
-requests for a name that is not the server's own are refused (DNS rebinding), and no other origin is allowed.
+A request names a namespace that the store lists, tables, keys, versions and places in a table. A page of
+another site cannot read the answers: requests for a name that is not the server's own are refused (DNS
+rebinding), and no other origin is allowed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ Query = dict[str, list[str]]
 class Server(ThreadingHTTPServer):
     """The page's server. ``names`` are the hosts that a request may ask for.
 
-    ``spaces``: the namespaces to choose from; default: the one of ``facts`` alone. ConfigError: the port is taken, or the address is invalid.
+    ``spaces``: the namespaces to choose from; default: the one of ``facts`` alone. ConfigError: the port is
+    taken, or the address is invalid.
     """
 
     daemon_threads = True

@@ -126,7 +126,7 @@ def _of_tasks(outcome: Any) -> Iterator[tuple[str, str]]:
         yield "large batch", f"version {version}: {tasks} tasks staged it, {tasks} tasks applied it"
     yield (
         "small batches",
-        f"{outcome.versions - len(by_tasks)}: the driver staged and applied them without tasks",
+        f"{outcome.versions - len(by_tasks)}: the driver applied them without tasks",
     )
 
 

@@ -373,7 +373,8 @@ def test_the_page_loads_its_own_files_alone_and_puts_text_in_as_text(tmp_path, s
 
 
 def test_the_pages_words_are_those_of_the_glossary():
-    glossary = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", (ROOT / "docs/protocol.md").read_text(), re.M))
+    page = (ROOT / "docs/protocol.md").read_text()
+    glossary = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", page, re.MULTILINE))
     for names in [name for name in glossary if ", " in name]:
         glossary |= dict.fromkeys(names.split(", "), glossary[names])
     words = dict(re.findall(r"<dt id=\"[^\"]+\">([^<]+)</dt><dd>([^<]+)</dd>", FILES["page.html"]))
