@@ -467,7 +467,8 @@ class VersionedSink:
     ) -> OpenWriter:
         writer = self._writer
         if writer is None:
-            check_workers_python(session.sparkContext)
+            if session is not None:
+                check_workers_python(session.sparkContext)
             connections = Connections(self._settings(), session)
             writer = self._writer = OpenWriter.open(connections, lineage, check, alive)
             self.recovered, self._writer_id = writer.recovered, writer.coordinator.writer
