@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.demo.data import expected_by_day
+from tidegate.demo.data import DAYS, expected_by_version
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.only_log("file"), pytest.mark.timeout(960)]
 
@@ -43,7 +43,7 @@ def test_the_cells_run_and_tell_what_the_days_hold(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.strip().splitlines()[-1])
     assert told["last"] == 7
-    by_day = list(itertools.islice(expected_by_day(), 7))
+    by_day = list(itertools.islice(expected_by_version(DAYS), 7))
     seventh, third = by_day[6], by_day[2]
     assert [row["departures"] for row in told["newark"]] == [seventh.airports["EWR"], third.airports["EWR"]]
     assert told["tables"] == [seventh.departures, third.departures]
