@@ -158,7 +158,10 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         return FileAliases(self._files.folder.parent)
 
     def namespaces(self) -> list[str]:
-        return namespaces_in(self._files.folder.parent, None)
+        folder = self._files.folder.parent
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{folder} is a file: give the folder of a store")
+        return namespaces_in(folder, None)
 
     def _decode(self, content: str, kind: type[Kind]) -> Kind:
         return decode(f"{self.where}: {self._files.folder / META_FILE}", content, kind)

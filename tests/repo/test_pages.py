@@ -252,5 +252,15 @@ def test_what_is_marked_so_runs(code, served):
         logger.level, logger.handlers = before
 
 
+@pytest.mark.parametrize(
+    "page, source",
+    [("docs/index.md", "README.md"), ("docs/tutorial.md", "examples/tutorial/departures.py")],
+)
+def test_a_program_that_two_places_show_is_the_same(page, source):
+    text = (ROOT / source).read_text()
+    program = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1] if source.endswith(".md") else text
+    assert f"```python\n{program}```" in (ROOT / page).read_text()
+
+
 def test_some_are_marked():
     assert len(RUNNING) >= 2

@@ -41,7 +41,7 @@ NEEDS = {
     "torture": ["--cells", "1"],
 }
 """What a command needs besides store, log and namespace, so that the fault is all that is wrong."""
-NOWHERE = {"explain", "key-groups"}
+NOWHERE = {"explain", "key-groups", "new"}
 NO_LOG = {
     "history",
     "get",
@@ -56,8 +56,9 @@ NO_LOG = {
     "alias list",
     "alias drop",
     "redis-functions",
+    "namespaces",
 }
-ANY_NAMESPACE = {"alias list", "alias drop", "redis-functions"}
+ANY_NAMESPACE = {"alias list", "alias drop", "redis-functions", "namespaces"}
 """What is of a place takes no namespace."""
 NO_NAMESPACE = {"demo", "bench", "torture"}
 MAKES_ONE = {"init", "import", "doctor", "restore-from"}
