@@ -8,6 +8,7 @@ import pytest
 
 from tidegate.bench import PARTS, Plan, parts, run
 from tidegate.errors import ConfigError
+from tidegate.sinks.sqlite.files import MARK
 
 pytestmark = pytest.mark.spark
 
@@ -20,7 +21,8 @@ def plan(tmp_path):
 
 
 def left(folder):
-    return [path for path in folder.rglob("*") if path.is_file()]
+    """The files that are left, without the mark of a folder of stores, which stays there."""
+    return [path for path in folder.rglob("*") if path.is_file() and path.name != MARK]
 
 
 @pytest.mark.parametrize("asked", [("reads",), pytest.param(PARTS, marks=pytest.mark.slow)])
