@@ -56,7 +56,7 @@ def test_a_namespace_whose_store_was_lost_keeps_its_key_groups(spark, exported, 
     """The log knows how many it has: the export's are those of a new namespace only."""
     folder = exported / "folder"
     assert imported(spark, sink_at(tmp_path, key_groups=3), folder) == 1
-    shutil.rmtree(tmp_path / "store")
+    shutil.rmtree(tmp_path / "store" / "copy")
     assert imported(spark, sink_at(tmp_path), folder, token="again") == 2
     with tidegate.connect(f"sqlite://{tmp_path}/store", "copy") as gate:
         assert gate.key_groups == 3
