@@ -244,7 +244,7 @@ WRONG = {
     "a type that readers cannot read": ({"schema": "v variant"}, "variant is not a type"),
     "another schema than before": (
         {"name": "seen", "schema": "n int"},
-        "table _local.seen holds bytes values",
+        "table _local.seen, the values: bytes values of (value binary) here, this call writes json",
     ),
     "an output of its own": (
         {"outputs": {"_local": ("k string", "n int")}},

@@ -26,9 +26,9 @@ CALLS = {
         "key column d is double; NaN.*cast it to decimal",
     ),
     "map key": (lambda t, r: t.upsert("x", r, key=["n", "tags"]), "key column tags is map.*cast"),
-    "timestamp key": (
-        lambda t, r: t.upsert("x", r.selectExpr("current_timestamp() c"), key="c"),
-        "c is timestamp",
+    "struct key": (
+        lambda t, r: t.upsert("x", r.selectExpr("named_struct('a', n) c"), key="c"),
+        "c is struct.*a struct is no key",
     ),
     "key twice": (lambda t, r: t.upsert("x", r, key=["n", "n"]), "one or more different columns"),
     "value is no name": (lambda t, r: t.upsert("x", r, key="n", value=3), "value=3 must be a column's name"),
