@@ -146,7 +146,7 @@ def test_a_schema_that_is_missing_is_told_on_the_page(store, tmp_path):
     url = store("meta.sqlite", "DELETE FROM schemas")
     facts = Facts("flights", (parse_store(url),), f"file://{tmp_path}/wal")
     with pytest.raises(CorruptError, match="of table aircraft at version 3 is missing"):
-        facts.key("aircraft", ["N14228"])
+        facts.lookups.key("aircraft", ["N14228"])
 
 
 OBJECTS = [b"+5", b"+[]", b"+null", b'+{"departures":1,"delay":{}}', b'+{"departures":1,"delay":true}']

@@ -70,6 +70,8 @@ def new(
 
     It runs as it is, without servers. Nothing is overwritten: a folder with files in it is refused.
     """
+    if ":" in str(folder):  # not repeated: it may have a password
+        raise ConfigError("DIR has a colon, as URLs have: name a folder")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is not an empty folder: name a new one")
     templates = files("tidegate.cli.trials") / "project"
