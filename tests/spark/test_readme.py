@@ -19,10 +19,8 @@ def test_the_twenty_lines_run(tmp_path):
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
     assert len(code.splitlines()) <= 20
     program = tmp_path / "pasted.py"
-    waits = "query.awaitTermination(20)"
-    assert waits in code
-    code = code.replace("/tmp/tide", str(tmp_path / "tide"))
-    program.write_text(code.replace(waits, "while not query.recentProgress: query.awaitTermination(1)"))
+    # Its own wait is kept: a fixed one was too short for the first batch on a slow machine.
+    program.write_text(code.replace("/tmp/tide", str(tmp_path / "tide")))
     done = subprocess.run(
         [sys.executable, str(program)],
         cwd=tmp_path,

@@ -1,11 +1,14 @@
 """tidegate new: a project that can be read and changed. tests/spark/test_new_project.py runs it."""
 
 import ast
+import runpy
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
 
+import tidegate
 from support.cli import done, done_json, refused
 from tidegate.cli.trials.new import PLACES, VALUES
 
@@ -40,6 +43,19 @@ def test_commands_take_the_places_of_its_settings(tmp_path, monkeypatch):
         monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
     done("init")
     assert (tmp_path / "p/data/store/orders").is_dir()
+
+
+@pytest.mark.parametrize("name", ["a b", "c#", "50%20", "q?x"])
+def test_programs_find_what_commands_made_whatever_the_name_of_the_folder(tmp_path, monkeypatch, name):
+    folder = tmp_path / name
+    last = done("new", folder).splitlines()[-1]
+    assert last == f"next: cd {shlex.quote(str(folder))}; python stream.py --once"
+    monkeypatch.chdir(folder)
+    for variable in ("STORE", "WAL", "NAMESPACE"):
+        monkeypatch.delenv(f"TIDEGATE_{variable}", raising=False)
+    done("init")
+    places = runpy.run_path(str(folder / "settings.py"))
+    tidegate.connect(places["STORE"], namespace=places["NAMESPACE"]).close()
 
 
 def test_nothing_is_overwritten(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 import typer
@@ -87,4 +88,5 @@ def new(
         print_json({"folder": str(folder), "on": on, "files": sorted(PLACES)})
         return
     print(f"{folder}: {', '.join(sorted(PLACES))}")
-    print(f"next: cd {folder}; {'docker compose up -d --wait; ' * (on == 'redis')}python stream.py --once")
+    servers = "docker compose up -d --wait; " if on == "redis" else ""
+    print(f"next: cd {quote(str(folder))}; {servers}python stream.py --once")
