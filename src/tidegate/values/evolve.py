@@ -131,6 +131,16 @@ def stored_names(schema: TableSchema | None) -> dict[str, str]:
     return {column.name: column.field for column in (schema.value if schema else ()) if column.stored}
 
 
+def as_stored(column: Column, *schemas: TableSchema | None) -> Column:
+    """Return a call's column as the rows of these tables have it: with its field, of the widest type."""
+    for schema in schemas:
+        for same in () if schema is None else schema.value:
+            if same.name == column.name:
+                wider = is_wider(parse(same.type), parse(column.type))
+                column = Column(same.name, same.type if wider else column.type, same.stored)  # noqa: PLW2901
+    return column
+
+
 def _named(column: Column, name: str) -> Column:
     return Column(name, column.type, msgspec.UNSET if name == column.field else column.field)
 
