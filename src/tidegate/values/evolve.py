@@ -77,15 +77,18 @@ def evolved(table: str, known: TableSchema, given: TableSchema) -> Evolved:
     return Evolved(TableSchema(known.key, columns, known.value_format), tuple(changes.left_out))
 
 
-def reads_all(newer: TableSchema, older: TableSchema) -> bool:
-    """Return whether rows of the older schema can be decoded by the newer one, with all their columns."""
+def reads_all(newer: TableSchema, older: TableSchema, *, same_start: bool = False) -> bool:
+    """Return whether rows of the older schema can be decoded by the newer one, with all their columns.
+
+    ``same_start``: the table was not replaced in between, so a field is one column, whatever its names.
+    """
     if newer.key != older.key or "bytes" in (newer.value_format, older.value_format):
         return newer == older
     by_field = {column.field: column for column in newer.value}
     changes = _Changes()
     for column in older.value:
         same = by_field.get(column.field)
-        if same is None or (same.name != column.name and not same.stored):
+        if same is None or (same.name != column.name and not same.stored and not same_start):
             return False
         after = parse(same.type)
         if _merged(column.name, after, parse(column.type), changes) != after:
