@@ -19,8 +19,7 @@ from tidegate.wal.fold import once_key
 from tidegate.wal.record import LoadOrigin, TableSchema
 from tidegate.wal.staging import own_tables
 
-
-TOKEN = "rename column "
+RENAME = "rename column "
 """The start of a rename's token. The base version and a digest of table, old and new name follow."""
 
 
@@ -79,7 +78,7 @@ def rename_barrier(
     base = coordinator.folded.last_version
     return StoredRowsBarrier(
         coordinator.log,
-        LoadOrigin(f"{TOKEN}{base} {change}"),
+        LoadOrigin(f"{RENAME}{base} {change}"),
         (table,),
         {table: schema},
         lambda: iter(()),
@@ -89,5 +88,5 @@ def rename_barrier(
 
 def _was_decided(coordinator: Coordinator, change: str) -> bool:
     """Return whether the log has this rename: a column's second name leaves no trace in the schema."""
-    lead, end = once_key(LoadOrigin(TOKEN)), f" {change}"
+    lead, end = once_key(LoadOrigin(RENAME)), f" {change}"
     return any(token.startswith(lead) and token.endswith(end) for token in coordinator.folded.once)

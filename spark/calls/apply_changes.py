@@ -53,10 +53,10 @@ def changes_call(
     first_names = stored_names(known.get(table))
     for field in sequence:
         if field.name in first_names:
+            first = first_names[field.name]
             raise ConfigError(
-                f"table {table}: sequence_by column {field.name} was renamed, its rows have it as"
-                f" {first_names[field.name]}, and deletes are remembered by the first name: rename it back"
-                f" (tidegate schema rename {table} {field.name} {first_names[field.name]}), and give that name"
+                f"table {table}: sequence_by column {field.name} was renamed, its rows have it as {first}: rename"
+                f" it back (tidegate schema rename {table} {field.name} {first}), and give that name"
             )
         if field.name in taken or (op is not None and field.name == op.name):
             raise ConfigError(f"table {table}: sequence_by column {field.name} is a key or the operation")

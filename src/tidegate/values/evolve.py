@@ -140,7 +140,7 @@ def as_stored(column: Column, *schemas: TableSchema | None) -> Column:
         for same in () if schema is None else schema.value:
             if same.name == column.name:
                 wider = is_wider(parse(same.type), parse(column.type))
-                column = Column(same.name, same.type if wider else column.type, same.stored)  # noqa: PLW2901
+                column = Column(same.name, same.type if wider else column.type, same.stored)
     return column
 
 
