@@ -53,11 +53,7 @@ def changes_call(
     first_names = stored_names(known.get(table))
     for field in sequence:
         if field.name in first_names:
-            first = first_names[field.name]
-            raise ConfigError(
-                f"table {table}: sequence_by column {field.name} was renamed, its rows have it as {first}: rename"
-                f" it back (tidegate schema rename {table} {field.name} {first}), and give that name"
-            )
+            raise _renamed(table, field.name, first_names[field.name])
         if field.name in taken or (op is not None and field.name == op.name):
             raise ConfigError(f"table {table}: sequence_by column {field.name} is a key or the operation")
     if op is not None and (not isinstance(op.dataType, StringType) or op.name in taken):
@@ -93,4 +89,11 @@ def changes_call(
             sequence_column(table, as_stored(schema_column(field), known.get(table), deletes))
             for field in sequence
         ),
+    )
+
+
+def _renamed(table: str, name: str, first: str) -> ConfigError:
+    return ConfigError(
+        f"table {table}: sequence_by column {name} was renamed, and its rows have it as {first}: rename it back"
+        f" (tidegate schema rename {table} {name} {first}), and give that name"
     )
