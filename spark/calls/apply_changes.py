@@ -94,6 +94,6 @@ def changes_call(
 
 def _renamed(table: str, name: str, first: str) -> ConfigError:
     return ConfigError(
-        f"table {table}: sequence_by column {name} was renamed, and its rows have it as {first}: rename it back"
+        f"table {table}: sequence_by column {name} was renamed, its rows have it as {first}: rename it back"
         f" (tidegate schema rename {table} {name} {first}), and give that name"
     )
