@@ -47,7 +47,7 @@ class Cluster:
         if values[0] != self.space:
             return []
         if name == "pointer":
-            return [(20, "", 2, "w", self.horizon, None, None, None, AT)]
+            return [(20, "", 2, "w", self.horizon, None, None, None, None, AT)]
         if name == "catalog":
             return [(encode(ENTRY).decode(), AT)]
         return []
