@@ -118,9 +118,9 @@ def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> Stag
     )
 
 
-def _time_columns(schema: TableSchema) -> tuple[str, ...]:
-    """List the value columns whose type contains a date or a timestamp, or a field with such a name."""
-    return tuple(c.name for c in schema.value if "date" in c.type or "timestamp" in c.type)
+def _time_columns(schema: TableSchema) -> tuple[tuple[str, str], ...]:
+    """List field and name of value columns whose type contains a date, a timestamp, or such a name."""
+    return tuple((c.field, c.name) for c in schema.value if "date" in c.type or "timestamp" in c.type)
 
 
 def called(origin: Origin) -> str:

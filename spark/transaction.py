@@ -115,7 +115,7 @@ class Transaction:
         """
         check_alone(table, newer_by, {"order_by": order_by, "delete_when": delete_when, "value": value})
         call = self._rows_call(Upsert, table, rows, key, order_by, delete_when, value)
-        self._add(call if newer_by is None else newer_call(call, newer_by))
+        self._add(call if newer_by is None else newer_call(call, newer_by, self._known.get(table)))
 
     def replace(
         self,

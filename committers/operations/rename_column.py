@@ -15,8 +15,12 @@ from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
 from tidegate.reader.table import no_schema
 from tidegate.values.evolve import renamed
+from tidegate.wal.fold import once_key
 from tidegate.wal.record import LoadOrigin, TableSchema
 from tidegate.wal.staging import own_tables
+
+RENAME = "rename column "
+"""The start of a rename's token. The base version and a digest of table, old and new name follow."""
 
 
 class Renamed(NamedTuple):
@@ -64,16 +68,25 @@ def rename_barrier(
             f"table {table}, column {old}: it orders captured changes, and its deletes are remembered by that"
             " name; write a new table (docs/schema-changes.md)"
         )
+    change = xxhash.xxh3_64_hexdigest(f"{table}\0{old}\0{new}".encode())
+    names = {column.name for column in schemas[table].value}
+    if old not in names and new in names and _was_decided(coordinator, change):
+        return None
     schema = renamed(table, schemas[table], old, new)
     if schema is None:
         return None
     base = coordinator.folded.last_version
-    change = xxhash.xxh3_64_hexdigest(f"{table}\0{old}\0{new}".encode())
     return StoredRowsBarrier(
         coordinator.log,
-        LoadOrigin(f"rename column {base} {change}"),
+        LoadOrigin(f"{RENAME}{base} {change}"),
         (table,),
         {table: schema},
         lambda: iter(()),
         coordinator.clock,
     )
+
+
+def _was_decided(coordinator: Coordinator, change: str) -> bool:
+    """Return whether the log has this rename: a column's second name leaves no trace in the schema."""
+    lead, end = once_key(LoadOrigin(RENAME)), f" {change}"
+    return any(token.startswith(lead) and token.endswith(end) for token in coordinator.folded.once)

@@ -19,8 +19,8 @@ from tidegate.spark.calls.columns import (
 )
 from tidegate.spark.calls.records import ApplyChanges
 from tidegate.spark.state.apply_changes import deleted_table, sequence_column
-from tidegate.values.evolve import is_wider, parse, stored_names
-from tidegate.wal.record import Column, TableSchema
+from tidegate.values.evolve import as_stored, stored_names
+from tidegate.wal.record import TableSchema
 from tidegate.wal.value_flags import DELETE
 
 
@@ -50,7 +50,10 @@ def changes_call(
             " the table by txn.drop_table, and write it again in the next batch, or write a new table"
             " (docs/schema-changes.md)"
         )
+    first_names = stored_names(known.get(table))
     for field in sequence:
+        if field.name in first_names:
+            raise _renamed(table, field.name, first_names[field.name])
         if field.name in taken or (op is not None and field.name == op.name):
             raise ConfigError(f"table {table}: sequence_by column {field.name} is a key or the operation")
     if op is not None and (not isinstance(op.dataType, StringType) or op.name in taken):
@@ -66,7 +69,7 @@ def changes_call(
     unknown = functions.lit(False)  # noqa: FBT003
     for name in [*names, *([] if op is None else [op.name])]:
         unknown = unknown | column(name).isNull()
-    value = json_value(stored, stored=stored_names(known.get(table)))
+    value = json_value(stored, stored=first_names)
     if op is not None:
         is_delete = column(op.name).isin(list(delete_values))
         value = functions.when(is_delete, json_value(sequence, flags=DELETE)).otherwise(value)
@@ -83,15 +86,14 @@ def changes_call(
         value=value,
         order=order,
         sequence=tuple(
-            sequence_column(table, _widest(schema_column(field), table, known)) for field in sequence
+            sequence_column(table, as_stored(schema_column(field), known.get(table), deletes))
+            for field in sequence
         ),
     )
 
 
-def _widest(column: Column, table: str, known: Mapping[str, TableSchema]) -> Column:
-    """Return the sequence column with the type of the widest of its stored values, of rows and of deletes."""
-    for schema in (known.get(table), known.get(deleted_table(table))):
-        for stored in () if schema is None else schema.value:
-            if stored.name == column.name and is_wider(parse(stored.type), parse(column.type)):
-                column = Column(column.name, stored.type)
-    return column
+def _renamed(table: str, name: str, first: str) -> ConfigError:
+    return ConfigError(
+        f"table {table}: sequence_by column {name} was renamed, its rows have it as {first}: rename it back"
+        f" (tidegate schema rename {table} {name} {first}), and give that name"
+    )

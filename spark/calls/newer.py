@@ -11,6 +11,8 @@ from tidegate.errors import ConfigError
 from tidegate.spark.calls.columns import column, unusable
 from tidegate.spark.calls.records import Upsert, UpsertNewer
 from tidegate.spark.state.apply_changes import sequence_column
+from tidegate.values.evolve import as_stored
+from tidegate.wal.record import TableSchema
 
 ALONE = {
     "order_by": "newer_by orders the rows of a batch, too",
@@ -27,8 +29,8 @@ def check_alone(table: str, newer_by: object, others: Mapping[str, object]) -> N
             raise ConfigError(f"table {table}: newer_by and {name} do not go together: {why}")
 
 
-def newer_call(call: Upsert, newer_by: str) -> UpsertNewer:
-    """Return the upsert of only those rows that are newer than the stored ones.
+def newer_call(call: Upsert, newer_by: str, known: TableSchema | None) -> UpsertNewer:
+    """Return the upsert of only those rows that are newer than the stored ones, of the schema ``known``.
 
     Raises: ConfigError: the column is not one that orders a table's rows.
     """
@@ -41,7 +43,7 @@ def newer_call(call: Upsert, newer_by: str) -> UpsertNewer:
             f" {', '.join(fields) or 'none'}"
         )
         raise ConfigError(msg)
-    sequence = sequence_column(table, fields[argument], "newer_by")
+    sequence = sequence_column(table, as_stored(fields[argument], known), "newer_by")
     why = f"column {argument} of newer_by is null in it, so it cannot be compared with the stored row"
     value = functions.when(column(argument).isNull(), unusable(why, "filter such rows out", call.value))
     given = {field.name: getattr(call, field.name) for field in dataclasses.fields(call)}

@@ -37,7 +37,7 @@ from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import shared_log
-from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.record import Column, TableAt, TableSchema
 
 logger = logging.getLogger("tidegate")
 
@@ -258,9 +258,7 @@ class FeedPlanner:
         emptied, changes = at is None or at.start == version, manifest.changes().get(table, 0)
         if not changes and not emptied:
             return
-        schema = (
-            self._feed.leased.schema if at is None else self._schema(table, at.schema_id, manifest, version)
-        )
+        schema = self._feed.leased.schema if at is None else self._schema(table, at, manifest, version)
         tasks = 1 if changes <= ROWS_PER_PART else self._parallelism
         fact = recent_version(self._folded, version)
         assert fact is not None
@@ -279,14 +277,15 @@ class FeedPlanner:
                     rows,
                 )
 
-    def _schema(self, table: str, schema_id: str, manifest: Manifest, version: int) -> TableSchema:
-        schema = manifest.schemas.get(schema_id) or self._store.schemas_of([schema_id]).get(schema_id)
-        if schema is None:
-            raise no_schema(self._store.where, version, table, schema_id)
+    def _schema(self, table: str, at: TableAt, manifest: Manifest, version: int) -> TableSchema:
+        known = manifest.schemas.get(at.schema_id) or self._store.schemas_of([at.schema_id]).get(at.schema_id)
+        if known is None:
+            raise no_schema(self._store.where, version, table, at.schema_id)
         leased = self._feed.leased
-        check_columns(leased, schema, version)
+        check_columns(leased, known, version)
         # Rows from before a change have the columns after it.
-        return leased.schema if reads_all(leased.schema, schema) else schema
+        is_read = reads_all(leased.schema, known, same_start=at.start == leased.start)
+        return leased.schema if is_read else known
 
     def _manifest(self, version: int, *, probe: bool) -> Manifest:
         """Return the version's manifest. With ``probe`` a frame is read, too, since it may be

@@ -63,7 +63,7 @@ def sequence_column(table: str, column: Column, argument: str = "sequence_by") -
             f"table {table}: {argument} column {column.name} is {column.type}; a sequence is"
             f" {', '.join(SEQUENCE_TYPES)}: cast it, a decimal of up to 18 digits to bigint"
         )
-    return ReducedColumn(column.name, column.type, "last")
+    return ReducedColumn(column.field, column.type, "last")
 
 
 def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:

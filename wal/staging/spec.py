@@ -25,8 +25,8 @@ class StageSpec(msgspec.Struct, frozen=True):
     ``at_us`` is the attempt's time: later than the last decision, no later than its own decision.
     State is read as of it. ``ttls_us`` holds, per table, how long after it the rows expire; 0:
     never. ``batch`` is the name of the attempt's rows in messages. ``key_names`` and
-    ``time_columns`` hold, per table, the key columns, and the value columns that may hold dates or
-    times.
+    ``time_columns`` hold, per table, the key columns, and field and name of the value columns that
+    may hold dates or times.
     """
 
     namespace: str
@@ -42,4 +42,4 @@ class StageSpec(msgspec.Struct, frozen=True):
     ttls_us: tuple[int, ...] = ()
     batch: str = ""
     key_names: tuple[tuple[str, ...], ...] = ()
-    time_columns: tuple[tuple[str, ...], ...] = ()
+    time_columns: tuple[tuple[tuple[str, str], ...], ...] = ()

@@ -112,14 +112,13 @@ def _not_utf8(batch: Any, spec: StageSpec) -> list[int]:
 
 def _no_time_in_values(batch: Any, spec: StageSpec) -> Iterator[tuple[int, str]]:
     for row in _marked(batch["v"], NO_TIME):
-        names = spec.time_columns[batch["t"][row].as_py()] if spec.time_columns else ()
+        names = dict(spec.time_columns[batch["t"][row].as_py()] if spec.time_columns else ())
         value = memoryview(batch["v"][row].as_py())[len(NO_TIME) :]
         cells = json_decoder(dict[str, msgspec.Raw]).decode(value)
-        names_in_value = [name for name in names if name in cells] or list(
-            cells
-        )  # a function's rows have others
-        hit = [name for name in names_in_value if OUTSIDE.search(bytes(cells[name]))]
-        where = f"column {hit[0]}" if hit else f"one of the columns {', '.join(names_in_value)}"
+        fields = [field for field in names if field in cells] or list(cells)  # a function's rows have others
+        hit = [field for field in fields if OUTSIDE.search(bytes(cells[field]))]
+        shown = [names.get(field, field) for field in hit[:1] or fields]
+        where = f"column {shown[0]}" if hit else f"one of the columns {', '.join(shown)}"
         yield row, f"{where} of its value has a date or time {YEARS}"
 
 

@@ -77,15 +77,18 @@ def evolved(table: str, known: TableSchema, given: TableSchema) -> Evolved:
     return Evolved(TableSchema(known.key, columns, known.value_format), tuple(changes.left_out))
 
 
-def reads_all(newer: TableSchema, older: TableSchema) -> bool:
-    """Return whether rows of the older schema can be decoded by the newer one, with all their columns."""
+def reads_all(newer: TableSchema, older: TableSchema, *, same_start: bool = False) -> bool:
+    """Return whether rows of the older schema can be decoded by the newer one, with all their columns.
+
+    ``same_start``: the table was not replaced in between, so a field is one column, whatever its names.
+    """
     if newer.key != older.key or "bytes" in (newer.value_format, older.value_format):
         return newer == older
     by_field = {column.field: column for column in newer.value}
     changes = _Changes()
     for column in older.value:
         same = by_field.get(column.field)
-        if same is None or (same.name != column.name and not same.stored):
+        if same is None or (same.name != column.name and not same.stored and not same_start):
             return False
         after = parse(same.type)
         if _merged(column.name, after, parse(column.type), changes) != after:
@@ -129,6 +132,16 @@ def renamed(table: str, schema: TableSchema, old: str, new: str) -> TableSchema 
 def stored_names(schema: TableSchema | None) -> dict[str, str]:
     """Return the field of each renamed column, by its name."""
     return {column.name: column.field for column in (schema.value if schema else ()) if column.stored}
+
+
+def as_stored(column: Column, *schemas: TableSchema | None) -> Column:
+    """Return a call's column as the rows of these tables have it: with its field, of the widest type."""
+    for schema in schemas:
+        for same in () if schema is None else schema.value:
+            if same.name == column.name:
+                wider = is_wider(parse(same.type), parse(column.type))
+                column = Column(same.name, same.type if wider else column.type, same.stored)
+    return column
 
 
 def _named(column: Column, name: str) -> Column:

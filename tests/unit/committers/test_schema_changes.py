@@ -124,6 +124,14 @@ def test_a_rename_is_repeatable_and_says_what_it_cannot_do(place):
     assert place.content() == before
 
 
+@pytest.mark.parametrize("new", ["c", "a"])
+def test_a_second_rename_is_repeatable(place, new):
+    """It was refused after an interruption: there was no column of the old name any more."""
+    assert done_json("schema", "rename", "t", "b", new, *place.options)["version"] == 5
+    assert done_json("schema", "rename", "t", "b", new, *place.options)["version"] is None
+    assert "there is none of this name" in refused(2, "schema", "rename", "t", "d", new, *place.options)
+
+
 def test_a_column_that_orders_captured_changes_keeps_its_name(place):
     deletes = TableSchema(KEY, (Column("b", "bigint"),))
     with place.example(RENAMED) as example:
@@ -213,6 +221,14 @@ def test_a_feed_gives_rows_from_before_in_the_columns_after(place):
         (2, "k2", BIG, {"x": 2, "y": 0.5}),
         (4, "k3", 3, None),
     ]
+
+
+def test_a_feed_gives_rows_from_between_two_renames(place):
+    """The column got its first name back: the rows that were written under the other one had null."""
+    done_json("schema", "rename", "t", "b", "a", *place.options)
+    rows = changes_of(place, *place.feed(5))
+    found = sorted((row[VERSION], row["k"], row["a"]) for row in rows)
+    assert found == [(1, "k1", 1), (1, "k2", 2), (2, "k2", BIG), (4, "k3", 3)]
 
 
 @pytest.mark.parametrize(

@@ -39,16 +39,16 @@ def typed(
 
     Columns of a key that is null or cannot be read are null; ``KEY`` has its bytes.
     """
-    names = {column.name for column in values.schema.value}
+    fields = {column.field for column in values.schema.value}
     for row_id, row in rows:
         sizes = ((row["key"], row["key_bytes"]), (row["value"], row["value_bytes"]))
         if any(size is not None and len(content or b"") < size for content, size in sizes):
             left[CUT] += 1
             continue
-        if not _has_columns(values, row["value"], names):
+        if not _has_columns(values, row["value"], fields):
             left[OTHER] += 1
             continue
-        value = _value(values, row["value"], names)
+        value = _value(values, row["value"])
         if value is None:
             left[UNFIT] += 1
             continue
@@ -66,21 +66,21 @@ def _key(values: Values, key: bytes | None) -> dict[str, Any]:
     return dict(zip(columns, (decoded,) if len(columns) == 1 else decoded, strict=True))
 
 
-def _has_columns(values: Values, value: bytes | None, names: set[str]) -> bool:
-    """Return whether the value names columns of the table, and no others."""
+def _has_columns(values: Values, value: bytes | None, fields: set[str]) -> bool:
+    """Return whether the value has fields of the table's columns, and no others."""
     if values.schema.value_format == "bytes":
         return value != b""  # a delete, or no bytes: unknown
     try:
-        return json_decoder(dict[str, msgspec.Raw]).decode(value or b"").keys() <= names
+        return json_decoder(dict[str, msgspec.Raw]).decode(value or b"").keys() <= fields
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return False
 
 
-def _value(values: Values, value: bytes | None, names: set[str]) -> dict[str, Any] | None:
+def _value(values: Values, value: bytes | None) -> dict[str, Any] | None:
     """Decode the value's columns; None: the table's columns, which may have been replaced, cannot hold it."""
     if values.schema.value_format == "bytes":
-        (name,) = names
-        return {name: value}
+        (column,) = values.schema.value
+        return {column.name: value}
     try:
         decoded: dict[str, Any] = values.decode(value or b"")
         encoder_of(values.schema).encode(decoded)

@@ -167,3 +167,13 @@ def test_rows_that_the_columns_no_longer_hold_are_left_out_and_counted(example, 
     assert "1 refused rows of table aircraft" in done.output
     assert "1 rows are not in it (values that do not fit the columns" in done.output
     assert pq.read_table(tmp_path / "file")["tailnum"].to_pylist() == ["N2"]
+
+
+def test_refused_rows_of_a_renamed_column_are_exported_by_its_new_name(filled, tmp_path):
+    """They were left out as no rows of the table: they have the first name, as all stored rows have."""
+    call(tmp_path, "schema", "rename", "aircraft", "carrier", "airline", "--force")
+    file = tmp_path / "refused.parquet"
+    told = call(tmp_path, "quarantine", "export", "aircraft", file, wal=False)
+    assert "3 refused rows of table aircraft at version 2" in told.stdout
+    rows = pq.read_table(file).sort_by("_id").to_pylist()
+    assert [row["airline"] for row in rows] == ["UA", "AA", "B6"]

@@ -20,7 +20,8 @@ from tidegate.spark.state.apply_changes import (
     sequence_column,
 )
 from tidegate.spark.state.reduce import ReducedColumn
-from tidegate.wal.record import Column
+from tidegate.values.evolve import as_stored
+from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging.spec import CHANGES
 
 SEQUENCE = (ReducedColumn("ts", "timestamp", "last"), ReducedColumn("lsn", "bigint", "last"))
@@ -157,3 +158,12 @@ def test_a_stored_row_without_the_column_is_older_than_any():
     held = {b"a": b'{"seat":"x"}', b"b": b'{"seat":"x","at":null}'}
     new = b'{"seat":"y","at":-5}'
     assert upserted(held, [(b"a", -5, new), (b"b", -5, new)]) == {b"a": new, b"b": new}
+
+
+def test_newer_by_is_found_by_its_field_and_of_the_tables_wider_type():
+    table = TableSchema((Column("k", "string"),), (Column("since", "bigint", "at"),), "json_renamed")
+    column = sequence_column("t", as_stored(Column("since", "int"), table), "newer_by")
+    assert column == ReducedColumn("at", "bigint", "last")
+    rows = pa.record_batch({"k": pa.array([b"k1"], pa.binary()), "v": pa.array([b'+{"at":7}'], pa.binary())})
+    stored = pa.array([b'{"at":1099511627776}'], pa.binary())
+    assert len(newer(stored, NewerTable(0, "t", 0, column, ("string",)), rows)) == 0

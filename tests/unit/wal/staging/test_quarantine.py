@@ -22,6 +22,7 @@ from tidegate.wal.staging.last_per_key import last_per_key
 from tidegate.wal.staging.quarantine import id_in
 from tidegate.wal.staging.spec import CHANGES, StageSpec
 from tidegate.wal.staging.validate import bad_rows
+from tidegate.wal.value_flags import NO_TIME
 
 SPEC = StageSpec(
     namespace="u1",
@@ -173,3 +174,12 @@ def test_many_refused_rows_are_given_ids_of_one_of_many_key_groups(monkeypatch: 
     assert hashed < 50 * 10
     assert {key_group(one, 32_768) for one in ids} == {30_000}
     assert len(set(ids)) == 50
+
+
+def test_a_time_of_another_year_is_named_by_its_columns_name_not_by_its_field() -> None:
+    spec = msgspec.structs.replace(
+        SPEC, value_bytes_max=99, time_columns=((), (("a", "since"), ("z", "z")), ())
+    )
+    (batch,) = batches_of([(0, 1, b"k", NO_TIME + b'{"a":"+10000-01-01","z":"2026-01-01"}')], 1)
+    (bad,) = bad_rows(batch, spec)
+    assert bad.why == "column since of its value has a date or time that is not of the years 1 to 9999"
