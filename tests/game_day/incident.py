@@ -29,9 +29,10 @@ class Incident:
     """``play`` makes the disaster on a rig whose readers have answers, and returns when it is complete.
 
     store, log: factories of servers by their folder; without them SQLite and files. actor: the one who must
-    act. alert: the alert that must fire; None: none needed. patience_s: how long the operator waits for
-    tidegate to help itself, while readers have no answers or old ones. options: of the driver's sink; job:
-    other fields of ``rig.Job``. fast: part of ``--third``.
+    act. alert: the alert that must fire; None: none needed. deadline_s: the longest time from the complete
+    disaster until the data are right. patience_s: how long the operator waits for tidegate to help itself,
+    while readers have no answers or old ones. options: of the driver's sink; job: other fields of
+    ``rig.Job``. fast: part of ``--third``.
     """
 
     name: str
@@ -149,8 +150,8 @@ class _Play:
     # -- until the data are right -------------------------------------------------------------------
 
     def _until_right(self) -> float | None:
-        end = self._began + self._incident.deadline_s * self._patience
-        quiet_since = time.monotonic()
+        quiet_since = time.monotonic()  # the disaster is complete
+        end = quiet_since + self._incident.deadline_s * self._patience
         row = self._rig.generator.last
         while time.monotonic() < end:
             moment = time.monotonic()
