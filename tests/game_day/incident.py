@@ -103,7 +103,7 @@ def play(incident: Incident, report: Callable[[str], None] = print, *, patience:
             environment=incident.environment,
         )
         with rig:
-            rig.begin()
+            rig.begin(patience)
             _Play(incident, rig, result, report, patience).run()
     return result
 
@@ -163,7 +163,7 @@ class _Play:
             due = moment - quiet_since > wait_s and len(self._followed) < STEPS
             if due and self._step():
                 quiet_since, row = time.monotonic(), self._rig.generator.last
-            time.sleep(0.1)
+            time.sleep(1.0 if due else 0.1)
         return None
 
     def _watch_alerts(self) -> None:

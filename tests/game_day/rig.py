@@ -80,8 +80,12 @@ class Driver:
                 start_new_session=True,
             )
         threading.Thread(target=self._listen, daemon=True).start()
-        wait_until(lambda: self._state or self.process.poll() is not None, "the driver is ready", START_S)
-        assert self._state == "ready", self._log.read_text()[-3000:]
+        try:
+            wait_until(lambda: self._state or not self.alive(), "the driver is ready", START_S)
+            assert self._state == "ready", self._log.read_text()[-3000:]
+        except BaseException:
+            self.kill()
+            raise
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -205,20 +209,20 @@ class Rig:
         self.drivers.append(driver)
         return driver
 
-    def begin(self) -> None:
+    def begin(self, patience: float) -> None:
         """Start input, query and readers; return when both readers have answers with rows."""
+        limit_s = START_S * patience
         self.generator.start()
         self.driver.start()
-        wait_until(lambda: self._has_begun() or not self.driver.runs(), "the first versions", START_S)
-        assert self.driver.runs(), self.driver.messages
         self.readers.start()
+        wait_until(
+            lambda: self.readers.newest >= FIRST_VERSIONS or not self.driver.runs(),
+            "the first versions",
+            limit_s,
+        )
+        assert self.driver.runs(), self.driver.messages
         moment = time.monotonic()
-        wait_until(lambda: self.readers.answered_since(moment) >= 0, "both readers answer", START_S)
-
-    def _has_begun(self) -> bool:
-        with contextlib.suppress(Exception), self.connect() as gate:
-            return gate.version() >= FIRST_VERSIONS
-        return False
+        wait_until(lambda: self.readers.answered_since(moment) >= 0, "both readers answer", limit_s)
 
     def restart(self) -> None:
         """Start the query again, in a new process if the old one has ended."""
