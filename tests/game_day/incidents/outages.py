@@ -162,6 +162,7 @@ INCIDENTS = [
         "The network to Redis is cut for 30 s",
         network_cut,
         Cut,
+        actor=OPERATOR,
         alert="TidegateStoreUnreachable",
     ),
     Incident(
