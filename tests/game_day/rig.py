@@ -45,7 +45,7 @@ class Job:
     options: dict[str, Any]
     wal_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     store_options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    files_per_batch: int = 200
+    files_per_batch: int = 1000
     clock_ahead_s: float = 0.0
     """How far the driver's clock is ahead; it stays so for the life of the process."""
     totals: Sequence[str] = ("'all' AS k", "1L AS count", "n", "seq AS last")
