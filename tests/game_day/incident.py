@@ -20,7 +20,8 @@ STEPS = 5
 SETTLE_S = 25.0
 """How long an operator waits after a step, before the next message is read."""
 RECOUNT_S = 60.0
-COMMAND = r"`tidegate ([^`]+)`"
+COMMAND = r"`tidegate (?!explain`)([^`]+)`"
+"""A command in a message; `tidegate explain` alone only names one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +29,10 @@ class Incident:
     """``play`` makes the disaster on a rig whose readers have answers, and returns when it is complete.
 
     store, log: factories of servers by their folder; without them SQLite and files. actor: the one who must
-    act. alert: the alert that must fire; None: none needed. patience_s: how long the operator waits for
-    tidegate to help itself, while readers have no answers or old ones. options: of the driver's sink; job:
-    other fields of ``rig.Job``. fast: part of ``--third``.
+    act. alert: the alert that must fire; None: none needed. deadline_s: the longest time from the complete
+    disaster until the data are right. patience_s: how long the operator waits for tidegate to help itself,
+    while readers have no answers or old ones. options: of the driver's sink; job: other fields of
+    ``rig.Job``. fast: part of ``--third``.
     """
 
     name: str
@@ -101,9 +103,14 @@ def play(incident: Incident, report: Callable[[str], None] = print, *, patience:
             environment=incident.environment,
         )
         with rig:
-            rig.begin()
+            rig.begin(patience)
             _Play(incident, rig, result, report, patience).run()
     return result
+
+
+def is_a_step(incident: Incident, name: str) -> bool:
+    """Whether advice counts: an explanation that is read while tidegate helps itself does not."""
+    return incident.actor == OPERATOR or not name.startswith("tidegate explain")
 
 
 class _Play:
@@ -114,6 +121,10 @@ class _Play:
         self._incident, self._rig, self._result, self._report = incident, rig, result, report
         self._began = self._target = 0.0
         self._alerts: set[str] = set()
+        self._followed: list[str] = []
+        """The advice that was carried out, with explanations that nobody had to read."""
+        self._asked: list[tuple[str, ...]] = []
+        """The commands that were run for want of advice."""
         self._end = threading.Event()
 
     def run(self) -> None:
@@ -139,20 +150,20 @@ class _Play:
     # -- until the data are right -------------------------------------------------------------------
 
     def _until_right(self) -> float | None:
-        end = self._began + self._incident.deadline_s * self._patience
-        quiet_since = time.monotonic()
+        quiet_since = time.monotonic()  # the disaster is complete
+        end = quiet_since + self._incident.deadline_s * self._patience
         row = self._rig.generator.last
         while time.monotonic() < end:
             moment = time.monotonic()
             if self._rig.readers.answered_since(quiet_since) > row:
                 return moment
-            patience = SETTLE_S if self._result.steps else self._incident.patience_s
+            patience = SETTLE_S if self._followed else self._incident.patience_s
             ended = not self._rig.driver.runs()
             wait_s = 2.0 if ended else patience * self._patience
-            due = moment - quiet_since > wait_s and len(self._result.steps) < STEPS
+            due = moment - quiet_since > wait_s and len(self._followed) < STEPS
             if due and self._step():
                 quiet_since, row = time.monotonic(), self._rig.generator.last
-            time.sleep(0.1)
+            time.sleep(1.0 if due else 0.1)
         return None
 
     def _watch_alerts(self) -> None:
@@ -163,12 +174,15 @@ class _Play:
         """Carry out the next advice: that of the first message that has one and was not followed yet."""
         for message in self._messages():
             for name, action in self._advice(message.text):
-                if name not in self._result.steps and not re.search(
+                if name not in self._followed and not re.search(
                     f"tidegate drop|{self._incident.not_here}", name
                 ):
-                    self._result.steps.append(name)
-                    if not self._result.first_message:
-                        self._result.first_message = f"{message.source}: {message.text}"[:2000]
+                    self._followed.append(name)
+                    if is_a_step(self._incident, name):
+                        self._result.steps.append(name)
+                        self._result.first_message = (
+                            self._result.first_message or f"{message.source}: {message.text}"[:2000]
+                        )
                     self._report(f"{self._incident.name}: {message.source} advises: {name}")
                     action()
                     if name.startswith("tidegate"):
@@ -192,9 +206,12 @@ class _Play:
             proposed = rig.prometheus.proposed().items()
             ordered += [Message(time.monotonic(), alert, action) for alert, action in proposed]
         if not any(self._advice(message.text) for message in ordered):
-            text = ordered[0].text if ordered else ""
-            rig.tidegate(*(("explain", text) if text else ("doctor",)))
-            ordered.append(rig.messages[-1])
+            text = next((each.text for each in ordered if not each.source.startswith("tidegate")), "")
+            words = ("explain", text) if text else ("doctor",)
+            if words not in self._asked:
+                self._asked.append(words)
+                rig.tidegate(*words)
+                ordered.append(rig.messages[-1])
         return ordered
 
     def _advice(self, text: str) -> list[tuple[str, Callable[[], Any]]]:

@@ -73,6 +73,11 @@ class Readers:
         self._reconnect.set()
 
     @property
+    def newest(self) -> int:
+        """The newest version that either reader has seen."""
+        return self._newest
+
+    @property
     def reconnecting(self) -> bool:
         return self._reconnect.is_set()
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 NAMESPACE = "gameday"
 START_S = 240.0
+FIRST_VERSIONS = 3
+"""The versions before a disaster: a store that lost version 1 alone shows version 0 until it has it again."""
 COMMAND_S = 90.0
 SUITABLE = {"heartbeat_s": 1.0, "stuck_alarm_s": 5.0, "allow_unsafe": True, "key_groups": 8}
 """Options of every driver: one broker and one Redis are enough, and alarms are quick."""
@@ -43,7 +45,7 @@ class Job:
     options: dict[str, Any]
     wal_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     store_options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    files_per_batch: int = 200
+    files_per_batch: int = 1000
     clock_ahead_s: float = 0.0
     """How far the driver's clock is ahead; it stays so for the life of the process."""
     totals: Sequence[str] = ("'all' AS k", "1L AS count", "n", "seq AS last")
@@ -78,8 +80,12 @@ class Driver:
                 start_new_session=True,
             )
         threading.Thread(target=self._listen, daemon=True).start()
-        wait_until(lambda: self._state or self.process.poll() is not None, "the driver is ready", START_S)
-        assert self._state == "ready", self._log.read_text()[-3000:]
+        try:
+            wait_until(lambda: self._state or not self.alive(), "the driver is ready", START_S)
+            assert self._state == "ready", self._log.read_text()[-3000:]
+        except BaseException:
+            self.kill()
+            raise
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -203,20 +209,20 @@ class Rig:
         self.drivers.append(driver)
         return driver
 
-    def begin(self) -> None:
+    def begin(self, patience: float) -> None:
         """Start input, query and readers; return when both readers have answers with rows."""
+        limit_s = START_S * patience
         self.generator.start()
         self.driver.start()
-        wait_until(lambda: self._first_version() or not self.driver.runs(), "the first version", START_S)
-        assert self.driver.runs(), self.driver.messages
         self.readers.start()
+        wait_until(
+            lambda: self.readers.newest >= FIRST_VERSIONS or not self.driver.runs(),
+            "the first versions",
+            limit_s,
+        )
+        assert self.driver.runs(), self.driver.messages
         moment = time.monotonic()
-        wait_until(lambda: self.readers.answered_since(moment) >= 0, "both readers answer", START_S)
-
-    def _first_version(self) -> bool:
-        with contextlib.suppress(Exception), self.connect() as gate:
-            return gate.version() > 0
-        return False
+        wait_until(lambda: self.readers.answered_since(moment) >= 0, "both readers answer", limit_s)
 
     def restart(self) -> None:
         """Start the query again, in a new process if the old one has ended."""

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from game_day.incident import COMMAND, Result, play
+from game_day.incident import COMMAND, NOBODY, OPERATOR, Incident, Result, is_a_step, play
 from game_day.incidents import ALL
 from game_day.readers import Readers
 from game_day.stream import Content, Generator, Sums, recount
@@ -86,3 +86,16 @@ def test_the_record_becomes_the_table_of_the_page(tmp_path):
 
 def test_the_pattern_of_a_command():
     assert re.findall(COMMAND, "or run `tidegate recover --jobs 2` now") == ["recover --jobs 2"]
+    assert re.findall(COMMAND, "`tidegate explain` with a title prints one") == []
+
+
+@pytest.mark.parametrize(
+    "actor, advice, counts",
+    [
+        (OPERATOR, "tidegate explain StoreUnavailableError", True),
+        (NOBODY, "tidegate explain StoreUnavailableError", False),
+        (NOBODY, "tidegate recover", True),
+    ],
+)
+def test_an_explanation_is_a_step_only_where_an_operator_has_to_act(actor, advice, counts):
+    assert is_a_step(Incident("x", "title", print, actor=actor), advice) is counts

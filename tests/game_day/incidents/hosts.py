@@ -182,7 +182,7 @@ INCIDENTS = [
         checkpoint_unwritable,
         redis,
         actor=OPERATOR,
-        alert="TidegateDriverGone",
+        alert="TidegateQueryFailed",
     ),
     Incident(
         "store-unmounted",

@@ -121,8 +121,8 @@ def network_cut(rig: Rig) -> None:
     """Let every packet to the store vanish, without an error."""
     rig.store.network.plain.black_hole()
     time.sleep(CUT_S)
-    rig.store.network.plain.cut()
     rig.store.network.plain.accept()
+    rig.store.network.plain.cut()  # after it: a connection that has lost a packet stays silent
 
 
 def _redis(folder: Path) -> RedisServer:
@@ -162,6 +162,7 @@ INCIDENTS = [
         "The network to Redis is cut for 30 s",
         network_cut,
         Cut,
+        actor=OPERATOR,
         alert="TidegateStoreUnreachable",
     ),
     Incident(
