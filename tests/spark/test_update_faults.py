@@ -220,7 +220,7 @@ def test_calls_that_cannot_be_are_refused_before_anything_runs(stream):
         ),
         (
             lambda t, r: (t.upsert("u", r, "k"), out(t, r, {"u": ("k string", "n string")})),
-            "table u holds json values of .n int., this call writes json values of .n string.",
+            "table u, column n: int here, this call writes string: ",
         ),
         (lambda t, r: t.patch("t", r, "x"), "'x' is missing"),
         (
