@@ -15,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,9 @@ class Stream:
         if not ended:
             query.stop()
             pytest.fail(f"the query did not end within {DEADLINE_S} s")
+        for thread in threading.enumerate():
+            if thread.name == "tidegate-failed-batch":  # its line is in the log when this returns
+                thread.join(DEADLINE_S)
         return ran
 
     def commit(self, function: Function, *batches: Batch, per_batch: int = 1) -> Ran:
