@@ -65,6 +65,7 @@ def servers(private_kafka, private_redis):
         yield cluster, proxy, private_redis()
 
 
+@pytest.mark.slow
 def test_incidents(servers, tmp_path):
     cluster, proxy, redis = servers
     prometheus_program("prometheus")
