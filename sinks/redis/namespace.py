@@ -29,7 +29,6 @@ from tidegate.sinks.redis.reads import (
     KEYS_AT_ONCE,
     AnotherServerError,
     Ask,
-    ages_in,
     following,
     head_of,
     identity_call,
@@ -276,8 +275,7 @@ class RedisNamespace:
         *content, now_us = fields
         noted = self._noted
         if noted is not None and noted[0] == content:
-            age_s, closed_age_s = ages_in(content[5], now_us)
-            return msgspec.structs.replace(noted[1], heartbeat_age_s=age_s, closed_age_s=closed_age_s)
+            return _aged(noted[1], content[5], int(now_us))
         pointer, listed = known_in(self.where, fields)
         with self._lock:
             self._noted = content, pointer
@@ -451,3 +449,13 @@ class RedisReads(SupportsReadWithPointer):
             check_visible(self.where, version, self._space.pointer().visible)
         if version < self._space.horizon:
             check_kept(self.where, version, self._space.horizon)
+
+
+def _aged(pointer: Pointer, noted_us: bytes | None, now_us: int) -> Pointer:
+    """Return the pointer with its ages of now, as ``heartbeat_ages`` computes them."""
+    if noted_us is None:
+        return pointer
+    age_s = abs(now_us - abs(int(noted_us))) / 1e6
+    if pointer.closed_age_s is None:
+        return msgspec.structs.replace(pointer, heartbeat_age_s=age_s)
+    return msgspec.structs.replace(pointer, closed_age_s=age_s)

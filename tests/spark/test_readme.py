@@ -27,7 +27,7 @@ def test_the_twenty_lines_run(tmp_path):
         env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=270,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
