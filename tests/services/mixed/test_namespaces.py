@@ -13,7 +13,7 @@ def listed(url):
 
 
 def is_listed(url, tmp_path):
-    names = [f"n{uuid.uuid4().hex}" for _ in range(2)]
+    names = [f"0000{uuid.uuid4().hex}" for _ in range(2)]  # the first 200 by name are listed
     for name in names:
         write_flights(f"file://{tmp_path}/wal", url, name, alias=f"{name}-live")
     rows = listed(url)
