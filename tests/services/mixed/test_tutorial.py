@@ -23,16 +23,19 @@ CHANGES = [  # what differs from run to run
 
 
 def masked(text):
-    """The text without what differs from run to run, each run of blanks as one."""
+    """The text without what differs from run to run, each run of blanks and line ends as one blank."""
     for pattern, name in CHANGES:
         text = re.sub(pattern, name, text)
-    return [" ".join(line.split()) for line in text.splitlines() if line.strip(" \r")]
+    return " ".join(text.split())
 
 
 def matches(shown, printed):
-    """Whether the lines of the page are those that were printed; a line ``...`` is any number of lines."""
-    pattern = "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in masked(shown))
-    return re.fullmatch(pattern, "".join(line + "\n" for line in masked(printed))) is not None
+    """Whether the page shows what was printed; a line ``...`` is any number of lines."""
+    parts = re.split(r"^\.\.\.$", shown, flags=re.MULTILINE)
+    return (
+        re.fullmatch(".*?".join(f" *{re.escape(masked(part))} *" for part in parts), masked(printed))
+        is not None
+    )
 
 
 def commands():
