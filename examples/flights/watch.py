@@ -45,6 +45,7 @@ def main(store: str, store_options: dict[str, Any], namespace: str, stop: Path) 
     expected = list(expected_by_version())
     checked, seen = 0, set()
     torn: list[str] = []
+    by_tasks: dict[int, int] = {}
     pick = random.Random(2013)
     gate = None
     while True:
@@ -59,6 +60,8 @@ def main(store: str, store_options: dict[str, Any], namespace: str, stop: Path) 
             continue
         infos = gate.history()
         readable = [info.version for info in infos]
+        large = [info for info in infos if sum(info.changes.values()) > APPLY_CHANGES]
+        by_tasks |= {info.version: info.parallelism for info in large}  # before they are retired
         for version in readable if ending else {newest, pick.choice(readable)}:
             try:
                 with gate.snapshot(version=version) as snapshot:
@@ -74,9 +77,7 @@ def main(store: str, store_options: dict[str, Any], namespace: str, stop: Path) 
             "readable": len(readable),
             "newest": newest,
             "torn": torn[:5],
-            "by_tasks": {
-                info.version: info.parallelism for info in infos if sum(info.changes.values()) > APPLY_CHANGES
-            },
+            "by_tasks": by_tasks,
         }
         print(json.dumps(report), flush=True)
         if ending:

@@ -140,9 +140,8 @@ def _part(field: types.StructField) -> Column:
         return value
     if isinstance(field.dataType, types.TimestampType):
         value = functions.unix_micros(value)
-    if isinstance(
-        field.dataType, types.TimestampNTZType
-    ):  # a cast would pass through the session's time zone
+    if isinstance(field.dataType, types.TimestampNTZType):
+        # A cast would pass through the session's time zone.
         value = functions.call_function(
             "div", value - functions.expr(NTZ_EPOCH), functions.expr("INTERVAL '0.000001' SECOND")
         )

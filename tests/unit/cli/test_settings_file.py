@@ -62,6 +62,21 @@ def test_a_variable_names_another_file(flights, tmp_path, monkeypatch):
     assert "none.toml: No such file or directory" in refused(2, "history")
 
 
+def test_the_file_of_another_user_counts_only_by_name(flights, monkeypatch):
+    """In a shared folder it would choose the servers that get this user's variables (T48)."""
+    settings(flights, *HERE)
+    path = flights / "tidegate.toml"
+    if os.geteuid() == 0:
+        os.chown(path, 54_321, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 54_321)
+    told = refused(2, "history")
+    assert "it belongs to another user" in told
+    assert "TIDEGATE_CONFIG" in told
+    monkeypatch.setenv("TIDEGATE_CONFIG", str(path))
+    assert done("history").count("\n") == 4
+
+
 def test_status_and_doctor_name_the_origin_of_each_value(flights, monkeypatch):
     settings(flights, *HERE)
     monkeypatch.setenv("TIDEGATE_NAMESPACE", "flights")

@@ -47,14 +47,15 @@ def from_settings_file() -> Iterator[None]:
     """Set the variables that are not set from the file, within the context.
 
     The file is the one that ``TIDEGATE_CONFIG`` names, or ``tidegate.toml`` in the working folder, if there
-    is one. Raises: ConfigError, with file and line: it cannot be read, or has another key or value.
+    is one. Raises: ConfigError, with file and line: it cannot be read, has another key or value, or is in
+    the working folder and another user's, whose references would send this user's variables away.
     """
     named = os.environ.get(VARIABLE)
     path = Path(named or FILE)
     before = dict(_from_file)
     try:
         if named or path.exists():
-            for key, (value, line) in _settings_in(path).items():
+            for key, (value, line) in _settings_in(path, is_named=bool(named)).items():
                 if not os.environ.get(variable_of(key)):
                     os.environ[variable_of(key)] = value
                     _from_file[variable_of(key)] = f"{path}, line {line}"
@@ -90,13 +91,18 @@ def shown_sources(ctx: Any) -> str:
     return "; ".join(f"--{key.replace('_', '-')} by {origin}" for key, origin in sources(ctx).items())
 
 
-def _settings_in(path: Path) -> dict[str, tuple[str, int]]:
+def _settings_in(path: Path, *, is_named: bool) -> dict[str, tuple[str, int]]:
     """Return the values and their lines."""
     try:
         with path.open("rb") as file:
             content, mode = file.read(BYTES_MAX + 1), os.fstat(file.fileno())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or 'it cannot be read'}") from None
+    if not is_named and mode.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            f"{path}: it belongs to another user (uid {mode.st_uid}), who would choose the servers that get"
+            f" your logins: if you trust it, name it by {VARIABLE}"
+        )
     try:
         text = content.decode("utf-8-sig")
         values = tomllib.loads(text)
