@@ -31,6 +31,13 @@ def test_a_pointer_that_has_not_changed_is_decoded_once_and_has_a_new_age(space)
     assert space._note(fields(3, 5_500_000, beat_us=None)).heartbeat_age_s is None
 
 
+def test_a_closed_writers_age_grows_too(space):
+    for now_us, age_s in ((2_000_000, 1.0), (4_500_000, 3.5)):
+        pointer = space._note(fields(3, now_us, beat_us=b"-1000000"))
+        assert (pointer.heartbeat_age_s, pointer.closed_age_s) == (None, age_s)
+    assert len(space.decoded) == 1
+
+
 def test_a_pointer_that_went_back_is_counted_and_so_is_each_further_step(space):
     for visible in (3, 2, 2, 3, 2):
         assert space._note(fields(visible, 2_000_000)).visible == visible
