@@ -84,7 +84,7 @@ def test_exactly_the_widenings_without_loss_are_accepted(narrow, wide):
     older, newer = schema_of(f"a {narrow}"), schema_of(f"a {wide}")
     if expected or is_wider(narrow, wide):
         assert evolved("t", older, newer).schema == (newer if expected else older)
-        assert evolved("t", newer, older).schema == (newer if expected else older), "the narrower call continues"
+        assert evolved("t", newer, older).schema == (newer if expected else older), "a narrower call"
     else:
         with pytest.raises(ConfigError, match=r"^table t, column a: .* here, this call writes .*replace"):
             evolved("t", older, newer)
