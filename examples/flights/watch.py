@@ -60,8 +60,9 @@ def main(store: str, store_options: dict[str, Any], namespace: str, stop: Path) 
             continue
         infos = gate.history()
         readable = [info.version for info in infos]
-        large = [info for info in infos if sum(info.changes.values()) > APPLY_CHANGES]
-        by_tasks |= {info.version: info.parallelism for info in large}  # before they are retired
+        for info in infos:  # the large ones, before they are retired
+            if info.parallelism and sum(info.changes.values()) > APPLY_CHANGES:
+                by_tasks[info.version] = info.parallelism
         for version in readable if ending else {newest, pick.choice(readable)}:
             try:
                 with gate.snapshot(version=version) as snapshot:
