@@ -94,7 +94,7 @@ def words_for(leaf, name, value):
         elif param.name in ("store", "wal", "namespace"):
             words += [
                 param.opts[0],
-                {"store": "sqlite:///tmp/none", "wal": "nfs://none"}.get(param.name, "n"),
+                {"store": "sqlite:///not/there", "wal": "nfs://none"}.get(param.name, "n"),
             ]
     return words
 

@@ -367,8 +367,8 @@ class Outcome:
     wal: str
     namespace: str
     log_removed: bool
-    folder: str = "/tmp/x"
-    store: str = "sqlite:///tmp/x/store"
+    folder: str = "/kept"
+    store: str = "sqlite:///kept/store"
     rows: int = 27_004
     versions: int = 31
     seconds: float = 9.5
@@ -414,18 +414,18 @@ def test_the_demo_takes_a_log_on_servers_with_its_options(demos, tmp_path, monke
     assert f"tidegate drop --store {Outcome.store} --wal kafka://***@broker:9092" in kept.stdout
     as_json = json.loads(run("demo", *given, "--json").stdout)
     assert (as_json["log_removed"], as_json["wal"]) == (True, "kafka://***@broker:9092")
-    assert (as_json["folder"], as_json["store"]) == ("/tmp/x", Outcome.store)
+    assert (as_json["folder"], as_json["store"]) == ("/kept", Outcome.store)
     assert "hunter" not in result.output + kept.output + json.dumps(as_json)
 
 
-def test_the_demo_in_files_is_as_it_was(demos, monkeypatch):
+def test_the_demo_in_files_is_as_it_was(demos, monkeypatch, tmp_path):
     monkeypatch.setenv("TIDEGATE_WAL_CONFIG", "/not/for/a/demo")
-    result = run("demo", "--wal=file:///tmp/x/wal")
+    result = run("demo", f"--wal=file://{tmp_path}/wal")
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     assert "is removed" not in result.stdout
     assert "tidegate drop" not in result.stdout
-    run("demo", "--folder=/tmp/x")
+    run("demo", f"--folder={tmp_path}")
     assert demos[1]["namespace"] == "flights"
 
 
