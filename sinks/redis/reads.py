@@ -355,8 +355,9 @@ def refusal(where: str, refused: Refused, *, opened: bool) -> TidegateError:
         case "TGLOST":
             return StoreNotVerifiedError(
                 f"{where}: {refused.detail} was not compared with the log: its server lost it (or evicted it:"
-                " set maxmemory-policy noeviction), or it came from another server. A running query compares"
-                " it within seconds after it learns of it, `tidegate repair` does so now"
+                " then first set maxmemory-policy noeviction, and raise maxmemory), or it came from another"
+                " server. A running query compares it within seconds after it learns of it, `tidegate repair`"
+                " does so now"
             )
         case _:
             return CorruptError(f"{where}: {refused.code} {refused.detail}")

@@ -125,6 +125,8 @@ class _Play:
         """The advice that was carried out, with explanations that nobody had to read."""
         self._asked: list[tuple[str, ...]] = []
         """The commands that were run for want of advice."""
+        self._may_end = False
+        """Whether the query ran at the last step, and may still end by what was wrong before it."""
         self._end = threading.Event()
 
     def run(self) -> None:
@@ -159,6 +161,10 @@ class _Play:
                 return moment
             patience = SETTLE_S if self._followed else self._incident.patience_s
             ended = not self._rig.driver.runs()
+            if ended and self._may_end:
+                self._may_end = False
+                self._rig.restart()  # as its supervisor does: it ended by what the last step mended
+                continue
             wait_s = 2.0 if ended else patience * self._patience
             due = moment - quiet_since > wait_s and len(self._followed) < STEPS
             if due and self._step():
@@ -185,6 +191,7 @@ class _Play:
                         )
                     self._report(f"{self._incident.name}: {message.source} advises: {name}")
                     action()
+                    self._may_end = self._rig.driver.runs()
                     if name.startswith("tidegate"):
                         self._report(f"    {self._rig.messages[-1].text[:1500]}")
                     if not self._rig.driver.runs() and not name.startswith("query: "):

@@ -391,6 +391,10 @@ class Clients:
         except (TimeoutError, concurrent.futures.TimeoutError) as error:  # the same class from 3.11 on
             self.unavailable(what, cause=error)
 
+    def is_refused(self) -> bool:
+        """Return whether the brokers refused this user during this thread's call."""
+        return is_refused(self._pool.notes.last)
+
     def unavailable(
         self, what: str, error: KafkaError | None = None, cause: BaseException | None = None
     ) -> NoReturn:

@@ -11,6 +11,8 @@ from tidegate.errors import WalUnavailableError
 from tidegate.wal.kafka.clients import Clients
 
 POLL_S = 0.1
+REFUSED_S = 5.0
+"""How long acknowledgements are awaited from brokers that refuse this user: a starting one may do so."""
 UNSET = -1
 
 
@@ -76,8 +78,11 @@ class DeliveryReports:
         """
         # The client reports every message within its own time-out; the margin is for a client that hangs.
         until = time.monotonic() + self._clients.settings.timeout_s + 5
+        is_refused = False
         while self._missing and self._error is None and time.monotonic() < until:
             self._poll(POLL_S)
+            if self._clients.is_refused() and not is_refused:
+                is_refused, until = True, min(until, time.monotonic() + REFUSED_S)
         self._refuse_error()
         if self._missing:
             self._clients.unavailable(f"writing to {self._topic}")

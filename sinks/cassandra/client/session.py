@@ -10,10 +10,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import logging
 import os
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -22,21 +24,16 @@ import tenacity
 from cassandra import ConsistencyLevel, cluster, policies, query
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.connection import ConnectionException
-from cassandra.protocol import (
-    ErrorMessage,
-    ErrorMessageSub,
-    IsBootstrappingErrorMessage,
-    OverloadedErrorMessage,
-    ServerError,
-)
 
 from tidegate.base.deadline import end_of, left_of, one_call, over_at
-from tidegate.base.urls import over_its_time
-from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError, refused_to_write
+from tidegate.errors import ConfigError, TidegateError
 from tidegate.sinks.cassandra.client import schema
 from tidegate.sinks.cassandra.client.batch import Protocol
+from tidegate.sinks.cassandra.client.errors import NO_ANSWER, as_ours, may_pass
 from tidegate.sinks.cassandra.client.settings import CassandraSettings
 from tidegate.sinks.cassandra.client.statements import statements, within
+
+logger = logging.getLogger("tidegate")
 
 IN_FLIGHT = 64
 """Concurrent requests. The server has 128 threads for requests; more would only queue there."""
@@ -53,42 +50,11 @@ BACK_FIRST_S, BACK_MOST_S = 0.5, 5.0
 """The pauses between reconnections to a node that is down. The driver's own policy goes up to ten
 minutes, and stops permanently after 64 tries.
 """
+RENEW_EVERY_S = 5.0
+"""The pause between new connections while no node is up: the driver never repeats a refused login."""
 
 
-class CasWriteUnknown(ErrorMessageSub):  # type: ignore[misc]
-    """The outcome of a conditional write is unknown, in protocol 5; protocol 4 reports a time-out.
-
-    The driver has no class for it.
-    """
-
-    summary = "Unknown outcome of a conditional write"
-    error_code = 0x1700
-
-
-NO_ANSWER = (
-    cluster.NoHostAvailable,
-    cassandra.Unavailable,
-    cassandra.Timeout,
-    cassandra.CoordinationFailure,
-    cassandra.OperationTimedOut,
-    ConnectionException,
-    cassandra.UnresolvableContactPoints,
-    OverloadedErrorMessage,
-    IsBootstrappingErrorMessage,
-    ServerError,
-    CasWriteUnknown,
-)
-"""Errors that prove nothing. ``CoordinationFailure``: a replica failed, e.g. by a full disk.
-``ServerError``: a node failed at an unknown point.
-"""
 SIZES = "SELECT partitions_count, mean_partition_size FROM system.size_estimates WHERE keyspace_name = %s"
-GRANT = (
-    "grant it (docs/cassandra.md lists the rights of each role), or, for a reader that may not write, set"
-    " store_options={'leases': False}"
-)
-DISK_GUARDRAIL = "disk usage exceeds failure threshold"
-"""The guardrail data_disk_usage_percentage_fail_threshold: nodes take no writes, and can be read."""
-NOT_LEFT_THERE = ("unconfigured table", "does not exist", "Keyspace")
 
 Found = TypeVar("Found")
 Row = tuple[Any, ...]
@@ -105,6 +71,10 @@ class Session:
         self._prepared: dict[str, Any] = {}
         self._lock = threading.RLock()  # a scan collected while this thread prepares sends requests, too
         self._tables_seen = False
+        self._renewal: threading.Thread | None = None
+        self._renew_after_s = 0.0  # of time.monotonic
+        self._refused: Exception | None = None  # the refused login of the last new connection
+        self._closed = False
         self.cluster, self.driver = self._connect()
 
     # -- discovery -----------------------------------------------------------------------------
@@ -300,7 +270,8 @@ class Session:
             except Exception as error:
                 raise self._as_ours(error) from error
         tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(NO_ANSWER),
+            retry=tenacity.retry_if_exception(may_pass),
+            before_sleep=self._renew_if_down,
             wait=tenacity.wait_random_exponential(multiplier=0.02, max=1.0),
             stop=tenacity.stop_after_attempt(1) if once else over_at(end),
             reraise=True,
@@ -332,19 +303,49 @@ class Session:
         """Connect. A driver's cluster that failed to connect cannot be used again: each try creates
         its own.
         """
+        return self._ask(self._connect_once)
 
-        def once() -> tuple[Any, Any]:
-            connected = self._cluster()
-            try:
-                return connected, connected.connect()
-            except BaseException:
-                connected.shutdown()
-                raise
-
-        connected, driver = self._ask(once)
+    def _connect_once(self) -> tuple[Any, Any]:
+        connected = self._cluster()
+        try:
+            driver = connected.connect()
+        except BaseException:
+            connected.shutdown()
+            raise
         driver.client_protocol_handler = Protocol
         driver.default_fetch_size = FETCH_ROWS
         return connected, driver
+
+    def _renew_if_down(self, _: Any) -> None:
+        """Connect again, in a thread, while every node is down for the driver. Raises: the login was refused.
+
+        The driver marks a node as down that refuses the login, and never tries it again by itself.
+        """
+        connected = getattr(self, "cluster", None)
+        if connected is None or any(host.is_up is not False for host in connected.metadata.all_hosts()):
+            return
+        if self._refused is not None:
+            error, self._refused = self._refused, None
+            raise self._as_ours(error)
+        with self._lock:
+            if self._renewal is None and time.monotonic() >= self._renew_after_s:
+                self._renewal = threading.Thread(target=self._renew, name="tidegate-cassandra", daemon=True)
+                self._renewal.start()
+
+    def _renew(self) -> None:
+        try:
+            renewed = self._connect_once()
+        except NO_ANSWER as error:
+            self._refused = None if may_pass(error) else error
+        except cassandra.DriverException as error:
+            logger.debug("connecting again to %s failed: %s", self.where, error)
+        else:
+            with self._lock:
+                (self.cluster, self.driver), old = renewed, self.cluster
+                unused = self.cluster if self._closed else old
+            unused.shutdown()
+        finally:
+            self._renew_after_s, self._renewal = time.monotonic() + RENEW_EVERY_S, None
 
     def _cluster(self) -> Any:
         settings = self.settings
@@ -376,43 +377,9 @@ class Session:
         )
 
     def close(self) -> None:
+        with self._lock:
+            self._closed = True
         self.cluster.shutdown()
-
-
-def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> Exception:
-    """Translate the driver's error; other errors are bugs and are returned unchanged.
-
-    ``tls``: the TLS options, where it is used.
-    """
-    if isinstance(error, cluster.NoHostAvailable):
-        for each in getattr(error, "errors", {}).values():
-            if isinstance(each, cassandra.AuthenticationFailed):
-                return ConfigError(f"{where}: {each}")
-    if isinstance(error, NO_ANSWER):
-        renew = "" if tls is None else over_its_time(_in_short(error), tls.get("ssl_certfile"))
-        if renew:
-            return ConfigError(f"{where}: {_in_short(error)}; {renew}")
-        return StoreUnavailableError(f"{where}: {_in_short(error)}")
-    if isinstance(error, cassandra.Unauthorized):
-        return refused_to_write(ConfigError(f"{where}: {error}; {GRANT}"))
-    if isinstance(error, cassandra.AuthenticationFailed):
-        return ConfigError(f"{where}: {error}")
-    if isinstance(error, cassandra.InvalidRequest) and any(words in str(error) for words in NOT_LEFT_THERE):
-        return ConfigError(f"{where}: {error}; create the tables with `tidegate init`")
-    if DISK_GUARDRAIL in str(error):
-        full = f"{where}: {error}; give the nodes larger disks, or more nodes"
-        return refused_to_write(StoreUnavailableError(full))
-    if isinstance(error, cassandra.InvalidRequest | ErrorMessage):
-        return ConfigError(f"{where}: the cluster refuses: {error}")
-    return error
-
-
-def _in_short(error: Exception) -> str:
-    if isinstance(error, cassandra.UnresolvableContactPoints):
-        return "none of the hosts' names can be resolved here"
-    if isinstance(error, cluster.NoHostAvailable) and getattr(error, "errors", None):
-        return f"{error.args[0]}: " + "; ".join(f"{host}: {each}" for host, each in error.errors.items())
-    return str(error)
 
 
 def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:

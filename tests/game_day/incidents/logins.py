@@ -105,7 +105,7 @@ INCIDENTS = [
         certificate_expired,
         Certified,
         actor=OPERATOR,
-        alert="TidegateStoreUnreachable",
+        alert="TidegateQueryFailed",
     ),
     Incident(
         "kafka-password-rotated",

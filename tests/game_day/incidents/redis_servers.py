@@ -157,7 +157,7 @@ INCIDENTS = [
         evicting_and_full,
         redis,
         actor=OPERATOR,
-        alert="TidegateStoreEvicts",
+        alert="TidegateQueryFailed",
         options={"apply_deadline_s": 8.0},
     ),
     Incident(

@@ -58,6 +58,12 @@ def test_programs_find_what_commands_made_whatever_the_name_of_the_folder(tmp_pa
     tidegate.connect(places["STORE"], namespace=places["NAMESPACE"]).close()
 
 
+def test_a_new_repository_is_an_empty_folder(tmp_path):
+    (tmp_path / ".git").mkdir()
+    done("new", tmp_path)
+    assert (tmp_path / "stream.py").exists()
+
+
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "mine").write_text("x")
     assert "is not an empty folder" in refused(2, "new", tmp_path)

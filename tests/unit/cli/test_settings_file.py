@@ -43,6 +43,11 @@ def test_commands_need_no_options(flights):
     assert not [name for name in os.environ if name.startswith("TIDEGATE_")]
 
 
+@pytest.mark.parametrize("command", [("status",), ("namespaces",), ("schema", "rename", "t", "a", "b")])
+def test_a_command_without_places_names_the_file(folder, command):
+    assert "write a tidegate.toml here" in run(*command).stderr
+
+
 def test_an_option_comes_before_a_variable_and_that_before_the_file(flights, monkeypatch):
     settings(flights, *HERE)
     monkeypatch.setenv("TIDEGATE_NAMESPACE", "of-the-variable")

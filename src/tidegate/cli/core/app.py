@@ -85,6 +85,8 @@ COMMANDS = {
 }
 
 
+IN_SETTINGS = ("store", "stores", "wal", "namespace")
+SETTINGS_HELP = "Or write a tidegate.toml here, with store, wal and namespace (`tidegate new DIR` makes one)"
 WITHOUT_PLACES = ("demo", "bench", "torture", "explain", "key-groups", "new")
 """The commands that take no store or log from the environment."""
 
@@ -133,6 +135,8 @@ class Commands(TyperGroup):
                 return done
         except USAGE_ERROR as error:
             error.message = without_urls(error.message, ctx.meta[WORDS])
+            if not error.message and getattr(error.param, "name", None) in IN_SETTINGS:  # it is missing
+                error.message = SETTINGS_HELP
             raise
         except ModuleNotFoundError as error:
             from tidegate.base.extras import missing

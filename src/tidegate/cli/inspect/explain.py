@@ -32,6 +32,9 @@ EXAMPLES = examples(
 NEAREST = 3
 """The number of entries that are named when none fits."""
 NAME = re.compile(r"\b(?:Tidegate[A-Z]\w+|tidegate_\w+|[A-Z]\w+Error)\b")
+FOREIGN_CLASS = re.compile(r"[A-Z]\w*(?:Error|Exception)")
+"""A class of Spark's or of a query's own code, as an alert names it."""
+FAILED = "A query has failed"
 SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
 PAGE = "docs/troubleshooting.md"
 
@@ -96,6 +99,8 @@ def fitting_entries(asked: str) -> list[Entry]:
     alert = [f"Tidegate{words}"] if words.isalpha() else []
     names = {form for name in [*NAME.findall(words), *alert] for form in (name, SUFFIX.sub("", name))}
     named = [entry for entry in entries() if names.intersection(entry.names)]
+    if not titled and not named and FOREIGN_CLASS.fullmatch(words):
+        return [entry for entry in entries() if entry.title == FAILED]
     return titled or (named if len(named) <= NEAREST else _nearest(words, named))
 
 

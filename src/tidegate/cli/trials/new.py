@@ -57,7 +57,9 @@ VALUES = {
 
 
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is empty, or is made.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder that is made, or has nothing but .git.")
+    ],
     on: Annotated[
         Literal["files", "redis"],
         typer.Option(
@@ -69,11 +71,12 @@ def new(
 ) -> None:
     """Write a small project: a stream, a reader, their tests, a compose file and tidegate.toml.
 
-    It runs as it is, without servers. Nothing is overwritten: a folder with files in it is refused.
+    It runs as it is, without servers. Nothing is overwritten: a folder with files in it, other than .git,
+    is refused.
     """
     if ":" in str(folder):  # not repeated: it may have a password
         raise ConfigError("DIR has a colon, as URLs have: name a folder")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(file.name != ".git" for file in folder.iterdir())):
         raise ConfigError(f"{folder} is not an empty folder: name a new one")
     templates = files("tidegate.cli.trials") / "project"
     for name, template in PLACES.items():

@@ -25,7 +25,7 @@ from services.support.workloads.query import Query
 from support.concurrency import Failpoints, Meanwhile
 from support.wait import wait_until
 from tidegate.errors import FencedError, StoreUnavailableError
-from tidegate.sinks.cassandra.client.session import NO_ANSWER
+from tidegate.sinks.cassandra.client.errors import NO_ANSWER
 from tidegate.sinks.rules.leases import Lease
 
 pytestmark = pytest.mark.slow  # three nodes of their own, each case waits for what does not come

@@ -3,8 +3,16 @@
 import json
 import logging
 import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from services.support.kafka.query import Query, within
 from services.support.kafka.server import KafkaCluster
@@ -95,6 +103,25 @@ def test_a_wrong_password_is_found_out_soon(guarded, caplog, method):
     told = "".join(traceback.format_exception(error)) + caplog.text + repr(error) + log.where
     assert_no_secret(told)
     log.close()
+
+
+@pytest.mark.slow
+def test_a_password_that_is_changed_while_an_append_waits_ends_the_wait(private_kafka):
+    """It waited for its whole time-out, and nobody learned of the refusal before."""
+    kafka = private_kafka(sasl={USER: PASSWORD})
+    login = {"sasl.mechanism": "SCRAM-SHA-256", "timeout_s": 4 * TIMEOUT_S}
+    log = open_log(f"kafka://{kafka.bootstrap}", "rotated", options(kafka, **login))
+    with closing(log), ThreadPoolExecutor(1) as pool:
+        log.create()
+        log.append_decision(b"record")
+        second = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        changed = UserScramCredentialUpsertion(USER, second, OTHER_SECRET.encode())
+        for done in AdminClient(kafka.client_settings).alter_user_scram_credentials([changed]).values():
+            done.result(TIMEOUT_S)
+        kafka.kill(0)
+        waiting = pool.submit(log.append_decision, b"record")
+        kafka.restart(0)
+        assert "sasl.*" in str(refused(waiting.result))
 
 
 def test_a_driver_says_so_too(guarded, tmp_path):

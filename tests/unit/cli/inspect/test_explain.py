@@ -35,6 +35,12 @@ def test_a_text_leads_to_its_entry(text, title):
     assert done("explain", text).startswith(f"{title} (docs/troubleshooting.md#")
 
 
+@pytest.mark.parametrize("name", ["Py4JJavaError", "PythonException", "AnalysisException", "MyError"])
+def test_a_class_that_is_not_ours_leads_to_the_failed_query(name):
+    """The alert of a failed batch names the class alone."""
+    assert run("explain", name).output.startswith("A query has failed ")
+
+
 def test_words_need_no_quotes():
     assert done("explain", "too", "many", "leases").startswith("Too many leases")
 

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import threading
+import types
 
 import msgspec
 import pytest
@@ -19,6 +20,8 @@ from tidegate.ui.facts import Facts
 from tidegate.ui.server import Server
 from tidegate.ui.spaces import OPEN_MAX, Spaces
 from tidegate.wal.record import Column, TableSchema
+
+WAIT_S = 30
 
 
 @pytest.fixture
@@ -263,6 +266,24 @@ def test_a_namespace_that_is_not_listed_is_refused_and_few_stay_open():
             spaces.facts(unknown)
     spaces.close()
     assert sorted(closed) == sorted([*names, "own"])
+
+
+def test_a_list_that_takes_long_or_fails_keeps_no_request(monkeypatch):
+    monkeypatch.setattr("tidegate.ui.spaces.FIRST_LIST_S", 0.05)
+    asked, may_end = threading.Semaphore(0), threading.Event()
+
+    def listed():
+        asked.release()
+        assert may_end.wait(WAIT_S)
+        raise ConfigError("no right to list")
+
+    spaces = Spaces(types.SimpleNamespace(namespace="own", close=lambda: None), listed)
+    assert spaces.names() == spaces.names() == ["own"]
+    assert asked.acquire(timeout=WAIT_S)
+    may_end.set()
+    spaces.close()
+    assert spaces.names() == ["own"]
+    assert not asked.acquire(blocking=False), "no second list at once"
 
 
 def test_metrics_that_nobody_named_are_no_problem_and_say_whose_they_are(place, tmp_path):

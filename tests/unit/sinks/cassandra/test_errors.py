@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import struct
+import types
 
 import pytest
 
 pytest.importorskip("cassandra")
 
-from cassandra import InvalidRequest, protocol
+from cassandra import AuthenticationFailed, InvalidRequest, cluster, protocol
 
 from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.sinks.cassandra.client.errors import as_ours, may_pass
 from tidegate.sinks.cassandra.client.session import Session
 from tidegate.sinks.cassandra.client.settings import settings_of
 
+WAIT_S = 30.0
 OVERLOADED, BOOTSTRAPPING, SERVER_ERROR, CAS_UNKNOWN = 0x1001, 0x1002, 0x0000, 0x1700
 
 
@@ -94,3 +98,94 @@ def test_nodes_with_full_disks_take_no_writes_and_can_be_read(session):
     with pytest.raises(StoreUnavailableError, match="larger disks, or more nodes") as raised:
         session.rows("any", level=1)
     assert raised.value.writes_refused
+
+
+# -- a login that is refused ------------------------------------------------------------------------
+
+
+class Cluster:
+    """A connected cluster of one node."""
+
+    def __init__(self, is_up):
+        self.metadata, self.ended = self, False
+        self.host = types.SimpleNamespace(is_up=is_up)
+
+    def all_hosts(self):
+        return [self.host]
+
+    def shutdown(self):
+        self.ended = True
+
+
+NOBODY = cluster.NoHostAvailable("Unable to complete the operation against any hosts", {})
+BAD = AuthenticationFailed("Failed to authenticate: Provided username and/or password are incorrect")
+UNSURE = AuthenticationFailed("Unable to perform authentication: Cannot achieve consistency level QUORUM")
+
+
+def refusing(error):
+    return cluster.NoHostAvailable("Unable to connect to any servers", {"n1": error})
+
+
+@pytest.fixture
+def down(session):
+    """A session whose driver has given up its only node, and counts its connections anew."""
+    session.settings = dataclasses.replace(session.settings, timeout_s=WAIT_S)
+    session.cluster, session.driver = Cluster(is_up=False), Node(*[NOBODY] * 1_000)
+    return session
+
+
+def test_a_driver_that_gave_up_its_nodes_is_replaced(down, monkeypatch):
+    """After a refused login it never tries again; its requests failed until the process ended."""
+    old, new = down.cluster, Cluster(is_up=True)
+    monkeypatch.setattr(down, "_connect_once", lambda: (new, Node()))
+    assert down.rows("any", level=1) == [(True, True)]
+    assert (down.cluster, old.ended, new.ended) == (new, True, False)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_login_that_is_refused_meanwhile_is_told_before_the_time_is_over(down, monkeypatch, times):
+    monkeypatch.setattr("tidegate.sinks.cassandra.client.session.RENEW_EVERY_S", 0.0)
+    tried = []
+
+    def refused():
+        tried.append(1)
+        raise refusing(BAD)
+
+    monkeypatch.setattr(down, "_connect_once", refused)
+    for _ in range(times):
+        with pytest.raises(ConfigError, match=r"password are incorrect; check username and password"):
+            down.rows("any", level=1)
+    assert len(tried) >= times
+
+
+def test_a_node_that_cannot_look_up_its_users_proves_nothing(down, monkeypatch):
+    monkeypatch.setattr("tidegate.sinks.cassandra.client.session.RENEW_EVERY_S", 0.0)
+    tries = [refusing(UNSURE)] * 2
+
+    def connect():
+        if tries:
+            raise tries.pop()
+        return Cluster(is_up=True), Node()
+
+    monkeypatch.setattr(down, "_connect_once", connect)
+    assert down.rows("any", level=1) == [(True, True)]
+
+
+def test_a_session_that_is_closed_while_it_connects_anew_leaves_nothing(down, monkeypatch):
+    new = Cluster(is_up=True)
+
+    def connect():
+        down.close()
+        return new, Node()
+
+    monkeypatch.setattr(down, "_connect_once", connect)
+    down.rows("any", level=1)
+    down._renewal and down._renewal.join(WAIT_S)
+    assert new.ended
+
+
+def test_a_wrong_password_is_no_reason_to_try_again():
+    assert isinstance(as_ours(refusing(BAD), "store"), ConfigError)
+    assert isinstance(as_ours(refusing(UNSURE), "store"), StoreUnavailableError)
+    assert isinstance(as_ours(UNSURE, "store"), StoreUnavailableError)
+    assert not may_pass(refusing(BAD))
