@@ -71,6 +71,7 @@ class Session:
         self._prepared: dict[str, Any] = {}
         self._lock = threading.RLock()  # a scan collected while this thread prepares sends requests, too
         self._tables_seen = False
+        self._renewing = threading.Lock()  # of what follows; the other is held while a statement is prepared
         self._renewal: threading.Thread | None = None
         self._renew_after_s = 0.0  # of time.monotonic
         self._refused: Exception | None = None  # the refused login of the last new connection
@@ -327,7 +328,7 @@ class Session:
         if self._refused is not None:
             error, self._refused = self._refused, None
             raise self._as_ours(error)
-        with self._lock:
+        with self._renewing:
             if self._renewal is None and time.monotonic() >= self._renew_after_s:
                 self._renewal = threading.Thread(target=self._renew, name="tidegate-cassandra", daemon=True)
                 self._renewal.start()
@@ -340,7 +341,7 @@ class Session:
         except cassandra.DriverException as error:
             logger.debug("connecting again to %s failed: %s", self.where, error)
         else:
-            with self._lock:
+            with self._renewing:
                 (self.cluster, self.driver), old = renewed, self.cluster
                 unused = self.cluster if self._closed else old
             unused.shutdown()
@@ -377,7 +378,7 @@ class Session:
         )
 
     def close(self) -> None:
-        with self._lock:
+        with self._renewing:
             self._closed = True
         self.cluster.shutdown()
 
