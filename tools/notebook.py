@@ -49,13 +49,16 @@ def run(notebook: dict[str, Any]) -> None:
 def _outputs(captured: Any, number: int, *, has_result: bool) -> list[dict[str, Any]]:
     """Return what a cell printed and displayed as outputs of the notebook format; the result is the last."""
     streams = [{"name": "stdout", "output_type": "stream", "text": captured.stdout.splitlines(keepends=True)}]
+    updated = {}  # an update replaces what its display showed before
+    for place, output in enumerate(captured.outputs):
+        updated[output.transient.get("display_id", place)] = output
     shown = [
         {
-            "data": {kind: str(data).splitlines(keepends=True) for kind, data in output.data.items()},
+            "data": {kind: data.splitlines(keepends=True) for kind, data in output.data.items()},
             "metadata": {},
             "output_type": "display_data",
         }
-        for output in captured.outputs
+        for output in updated.values()
     ]
     if has_result and shown:
         shown[-1] |= {"output_type": "execute_result", "execution_count": number}
