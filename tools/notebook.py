@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from IPython.core.displayhook import DisplayHook
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
@@ -35,34 +36,40 @@ def main(arguments: list[str]) -> int:
 
 def run(notebook: dict[str, Any]) -> None:
     """Run the code cells of a notebook (format 4), and put their outputs into it."""
-    shell = InteractiveShell.instance(colors="nocolor")
+    shell: Any = InteractiveShell.instance(displayhook_class=_Quiet)
     codes = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, cell in enumerate(codes, 1):
         with capture_output() as captured:
             done = shell.run_cell("".join(cell["source"]), store_history=True)
         if not done.success:
             sys.exit(f"cell {number} failed:\n{captured.stdout}{captured.stderr}")
-        cell["execution_count"] = number
-        cell["outputs"] = _outputs(captured, number, has_result=done.result is not None)
+        cell["execution_count"], cell["outputs"] = number, _shown(captured)
+        if done.result is not None:
+            bundle, _ = shell.display_formatter.format(done.result)
+            cell["outputs"].append(_output("execute_result", bundle) | {"execution_count": number})
 
 
-def _outputs(captured: Any, number: int, *, has_result: bool) -> list[dict[str, Any]]:
-    """Return what a cell printed and displayed as outputs of the notebook format; the result is the last."""
-    streams = [{"name": "stdout", "output_type": "stream", "text": captured.stdout.splitlines(keepends=True)}]
-    updated = {}  # an update replaces what its display showed before
-    for place, output in enumerate(captured.outputs):
-        updated[output.transient.get("display_id", place)] = output
-    shown = [
-        {
-            "data": {kind: data.splitlines(keepends=True) for kind, data in output.data.items()},
-            "metadata": {},
-            "output_type": "display_data",
-        }
-        for output in updated.values()
-    ]
-    if has_result and shown:
-        shown[-1] |= {"output_type": "execute_result", "execution_count": number}
-    return [*(streams if captured.stdout else []), *shown]
+class _Quiet(DisplayHook):
+    """A display hook that keeps a cell's result and prints nothing."""
+
+    def __call__(self, result: Any = None) -> None:
+        if result is not None:
+            self.fill_exec_result(result)
+
+
+def _shown(captured: Any) -> list[dict[str, Any]]:
+    """Return what a cell printed and displayed. An update replaces what its display showed before."""
+    updated = {output.transient.get("display_id", n): output for n, output in enumerate(captured.outputs)}
+    shown = [_output("display_data", output.data) for output in updated.values()]
+    if captured.stdout:
+        text = captured.stdout.splitlines(keepends=True)
+        shown.insert(0, {"name": "stdout", "output_type": "stream", "text": text})
+    return shown
+
+
+def _output(kind: str, bundle: dict[str, str]) -> dict[str, Any]:
+    data = {of: text.splitlines(keepends=True) for of, text in bundle.items()}
+    return {"data": data, "metadata": {}, "output_type": kind}
 
 
 if __name__ == "__main__":

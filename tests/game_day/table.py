@@ -12,8 +12,8 @@ from game_day.incident import Result
 
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 HEAD = (
-    "| incident | without answers, s | right after, s | who acts | first advice enough | recount | alert |\n"
-    "|---|---|---|---|---|---|---|\n"
+    "| incident | without answers, s | right after, s | who acts | first advice enough | recount | alert |"
+    " played |\n|---|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -55,7 +55,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     if row["wrong"]:
         recount += f"; **wrong answers: {row['wrong'][0]}**"
     title = row["title"] + (f" ({row['note']})" if row["note"] else "")
-    return [title, f"{row['away_s']:.0f}", right, row["actor"], advice, recount, alert]
+    return [title, f"{row['away_s']:.0f}", right, row["actor"], advice, recount, alert, row["day"]]
 
 
 def write_page(page: Path, record: Path) -> None:

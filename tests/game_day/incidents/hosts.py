@@ -175,6 +175,7 @@ INCIDENTS = [
         not_here=r"rebuild-checkpoint",
         actor=OPERATOR,
         alert="TidegateQueryFailed",
+        fast=True,
     ),
     Incident(
         "checkpoint-unwritable",
@@ -190,6 +191,7 @@ INCIDENTS = [
         store_unmounted,
         actor=OPERATOR,
         alert="TidegateQueryFailed",
+        fast=True,
     ),
     Incident(
         "upgraded",

@@ -150,6 +150,7 @@ INCIDENTS = [
         actor=OPERATOR,
         alert="TidegateStoreEvicts",
         options={"apply_deadline_s": 8.0},
+        fast=True,
     ),
     Incident(
         "redis-evicting-full",
@@ -159,6 +160,7 @@ INCIDENTS = [
         actor=OPERATOR,
         alert="TidegateQueryFailed",
         options={"apply_deadline_s": 8.0},
+        fast=True,
     ),
     Incident(
         "redis-moved",
