@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 from broken_pipeline_rules import RULES as PIPELINE_RULES
 from broken_redis_rules import RULES as REDIS_RULES
 from broken_rules import RULES
+from broken_schema_rules import RULES as SCHEMA_RULES
 from broken_spark_rules import RULES as SPARK_RULES
 from broken_state_rules import RULES as STATE_RULES
 from broken_verify_rules import RULES as VERIFY_RULES
@@ -56,7 +57,15 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant(*rule)
-    for rule in (*RULES, *REDIS_RULES, *STATE_RULES, *SPARK_RULES, *PIPELINE_RULES, *VERIFY_RULES)
+    for rule in (
+        *RULES,
+        *REDIS_RULES,
+        *STATE_RULES,
+        *SPARK_RULES,
+        *PIPELINE_RULES,
+        *VERIFY_RULES,
+        *SCHEMA_RULES,
+    )
 ]
 
 MARKS = {"tests/services/cassandra/faults/test_lost_replies.py": "not spark"}
