@@ -94,6 +94,8 @@ class Coordinator:
         """Whether a store may be made again whose folder is gone with it: the order of a command."""
         self.discard_lost = False
         """Whether to remove from the store the rows of attempts whose decision the log lost."""
+        self.expected_tasks = self.options.tasks or 1
+        """The tasks of a batch, as far as they are known: for the number of key groups of a new namespace."""
         self.has_copy = False
         """Whether a repair has the rows that the log no longer has, from another store or an export."""
         self.from_backup = False

@@ -41,7 +41,7 @@ from tidegate.spark.session.failures import Failures
 from tidegate.spark.session.workers_python import check_workers_python
 from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.on_driver import DriverStage
-from tidegate.spark.staging.parallelism import tasks_for
+from tidegate.spark.staging.parallelism import tasks_for, warn_of_imbalance
 from tidegate.spark.staging.small_batches import SmallBatchPredictor
 from tidegate.spark.state.cache import total_reads
 from tidegate.spark.transaction import Transaction
@@ -470,8 +470,14 @@ class VersionedSink:
             if session is not None:
                 check_workers_python(session.sparkContext)
             connections = Connections(self._settings(), session)
+            if session is not None:
+                connections.coordinator.expected_tasks = tasks_for(self._options, session.sparkContext)
             writer = self._writer = OpenWriter.open(connections, lineage, check, alive)
             self.recovered, self._writer_id = writer.recovered, writer.coordinator.writer
+            if session is not None:
+                key_groups = writer.coordinator.folded.key_groups
+                tasks = tasks_for(self._options, session.sparkContext, key_groups)
+                warn_of_imbalance(self._endpoints.namespace, tasks, key_groups)
         writer.connections.session = session
         writer.keep_alive(alive)
         return writer

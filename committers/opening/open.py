@@ -34,7 +34,7 @@ from tidegate.errors import (
     WalGapError,
     WalUnavailableError,
 )
-from tidegate.keys.groups import KEY_GROUPS_DEFAULT
+from tidegate.keys.groups import key_groups_for
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.records import Identity, Pointer, Stamp
 from tidegate.sinks.rules.fit import Fit, fit_of
@@ -222,7 +222,8 @@ def _begin_log(coordinator: Coordinator) -> Folded:
         refuse_unsafe_log(coordinator)
     coordinator.log.create()
     try:
-        state = _append_genesis(coordinator.decisions, coordinator.options.key_groups or KEY_GROUPS_DEFAULT)
+        key_groups = coordinator.options.key_groups or key_groups_for(coordinator.expected_tasks)
+        state = _append_genesis(coordinator.decisions, key_groups)
     except WalUnavailableError:
         if coordinator.decisions.refuses_user and not was_made:
             refuse_unsafe_log(coordinator)  # names the missing permission; nothing was written

@@ -7,23 +7,47 @@ import logging
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from tidegate.keys.groups import check_parallelism
+from tidegate.keys.groups import KEY_GROUPS_MAX, check_parallelism, key_groups_for, shares
 from tidegate.options import EXECUTORS, Options
 from tidegate.spark.session.jvm import jvm_context
 
 logger = logging.getLogger("tidegate")
 
+IMBALANCE_MAX = 0.1
+"""With ten key groups for each task, as a new namespace has them, it is at most this."""
 
-def tasks_for(options: Options, context: SparkContext, key_groups: int) -> int:
+
+def tasks_for(options: Options, context: SparkContext, key_groups: int = KEY_GROUPS_MAX) -> int:
     """Return the parallelism of the next batch.
 
-    A number from the user is used as it is; one from Spark is capped at ``key_groups``. Raises:
+    A number from the user is used as it is; one from Spark is capped at ``key_groups``, those of the
+    namespace, or the most before it is made. Raises:
     ConfigError, the user set more tasks than there are key groups; nothing was written.
     """
     if options.tasks is not None:
         return check_parallelism(options.tasks, key_groups, " in this namespace")
     slots = slots_now(context) if options.parallelism == EXECUTORS else context.defaultParallelism
     return max(1, min(slots, key_groups))
+
+
+def warn_of_imbalance(namespace: str, tasks: int, key_groups: int) -> None:
+    """Log a warning if a task has over ``IMBALANCE_MAX`` more key groups than another."""
+    share = shares(tasks, key_groups)
+    if share.imbalance > IMBALANCE_MAX:
+        logger.warning(
+            "namespace %s: of %d tasks %d have %d of the %d key groups, the others %d: %.0f %% more work for"
+            " some. %d key groups would do, and their number is fixed: `tidegate export` this namespace and"
+            " `tidegate import` it into a new one with --key-groups; or set parallelism to a divisor of %d",
+            namespace,
+            tasks,
+            share.with_one_more,
+            share.smallest + 1,
+            key_groups,
+            share.smallest,
+            100 * share.imbalance,
+            key_groups_for(tasks),
+            key_groups,
+        )
 
 
 def slots_now(context: SparkContext) -> int:

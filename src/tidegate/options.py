@@ -54,7 +54,8 @@ another time.
 class Options:
     """Settings of a sink or a command. A test compares the table in docs/configuration.md with this class.
 
-    ``key_groups`` None means: 128 when the namespace is created, afterwards its existing number.
+    ``key_groups`` None means: when the namespace is created, the power of two above ten times its tasks, at
+    least 128; afterwards its existing number.
     ``parallelism`` None means Spark's default parallelism, "executors" the number of tasks that the
     executors can run at once; both are read for each batch. ``keep_versions`` and ``max_layers``
     None mean the store's default; ``local_dir`` None the system's temporary folder. ``ttl`` is by

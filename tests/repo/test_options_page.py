@@ -17,7 +17,7 @@ PAGE = WHOLE.partition("## URLs")[0]
 UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2}
 MEANT_BY_NONE = {
     "metrics_port": "none",
-    "key_groups": str(KEY_GROUPS_DEFAULT),
+    "key_groups": f"the power of two above 10 x the tasks, at least {KEY_GROUPS_DEFAULT}",
     "parallelism": "Spark's default",
     "keep_versions": "100; Redis 2",
     "ttl": "rows do not expire",

@@ -224,3 +224,14 @@ def test_another_cluster_with_another_parallelism_goes_on_i2_i4(spark, tmp_path,
             expected[row["k"]] = {"n": expected.get(row["k"], {"n": 0})["n"] + row["n"]}
         with gate.snapshot() as snapshot:
             assert dict(snapshot.table("sums").scan()) == expected
+
+
+def test_a_new_namespace_has_key_groups_for_its_tasks_and_an_older_one_says_what_it_lacks(stream, caplog):
+    caplog.set_level("WARNING", "tidegate")
+    sums = stream(SCHEMA)
+    sums.commit(summing(sums.sink(parallelism=40)), [{"k": "a", "n": 1}])
+    assert sums.view().state.key_groups == 512
+    assert "more work for some" not in caplog.text
+    sums.commit(summing(sums.sink(parallelism=300)), [{"k": "a", "n": 1}])
+    assert "of 300 tasks 212 have 2 of the 512 key groups, the others 1: 100 % more work" in caplog.text
+    assert sums.rows("sums") == {"a": {"n": 2}}

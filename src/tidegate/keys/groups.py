@@ -53,6 +53,18 @@ def key_group_of_each(keys: Sequence[bytes], key_groups: int) -> list[int]:
     return [digest(key, HASH_SEED) % key_groups for key in keys]
 
 
+def key_groups_for(tasks: int) -> int:
+    """Return the number of key groups of a new namespace: a power of two, ten or more for each task.
+
+    So the fullest of these tasks has at most 10 % more key groups than the others (Heron's factor). At least
+    ``KEY_GROUPS_DEFAULT``, at most ``KEY_GROUPS_MAX``.
+
+    >>> key_groups_for(12), key_groups_for(13), key_groups_for(200)
+    (128, 256, 2048)
+    """
+    return min(KEY_GROUPS_MAX, max(KEY_GROUPS_DEFAULT, 1 << (10 * tasks).bit_length()))
+
+
 def check_key_groups(key_groups: int) -> int:
     if not 1 <= key_groups <= KEY_GROUPS_MAX:
         msg = f"key_groups is {key_groups}; it must be 1 to {KEY_GROUPS_MAX}"

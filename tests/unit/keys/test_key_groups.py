@@ -21,6 +21,7 @@ from tidegate.keys.groups import (
     encode_key,
     groups_of,
     key_group,
+    key_groups_for,
     shares,
     task_of,
 )
@@ -428,3 +429,17 @@ def test_precision_and_scale_of_a_decimal(kind, parts):
 def test_another_type_has_no_scale(kind):
     with pytest.raises(ValueError, match=r"^$"):
         decimal_parts(kind)
+
+
+@given(st.integers(1, 2 * KEY_GROUPS_MAX))
+@example(12)
+@example(13)
+@example(3_276)
+@example(3_277)
+def test_a_new_namespace_shares_its_key_groups_evenly(tasks):
+    chosen = key_groups_for(tasks)
+    assert 128 <= chosen <= KEY_GROUPS_MAX
+    assert chosen.bit_count() == 1
+    if 10 * tasks < KEY_GROUPS_MAX:
+        assert shares(tasks, chosen).imbalance <= 0.1
+        assert chosen == 128 or chosen // 2 <= 10 * tasks < chosen

@@ -23,7 +23,10 @@ def init(
     work: Operation,
     key_groups: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Key groups, fixed for life. Default 128; 1024 above 50 M keys."),
+        typer.Option(
+            metavar="N",
+            help="Key groups, fixed for life: ten for each task or more. Default 128; 1024 above 50 M keys.",
+        ),
     ] = None,
 ) -> None:
     """Make a namespace in log and store. May be repeated.
