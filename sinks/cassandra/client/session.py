@@ -216,7 +216,7 @@ class Session:
         """Wait until all nodes have the same schema; return whether they do within the driver's ten
         seconds.
         """
-        return bool(self._ask(lambda: self.cluster.control_connection.wait_for_schema_agreement()))
+        return bool(self._ask(self.cluster.control_connection.wait_for_schema_agreement))
 
     def bind(self, name: str, values: Sequence[Any], level: int) -> Any:
         statement = self.prepared(name).bind(values)

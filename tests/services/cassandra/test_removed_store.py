@@ -13,7 +13,6 @@ from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
 from tidegate.testing.example import Example
 
-
 OPTIONS = Options(key_groups=4, allow_unsafe=True)
 
 

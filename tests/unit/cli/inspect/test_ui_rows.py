@@ -292,7 +292,7 @@ def test_a_list_that_takes_long_or_fails_keeps_no_request(monkeypatch):
     assert spaces.names() == ["own"]
     assert not asked.acquire(blocking=False), "no second list at once"
     with pytest.raises(
-        ConfigError, match="'other' to choose here: the namespaces cannot be listed: no right"
+        ConfigError, match="to choose here: the namespaces cannot be listed: no right"
     ):
         spaces.facts("other")
 

@@ -166,7 +166,7 @@ def test_a_new_connection_knows_the_statements_of_the_old_one(down, monkeypatch)
 
 
 def test_a_refusal_counts_for_all_requests_until_the_next_new_connection(down, monkeypatch):
-    """One request alone learned of it, and if nobody asked then, one much later: the password was right again."""
+    """One request alone learned of it, perhaps much later, when the password was right again."""
     times = iter([BAD, None])
 
     def connect():
