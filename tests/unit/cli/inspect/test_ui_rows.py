@@ -291,9 +291,7 @@ def test_a_list_that_takes_long_or_fails_keeps_no_request(monkeypatch):
     spaces.close()
     assert spaces.names() == ["own"]
     assert not asked.acquire(blocking=False), "no second list at once"
-    with pytest.raises(
-        ConfigError, match="to choose here: the namespaces cannot be listed: no right"
-    ):
+    with pytest.raises(ConfigError, match="to choose here: the namespaces cannot be listed: no right"):
         spaces.facts("other")
 
 

@@ -219,6 +219,11 @@ def test_a_session_that_is_closed_while_it_connects_anew_leaves_nothing(down, mo
     assert (down.cluster, old.ended, new.ended) == (old, True, True)
 
 
+def test_nodes_that_are_down_are_told_in_words():
+    """The message had a Python tuple in it."""
+    assert str(as_ours(NOBODY, "store")).endswith("any hosts: every node: it is down for the driver")
+
+
 def test_a_wrong_password_is_no_reason_to_try_again():
     assert isinstance(as_ours(refusing(BAD), "store"), ConfigError)
     assert isinstance(as_ours(refusing(UNSURE), "store"), StoreUnavailableError)
