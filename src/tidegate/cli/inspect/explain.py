@@ -77,7 +77,8 @@ def explain(
             f"{asked.strip()} has {len(fitting)} entries, its text in the driver's log picks one of them:\n"
         )
         print("\n".join(map(_heading, fitting)))
-        print("".join(f"\nMostly it is this:\n\n{entry.text}" for entry in _usual(fitting, asked)), end="")
+        for entry in _usual(fitting, asked):
+            print(f"\nMostly it is this:\n\n{entry.text}")
     elif fitting:
         print("\n\n".join(f"{_heading(entry)}\n\n{entry.text}" for entry in fitting))
     if not fitting:

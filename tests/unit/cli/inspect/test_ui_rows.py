@@ -359,3 +359,20 @@ def test_requests_are_answered_or_refused_with_their_cause(place, path, status, 
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_the_page_can_be_started_again_at_once(place):
+    """The port was refused for a minute: the connections of browsers that it had answered still ended."""
+    _, facts = place()
+    server = Server(facts, "127.0.0.1", 0)
+    for _ in range(2):
+        port = server.server_port
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+        asked.request("GET", "/page.css")
+        assert asked.getresponse().read()
+        server.shutdown()
+        server.server_close()
+        server = Server(facts, "127.0.0.1", port)
+    server.server_close()
