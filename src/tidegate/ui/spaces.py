@@ -85,7 +85,7 @@ class Spaces:
             return self._first
         if self._opened is None or name not in self.names():
             if self._opened is not None and not self._first_list.is_set():
-                raise TidegateError("the namespaces are still being listed: this page goes on by itself")
+                raise TidegateError("the namespaces are still being listed: this page asks again by itself")
             raise ConfigError(f"there is no namespace {name!r} to choose here{self._failure}")
         with self._lock:
             facts = self._others.pop(name, None) or self._opened(name)
