@@ -277,7 +277,8 @@ def _source(
         first = base.manifest.version + 1
         reached = first > target.version or oldest_whole(log, state, first) == first
     if manifest is None or not reached:
-        raise _out_of_reach(coordinator, state, target.version, None, horizon)
+        too_old = "" if folder is None or base is None else _too_old(folder, base)
+        raise _out_of_reach(coordinator, state, target.version, None, horizon, too_old)
     lost = tables_lost(manifest, first, present_before(coordinator.decisions, first))
     if base is not None:
         lost -= base.manifest.tables.keys()
@@ -294,14 +295,30 @@ def _source(
     return first, manifest, base
 
 
+def _too_old(folder: Path, base: Base) -> str:
+    """Describe, for a message, why an export or a folder of backups was not enough, and the way out."""
+    text = f" {base.folder} has version {base.manifest.version}, and the log lacks changes after it."
+    if base.folder == folder:
+        return text
+    return text + (
+        " This command uses full backups only. For a version of an increment run `tidegate restore-from"
+        f" {folder} --to VERSION --namespace NEW_NAME`, `tidegate export` that namespace, and `tidegate"
+        " import` the export here."
+    )
+
+
 def _out_of_reach(
     coordinator: Coordinator,
     state: Folded,
     version: int | None,
     time: datetime.datetime | None,
     horizon: int,
+    too_old: str = "",
 ) -> SnapshotExpiredError:
-    """Build the error for a version, or a time, that neither the store nor the log holds any more."""
+    """Build the error for a version, or a time, that neither the store nor the log holds any more.
+
+    ``too_old`` describes the export that was given.
+    """
     log, whole = coordinator.log, oldest_whole(coordinator.log, state, 1)
     oldest = _oldest_restorable(coordinator, state, whole, horizon)
     wanted = f"version {version}" if time is None else f"the version of {time.isoformat()}"
@@ -313,10 +330,10 @@ def _out_of_reach(
     )
     return SnapshotExpiredError(
         f"{wanted} of namespace {coordinator.endpoints.namespace} was retired, {nearest}. {log.where} {held}:"
-        " keep_versions and wal_retain_s at the writer set how far back both reach. Nothing was written. With"
-        f" an export of version {max(whole - 1, 1)} or a later one, `tidegate restore --to VERSION --base"
-        " DIR` reaches the versions from that one on; `tidegate import DIR` makes a version of an older"
-        " export"
+        " keep_versions and wal_retain_s at the writer set how far back both reach. Nothing was written."
+        f"{too_old} With an export of version {max(whole - 1, 1)} or a later one, `tidegate restore --to"
+        " VERSION --base DIR` reaches the versions from that one on; `tidegate import DIR` makes a version of"
+        " an older export"
     )
 
 

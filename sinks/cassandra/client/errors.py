@@ -104,6 +104,7 @@ def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> 
 def _in_short(error: Exception) -> str:
     if isinstance(error, cassandra.UnresolvableContactPoints):
         return "none of the hosts' names can be resolved here"
-    if isinstance(error, cluster.NoHostAvailable) and getattr(error, "errors", None):
-        return f"{error.args[0]}: " + "; ".join(f"{host}: {each}" for host, each in error.errors.items())
+    if isinstance(error, cluster.NoHostAvailable):
+        errors = getattr(error, "errors", None) or {"every node": "it is down for the driver"}
+        return f"{error.args[0]}: " + "; ".join(f"{host}: {each}" for host, each in errors.items())
     return str(error)

@@ -29,7 +29,7 @@ from tidegate.base.deadline import end_of, left_of, one_call, over_at
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.sinks.cassandra.client import schema
 from tidegate.sinks.cassandra.client.batch import Protocol
-from tidegate.sinks.cassandra.client.errors import NO_ANSWER, as_ours, may_pass
+from tidegate.sinks.cassandra.client.errors import NO_ANSWER, as_ours, may_pass, refused_login
 from tidegate.sinks.cassandra.client.settings import CassandraSettings
 from tidegate.sinks.cassandra.client.statements import statements, within
 
@@ -74,7 +74,7 @@ class Session:
         self._renewing = threading.Lock()  # of what follows; the other is held while a statement is prepared
         self._renewal: threading.Thread | None = None
         self._renew_after_s = 0.0  # of time.monotonic
-        self._refused: Exception | None = None  # the refused login of the last new connection
+        self._refused: Exception | None = None  # why the last new connection was refused
         self._closed = False
         self.cluster, self.driver = self._connect()
 
@@ -320,30 +320,37 @@ class Session:
     def _renew_if_down(self, _: Any) -> None:
         """Connect again, in a thread, while every node is down for the driver. Raises: the login was refused.
 
-        The driver marks a node as down that refuses the login, and never tries it again by itself.
+        The driver marks a node as down that refuses the login, and never tries it again by itself. Nodes of
+        other data centres do not count: it has no connections there, and considers them up. A refusal
+        counts for all requests until the next new connection.
         """
-        connected = getattr(self, "cluster", None)
-        if connected is None or any(host.is_up is not False for host in connected.metadata.all_hosts()):
+        if getattr(self, "cluster", None) is None or self.hosts():
             return
-        if self._refused is not None:
-            error, self._refused = self._refused, None
-            raise self._as_ours(error)
         with self._renewing:
-            if self._renewal is None and time.monotonic() >= self._renew_after_s:
+            if self._closed or self._renewal is not None:
+                return
+            if time.monotonic() >= self._renew_after_s:
+                self._refused = None
                 self._renewal = threading.Thread(target=self._renew, name="tidegate-cassandra", daemon=True)
                 self._renewal.start()
+            elif self._refused is not None:
+                raise self._as_ours(self._refused)
 
     def _renew(self) -> None:
         try:
             renewed = self._connect_once()
-        except NO_ANSWER as error:
-            self._refused = None if may_pass(error) else error
-        except cassandra.DriverException as error:
+        except (*NO_ANSWER, cassandra.DriverException, TidegateError) as error:
             logger.debug("connecting again to %s failed: %s", self.where, error)
+            self._refused = error if isinstance(error, TidegateError) or refused_login(error) else None
         else:
+            for statement in list(
+                self._prepared.values()
+            ):  # else a batch of them fails on a node that lacks one
+                renewed[0].add_prepared(statement.query_id, statement)
             with self._renewing:
-                (self.cluster, self.driver), old = renewed, self.cluster
-                unused = self.cluster if self._closed else old
+                unused = renewed[0] if self._closed else self.cluster
+                if not self._closed:
+                    self.cluster, self.driver = renewed
             unused.shutdown()
         finally:
             self._renew_after_s, self._renewal = time.monotonic() + RENEW_EVERY_S, None
@@ -379,7 +386,7 @@ class Session:
 
     def close(self) -> None:
         with self._renewing:
-            self._closed = True
+            self._closed = True  # no new connection takes the place of this one from now on
         self.cluster.shutdown()
 
 

@@ -103,9 +103,12 @@ class Facts:
         self._metrics_guessed = is_guess
         self.lookups = Lookups(stores[0], namespace, self._in_store.problem)
 
-    def close(self) -> None:
-        """Release log and stores; those that still wait for an answer are released when it arrives."""
-        end = time.monotonic() + LOOK_S
+    def close(self, end: float | None = None) -> None:
+        """Release log and stores; those that still wait for an answer are released when it arrives.
+
+        ``end``, by ``time.monotonic``, is until when it waits; default: ``LOOK_S`` from now.
+        """
+        end = time.monotonic() + LOOK_S if end is None else end
         places: list[Poller[Any]] = [self._in_store, self._in_log, self._metrics, *self._others]
         for asked in places:
             asked.close(end)

@@ -13,6 +13,7 @@ import importlib.resources
 import ipaddress
 import re
 import socket
+import socketserver
 import sys
 import urllib.parse
 from collections.abc import Callable, Iterable
@@ -82,10 +83,9 @@ class Server(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """Bind without the reverse look-up of the host's name, which may wait for a name server."""
-        self.socket.bind(self.server_address)
-        address = self.socket.getsockname()
-        self.server_address = address
-        self.server_name, self.server_port = str(address[0]), int(address[1])
+        socketserver.TCPServer.server_bind(self)
+        host, port = self.server_address[:2]
+        self.server_name, self.server_port = str(host), int(port)
 
 
 class _Handler(BaseHTTPRequestHandler):

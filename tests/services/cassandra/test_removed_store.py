@@ -9,20 +9,22 @@ import tidegate
 from support.cli import done
 from tidegate.errors import StoreRemovedError
 from tidegate.options import Options
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Identity
 from tidegate.testing.example import Example
+
+OPTIONS = Options(key_groups=4, allow_unsafe=True)
 
 
 class Place:
-    """A namespace in Cassandra that moves to a store in files."""
+    """A namespace in Cassandra that moves to another keyspace."""
 
-    def __init__(self, url, folder):
-        self.old, self.new, self.wal = url, f"sqlite://{folder}/new", f"file://{folder}/wal"
+    def __init__(self, old, new, folder):
+        self.old, self.new, self.wal = old, new, f"file://{folder}/wal"
         self.namespace = f"n{uuid.uuid4().hex[:8]}"
 
     def write(self, *stores, number):
-        with contextlib.closing(
-            Example(self.wal, list(stores), self.namespace, options=Options(key_groups=4))
-        ) as example:
+        with contextlib.closing(Example(self.wal, list(stores), self.namespace, options=OPTIONS)) as example:
             rows = {f"N{key}": {"carrier": "UA", "flights": number} for key in range(20)}
             example.write({"aircraft": rows})
             for store in (example.driver.store, *example.driver.others):
@@ -35,9 +37,22 @@ class Place:
         done("store", "remove", "old", "--redirect", "new", *both, *log)
 
 
+@pytest.fixture(scope="module")
+def successor(cassandra):
+    """The URL of another keyspace with the tables in it."""
+    url = cassandra.url_for(f"k{uuid.uuid4().hex[:8]}")
+    with contextlib.closing(
+        open_store(url, "nothing", {"create": True, "replication": 1, "timeout_s": 60})
+    ) as store:
+        store.create(Identity("u", "nothing", 1))
+    return url
+
+
 @pytest.mark.parametrize("options", [{}, {"leases": False}], ids=["leases", "no-leases"])
-def test_readers_of_a_removed_store_are_refused_or_go_on_at_the_successor(cassandra, tmp_path, options):
-    place = Place(cassandra.url, tmp_path)
+def test_readers_of_a_removed_store_are_refused_or_go_on_at_the_successor(
+    cassandra_tables, successor, tmp_path, options
+):
+    place = Place(cassandra_tables, successor, tmp_path)
     place.write(f"old={place.old}", number=1)
     with (
         tidegate.connect(place.old, place.namespace, options) as gate,

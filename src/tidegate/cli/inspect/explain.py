@@ -35,6 +35,8 @@ NAME = re.compile(r"\b(?:Tidegate[A-Z]\w+|tidegate_\w+|[A-Z]\w+Error)\b")
 FOREIGN_CLASS = re.compile(r"[A-Z]\w*(?:Error|Exception)")
 """A class of Spark's or of a query's own code, as an alert names it."""
 FAILED = "A query has failed"
+USUAL = {"StoreUnavailableError": "The store does not answer"}
+"""The entry of a class whose text no entry quotes: then it has the words of a server or a client library."""
 SUFFIX = re.compile(r"_(?:bucket|sum|count)$")
 PAGE = "docs/troubleshooting.md"
 
@@ -70,8 +72,15 @@ def explain(
     shown = fitting or nearest_entries(asked)
     if json:
         print_json({"fits": bool(fitting), "entries": [msgspec.to_builtins(entry) for entry in shown]})
+    elif len(fitting) > NEAREST:
+        print(
+            f"{asked.strip()} has {len(fitting)} entries, its text in the driver's log picks one of them:\n"
+        )
+        print("\n".join(map(_heading, fitting)))
+        for entry in _usual(fitting, asked):
+            print(f"\nMostly it is this:\n\n{entry.text}")
     elif fitting:
-        print("\n\n".join(f"{entry.title} ({PAGE}#{entry.anchor})\n\n{entry.text}" for entry in fitting))
+        print("\n\n".join(f"{_heading(entry)}\n\n{entry.text}" for entry in fitting))
     if not fitting:
         near = "; ".join(f'"{entry.title}"' for entry in shown)
         print_message(f"no entry fits; the nearest are {near}: `tidegate explain` with a title prints one")
@@ -101,7 +110,18 @@ def fitting_entries(asked: str) -> list[Entry]:
     named = [entry for entry in entries() if names.intersection(entry.names)]
     if not titled and not named and FOREIGN_CLASS.fullmatch(words):
         return [entry for entry in entries() if entry.title == FAILED]
-    return titled or (named if len(named) <= NEAREST else _nearest(words, named))
+    if titled or len(named) <= NEAREST or NAME.fullmatch(words.rpartition(".")[2]):
+        return titled or named
+    return _usual(named, words) or _nearest(words, named)
+
+
+def _usual(named: Iterable[Entry], words: str) -> list[Entry]:
+    titles = {title for name, title in USUAL.items() if name in words}
+    return [entry for entry in named if entry.title in titles]
+
+
+def _heading(entry: Entry) -> str:
+    return f"{entry.title} ({PAGE}#{entry.anchor})"
 
 
 def nearest_entries(asked: str) -> list[Entry]:

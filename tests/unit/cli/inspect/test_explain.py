@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.cli import done, done_json, run
+from tidegate.cli.inspect.explain import NEAREST
 from tidegate.errors import BY_NAME
 
 TRACE = """py4j.protocol.Py4JJavaError: An error occurred while calling o123.start.
@@ -13,9 +14,25 @@ tidegate.errors.WalGapError: /data/wal: version 3 of /data/store is visible, the
 """
 
 
+LOGIN, SILENT = "A right or a login is missing", "The store does not answer"
+
+
 @pytest.mark.parametrize("name", sorted(BY_NAME.keys() - {"TidegateError"}))
 def test_each_error_class_has_an_entry(name):
-    assert "**Do:**" in done("explain", name) or "| do |" in done("explain", name)
+    told = done("explain", name)
+    assert "**Do:**" in told or "| do |" in told or told.count("docs/troubleshooting.md#") > NEAREST
+
+
+@pytest.mark.parametrize("name", ["ConfigError", "tidegate.errors.ConfigError"])
+def test_a_class_with_many_entries_is_answered_by_all_titles(name):
+    """The alert of a failed batch names the class alone; three entries of it were chosen by nothing."""
+    told = done("explain", name)
+    assert f"{LOGIN} (docs/" in told
+    assert told.count("docs/troubleshooting.md#") > NEAREST
+
+
+def test_the_usual_entry_of_a_class_is_printed_whole():
+    assert "`tidegate doctor --store URL` shows what answers" in done("explain", "StoreUnavailableError")
 
 
 @pytest.mark.parametrize(
@@ -27,6 +44,10 @@ def test_each_error_class_has_an_entry(name):
         (TRACE, "The log lost records"),
         ("ALARM: version 12 of flights is stuck: apply has taken 61 s", "A commit is stuck"),
         ("ConfigError: redis://cache: this user lacks the right +get", "A right or a login is missing"),
+        ("ConfigError: store: Bad credentials; check username and password of the store's URL", LOGIN),
+        ("ConfigError: kafka://b: refused; check security.protocol, sasl.* and ssl.* of the log's", LOGIN),
+        ("StoreUnavailableError: redis://r: Error 111 connecting to r:1. Connection refused.", SILENT),
+        ("StoreUnavailableError: cassandra://c: Unable to connect to any servers", SILENT),
         ("the store grows", "The store grows"),
         ("the-store-grows", "The store grows"),
     ],

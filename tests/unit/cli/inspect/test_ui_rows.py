@@ -6,12 +6,13 @@ import contextlib
 import http.client
 import json
 import threading
+import time
 import types
 
 import msgspec
 import pytest
 
-from tidegate.errors import ConfigError, SnapshotExpiredError, TidegateError
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError, TidegateError
 from tidegate.options import Options, parse_store
 from tidegate.testing.example import Example
 from tidegate.testing.store.harness import ManualClock
@@ -250,7 +251,7 @@ def test_a_namespace_that_is_not_listed_is_refused_and_few_stay_open():
             self.namespace = namespace
             made.append(namespace)
 
-        def close(self):
+        def close(self, end=None):
             closed.append(self.namespace)
 
     names = [f"n{number}" for number in range(OPEN_MAX + 1)]
@@ -277,13 +278,36 @@ def test_a_list_that_takes_long_or_fails_keeps_no_request(monkeypatch):
         assert may_end.wait(WAIT_S)
         raise ConfigError("no right to list")
 
-    spaces = Spaces(types.SimpleNamespace(namespace="own", close=lambda: None), listed)
+    spaces = Spaces(types.SimpleNamespace(namespace="own", close=lambda _end: None), listed, Facts)
     assert spaces.names() == spaces.names() == ["own"]
     assert asked.acquire(timeout=WAIT_S)
+    with pytest.raises(TidegateError, match="still being listed"):
+        spaces.facts("other")
+    monkeypatch.setattr("tidegate.ui.spaces.FIRST_LIST_S", WAIT_S)
+    began = time.monotonic()
+    assert spaces.names() == ["own"]
+    assert time.monotonic() - began < WAIT_S / 2, "each request waited again while the first list ran"
     may_end.set()
     spaces.close()
     assert spaces.names() == ["own"]
     assert not asked.acquire(blocking=False), "no second list at once"
+    with pytest.raises(ConfigError, match="to choose here: the namespaces cannot be listed: no right"):
+        spaces.facts("other")
+
+
+def test_a_list_that_failed_is_repeated_sooner_than_one_that_scanned(monkeypatch):
+    """It had waited 10 s for a server: the next one came a quarter of an hour later."""
+    clock = ManualClock()
+    monkeypatch.setattr("tidegate.ui.spaces.time", clock)
+
+    def listed():
+        clock.sleep(10.0)
+        raise StoreUnavailableError("no answer")
+
+    spaces = Spaces(types.SimpleNamespace(namespace="own"), listed)
+    spaces.names()
+    spaces._list.join(WAIT_S)
+    assert spaces._next_list_s - clock.monotonic() == pytest.approx(100.0)
 
 
 def test_metrics_that_nobody_named_are_no_problem_and_say_whose_they_are(place, tmp_path):
@@ -335,3 +359,20 @@ def test_requests_are_answered_or_refused_with_their_cause(place, path, status, 
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_the_page_can_be_started_again_at_once(place):
+    """The port was refused for a minute: the connections of browsers that it had answered still ended."""
+    _, facts = place()
+    server = Server(facts, "127.0.0.1", 0)
+    for _ in range(2):
+        port = server.server_port
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        asked = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+        asked.request("GET", "/page.css")
+        assert asked.getresponse().read()
+        server.shutdown()
+        server.server_close()
+        server = Server(facts, "127.0.0.1", port)
+    server.server_close()

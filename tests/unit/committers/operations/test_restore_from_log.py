@@ -302,8 +302,27 @@ def test_an_export_that_does_not_fit_is_refused(place, tmp_path):
         refuses_to_plan(place, to, ConfigError, words, base=base)
     assert place.restore(5, base=folder)[0].first == 4
     place.trim(6)
-    with pytest.raises(SnapshotExpiredError, match=r"version 4 .* was retired"):
+    with pytest.raises(
+        SnapshotExpiredError, match=r"version 4 .* was retired, .*export has version 3, and the"
+    ):
         place.restore(4, base=folder)
+
+
+def test_a_backup_whose_increments_would_reach_a_version_names_the_way(place, tmp_path):
+    """The error asked for an export, and the folder that was given has the version as an increment."""
+    driver = place.opened()
+    folder = None
+    for number in range(4):
+        place.write(driver, {"t": {b"%d" % number: b""}})
+        folder = backed_up(place, tmp_path / "backups")
+    place.write(driver, {"t": {b"9": b""}})
+    place.write(driver, {"t": {b"9": b""}})
+    place.retire()
+    place.trim(4)
+    with pytest.raises(
+        SnapshotExpiredError, match=r"full backups only.* `tidegate restore-from .*backups --to"
+    ):
+        place.restore(3, base=folder)
 
 
 def test_an_export_of_the_version_itself_needs_its_manifest_only(place, tmp_path):

@@ -103,15 +103,22 @@ def test_nodes_with_full_disks_take_no_writes_and_can_be_read(session):
 # -- a login that is refused ------------------------------------------------------------------------
 
 
+def node(dc, is_up):
+    return types.SimpleNamespace(datacenter=dc, is_up=is_up, host_id=dc)
+
+
 class Cluster:
-    """A connected cluster of one node."""
+    """A connected cluster of one node here, and one of another data centre, to which nothing is sent."""
 
     def __init__(self, is_up):
-        self.metadata, self.ended = self, False
-        self.host = types.SimpleNamespace(is_up=is_up)
+        self.metadata, self.ended, self.known = self, False, {}
+        self.hosts = [node("here", is_up), node("there", None)]
 
     def all_hosts(self):
-        return [self.host]
+        return self.hosts
+
+    def add_prepared(self, query_id, statement):
+        self.known[query_id] = statement
 
     def shutdown(self):
         self.ended = True
@@ -129,7 +136,7 @@ def refusing(error):
 @pytest.fixture
 def down(session):
     """A session whose driver has given up its only node, and counts its connections anew."""
-    session.settings = dataclasses.replace(session.settings, timeout_s=WAIT_S)
+    session.settings = dataclasses.replace(session.settings, timeout_s=WAIT_S, local_dc="here")
     session.cluster, session.driver = Cluster(is_up=False), Node(*[NOBODY] * 1_000)
     return session
 
@@ -139,23 +146,49 @@ def test_a_driver_that_gave_up_its_nodes_is_replaced(down, monkeypatch):
     old, new = down.cluster, Cluster(is_up=True)
     monkeypatch.setattr(down, "_connect_once", lambda: (new, Node()))
     assert down.rows("any", level=1) == [(True, True)]
+    ended(down)
     assert (down.cluster, old.ended, new.ended) == (new, True, False)
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_login_that_is_refused_meanwhile_is_told_before_the_time_is_over(down, monkeypatch, times):
-    monkeypatch.setattr("tidegate.sinks.cassandra.client.session.RENEW_EVERY_S", 0.0)
-    tried = []
+def ended(session):
+    """Wait for the thread that connected last."""
+    if thread := session._renewal:
+        thread.join(WAIT_S)
 
-    def refused():
-        tried.append(1)
-        raise refusing(BAD)
 
-    monkeypatch.setattr(down, "_connect_once", refused)
-    for _ in range(times):
-        with pytest.raises(ConfigError, match=r"password are incorrect; check username and password"):
+def test_a_new_connection_knows_the_statements_of_the_old_one(down, monkeypatch):
+    """A node that lacks one gets it from the driver. For a batch the driver has nothing but this list."""
+    statement, new = types.SimpleNamespace(query_id=b"1"), Cluster(is_up=True)
+    down._prepared["put"] = statement
+    monkeypatch.setattr(down, "_connect_once", lambda: (new, Node()))
+    down.rows("any", level=1)
+    assert new.known == {b"1": statement}
+
+
+def test_a_refusal_counts_for_all_requests_until_the_next_new_connection(down, monkeypatch):
+    """One request alone learned of it, perhaps much later, when the password was right again."""
+    times = iter([BAD, None])
+
+    def connect():
+        if error := next(times):
+            raise refusing(error)
+        return Cluster(is_up=True), Node()
+
+    monkeypatch.setattr(down, "_connect_once", connect)
+    for _ in range(3):
+        with pytest.raises(ConfigError, match="check username and password"):
             down.rows("any", level=1)
-    assert len(tried) >= times
+    down._renew_after_s = 0.0  # the time has passed
+    assert down.rows("any", level=1) == [(True, True)]
+
+
+def test_a_certificate_that_cannot_be_read_any_more_is_told(down, monkeypatch):
+    def connect():
+        raise ConfigError("store: TLS cannot be set up: no such file")
+
+    monkeypatch.setattr(down, "_connect_once", connect)
+    with pytest.raises(ConfigError, match="TLS cannot be set up"):
+        down.rows("any", level=1)
 
 
 def test_a_node_that_cannot_look_up_its_users_proves_nothing(down, monkeypatch):
@@ -172,16 +205,23 @@ def test_a_node_that_cannot_look_up_its_users_proves_nothing(down, monkeypatch):
 
 
 def test_a_session_that_is_closed_while_it_connects_anew_leaves_nothing(down, monkeypatch):
-    new = Cluster(is_up=True)
+    old, new = down.cluster, Cluster(is_up=True)
 
     def connect():
         down.close()
         return new, Node()
 
     monkeypatch.setattr(down, "_connect_once", connect)
-    down.rows("any", level=1)
-    down._renewal and down._renewal.join(WAIT_S)
-    assert new.ended
+    down.settings = dataclasses.replace(down.settings, timeout_s=1.0)
+    with pytest.raises(StoreUnavailableError):
+        down.rows("any", level=1)
+    ended(down)
+    assert (down.cluster, old.ended, new.ended) == (old, True, True)
+
+
+def test_nodes_that_are_down_are_told_in_words():
+    """The message had a Python tuple in it."""
+    assert str(as_ours(NOBODY, "store")).endswith("any hosts: every node: it is down for the driver")
 
 
 def test_a_wrong_password_is_no_reason_to_try_again():
