@@ -66,7 +66,10 @@ def test_programs_run_in_a_shell_of_a_clone(tmp_path):
     done("new", tmp_path / "p")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
     environment["PYTHONSAFEPATH"] = "1"
-    for program, result in (("reader.py", "there is no namespace 'orders'"), ("stream.py", "usage: stream.py")):
+    for program, result in (
+        ("reader.py", "there is no namespace 'orders'"),
+        ("stream.py", "usage: stream.py"),
+    ):
         ran = subprocess.run(
             [sys.executable, tmp_path / "p" / program, *(["--help"] if program == "stream.py" else [])],
             env=environment, capture_output=True, text=True, check=False,
