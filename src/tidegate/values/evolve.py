@@ -7,7 +7,7 @@ newer one. Pure functions only. docs/decisions/0085.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -155,9 +155,19 @@ class _Changes:
         self.faults: list[str] = []
         self.left_out: list[str] = []
 
+    def compare_cases(self, path: str, left_out: Iterable[str], new: Iterable[str]) -> None:
+        """Note the new names that differ in case alone from one that is left out."""
+        by_lower = {name.lower(): name for name in left_out}
+        self.faults += [
+            f"column {path}{name}: {path}{by_lower[name.lower()]} here, this call writes it in another case"
+            for name in sorted(new)
+            if name.lower() in by_lower
+        ]
+
 
 def _columns(known: TableSchema, given: TableSchema, changes: _Changes) -> tuple[Column, ...]:
     new = {column.name: column for column in given.value}
+    written_names = set(new)
     columns = []
     for column in known.value:
         written = new.pop(column.name, None)
@@ -170,6 +180,8 @@ def _columns(known: TableSchema, given: TableSchema, changes: _Changes) -> tuple
     names = {column.field: column.name for column in known.value}
     for name in new.keys() & names.keys():
         changes.faults.append(f"column {name}: renamed to {names[name]} here, this call writes {name}")
+    left_out = {column.name for column in known.value} - written_names
+    changes.compare_cases("", left_out, new.keys() - names.keys())
     return (*columns, *new.values())
 
 
@@ -194,6 +206,9 @@ def _merged_struct(path: str, known: Struct, given: Struct, changes: _Changes) -
     for name, kind in given.fields.items():
         fields[name] = _merged(f"{path}.{name}", fields[name], kind, changes) if name in fields else kind
     changes.left_out += [f"{path}.{name}" for name in known.fields if name not in given.fields]
+    changes.compare_cases(
+        f"{path}.", known.fields.keys() - given.fields.keys(), given.fields.keys() - known.fields.keys()
+    )
     return Struct(fields)
 
 

@@ -1,8 +1,11 @@
 """tidegate new: a project that can be read and changed. tests/spark/test_new_project.py runs it."""
 
 import ast
+import os
 import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +59,22 @@ def test_programs_find_what_commands_made_whatever_the_name_of_the_folder(tmp_pa
     done("init")
     places = runpy.run_path(str(folder / "settings.py"))
     tidegate.connect(places["STORE"], namespace=places["NAMESPACE"]).close()
+
+
+def test_programs_run_in_a_shell_of_a_clone(tmp_path):
+    """`tools/run` sets PYTHONSAFEPATH, so Python leaves a program's own folder out."""
+    done("new", tmp_path / "p")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+    environment["PYTHONSAFEPATH"] = "1"
+    for program, result in (
+        ("reader.py", "there is no namespace 'orders'"),
+        ("stream.py", "usage: stream.py"),
+    ):
+        ran = subprocess.run(
+            [sys.executable, tmp_path / "p" / program, *(["--help"] if program == "stream.py" else [])],
+            env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert result in ran.stdout + ran.stderr
 
 
 def test_a_new_repository_is_an_empty_folder(tmp_path):

@@ -6,8 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli import app
+from tidegate.cli.core.app import _next_step
 from tidegate.cli.inspect.doctor_servers import _failed
-from tidegate.errors import StoreUnavailableError
+from tidegate.errors import StoreUnavailableError, WalUnavailableError
 from tidegate.sinks.redis.client.replies import no_answer
 
 
@@ -38,3 +39,17 @@ def test_a_clients_sentence_does_not_end_in_the_middle_of_ours():
 def test_doctor_names_a_url_once():
     error = StoreUnavailableError("store redis://h:1, namespace n: no answer within 10.0 s")
     assert _failed("store: reachable", "redis://h:1", error, "").found == str(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        no_answer("store redis://h, namespace n", 10.0, ConnectionError("Connection refused")),
+        WalUnavailableError("kafka://h:1: no metadata; look whether the brokers run and can be reached"),
+        StoreUnavailableError("redis://h:1: no answer within 2 s"),
+    ],
+    ids=["with both", "with a sentence", "with none"],
+)
+def test_a_server_that_is_away_is_advised_once(error):
+    text = f"{error}{_next_step(error)}"
+    assert text.lower().count("look whether") == text.count("`tidegate doctor`") == 1

@@ -181,6 +181,28 @@ def test_what_a_call_leaves_out_stays_and_is_named():
     assert result.left_out == ("a", "s.y.element.w", "s.x")
 
 
+@pytest.mark.parametrize(
+    "known, written, culprit",
+    [
+        ("Total int", "total int", "column total: Total here"),
+        ("s struct<x:int,Y:int>", "s struct<y:int,x:int>", "column s.y: s.Y here"),
+    ],
+)
+def test_a_name_in_another_case_is_no_new_column(known, written, culprit):
+    """Spark, which ignores the case of names, could read neither of the two columns."""
+    with pytest.raises(ConfigError) as refused:
+        evolved("t", schema_of(known), schema_of(written))
+    assert str(refused.value).startswith(f"table t, {culprit}, this call writes it in another case: ")
+
+
+def test_a_renamed_column_may_differ_in_case_alone():
+    after = renamed("t", schema_of("Total int"), "Total", "total")
+    assert evolved("t", after, schema_of("total bigint")).schema.value[0].type == "bigint"
+    both = schema_of("Total int", "total int")  # of a session that heeds the case
+    assert evolved("t", schema_of("Total int"), both).schema == both
+    assert evolved("t", both, schema_of("total int")).left_out == ("Total",)
+
+
 def test_bytes_have_one_column_that_never_changes():
     known = schema_of("v binary", value_format="bytes")
     assert evolved("t", known, known).schema == known

@@ -189,10 +189,10 @@ def _drop_output() -> None:
 
 def _next_step(error: TidegateError) -> str:
     """Return the advice for a server that is away, from code that does not know the commands."""
-    away = isinstance(error, StoreUnavailableError | WalUnavailableError)
-    if not away:
+    away, text = isinstance(error, StoreUnavailableError | WalUnavailableError), str(error)
+    if not away or "`tidegate doctor`" in text:
         return ""
-    told = "look whether" in str(error)  # by code that knows the cause
+    told = "look whether" in text  # by code that knows the cause
     return (
         "; see `tidegate doctor`" if told else "; look whether it runs and can be reached: `tidegate doctor`"
     )
