@@ -69,8 +69,8 @@ RULES: list[Rule] = [
         "cassandra-renewed-after-close",
         "a Cassandra session that was closed while it connects again leaves no connection",
         "sinks/cassandra/client/session.py",
-        "unused = self.cluster if self._closed else old",
-        "unused = old",
+        "unused = renewed[0] if self._closed else self.cluster",
+        "unused = self.cluster",
         "tests/unit/sinks/cassandra/test_errors.py",
     ),
 ]

@@ -343,9 +343,8 @@ class Session:
             logger.debug("connecting again to %s failed: %s", self.where, error)
             self._refused = error if isinstance(error, TidegateError) or refused_login(error) else None
         else:
-            for statement in list(
-                self._prepared.values()
-            ):  # else a batch of them fails on a node that lacks one
+            # Else a batch of them fails on a node that lacks one.
+            for statement in list(self._prepared.values()):
                 renewed[0].add_prepared(statement.query_id, statement)
             with self._renewing:
                 unused = renewed[0] if self._closed else self.cluster
