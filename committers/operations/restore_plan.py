@@ -302,8 +302,8 @@ def _too_old(folder: Path, base: Base) -> str:
         return text
     return text + (
         " This command uses full backups only. For a version of an increment run `tidegate restore-from"
-        f" {folder} --to VERSION --namespace NEW_NAME`, `tidegate export FOLDER` with that namespace, and"
-        " `tidegate import FOLDER` with this one."
+        f" {folder} --to VERSION --namespace NEW_NAME`, `tidegate export DIR --namespace NEW_NAME`, and"
+        " `tidegate import DIR` here."
     )
 
 

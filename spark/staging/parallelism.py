@@ -37,7 +37,8 @@ def warn_of_imbalance(namespace: str, tasks: int, key_groups: int) -> None:
         logger.warning(
             "namespace %s: of %d tasks %d have %d of the %d key groups, the others %d: %.0f %% more work for"
             " some. %d key groups would do, and their number is fixed: `tidegate export FOLDER`, and"
-            " `tidegate import FOLDER --key-groups N` makes a new namespace; or set parallelism to a divisor of %d",
+            " `tidegate import FOLDER --key-groups N` makes a new namespace; or set parallelism to a"
+            " divisor of %d",
             namespace,
             tasks,
             share.with_one_more,

@@ -112,11 +112,16 @@ permanently, also for those that were deleted.
 
 
 class _Notes(threading.local):
-    """The last error that the clients reported during this thread's call, separate per thread."""
+    """The last error that the clients reported during this thread's call, and the number of refusals."""
 
     last: KafkaError | None = None
+    refusals = 0
+
+    def clear(self) -> None:
+        self.last, self.refusals = None, 0
 
     def add(self, error: KafkaError) -> None:
+        self.refusals += is_refused(error)
         if not is_refused(self.last):  # errors after a refusal are its consequences
             self.last = error
 
@@ -179,7 +184,7 @@ class Pool:
             self.alive.append(client)
         used = self.used.setdefault(id(client), set())
         used.add(topic)
-        self.notes.last = None
+        self.notes.clear()
         alive, failed = self.alive, True
         try:
             yield client
@@ -212,7 +217,7 @@ class Pool:
                 client = idle.pop()
             except IndexError:
                 return None
-            self.notes.last = None
+            self.notes.clear()
             with contextlib.suppress(KafkaException):  # the client gave up
                 client.poll(0)  # type: ignore[attr-defined]
                 if not is_refused(self.notes.last):
@@ -363,7 +368,7 @@ class Clients:
         discarded, since it may stay connected to a broker that is gone. A KafkaException becomes
         the error that it proves: see ``unavailable``.
         """
-        self._pool.notes.last = None
+        self._pool.notes.clear()
 
         def once() -> T:
             with lend() as client:
@@ -391,15 +396,16 @@ class Clients:
         except (TimeoutError, concurrent.futures.TimeoutError) as error:  # the same class from 3.11 on
             self.unavailable(what, cause=error)
 
-    def is_refused(self) -> bool:
-        """Return whether the brokers refused this user during this thread's call."""
-        return is_refused(self._pool.notes.last)
+    def refusals(self) -> int:
+        """Return how often the brokers refused this user during this thread's call."""
+        return self._pool.notes.refusals
 
     def unavailable(
         self, what: str, error: KafkaError | None = None, cause: BaseException | None = None
     ) -> NoReturn:
         """Raise ConfigError when the brokers refuse this user, else WalUnavailableError."""
-        noted, self._pool.notes.last = self._pool.notes.last, None
+        noted = self._pool.notes.last
+        self._pool.notes.clear()
         shown = [one for one in (error, noted) if one is not None]
         said = self.settings.hide("; ".join(dict.fromkeys(one.str() for one in shown)))
         if any(one.code() in DENIED for one in shown):

@@ -11,8 +11,8 @@ from tidegate.errors import WalUnavailableError
 from tidegate.wal.kafka.clients import Clients
 
 POLL_S = 0.1
-REFUSED_S = 5.0
-"""How long acknowledgements are awaited from brokers that refuse this user: a starting one may do so."""
+REFUSALS, REFUSED_S = 3, 5.0
+"""After ``REFUSALS`` of this user, as a starting broker may answer, the rest is awaited for ``REFUSED_S``."""
 UNSET = -1
 
 
@@ -81,7 +81,7 @@ class DeliveryReports:
         is_refused = False
         while self._missing and self._error is None and time.monotonic() < until:
             self._poll(POLL_S)
-            if self._clients.is_refused() and not is_refused:
+            if self._clients.refusals() >= REFUSALS and not is_refused:
                 is_refused, until = True, min(until, time.monotonic() + REFUSED_S)
         self._refuse_error()
         if self._missing:

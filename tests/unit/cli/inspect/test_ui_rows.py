@@ -12,6 +12,7 @@ import types
 import msgspec
 import pytest
 
+from support.wait import wait_until
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError, TidegateError
 from tidegate.options import Options, parse_store
 from tidegate.testing.example import Example
@@ -321,6 +322,7 @@ def test_metrics_that_nobody_named_are_no_problem_and_say_whose_they_are(place, 
         json.dumps([{"namespace": "orders", "version": 1, "phases": {"stage": 9}}])
     )
     with contextlib.closing(Facts("flights", at, None, None, url, is_guess=True)) as facts:
+        wait_until(lambda: facts.look()["metrics"]["namespaces"])  # a guess is not waited for
         seen = facts.look()
     assert seen["metrics"]["namespaces"] == ["orders"]
     assert seen["versions"][0]["phases"] is None
