@@ -185,7 +185,7 @@ RULES: list[Rule] = [
     (
         "manifest-of-any-version",
         "I10: a version is applied from the manifest of its own attempt",
-        "committers/apply/apply.py",
+        "wal/catch_up.py",
         "        if (manifest.version, manifest.attempt) != (decided.version, decided.attempt):\n",
         "        if False:\n",
         "tests/unit/wal/test_manifest.py",
