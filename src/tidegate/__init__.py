@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tidegate.reader.snapshot import Snapshot as Snapshot
     from tidegate.reader.table import Scan as Scan
     from tidegate.reader.table import Table as Table
+    from tidegate.wal.manifest import Step as Step
 
     __version__: str
 
@@ -53,6 +54,7 @@ _HOME = {
     **dict.fromkeys(("Scan", "Table"), "tidegate.reader.table"),
     "Snapshot": "tidegate.reader.snapshot",
     **dict.fromkeys(("Options", "SinkOptions"), "tidegate.options"),
+    "Step": "tidegate.wal.manifest",
     "VersionInfo": "tidegate.reader.rules",
     **dict.fromkeys(
         (

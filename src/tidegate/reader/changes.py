@@ -191,13 +191,7 @@ def changes_of(log: DecidedLog, version: int, table: str, key_group: int | None)
     at this version.
     """
     require_arrow("changes")
-    fact = log.at(version)
-    if fact is None:
-        raise gone(version, log.log.where, "its decision was trimmed")
-    try:
-        manifest = read_manifest(log.log, fact)
-    except WalGapError as error:
-        raise gone(version, log.log.where, str(error)) from error
+    fact, manifest = manifest_at(log, version)
     check_key_group(key_group, manifest.key_groups, log.folded.name)
     if table not in manifest.table_schemas:
         known = ", ".join(sorted(manifest.table_schemas)) or "none"
@@ -207,6 +201,17 @@ def changes_of(log: DecidedLog, version: int, table: str, key_group: int | None)
             f" there are: {known}{dropped}"
         )
     return Changes(log, fact, manifest, table, key_group)
+
+
+def manifest_at(log: DecidedLog, version: int) -> tuple[DecidedVersion, Manifest]:
+    """Read a version's decision and manifest. Raises: WalGapError: the log no longer has them."""
+    fact = log.at(version)
+    if fact is None:
+        raise gone(version, log.log.where, "its decision was trimmed")
+    try:
+        return fact, read_manifest(log.log, fact)
+    except WalGapError as error:
+        raise gone(version, log.log.where, str(error)) from error
 
 
 def check_key_group(key_group: object, key_groups: int, namespace: str) -> None:

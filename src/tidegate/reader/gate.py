@@ -19,6 +19,7 @@ from tidegate.reader.rules import LEASE_S, VersionInfo
 from tidegate.reader.snapshot import Snapshot
 from tidegate.reader.table import Steps, Table, TableReader, run
 from tidegate.wal.log import Log
+from tidegate.wal.manifest import Step
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -168,6 +169,24 @@ class Gate(GateFlow):
         return run(self.changes_steps(version, table, key_group))
 
     def changes_steps(self, version: int, table: str, key_group: int | None) -> Steps[Changes]:
+        decided = yield from self._log_of(version)
+        return changes.changes_of(decided, version, table, key_group)
+
+    def job(self, version: int) -> tuple[Step, ...]:
+        """Read the steps of a visible version from the log: the calls of its transaction, in their order.
+
+        Empty: it is no batch nor load of a transaction, or a release that noted no steps made it. Raises: as
+        ``changes``.
+        """
+        return run(self.job_steps(version))
+
+    def job_steps(self, version: int) -> Steps[tuple[Step, ...]]:
+        decided = yield from self._log_of(version)
+        _, manifest = changes.manifest_at(decided, version)
+        return manifest.steps or ()
+
+    def _log_of(self, version: int) -> Steps[DecidedLog]:
+        """Return the log of a visible version, compared with the store. Raises: as ``changes``."""
         rules.check_whole_number("version", version)
         if self._decided is None:
             raise changes.no_log(self.namespace)
@@ -176,7 +195,7 @@ class Gate(GateFlow):
         where = self._reader.store.where
         rules.check_is_visible(version, rules.newest_of(pointer, where), self.namespace)
         self._decided.check_same_history(pointer)
-        return changes.changes_of(self._decided, version, table, key_group)
+        return self._decided
 
     def close(self) -> None:
         """Release the connection; its tables and snapshots end with it. Repeatable."""

@@ -47,8 +47,8 @@ def connect(
     ``namespace`` may be an alias (``AliasGate``): then each call reads the namespace that it names as the
     call begins. ``follow_redirects``: if the store was removed from the namespace, continue at the successor
     that it names, with the same options and login (``reader/redirects.py``). Otherwise the first call there
-    raises StoreRemovedError. ``wal``: the URL of the namespace's log, which only ``Gate.changes`` reads,
-    with the log client's ``wal_options``. Nothing is written.
+    raises StoreRemovedError. ``wal``: the URL of the namespace's log, which only ``Gate.changes`` and
+    ``Gate.job`` read, with the log client's ``wal_options``. Nothing is written.
 
     Raises: ConfigError: the URL or an option does not fit, or there is no such namespace.
     StoreUnavailableError: no answer.

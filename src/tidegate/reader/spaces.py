@@ -25,6 +25,7 @@ from tidegate.reader.flow import GateFlow, SnapshotFlow
 from tidegate.reader.gate import Gate
 from tidegate.reader.rules import VersionInfo
 from tidegate.reader.table import Result, Steps
+from tidegate.wal.manifest import Step
 
 SPACES_MAX = 100
 """The number of places whose last seen pointer a gate remembers."""
@@ -186,6 +187,10 @@ class SpacesGate(SpacesFlow, Gate):
     def changes_steps(self, version: int, table: str, key_group: int | None) -> Steps[Changes]:
         """Read the rows that a version wrote, in the place that counts now."""
         return self._call(methodcaller("changes_steps", version, table, key_group))
+
+    def job_steps(self, version: int) -> Steps[tuple[Step, ...]]:
+        """Read the steps of a version, in the place that counts now."""
+        return self._call(methodcaller("job_steps", version))
 
     def close(self) -> None:
         """Release the connections; its tables and snapshots end with it. Repeatable."""

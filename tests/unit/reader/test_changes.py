@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import tidegate
 from tidegate.cli import app
+from tidegate.committers import barrier
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, CorruptError, WalGapError
 from tidegate.options import Options
@@ -18,6 +19,7 @@ from tidegate.sinks.rules.layout import Stored, pack
 from tidegate.testing.example import BATCHES, Example, write_flights
 from tidegate.wal import fold
 from tidegate.wal.file.log import FileLog
+from tidegate.wal.manifest import Step
 from tidegate.wal.record import Column, TableSchema
 
 
@@ -238,12 +240,62 @@ def test_a_row_that_had_expired_when_it_was_decided_is_a_delete(world):
     assert (found.kind, found.value) == ("delete", None)
 
 
+# -- the steps of a version ---------------------------------------------------------------------------
+
+STEPS = (
+    Step("reduce.airports", "reduce", ("airports",), 2, 7, 300, 0.25, 1),
+    Step("sessions", "update", ("aircraft", "legs"), 2, 3, 40, 1.5, 2),
+)
+
+
+@pytest.fixture
+def stepped(world, monkeypatch):
+    """A namespace whose first version has no steps, as of an earlier release."""
+    world.example.write(BATCHES[0])
+    monkeypatch.setattr(barrier, "_steps", lambda *_: STEPS)
+    world.example.write(BATCHES[1])
+    return world
+
+
+def test_a_version_has_the_steps_of_its_manifest(stepped):
+    with stepped.gate() as gate:
+        assert (gate.job(1), gate.job(2)) == ((), STEPS)
+        with pytest.raises(ConfigError, match="is not visible yet"):
+            gate.job(3)
+
+
+def test_history_prints_the_steps_of_each_version(stepped, tmp_path):
+    lines = [line.split("\t") for line in run(stepped, "--steps", command="history").splitlines()]
+    assert lines == [
+        ["version", "step", "tables", "tasks", "rows", "bytes", "seconds", "frames"],
+        ["2", "reduce.airports", "airports", "2", "7", "300", "0.25", "1"],
+        ["2", "sessions", "aircraft, legs", "2", "3", "40", "1.5", "2"],
+    ]
+    versions = json.loads(run(stepped, "--steps", "--json", command="history"))
+    assert [len(one["steps"]) for one in versions] == [0, 2]
+    assert versions[1]["steps"][0]["call"] == "reduce"
+    for segment in (tmp_path / "wal").rglob("*manifest*"):
+        segment.unlink()
+    assert [one["steps"] for one in json.loads(run(stepped, "--steps", "--json", command="history"))] == [
+        None,
+        None,
+    ]
+
+
+def test_history_without_a_log_names_the_option(world, monkeypatch):
+    monkeypatch.delenv("TIDEGATE_WAL", raising=False)
+    world.example.write(BATCHES[0])
+    given = ["history", "--steps", "--store", world.store, "--namespace", "flights"]
+    done = CliRunner().invoke(app, given, prog_name="tidegate")
+    assert (done.exit_code, "--steps reads the log: give --wal" in done.stderr) == (2, True)
+
+
 # -- the command --------------------------------------------------------------------------------------
 
 
-def run(world, *words, code=0):
+def run(world, *words, code=0, command="changes"):
     given = ["--store", world.store, "--wal", world.wal, "--namespace", "flights"]
-    done = CliRunner().invoke(app, ["changes", *map(str, words), *given], prog_name="tidegate")
+    done = CliRunner().invoke(app, [command, *map(str, words), *given], prog_name="tidegate")
     assert done.exit_code == code, done.output or repr(done.exception)
     return done.stderr if code else done.stdout
 
