@@ -121,12 +121,13 @@ class InputCounter:
     def _add(self, batch: Any) -> None:
         if not batch.num_rows:
             return
-        lengths = pc.add(*(pc.fill_null(pc.binary_length(batch[name]), 0) for name in "kv")).to_numpy()
+        lengths = [pc.binary_length(batch[name]) for name in "kv"]
         if CALL in batch.schema.names:
             numbers = batch[CALL].to_numpy()
-            rows, sizes = np.bincount(numbers).tolist(), np.bincount(numbers, lengths).tolist()
+            of_rows = pc.add(*(pc.fill_null(column, 0) for column in lengths)).to_numpy()
+            rows, sizes = np.bincount(numbers).tolist(), np.bincount(numbers, of_rows).tolist()
         else:
-            rows, sizes = [batch.num_rows], [lengths.sum(dtype=np.int64)]
+            rows, sizes = [batch.num_rows], [sum(pc.sum(column).as_py() or 0 for column in lengths)]
         for number, (more_rows, more_bytes) in enumerate(zip(rows, sizes, strict=True)):
             if more_rows:
                 share = self.calls.get(number, CallShare(number))

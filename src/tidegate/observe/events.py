@@ -60,7 +60,7 @@ class Gauge(enum.Enum):
 
 
 class Labels(NamedTuple):
-    """The labels of an event. The only other labels are a phase and the name of an error, an alarm or a call."""
+    """The labels of an event. The only other labels are a phase and the name of an error, alarm or call."""
 
     namespace: str
     store: str = ""

@@ -139,7 +139,8 @@ class Facts:
         try:
             manifest = within(LOOK_S, lambda: read_manifest(log, decided))
         except concurrent.futures.TimeoutError:
-            raise StoreUnavailableError(f"{log.where}: no answer within {LOOK_S:g} s; look again") from None
+            silent = f"{log.where}: no answer within {LOOK_S:g} s; look it up again"
+            raise StoreUnavailableError(silent) from None
         except WalGapError:
             return {"version": version, "steps": None}
         return {"version": version, "steps": msgspec.to_builtins(manifest.steps or ())}
