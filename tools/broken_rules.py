@@ -421,7 +421,7 @@ RULES: list[Rule] = [
         "a-feed-trusts-what-it-read",
         "a feed gives the rows of the attempt that is visible",
         "spark/source/change_feed.py",
-        "        self._refuse_other_history(upto)\n",
+        "        self._decided.check_same_history(self._store.pointer(), upto)\n",
         "",
         "tests/unit/spark/source/test_change_feed.py",
     ),
