@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -17,7 +17,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import ConfigError
 from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.records import CatalogEntry
-from tidegate.wal.manifest import Component, Manifest
+from tidegate.wal.manifest import Component, Manifest, Step
 from tidegate.wal.record import (
     DECIDED_BYTES_MAX,
     OFFSETS_BYTES_MAX,
@@ -39,6 +39,14 @@ logger = logging.getLogger("tidegate")
 COMPONENT = "sink"
 CLOCK_AHEAD_MAX_US = 3_600_000_000
 """A driver whose clock is more than an hour ahead of the log's decides nothing."""
+
+
+class NamedCall(NamedTuple):
+    """A call of a transaction: its name, its kind, and the tables that it writes, its own first."""
+
+    name: str
+    kind: str
+    tables: tuple[str, ...]
 
 
 class Barrier(Protocol):
@@ -73,6 +81,11 @@ class Barrier(Protocol):
     @property
     def state_calls(self) -> Mapping[str, str]:
         """The call that continues each table's state, such as ``reduce``, by table."""
+        ...
+
+    @property
+    def named_calls(self) -> Sequence[NamedCall]:
+        """The transaction's calls, in their order; empty: its rows come from no transaction."""
         ...
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
@@ -155,6 +168,7 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
         barrier.source_offsets,
         dropped=tuple(sorted(barrier.drops)) or msgspec.UNSET,
         state_calls=dict(barrier.state_calls) or msgspec.UNSET,
+        steps=_steps(barrier, acks) or msgspec.UNSET,
     )
 
 
@@ -164,6 +178,28 @@ def _components(barrier: Barrier, acks: Sequence[Ack]) -> dict[str, Component]:
     none = Component(barrier.parallelism, {str(instance): () for instance in range(barrier.parallelism)})
     steps = [name.removeprefix("_") for name in barrier.tables if name.startswith(f"{LOCAL}.")]
     return {COMPONENT: staged, **dict.fromkeys(steps, none)}
+
+
+def _steps(barrier: Barrier, acks: Sequence[Ack]) -> tuple[Step, ...]:
+    """List the transaction's calls with the sums of all tasks' shares."""
+    held = [frozenset(frame.tables) for ack in acks for frame in ack.frames]
+    steps = []
+    for number, call in enumerate(barrier.named_calls):
+        shares = [share for ack in acks for share in ack.calls if share.call == number]
+        tables = {barrier.tables.index(table) for table in call.tables}
+        steps.append(
+            Step(
+                call.name,
+                call.kind,
+                call.tables,
+                barrier.parallelism,
+                sum(share.rows for share in shares),
+                sum(share.bytes for share in shares),
+                sum(share.seconds for share in shares),
+                sum(not tables.isdisjoint(of_frame) for of_frame in held),
+            )
+        )
+    return tuple(steps)
 
 
 def decided_of(

@@ -5,6 +5,7 @@ All calls of a transaction are staged together, as one Spark job, when the funct
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -54,6 +55,7 @@ from tidegate.spark.calls.records import (
     Upsert,
 )
 from tidegate.spark.calls.reduce import reduced_rows, state_columns
+from tidegate.spark.calls.step_names import step_name
 from tidegate.spark.calls.update import Ddl, Outputs, check_function, output_schemas, table_schema
 from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
@@ -72,7 +74,8 @@ class Transaction:
     """The changes of one batch to any number of tables: one version, all at once or not at all.
 
     It is the argument of the function given to ``VersionedSink.each``. Every call checks its arguments
-    and raises ConfigError before anything is written; rows are checked when they are staged.
+    and raises ConfigError before anything is written; rows are checked when they are staged. The
+    ``name`` of a call is that of its step in ``tidegate history --steps``; by default kind and table.
 
     ``batch_id`` is Spark's; ``base_version`` the version whose state is read (the last one). Durable: not
     when a call returns; all calls are staged and decided together after the function has returned.
@@ -98,6 +101,7 @@ class Transaction:
         newer_by: str | None = None,
         delete_when: str | None = None,
         value: str | None = None,
+        name: str | None = None,
     ) -> None:
         """Set keys to these rows: of several rows of one key in this batch the last by ``order_by`` wins.
 
@@ -115,7 +119,8 @@ class Transaction:
         """
         check_alone(table, newer_by, {"order_by": order_by, "delete_when": delete_when, "value": value})
         call = self._rows_call(Upsert, table, rows, key, order_by, delete_when, value)
-        self._add(call if newer_by is None else newer_call(call, newer_by, self._known.get(table)))
+        call_made = call if newer_by is None else newer_call(call, newer_by, self._known.get(table))
+        self._add(call_made, name=name)
 
     def replace(
         self,
@@ -125,6 +130,7 @@ class Transaction:
         *,
         order_by: Names | None = None,
         value: str | None = None,
+        name: str | None = None,
     ) -> None:
         """Make the table contain exactly these rows from this version on; its earlier rows are gone.
 
@@ -132,13 +138,14 @@ class Transaction:
         start. Older versions stay as they were. Rows as in ``upsert``; the value's columns may
         differ from the earlier ones, the key may not. No rows leave an empty table.
         """
-        self._add(self._rows_call(Replace, table, rows, key, order_by, None, value))
+        self._add(self._rows_call(Replace, table, rows, key, order_by, None, value), name=name)
 
-    def delete(self, table: str, rows: DataFrame, key: Names) -> None:
+    def delete(self, table: str, rows: DataFrame, key: Names, *, name: str | None = None) -> None:
         """Remove these keys; an absent key stays absent."""
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         order = self._order(table, rows, None)
-        self._add(Delete(table, rows, _columns(keys), None, key_bytes(keys), delete_marker(), order))
+        call = Delete(table, rows, _columns(keys), None, key_bytes(keys), delete_marker(), order)
+        self._add(call, name=name)
 
     def reduce(
         self,
@@ -148,6 +155,7 @@ class Transaction:
         reducers: Mapping[str, Reducer],
         *,
         order_by: Names | None = None,
+        name: str | None = None,
     ) -> None:
         """Combine these rows with each key's state: ``{column: reducer}`` names the fields.
 
@@ -161,8 +169,8 @@ class Transaction:
             msg = f"table {table}: reduce needs at least one reducer, as in reducers={{'amount': 'sum'}}"
             raise ConfigError(msg)
         reduced = tuple(
-            reduced_column(table, schema_column(self._field(table, rows, name)), reducer)
-            for name, reducer in reducers.items()
+            reduced_column(table, schema_column(self._field(table, rows, column_name)), reducer)
+            for column_name, reducer in reducers.items()
         )
         clash = [c.name for c in reduced if c.name in {k.name for k in keys}]
         if clash:
@@ -176,7 +184,8 @@ class Transaction:
         reduced = reduced if known is None else state_columns(table, reduced, known, schema)
         one_row_per_key = (functions.lit(0).cast("bigint"),)
         self._add(
-            Reduce(table, grouped, _columns(keys), schema, key_column, stored, one_row_per_key, reduced)
+            Reduce(table, grouped, _columns(keys), schema, key_column, stored, one_row_per_key, reduced),
+            name=name,
         )
 
     def update(
@@ -189,6 +198,7 @@ class Transaction:
         schema: Ddl | None = None,
         outputs: Outputs = (),
         order_by: Names | None = None,
+        name: str | None = None,
     ) -> None:
         """Call ``fn(key, rows, state, emit)`` for each key of these rows; it returns the new state.
 
@@ -229,16 +239,24 @@ class Transaction:
             row_columns=_columns(rows.schema.fields),
             outputs=tuple(emits),
         )
-        self._add(call, emits)
+        self._add(call, emits, name)
 
-    def patch(self, table: str, rows: DataFrame, key: Names, *, order_by: Names | None = None) -> None:
+    def patch(
+        self,
+        table: str,
+        rows: DataFrame,
+        key: Names,
+        *,
+        order_by: Names | None = None,
+        name: str | None = None,
+    ) -> None:
         """Set the columns that these rows have, null too; the key's other columns stay as they are.
 
         Those have their values at ``base_version``; for a key that is absent there they are null.
         Of several rows of one key the last by ``order_by`` counts, as a whole, as in ``upsert``.
         Columns that the table does not have are added to it.
         """
-        self._add(self._rows_call(Patch, table, rows, key, order_by, None, None))
+        self._add(self._rows_call(Patch, table, rows, key, order_by, None, None), name=name)
 
     def apply_changes(
         self,
@@ -249,6 +267,7 @@ class Transaction:
         sequence_by: Names,
         op_column: str | None = None,
         delete_values: Sequence[str] = ("d", "D", "delete", "DELETE"),
+        name: str | None = None,
     ) -> None:
         """Apply captured changes, in any order of arrival: of each key the newest stays.
 
@@ -264,10 +283,10 @@ class Transaction:
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         check_unique(table, rows.columns)
         sequence = columns_named(table, "sequence_by", sequence_by)
-        fields = [self._field(table, rows, name) for name in sequence]
+        fields = [self._field(table, rows, column_name) for column_name in sequence]
         op = None if op_column is None else self._field(table, rows, op_column)
         call = changes_call(table, rows, keys, fields, op, delete_values, self._known)
-        self._add(call, {deleted_table(table): TableSchema(_columns(keys), _columns(fields))})
+        self._add(call, {deleted_table(table): TableSchema(_columns(keys), _columns(fields))}, name)
 
     def local_state(
         self,
@@ -409,7 +428,9 @@ class Transaction:
         order = self._order(table, rows, order_by)
         return record(table, rows, _columns(keys), schema, key_bytes(keys), stored, order)
 
-    def _add(self, call: Call, emits: Mapping[str, TableSchema] | None = None) -> None:
+    def _add(
+        self, call: Call, emits: Mapping[str, TableSchema] | None = None, name: str | None = None
+    ) -> None:
         self._check_open(call.table)
         if not isinstance(call, LocalState):
             try:
@@ -419,7 +440,8 @@ class Transaction:
                 raise ConfigError(msg) from error
         with self._lock:
             self._check_open(call.table)  # the function may have returned meanwhile
-            self._append(call, emits or {})
+            step = step_name(call, name, [earlier.step for earlier in self._calls])
+            self._append(dataclasses.replace(call, step=step), emits or {})
 
     def _check_open(self, table: str) -> None:
         if not self._open:

@@ -185,7 +185,7 @@ RULES: list[Rule] = [
     (
         "manifest-of-any-version",
         "I10: a version is applied from the manifest of its own attempt",
-        "committers/apply/apply.py",
+        "wal/catch_up.py",
         "        if (manifest.version, manifest.attempt) != (decided.version, decided.attempt):\n",
         "        if False:\n",
         "tests/unit/wal/test_manifest.py",
@@ -421,7 +421,7 @@ RULES: list[Rule] = [
         "a-feed-trusts-what-it-read",
         "a feed gives the rows of the attempt that is visible",
         "spark/source/change_feed.py",
-        "        self._refuse_other_history(upto)\n",
+        "        self._decided.check_same_history(self._store.pointer(), upto)\n",
         "",
         "tests/unit/spark/source/test_change_feed.py",
     ),

@@ -1,10 +1,14 @@
-"""Catch-up with a decision log, including one that was trimmed past the reader's position."""
+"""Reads of a log: the records since a reader's position, older decisions, the manifest of a decision."""
 
 from __future__ import annotations
 
-from tidegate.errors import WalGapError
+from collections.abc import Iterator
+
+from tidegate.errors import CorruptError, WalGapError
 from tidegate.wal.fold import View, fold_all, recent_version
-from tidegate.wal.log import Log
+from tidegate.wal.log import Blobs, Log
+from tidegate.wal.manifest import Manifest, decode_manifest
+from tidegate.wal.record import MEND, DecidedVersion, Folded
 
 
 def catch_up(view: View, log: Log) -> View:
@@ -40,3 +44,50 @@ def _goes_on(fresh: View, view: View) -> bool:
         and fresh.position > view.position
         and recent_version(now, then.last_version) in (None, recent_version(then, then.last_version))
     )
+
+
+def decided_versions(log: Log, state: Folded, version: int) -> Iterator[DecidedVersion]:
+    """Yield ``version`` and all later decided versions up to ``state``'s last, oldest first.
+
+    Those that ``state`` no longer keeps are read from the decision log, in one pass. Versions whose
+    decision was trimmed there are left out.
+    """
+    version, last = max(version, 1), state.last_version
+    if recent_version(state, version) is None and version <= last:
+        kept_from = state.recent[0].version if state.recent else last + 1
+        view, expected = View(), version
+        for entry in log.decisions():
+            view = fold_all(view, [entry], log.where)
+            for decided in _newer(view, expected):
+                if decided.version >= kept_from:
+                    break
+                yield decided
+                expected = decided.version + 1
+            if view.state is not None and view.state.last_version + 1 >= kept_from:
+                break
+        version = kept_from
+    yield from (decided for decided in state.recent if decided.version >= version)
+
+
+def _newer(view: View, version: int) -> list[DecidedVersion]:
+    """List the decided versions that a view has from ``version`` on; after a Summary they are many."""
+    recent = view.state.recent if view.state else ()
+    if not recent or recent[-1].version < version:
+        return []
+    return list(recent[max(0, version - recent[0].version) :])
+
+
+def read_manifest(log: Blobs, decided: DecidedVersion) -> Manifest:
+    """Read the manifest of a decided version.
+
+    Raises: WalGapError: it was trimmed. CorruptError: it is another version's or attempt's, or damaged.
+    """
+    for blob in log.read([decided.manifest_address]):
+        where = f"{log.where}, manifest of version {decided.version} at {decided.manifest_address}"
+        manifest = decode_manifest(blob.content, decided.manifest_digest, where)
+        if (manifest.version, manifest.attempt) != (decided.version, decided.attempt):
+            msg = f"{where}: it is of version {manifest.version}, attempt {manifest.attempt}; {MEND}"
+            raise CorruptError(msg)
+        return manifest
+    msg = f"{log.where}: the log returned nothing for {decided.manifest_address}"
+    raise CorruptError(msg)

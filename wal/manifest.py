@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Iterator
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -33,6 +34,10 @@ MANIFEST_MAGIC = b"TGM1"
 ROW_BYTES_MIN = 8
 """Each row takes more bytes than this in a frame: Arrow keeps two offsets of 4 bytes for it."""
 
+StepName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,96}\Z")]
+"""A name of the user's, of at most 64 characters, or a kind of call and a table."""
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+
 
 class Component(msgspec.Struct, frozen=True):
     """One parallel step of the topology: its parallelism, and the frames of each instance from 0 on."""
@@ -41,13 +46,34 @@ class Component(msgspec.Struct, frozen=True):
     instances: dict[str, tuple[FrameRef, ...]]
 
 
+class Step(msgspec.Struct, frozen=True):
+    """One call of the transaction that made the version: its name, its kind, its tables, and its measures.
+
+    ``tables`` begins with its own; the others are those to which it may emit. ``parallelism`` is the number
+    of its tasks. ``rows`` are the changes that it gave to be staged, before the last one of each key counted,
+    and ``bytes`` those of their keys and values. ``seconds`` is the time that all its tasks took together: in
+    the merge with its state, or in the stage of its function, if the cache of state is on; else 0. ``frames``
+    is the number of frames that have changes of its tables.
+    """
+
+    name: StepName
+    call: str
+    tables: tuple[TableName, ...]
+    parallelism: Count
+    rows: Count
+    bytes: Count
+    seconds: Seconds
+    frames: Count
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """All acks of the winning attempt: everything an apply needs to know.
 
     ``topology -> component -> instance -> frames``; ``tables`` are in index order, ``schemas`` by
     schema id. ``dropped`` are the tables that the version drops. ``state_calls`` has the call
     (``reduce``, ``update``) of each table that the batch continued from its state; it is left out if
-    there is none, and earlier releases never wrote it.
+    there is none, and earlier releases never wrote it. ``steps`` are the transaction's calls, in their order;
+    likewise.
     """
 
     namespace: str
@@ -61,6 +87,7 @@ class Manifest(msgspec.Struct, frozen=True):
     source_offsets: str
     dropped: Dropped = msgspec.UNSET
     state_calls: dict[TableName, str] | msgspec.UnsetType = msgspec.UNSET
+    steps: tuple[Step, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def frames(self) -> list[FrameRef]:
         """Return all frames. A frame's index in this list is its ordinal within the version."""
@@ -164,6 +191,9 @@ def _impossible(manifest: Manifest) -> str:
                 return f"component {topology}/{name} has instances that are not numbered from 0 on"
             if parallelism != instances:
                 return f"component {topology}/{name} has parallelism {parallelism} and {instances} instances"
+    steps = [step.name for step in manifest.steps or ()]
+    if len(set(steps)) < len(steps):
+        return "it names a step twice"
     seen = set()
     for topology, of, instance, frame in manifest.placed():
         why = _impossible_frame(frame, len(manifest.tables), manifest.key_groups)

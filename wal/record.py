@@ -417,13 +417,26 @@ class StateReads(msgspec.Struct, frozen=True, array_like=True):
     disk_bytes: Count = 0
 
 
+class CallShare(msgspec.Struct, frozen=True, array_like=True):
+    """A task's share of one call: its changes that the task was given, their bytes, the time that they took.
+
+    ``call`` is its number in the transaction. ``bytes`` are those of keys and values, ``seconds``
+    those of the call's function, or of the merge with its state.
+    """
+
+    call: Count
+    rows: Count = 0
+    bytes: Count = 0
+    seconds: float = 0.0
+
+
 class Ack(msgspec.Struct, frozen=True):
     """A task's receipt: everything it names is durable in the log.
 
     With a ``refusal`` the task met a bad row, and its frames are orphans. ``host`` is the location
     at which it ran, ``executor`` the executor, empty where it has no name. ``runs`` are digests of
     the output of an earlier stage's tasks, by task, where rows came from one. ``given`` are the
-    number of the task's input rows, and their bytes.
+    number of the task's input rows, and their bytes. ``calls`` are its shares of the transaction's calls.
     """
 
     attempt: str
@@ -437,6 +450,7 @@ class Ack(msgspec.Struct, frozen=True):
     state: StateReads | None = None
     runs: dict[str, str] = {}
     given: tuple[Count, Count] = (0, 0)
+    calls: tuple[CallShare, ...] = ()
 
 
 _msgpack = msgspec.msgpack.Encoder(order="deterministic")

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from tidegate.base import failpoints
-from tidegate.errors import CorruptError
 from tidegate.keys.groups import groups_of, task_of
 from tidegate.sinks.capabilities import SupportsApplyAndSeal
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.store import Store
+from tidegate.wal import catch_up
 from tidegate.wal.frame import Chunk, decode_frame
 from tidegate.wal.log import Blob, Blobs, Log
-from tidegate.wal.manifest import Manifest, decode_manifest
-from tidegate.wal.record import MEND, DecidedVersion, FrameRef
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import DecidedVersion, FrameRef
 
 
 class ApplyWork(msgspec.Struct, frozen=True):
@@ -39,20 +39,8 @@ class ApplyWork(msgspec.Struct, frozen=True):
     counts: dict[int, dict[str, int]]
 
 
-def read_manifest(log: Blobs, decided: DecidedVersion) -> Manifest:
-    """Read the manifest of a decided version.
-
-    Raises: WalGapError: it was trimmed. CorruptError: it is another version's or attempt's, or damaged.
-    """
-    for blob in log.read([decided.manifest_address]):
-        where = f"{log.where}, manifest of version {decided.version} at {decided.manifest_address}"
-        manifest = decode_manifest(blob.content, decided.manifest_digest, where)
-        if (manifest.version, manifest.attempt) != (decided.version, decided.attempt):
-            msg = f"{where}: it is of version {manifest.version}, attempt {manifest.attempt}; {MEND}"
-            raise CorruptError(msg)
-        return manifest
-    msg = f"{log.where}: the log returned nothing for {decided.manifest_address}"
-    raise CorruptError(msg)
+read_manifest = catch_up.read_manifest
+"""Kept under this name for the steps of a commit."""
 
 
 def stamp_of(decided: DecidedVersion) -> Stamp:

@@ -6,32 +6,13 @@ from collections.abc import Iterator
 
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import WalGapError
-from tidegate.wal.fold import View, fold_all, recent_version
+from tidegate.wal import catch_up
+from tidegate.wal.fold import recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.record import DecidedVersion, Folded
 
-
-def decided_versions(log: Log, state: Folded, version: int) -> Iterator[DecidedVersion]:
-    """Yield ``version`` and all later decided versions up to ``state``'s last, oldest first.
-
-    Those that ``state`` no longer keeps are read from the decision log, in one pass. Versions whose
-    decision was trimmed there are left out.
-    """
-    version, last = max(version, 1), state.last_version
-    if recent_version(state, version) is None and version <= last:
-        kept_from = state.recent[0].version if state.recent else last + 1
-        view, expected = View(), version
-        for entry in log.decisions():
-            view = fold_all(view, [entry], log.where)
-            for decided in _newer(view, expected):
-                if decided.version >= kept_from:
-                    break
-                yield decided
-                expected = decided.version + 1
-            if view.state is not None and view.state.last_version + 1 >= kept_from:
-                break
-        version = kept_from
-    yield from (decided for decided in state.recent if decided.version >= version)
+decided_versions = catch_up.decided_versions
+"""Kept under this name for the steps of a commit."""
 
 
 class RetirementBacklog:
@@ -90,11 +71,3 @@ def decided_version(decisions: DecisionLog, version: int) -> DecidedVersion | No
     """Return one decided version; None: it is not decided, or the log no longer has its decision."""
     decided = next(decided_versions(decisions.log, decisions.folded, version), None)
     return decided if decided is not None and decided.version == version else None
-
-
-def _newer(view: View, version: int) -> list[DecidedVersion]:
-    """List the decided versions that a view has from ``version`` on; after a Summary they are many."""
-    recent = view.state.recent if view.state else ()
-    if not recent or recent[-1].version < version:
-        return []
-    return list(recent[max(0, version - recent[0].version) :])

@@ -151,6 +151,7 @@ class Phases(Watch):
             0 if manifest is None else sum(frame.bytes for frame in manifest.frames()),
             self.retries,
             tuple(self._trace),
+            {} if manifest is None else {one.name: (one.rows, one.seconds) for one in manifest.steps or ()},
         )
 
     def end(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate.base.clock import Clock
+from tidegate.committers.barrier import NamedCall
 from tidegate.wal.log import Log
 from tidegate.wal.record import Ack, Origin, TableSchema
 from tidegate.wal.staging.changelog import stage_task
@@ -34,6 +35,7 @@ class StoredRowsBarrier:
     parallelism: int = 1
     reads_state: bool = False
     state_calls: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    named_calls: Sequence[NamedCall] = ()
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Stage all rows. They do not depend on the state, so the base version is unused."""

@@ -21,6 +21,7 @@ class AnyCall:
     """The fields that each call has: a table, rows for it, and the table's key.
 
     ``schema`` is the table's after the call; None, of a delete: only the table's other calls know it.
+    ``step`` is the call's name in the manifest (``calls/step_names.py``).
     """
 
     kind: ClassVar[str]
@@ -28,6 +29,7 @@ class AnyCall:
     rows: DataFrame
     key_columns: tuple[SchemaColumn, ...]
     schema: TableSchema | None
+    step: str = dataclasses.field(default="", kw_only=True)
 
     @property
     def emits_to(self) -> tuple[str, ...]:

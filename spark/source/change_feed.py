@@ -10,7 +10,6 @@ No pyspark is imported here.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,11 +20,12 @@ import pyarrow.compute as pc
 from tidegate.base.decoders import msgpack_decoder
 from tidegate.base.urls import redact
 from tidegate.committers.apply.apply import ApplyWork, chunks_of, plan, read_manifest, stamp_of
-from tidegate.errors import ConfigError, CorruptError, WalGapError
+from tidegate.errors import ConfigError, WalGapError
 from tidegate.reader import rules
+from tidegate.reader.decided_log import DecidedLog
 from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import shared_store
-from tidegate.sinks.records import Pointer, Stamp
+from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.source.arrow_rows import columns_of, record_batch
@@ -33,13 +33,10 @@ from tidegate.spark.source.leased_table import LeasedTable, lease_table
 from tidegate.spark.source.options import SourceOptions
 from tidegate.values.decode import values_of
 from tidegate.values.evolve import is_wider, parse, reads_all
-from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import shared_log
 from tidegate.wal.record import Column, TableAt, TableSchema
-
-logger = logging.getLogger("tidegate")
 
 CHANGE_TYPE, VERSION = "_change_type", "_version"
 ROWS_PER_PART = 50_000
@@ -204,8 +201,8 @@ class FeedPlanner:
 
     def __init__(self, feed: Feed, log: Log, store: Store, parallelism: int) -> None:
         self._feed, self._log, self._store = feed, log, store
+        self._decided = DecidedLog(log, feed.leased.uuid)
         self._parallelism = min(parallelism, feed.leased.key_groups)
-        self._view = View()
 
     def visible(self) -> int:
         """Return the newest version that a reader of the store sees. Raises: StoreRemovedError."""
@@ -228,7 +225,7 @@ class FeedPlanner:
         columns that this feed does not have, or the log is of another namespace; CorruptError, log
         and store are of two histories.
         """
-        self._refuse_other_history(upto)
+        self._decided.check_same_history(self._store.pointer(), upto)
         parts: list[list[FeedWork]] = []
         rows = 0
         for version in range(after + 1, upto + 1):
@@ -260,7 +257,7 @@ class FeedPlanner:
             return
         schema = self._feed.leased.schema if at is None else self._schema(table, at, manifest, version)
         tasks = 1 if changes <= ROWS_PER_PART else self._parallelism
-        fact = recent_version(self._folded, version)
+        fact = self._decided.recent(version)
         assert fact is not None
         works = plan(manifest, fact, tasks)
         if emptied and not works:  # no row of any table was written instead
@@ -291,8 +288,7 @@ class FeedPlanner:
         """Return the version's manifest. With ``probe`` a frame is read, too, since it may be
         trimmed first.
         """
-        self._fold(version)
-        fact = recent_version(self._folded, version)
+        fact = self._decided.recent(version)
         if fact is None:
             raise self._retired(version, "it keeps what the last 1,000 versions were")
         try:
@@ -304,52 +300,6 @@ class FeedPlanner:
         except WalGapError as error:
             raise self._retired(version, str(error)) from error
         return manifest
-
-    @property
-    def _folded(self) -> Any:
-        assert self._view.state is not None
-        return self._view.state
-
-    def _fold(self, version: int) -> None:
-        state = self._view.state
-        if state is not None and state.last_version >= version:
-            return
-        try:
-            self._view = fold_all(self._view, self._log.decisions(self._view.position))
-        except (WalGapError, CorruptError):  # it was cut, at its start or, by a loss, at its end
-            self._view = fold_all(View(), self._log.decisions())
-        state, uuid = self._view.state, self._feed.leased.uuid
-        if state is None or state.namespace != uuid:
-            of_log = "nothing" if state is None else f"namespace {state.namespace}"
-            raise ConfigError(
-                f"log {redact(self._feed.wal)} holds {of_log}, the store is of {uuid}: check the option wal"
-            )
-
-    def _refuse_other_history(self, upto: int) -> None:
-        """Raise CorruptError if the store's visible version was not decided in this log.
-
-        A version's digest covers all decisions up to it. A log may lose a decision that was folded
-        here and never visible, and get another one of its number: then the log is folded again.
-        """
-        pointer = self._store.pointer()
-        self._fold(max(upto, pointer.visible))
-        if self._is_of(pointer):
-            return
-        logger.warning("log %s lost a decision that was read here: it is read again", redact(self._feed.wal))
-        self._view = View()
-        self._fold(max(upto, pointer.visible))
-        if not self._is_of(pointer):
-            raise CorruptError(
-                f"version {pointer.visible} has digest {pointer.digest} in the store, and another one in log"
-                f" {redact(self._feed.wal)}: they are of two histories; check the option wal, or restore the"
-                " log that belongs to this store"
-            )
-
-    def _is_of(self, pointer: Pointer) -> bool:
-        fact = recent_version(self._folded, pointer.visible)
-        if fact is None:  # so old that it is not kept, or never decided
-            return bool(self._folded.last_version >= pointer.visible)
-        return fact.digest == pointer.digest
 
     def _retired(self, version: int, why: str) -> WalGapError:
         return WalGapError(

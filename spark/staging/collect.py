@@ -155,7 +155,7 @@ def _is_cut(table: Any, quota: int) -> bool:
 
 
 def changes_of(table: Any, tables: Sequence[int], key_groups: int) -> Any:
-    """Return the collected rows as one batch of ``CHANGES``, in the order that ``stage_task`` requires.
+    """Return the collected rows as one batch of ``CHANGES`` and the call ``c``, in order for ``stage_task``.
 
     ``tables`` has the index of each call's table.
     """
@@ -166,7 +166,8 @@ def changes_of(table: Any, tables: Sequence[int], key_groups: int) -> Any:
     by: dict[str, Any] = {"g": pa.array(groups, pa.int32()), "t": pa.array(indexes, pa.int32()), "k": keys}
     by |= {name: table[name] for name in ("c", *_orders(table.column_names), "v")}
     rows = pa.table(by)
-    changes = rows.select(CHANGES.names).take(sorted_by_all(rows)).cast(CHANGES).combine_chunks()
+    of_call = pa.schema([*CHANGES, pa.field("c", pa.int32())])
+    changes = rows.select(of_call.names).take(sorted_by_all(rows)).cast(of_call).combine_chunks()
     if not changes.num_rows:
         return None
     (batch,) = changes.to_batches()

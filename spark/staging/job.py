@@ -18,6 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, functions
 
 from tidegate.base.names import LOCAL
+from tidegate.committers.barrier import NamedCall
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.columns import group_at, key_group, place, schema_column, task_of
@@ -115,6 +116,11 @@ class SparkBarrier:
         return {call.table: call.kind for call in self.calls if isinstance(call, CONTINUED_CALLS)}
 
     @property
+    def named_calls(self) -> tuple[NamedCall, ...]:
+        """The calls as steps of the version."""
+        return tuple(NamedCall(call.step, call.kind, tuple(call.touches)) for call in self.calls)
+
+    @property
     def tables(self) -> tuple[str, ...]:
         """Tables in index order; the quarantine, if any, is last: its rows end their key group."""
         return tuple(sorted(self.schemas, key=lambda name: (name == quarantine.TABLE, name)))
@@ -176,23 +182,23 @@ class SparkBarrier:
         context = self.calls[0].rows.sparkSession.sparkContext
         return self.placement.places(context, self.origin.lineage, self.parallelism, self.key_groups)
 
-    def _merged(self) -> list[MergedTable]:
-        """Return the tables whose rows are combined with their state while they are staged."""
-        merged: list[MergedTable] = []
-        for call in self.calls:
+    def _merged(self) -> dict[int, MergedTable]:
+        """Return the tables whose rows are combined with their state while they are staged, by call."""
+        merged: dict[int, MergedTable] = {}
+        for number, call in enumerate(self.calls):
             schema = self.schemas[call.table]
             at = self.tables.index(call.table), call.table, self._start(call.table)
             match call:
                 case Reduce():
-                    merged.append(ReduceStep(*at, call.reduced, tuple(schema.key_types)))
+                    merged[number] = ReduceStep(*at, call.reduced, tuple(schema.key_types))
                 case UpsertNewer():
-                    merged.append(NewerTable(*at, call.newer_by, tuple(schema.key_types)))
+                    merged[number] = NewerTable(*at, call.newer_by, tuple(schema.key_types))
                 case Patch():
-                    merged.append(PatchedTable(*at, tuple(column.field for column in schema.value)))
+                    merged[number] = PatchedTable(*at, tuple(column.field for column in schema.value))
                 case ApplyChanges():
                     deletes = deleted_table(call.table)
                     deletes_at = self.tables.index(deletes), self._start(deletes)
-                    merged.append(ChangedTable(*at, *deletes_at, call.sequence, tuple(schema.key_types)))
+                    merged[number] = ChangedTable(*at, *deletes_at, call.sequence, tuple(schema.key_types))
                 case _:
                     pass
         return merged
@@ -206,21 +212,22 @@ class SparkBarrier:
     def _rows(self, spec: StageSpec, base_version: int, places: Places | None) -> DataFrame:
         """Return all changes as (place, k, order columns, v), in the task that owns them, sorted by place.
 
-        Where only Spark can sort a key's changes it does, and the order columns are left out
-        (``wal/staging/last_per_key.py``).
+        Where only Spark can sort a key's changes it does, and the order columns are left out, except for the
+        call's number (``wal/staging/last_per_key.py``).
         """
         parts = [
             self._part(number, call, spec, base_version, places) for number, call in enumerate(self.calls)
         ]
         rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
-        by = ["c"] * (len(parts) > 1) + [name for name in rows.columns if name.startswith("o")]
+        number = ["c"] * (len(parts) > 1)
+        by = number + [name for name in rows.columns if name.startswith("o")]
         placed = rows.select(place().alias(PLACE), "k", *by, "v")
         owner = task_of(group_at(PLACE), self.parallelism, self.key_groups)
         dealt = placed.repartitionById(self.parallelism, owner)
         if all(map(is_ordered, placed.select(*by).schema.fields)):
             return dealt.sortWithinPartitions(PLACE)
         return dealt.sortWithinPartitions(PLACE, "k", *by, "v").select(
-            functions.col(PLACE).alias(IN_ORDER), "k", "v"
+            functions.col(PLACE).alias(IN_ORDER), "k", *number, "v"
         )
 
     def _part(

@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow.compute as pc
 
 from tidegate.options import Endpoints
 from tidegate.sinks.store import Store
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader, total_reads
 from tidegate.spark.state.merge import MergedTable, merge_with
-from tidegate.spark.state.output_rows import strip_marks
+from tidegate.spark.state.output_rows import RunMark, strip_marks
 from tidegate.spark.state.read import from_store
-from tidegate.wal.record import Ack, StateReads
+from tidegate.wal.record import Ack, CallShare
 from tidegate.wal.staging.changelog import Staging, stage_task
-from tidegate.wal.staging.spec import StageSpec
+from tidegate.wal.staging.last_per_key import PLACE
+from tidegate.wal.staging.spec import CHANGES, StageSpec
+
+CALL = "c"
+"""The column of the number of a row's call, where a transaction has several calls."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +35,7 @@ class StageWork:
 
     endpoints: Endpoints
     spec: StageSpec
-    merged: Sequence[MergedTable]
+    merged: Mapping[int, MergedTable]
     base_version: int
     tasks: int
     cached_at: CachePlace | None
@@ -54,15 +60,16 @@ class StageWork:
             self.cached_at, spec, stateful=bool(self.stateful)
         ):
             cache = CachedState(self.cached_at, spec, task, self.tasks, task_attempt, self.stateful)
+        spent = [0.0] * len(self.merged)
         if self.merged:
             read = state_reader(store(), spec, self.base_version, cache)
             uncached = from_store(store(), self.base_version, spec.at_us)
-            merge = merge_with(read, self.merged, self.base_version, spec, uncached)
-        runs: dict[str, str] = {}
-        reads: dict[str, StateReads] = {}  # of functions' first stages; every staging task receives all
+            tables = list(self.merged.values())
+            merge = merge_with(read, tables, self.base_version, spec, uncached, spent)
+        marks: dict[str, RunMark] = {}  # of functions' first stages; every staging task receives all
         rows_in = InputCounter()
         ack = stage_task(
-            rows_in.counted(strip_marks(batches, runs, reads)),
+            rows_in.counted(strip_marks(batches, marks)),
             spec,
             log,
             task=task,
@@ -71,20 +78,59 @@ class StageWork:
             merge=merge,
             watch=None if cache is None else cache.watch,
         )
-        ack = msgspec.structs.replace(ack, runs=runs, given=(rows_in.rows, rows_in.bytes))
+        rows_in.add_seconds(dict(zip(self.merged, spent, strict=True)))
+        if task == 0:
+            for mark in marks.values():
+                rows_in.add_seconds({mark.call: mark.seconds})
+        runs = {name: mark.digest for name, mark in marks.items()}
+        ack = msgspec.structs.replace(
+            ack, runs=runs, given=(rows_in.rows, rows_in.bytes), calls=tuple(rows_in.calls.values())
+        )
         ack = ack if cache is None else cache.keep(ack)
         if task == 0 and ack.state is not None:
-            ack = msgspec.structs.replace(ack, state=total_reads([ack.state, *reads.values()]))
+            reads = [mark.state for mark in marks.values() if mark.state is not None]
+            ack = msgspec.structs.replace(ack, state=total_reads([ack.state, *reads]))
         return ack
 
 
 class InputCounter:
-    """A counter of the rows and bytes of a stream of batches."""
+    """A counter of the rows and bytes of a stream of batches, in all and by call.
 
-    rows = bytes = 0
+    A column ``c`` has the number of each row's call; without one all are of call 0.
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.bytes = 0
+        self.calls: dict[int, CallShare] = {}
 
     def counted(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches. Those in order already are yielded without ``c``, by which none is sorted."""
         for batch in batches:
-            self.rows += batch.num_rows
-            self.bytes += batch.nbytes
-            yield batch
+            self._add(batch)
+            rows = batch if PLACE in batch.schema.names else batch.select(CHANGES.names)
+            self.rows += rows.num_rows
+            self.bytes += rows.nbytes
+            yield rows
+
+    def add_seconds(self, seconds: Mapping[int, float]) -> None:
+        """Add to the time of calls, by their numbers."""
+        for number, more in seconds.items():
+            share = self.calls.get(number, CallShare(number))
+            self.calls[number] = msgspec.structs.replace(share, seconds=share.seconds + more)
+
+    def _add(self, batch: Any) -> None:
+        if not batch.num_rows:
+            return
+        lengths = [pc.binary_length(batch[name]) for name in "kv"]
+        if CALL in batch.schema.names:
+            numbers = batch[CALL].to_numpy()
+            of_rows = pc.add(*(pc.fill_null(column, 0) for column in lengths)).to_numpy()
+            rows, sizes = np.bincount(numbers).tolist(), np.bincount(numbers, of_rows).tolist()
+        else:
+            rows, sizes = [batch.num_rows], [sum(pc.sum(column).as_py() or 0 for column in lengths)]
+        for number, (more_rows, more_bytes) in enumerate(zip(rows, sizes, strict=True)):
+            if more_rows:
+                share = self.calls.get(number, CallShare(number))
+                self.calls[number] = msgspec.structs.replace(
+                    share, rows=share.rows + more_rows, bytes=share.bytes + int(more_bytes)
+                )

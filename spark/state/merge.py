@@ -5,6 +5,7 @@ No pyspark is imported here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -65,12 +66,15 @@ def merge_with(
     base_version: int,
     spec: StageSpec,
     read_uncached: ReadState | None = None,
+    spent: list[float] | None = None,
 ) -> Merge:
     """Return a merge for ``stage_task``: values of these tables become state combined with batch.
 
-    ``read_uncached`` reads for changes in any order, which need two tables for each key.
+    ``read_uncached`` reads for changes in any order, which need two tables for each key. ``spent`` has the
+    seconds that each of the tables took so far.
     """
     chunks, refusals = ReadChunks(), MergedRefusals(spec)
+    took = [0.0] * len(tables) if spent is None else spent
 
     def counted(reading: ReadState) -> ReadState:
         return lambda *asked: chunks.counted(reading(*asked))
@@ -78,7 +82,8 @@ def merge_with(
     def merge(batch: Any) -> Iterator[Any]:
         for part in chunks.of(batch):
             merged = part
-            for table in tables:
+            for number, table in enumerate(tables):
+                began = time.perf_counter()
                 mine = pc.equal(merged["t"], table.index)
                 if not pc.any(mine).as_py():
                     continue
@@ -90,6 +95,7 @@ def merge_with(
                     new = _merged(rows, table, counted(read), base_version, refusals)
                 others = [] if all_mine else [merged.filter(pc.invert(mine))]
                 merged = _in_order([*others, *new])
+                took[number] += time.perf_counter() - began
             yield merged
 
     return merge

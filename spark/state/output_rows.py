@@ -11,6 +11,7 @@ No pyspark is imported here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -46,18 +47,24 @@ CALL_BYTES_MAX = 256 * 1024 * 1024
 
 
 class RunMark(msgspec.Struct, frozen=True):
-    """A mark: the task of a first stage, the digest of its output, and how it read its state."""
+    """A mark: the task of a first stage, the digest of its output, how it read its state, its time.
+
+    ``call`` is the number of its call, ``seconds`` its time; 0 if it has no reads, whose time differs anyway.
+    Any other mark is the same in each run, so that Spark finds the output of a second run equal.
+    """
 
     task: str
     digest: str
     state: StateReads | None = None
+    call: int = 0
+    seconds: float = 0.0
 
 
 class OutputRows:
     """A collector of the output of one first-stage task, as record batches of ``OUTPUT_SCHEMA``."""
 
-    def __init__(self, task: int) -> None:
-        self._task = task
+    def __init__(self, task: int, call: int = 0) -> None:
+        self._task, self._call, self._began = task, call, time.perf_counter()
         self._tables: list[int] = []
         self._keys: list[bytes | None] = []
         self._values: list[bytes] = []
@@ -91,7 +98,8 @@ class OutputRows:
 
     def marks(self, task: str, parallelism: int, key_groups: int, state: StateReads | None = None) -> Any:
         """Return the digest of the whole output, for each task of the second stage."""
-        content = msgspec.json.encode(RunMark(task, self._digest.hexdigest(), state))
+        seconds = 0.0 if state is None else time.perf_counter() - self._began
+        content = msgspec.json.encode(RunMark(task, self._digest.hexdigest(), state, self._call, seconds))
         groups = [groups_of(reader, parallelism, key_groups).start for reader in range(parallelism)]
         return self._batch(groups, [MARK] * parallelism, [b""] * parallelism, [content] * parallelism)
 
@@ -123,11 +131,8 @@ class OutputRows:
         return pa.record_batch(arrays, schema=OUTPUT_SCHEMA)
 
 
-def strip_marks(
-    batches: Iterable[Any], runs: dict[str, str], reads: dict[str, StateReads] | None = None
-) -> Iterator[Any]:
-    """Yield batches of changes without marks; put these into ``runs``, and the tasks' state reads
-    into ``reads``.
+def strip_marks(batches: Iterable[Any], marks: dict[str, RunMark]) -> Iterator[Any]:
+    """Yield batches of changes without marks; put these into ``marks``, by the first stage's tasks.
 
     Raises: FunctionError, BadRecordError, there is a refusal; nothing was decided.
     """
@@ -136,12 +141,10 @@ def strip_marks(
         if refused >= 0:
             name, message = msgspec.json.decode(batch["v"][refused].as_py()[len(REFUSED) :])
             raise BY_NAME.get(name, BadRecordError)(message)
-        marks = pc.equal(batch["t"], MARK)
-        if pc.any(marks).as_py():
-            for content in batch["v"].filter(marks).to_pylist():
+        is_mark = pc.equal(batch["t"], MARK)
+        if pc.any(is_mark).as_py():
+            for content in batch["v"].filter(is_mark).to_pylist():
                 mark = json_decoder(RunMark).decode(content)
-                runs[mark.task] = mark.digest
-                if reads is not None and mark.state is not None:
-                    reads[mark.task] = mark.state
-            batch = batch.filter(pc.invert(marks))  # noqa: PLW2901 - the same rows, without the marks
+                marks[mark.task] = mark
+            batch = batch.filter(pc.invert(is_mark))  # noqa: PLW2901 - the same rows, without the marks
         yield batch

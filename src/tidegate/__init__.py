@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tidegate.errors import WalUnavailableError as WalUnavailableError
     from tidegate.options import Options as Options
     from tidegate.options import SinkOptions as SinkOptions
+    from tidegate.reader.changes import Changes as Changes
+    from tidegate.reader.changes import WrittenRow as WrittenRow
     from tidegate.reader.diff import Change as Change
     from tidegate.reader.diff import Diff as Diff
     from tidegate.reader.diff import DiffCounts as DiffCounts
@@ -40,16 +42,19 @@ if TYPE_CHECKING:
     from tidegate.reader.snapshot import Snapshot as Snapshot
     from tidegate.reader.table import Scan as Scan
     from tidegate.reader.table import Table as Table
+    from tidegate.wal.manifest import Step as Step
 
     __version__: str
 
 _HOME = {
     "Gate": "tidegate.reader.gate",
     "connect": "tidegate.reader.open_gate",
+    **dict.fromkeys(("Changes", "WrittenRow"), "tidegate.reader.changes"),
     **dict.fromkeys(("Change", "Diff", "DiffCounts"), "tidegate.reader.diff"),
     **dict.fromkeys(("Scan", "Table"), "tidegate.reader.table"),
     "Snapshot": "tidegate.reader.snapshot",
     **dict.fromkeys(("Options", "SinkOptions"), "tidegate.options"),
+    "Step": "tidegate.wal.manifest",
     "VersionInfo": "tidegate.reader.rules",
     **dict.fromkeys(
         (

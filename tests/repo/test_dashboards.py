@@ -18,6 +18,7 @@ import tidegate
 from tidegate.base.clock import Clock
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.gauges import Gauges
+from tidegate.committers.barrier import NamedCall
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -108,6 +109,7 @@ def exposed():
 
     def write(batch_id):
         barrier = ArrowBarrier(driver.log, {"aircraft": {b"N1": b"1"}}, batch("query-1", batch_id), 4)
+        barrier.named_calls = [NamedCall("reduce.aircraft", "reduce", ("aircraft",))]
         with teller.watching(driver, barrier.origin) as phases:
             fact = commit(driver, barrier)
             teller.published(fact, driver.last_manifest, phases)

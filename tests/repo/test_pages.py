@@ -244,8 +244,10 @@ def test_what_is_marked_so_runs(code, served):
     logger = logging.getLogger("tidegate")
     before = logger.level, list(logger.handlers)
     pasted = {"some_aware_datetime": datetime.datetime.now(datetime.timezone.utc)}
+    wal = served.replace("sqlite:", "file:").removesuffix("store") + "wal"
+    here = code.replace("sqlite:///data/store", served).replace("file:///data/wal", wal)
     try:
-        exec(compile(code.replace("sqlite:///data/store", served), "page", "exec"), pasted)
+        exec(compile(here, "page", "exec"), pasted)
         if "gate" in pasted:
             pasted["gate"].close()
     finally:

@@ -60,7 +60,7 @@ class Gauge(enum.Enum):
 
 
 class Labels(NamedTuple):
-    """The labels of an event. The only other labels are a phase and the name of an error or an alarm."""
+    """The labels of an event. The only other labels are a phase and the name of an error, alarm or call."""
 
     namespace: str
     store: str = ""
@@ -84,7 +84,8 @@ class Commit:
     ``phases`` are seconds by phase, in order: stage, manifest, decide, apply, publish. With
     ``commit="pipelined"`` the wait for capacity is in ``decide`` and the wait for the versions
     before it in ``apply``. ``retries`` are repeated tries of a phase. For a batch that was skipped,
-    since it was visible already, only ``namespace``, ``version`` and ``batch`` are known.
+    since it was visible already, only ``namespace``, ``version`` and ``batch`` are known. ``steps`` are the
+    rows and seconds of each call of its transaction, by name.
     """
 
     namespace: str
@@ -98,6 +99,7 @@ class Commit:
     bytes: int = 0
     retries: int = 0
     trace: tuple[PhaseTime, ...] = ()
+    steps: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         batch = "" if self.batch is None else f", batch {self.batch}"

@@ -45,6 +45,11 @@ PHASE = Metric(HISTOGRAM, "tidegate_phase_seconds", (*_STORE, "phase"), "seconds
 COMMIT = Metric(HISTOGRAM, "tidegate_commit_seconds", _STORE, "seconds from a batch's start to visible")
 COMMITS = Metric(COUNTER, "tidegate_commits_total", _STORE, "versions made visible")
 ROWS = Metric(COUNTER, "tidegate_rows_total", ("namespace", "table"), "rows written or deleted")
+STEP = ("namespace", "step")
+STEP_ROWS = Metric(COUNTER, "tidegate_step_rows_total", STEP, "changes that a call gave to be staged")
+STEP_S = Metric(
+    COUNTER, "tidegate_step_seconds_total", STEP, "seconds of tasks in a call's function or merge with state"
+)
 BYTES = Metric(COUNTER, "tidegate_bytes_total", ("namespace",), "bytes of change-logs of visible versions")
 FAILED = Metric(COUNTER, "tidegate_failed_batches_total", ("namespace", "error"), "batches that raised")
 FENCED = Metric(COUNTER, "tidegate_fenced_total", ("namespace",), "batches that raised FencedError")
@@ -90,7 +95,7 @@ LEVELS = {
     Gauge.LOG_USED: Metric(GAUGE, "tidegate_log_used_ratio", ("namespace",), Gauge.LOG_USED.value),
 }
 ALL = (
-    *(PHASE, COMMIT, COMMITS, ROWS, BYTES, FAILED, FENCED, BAD_RECORDS),
+    *(PHASE, COMMIT, COMMITS, ROWS, STEP_ROWS, STEP_S, BYTES, FAILED, FENCED, BAD_RECORDS),
     *COUNTS.values(),
     *LEVELS.values(),
     *(READ, READ_FAILED, SEEN),
@@ -149,6 +154,9 @@ class Metrics(Observer):
         self._of(BYTES, at).inc(commit.bytes)
         for table, rows in commit.rows.items():
             self._of(ROWS, at._replace(table=table)).inc(rows)
+        for step, (rows, seconds) in commit.steps.items():
+            self._of(STEP_ROWS, at, step).inc(rows)
+            self._of(STEP_S, at, step).inc(seconds)
         self._of(BAD_RECORDS, at).inc(commit.rows.get(QUARANTINE, 0))
         self.commits.append(commit)
 

@@ -8,13 +8,18 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tidegate.base.deadline import one_call
 from tidegate.base.source_offsets import Offsets
-from tidegate.reader import rules
+from tidegate.reader import changes, rules
+from tidegate.reader.changes import Changes
+from tidegate.reader.decided_log import DecidedLog
 from tidegate.reader.diff import Diff, Side, Sides
-from tidegate.reader.flow import GateFlow
+from tidegate.reader.flow import GateFlow, Reader
 from tidegate.reader.rules import LEASE_S, VersionInfo
 from tidegate.reader.snapshot import Snapshot
 from tidegate.reader.table import Steps, Table, TableReader, run
+from tidegate.wal.log import Log
+from tidegate.wal.manifest import Step
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -28,6 +33,10 @@ class Gate(GateFlow):
     """
 
     snapshot_class = Snapshot
+
+    def __init__(self, reader: Reader, log: Log | None = None) -> None:
+        super().__init__(reader)
+        self._decided = None if log is None else DecidedLog(log, reader.identity.uuid)
 
     def version(self) -> int:
         """Read the visible version; 0 before the first.
@@ -139,12 +148,63 @@ class Gate(GateFlow):
                 rules.check_whole_number("version", version)
         return Diff(self._reader, lambda: self._both(before, after), tables, (before, after))
 
+    def changes(self, version: int, table: str, key_group: int | None = None) -> Changes:
+        """Read the rows that a visible version wrote into a table: an iterator of ``WrittenRow``.
+
+        They come from the log, so the gate must be connected with ``wal``. Readers need not be able to read
+        the version any more: the log keeps it for the writer's ``wal_retain_s``. ``key_group``: only rows of
+        this one; only the frames that contain it are read. ``.to_arrow()`` returns them as a table.
+
+        Raises: ConfigError: the gate has no log, the log is of another namespace, the version is not visible
+        yet, or there is no such table or key group. WalGapError: the log no longer has the version.
+        CorruptError: log and store are of two histories, or the log is damaged.
+
+        >>> from tidegate.testing.example import write_flights
+        >>> write_flights(wal="memory://rows", store="memory://rows")
+        >>> import tidegate
+        >>> gate = tidegate.connect("memory://rows", namespace="flights", wal="memory://rows")
+        >>> [(row.kind, row.key, row.value) for row in gate.changes(2, "aircraft")]
+        [('upsert', 'N14228', {'carrier': 'UA', 'flights': 2})]
+        """
+        return run(self.changes_steps(version, table, key_group))
+
+    def changes_steps(self, version: int, table: str, key_group: int | None) -> Steps[Changes]:
+        decided = yield from self._log_of(version)
+        return changes.changes_of(decided, version, table, key_group)
+
+    def job(self, version: int) -> tuple[Step, ...]:
+        """Read the steps of a visible version from the log: the calls of its transaction, in their order.
+
+        Empty: it is no batch nor load of a transaction, or a release that noted no steps made it. Raises: as
+        ``changes``.
+        """
+        return run(self.job_steps(version))
+
+    def job_steps(self, version: int) -> Steps[tuple[Step, ...]]:
+        decided = yield from self._log_of(version)
+        _, manifest = changes.manifest_at(decided, version)
+        return manifest.steps or ()
+
+    def _log_of(self, version: int) -> Steps[DecidedLog]:
+        """Return the log of a visible version, compared with the store. Raises: as ``changes``."""
+        rules.check_whole_number("version", version)
+        if self._decided is None:
+            raise changes.no_log(self.namespace)
+        with one_call():
+            pointer = yield from self._read_pointer()
+        where = self._reader.store.where
+        rules.check_is_visible(version, rules.newest_of(pointer, where), self.namespace)
+        self._decided.check_same_history(pointer)
+        return self._decided
+
     def close(self) -> None:
         """Release the connection; its tables and snapshots end with it. Repeatable."""
         if not self._reader.closed:
             self._reader.closed = True
             self._reader.leases.close()
             self._reader.store.close()
+            if self._decided is not None:
+                self._decided.log.close()
 
     def __enter__(self) -> Self:
         return self

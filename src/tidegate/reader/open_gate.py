@@ -15,7 +15,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidegate.base.clock import Clock
@@ -27,6 +28,8 @@ from tidegate.reader.gate import Gate
 from tidegate.reader.redirects import RedirectGate
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
+from tidegate.wal.log import Log
+from tidegate.wal.open_log import open_log
 
 
 def connect(
@@ -34,6 +37,8 @@ def connect(
     namespace: str,
     options: Mapping[str, Any] | None = None,
     *,
+    wal: str | None = None,
+    wal_options: Mapping[str, Any] | None = None,
     follow_redirects: bool = False,
     clock: Clock | None = None,
 ) -> Gate:
@@ -42,7 +47,8 @@ def connect(
     ``namespace`` may be an alias (``AliasGate``): then each call reads the namespace that it names as the
     call begins. ``follow_redirects``: if the store was removed from the namespace, continue at the successor
     that it names, with the same options and login (``reader/redirects.py``). Otherwise the first call there
-    raises StoreRemovedError. Nothing is written.
+    raises StoreRemovedError. ``wal``: the URL of the namespace's log, which only ``Gate.changes`` and
+    ``Gate.job`` read, with the log client's ``wal_options``. Nothing is written.
 
     Raises: ConfigError: the URL or an option does not fit, or there is no such namespace.
     StoreUnavailableError: no answer.
@@ -54,28 +60,43 @@ def connect(
     rules.check_url(url)
     clock = clock or Clock()
     if follow_redirects:
-        return RedirectGate(url, lambda at: connect(at, namespace, options, clock=clock), clock)
+        again = functools.partial(
+            connect, namespace=namespace, options=options, wal=wal, wal_options=wal_options, clock=clock
+        )
+        return RedirectGate(url, again, clock)
+
+    def log_of(name: str) -> Log | None:
+        return None if wal is None else open_log(wal, name, wal_options)
+
     store = open_store(url, namespace, options, clock)
     try:
         with one_call():
             identity = store.identity()
             if identity is None and store.aliases().get(namespace) is not None:
-                return AliasGate(namespace, store, lambda target: gate_of(url, target, options, clock), clock)
+                by_target = functools.partial(gate_of, url, options=options, clock=clock, log_of=log_of)
+                return AliasGate(namespace, store, by_target, clock)
             identity = rules.checked_identity(identity, store.where, url, namespace)
-        return Gate(Reader(store, identity, clock))
+        return Gate(Reader(store, identity, clock), log_of(identity.name))
     except BaseException:
         store.close()
         raise
 
 
-def gate_of(url: str, target: Target, options: Mapping[str, Any] | None, clock: Clock) -> Gate:
+def gate_of(
+    url: str,
+    target: Target,
+    options: Mapping[str, Any] | None,
+    clock: Clock,
+    log_of: Callable[[str], Log | None],
+) -> Gate:
     """Open a gate to an alias's target, for ``AliasGate``.
 
     Raises: ConfigError: it does not exist, or another namespace has its name.
     """
     store = open_store(url, target.namespace, options, clock)
     try:
-        return Gate(Reader(store, rules.checked_target(store.identity(), store.where, target), clock))
+        identity = rules.checked_target(store.identity(), store.where, target)
+        return Gate(Reader(store, identity, clock), log_of(identity.name))
     except BaseException:
         store.close()
         raise

@@ -19,11 +19,13 @@ from tidegate.base import forks
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.reader import rules
+from tidegate.reader.changes import Changes
 from tidegate.reader.diff import Diff
 from tidegate.reader.flow import GateFlow, SnapshotFlow
 from tidegate.reader.gate import Gate
 from tidegate.reader.rules import VersionInfo
 from tidegate.reader.table import Result, Steps
+from tidegate.wal.manifest import Step
 
 SPACES_MAX = 100
 """The number of places whose last seen pointer a gate remembers."""
@@ -34,7 +36,7 @@ Flow = Callable[[Any], Steps[Result]]
 
 @dataclasses.dataclass
 class Opened:
-    """A place that was read: its gate, the number of running calls, its snapshots and diffs.
+    """A place that was read: its gate, the number of running calls, its snapshots, diffs and changes.
 
     ``gate`` is None after it was closed as idle; ``seen`` is its last ``seen``, None before.
     """
@@ -91,7 +93,7 @@ class SpacesFlow(GateFlow):
         space: Opened = yield self._enter(place)
         try:
             answer = yield from flow(space.gate)
-            if isinstance(answer, SnapshotFlow | Diff):
+            if isinstance(answer, SnapshotFlow | Diff | Changes):
                 space.taken.add(answer)
             return answer
         finally:
@@ -181,6 +183,14 @@ class SpacesGate(SpacesFlow, Gate):
     def diff_steps(self, before: int, after: int | None, tables: Iterable[str] | None) -> Steps[Diff]:
         """Compare two versions, both in the place that counts now."""
         return self._call(methodcaller("diff_steps", before, after, tables))
+
+    def changes_steps(self, version: int, table: str, key_group: int | None) -> Steps[Changes]:
+        """Read the rows that a version wrote, in the place that counts now."""
+        return self._call(methodcaller("changes_steps", version, table, key_group))
+
+    def job_steps(self, version: int) -> Steps[tuple[Step, ...]]:
+        """Read the steps of a version, in the place that counts now."""
+        return self._call(methodcaller("job_steps", version))
 
     def close(self) -> None:
         """Release the connections; its tables and snapshots end with it. Repeatable."""

@@ -297,9 +297,10 @@ class TableView(NamedTuple):
         """Yield the rows of one record batch, decoded one by one."""
         keys, contents = (batch.column(name).to_pylist() for name in ("key", "value"))
         for key, content in zip(keys, contents, strict=True):
-            yield self._key(key), self.decode(key, content)
+            yield self.decode_key(key), self.decode(key, content)
 
-    def _key(self, key: bytes) -> Any:
+    def decode_key(self, key: bytes) -> Any:
+        """Decode a key. Raises: CorruptError, with the table."""
         try:
             return self.values.decode_key(key)
         except CorruptError as error:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.base.clock import Clock
+from tidegate.committers.barrier import NamedCall
 from tidegate.keys.groups import groups_of, key_group
 from tidegate.wal.log import Log
 from tidegate.wal.record import Ack, BatchOrigin, Column, Origin, TableSchema
@@ -47,6 +48,7 @@ class ArrowBarrier:
     batch_rows: int = 1000
     reads_state: bool = False
     state_calls: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    named_calls: Sequence[NamedCall] = ()
     clock: Clock = dataclasses.field(default_factory=Clock)
 
     @property

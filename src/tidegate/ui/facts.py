@@ -8,6 +8,7 @@ The number of open pages does not matter: there is one poll in ``LOOK_EVERY_S``.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import threading
@@ -23,7 +24,7 @@ from tidegate.base.clock import Clock
 from tidegate.base.urls import redact
 from tidegate.committers.opening.open import WRITER_ALIVE_S
 from tidegate.committers.repair.log_reach import has_manifest, held_by
-from tidegate.errors import TidegateError
+from tidegate.errors import StoreUnavailableError, TidegateError, WalGapError
 from tidegate.options import StoreRef
 from tidegate.reader.rules import info_of
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
@@ -36,9 +37,10 @@ from tidegate.status.usage import refusal_of
 from tidegate.ui.events import EVENTS_MAX, Events
 from tidegate.ui.lookups import VERSIONS_MAX, Lookups
 from tidegate.ui.opened import Opened
-from tidegate.ui.polled import Poller
+from tidegate.ui.polled import Poller, within
 from tidegate.values.decode import described
-from tidegate.wal.fold import View, fold_all, why_void
+from tidegate.wal.catch_up import read_manifest
+from tidegate.wal.fold import View, fold_all, recent_version, why_void
 from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import decode_record
@@ -125,6 +127,26 @@ class Facts:
                 found = self._look(now + LOOK_S)
                 self._known = time.monotonic(), found
             return self._known[1]
+
+    def job(self, version: int) -> dict[str, Any]:
+        """Return the calls of the transaction that made a version, from its manifest in the log.
+
+        ``steps`` is None where this page, or the log, does not have them. Raises: StoreUnavailableError: the
+        log did not answer in time; errors of the log.
+        """
+        in_log, log = self._in_log.answer(), self._log
+        state = in_log.view.state if in_log else None
+        decided = None if state is None else recent_version(state, version)
+        if log is None or decided is None:
+            return {"version": version, "steps": None}
+        try:
+            manifest = within(LOOK_S, lambda: read_manifest(log, decided))
+        except concurrent.futures.TimeoutError:
+            silent = f"{log.where}: no answer within {LOOK_S:g} s; look it up again"
+            raise StoreUnavailableError(silent) from None
+        except WalGapError:
+            return {"version": version, "steps": None}
+        return {"version": version, "steps": msgspec.to_builtins(manifest.steps or ())}
 
     def _look(self, end: float) -> dict[str, Any]:
         asked: dict[str, Poller[Any]] = {"store": self._in_store}

@@ -10,7 +10,7 @@ let space = new URLSearchParams(location.hash.slice(1)).get("namespace") || "", 
 
 const parts = version => version.phases ? PHASES.map((name, i) => [name, version.phases[name] || 0, i]) : [["decided to visible", version.took_s, 3]];
 const took = version => parts(version).reduce((sum, [, s]) => sum + s, 0);
-const whatChanged = version => inside.differences(version.version - 1, version.version);
+const whatChanged = version => { inside.differences(version.version - 1, version.version); inside.job(version.version); };
 
 function tile(name, value, kind, note) {
   return make("div", { class: "tile" }, make("span", { class: "soft" }, name), make("b", { class: kind || null }, value), make("small", {}, note || " "));

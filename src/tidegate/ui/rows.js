@@ -1,9 +1,9 @@
 // Reading rows: a page of a table, one key's history, the differences of two versions.
 
-import { ask, at, count, make, table, time } from "./parts.js";
+import { ask, at, count, make, span, table, time } from "./parts.js";
 
 const PANES = ["rows", "key", "diff"];
-let space = "", tables = [], newest = 0, asked = 0;
+let space = "", tables = [], newest = 0, asked = 0, jobAsked = 0;
 
 export function inSpace(name) { space = name; tables = []; at("answer").replaceChildren(); fillTables(); }
 
@@ -31,6 +31,7 @@ function keyInputs() {
 }
 
 export function show(pane) {
+  jobAsked++; at("job").replaceChildren();
   for (const name of PANES) {
     at(`pane-${name}`).hidden = name !== pane;
     at(`tab-${name}`).setAttribute("aria-selected", String(name === pane));
@@ -116,6 +117,21 @@ export function differences(before, after, name = "") {
   });
 }
 
+// -- the job of one version --
+
+/** The calls that made a version, each with the tables that it writes; nothing where the log does not have them. */
+export async function job(version) {
+  const mine = ++jobAsked;
+  let found;
+  try { found = await ask("job", [["namespace", space], ["version", version]]); } catch { return; }
+  if (mine !== jobAsked || !found.steps || !found.steps.length) return;
+  const heads = [["step", "t"], ["writes", ""], ["tasks", "n"], ["rows", "n"], ["bytes", "n"], ["time", "n"], ["frames", "n"]];
+  const list = table(make("table", { class: "cards" }), heads, found.steps.map(step =>
+    [step.name, `→ ${step.tables.join(", ")}`, count(step.parallelism), count(step.rows), count(step.bytes), step.seconds ? span(step.seconds) : "-", count(step.frames)]), "");
+  const told = `the calls that made version ${count(version)}; time: of all tasks, in a call's function or the merge with its state`;
+  at("job").replaceChildren(list, make("p", { class: "pages soft" }, told));
+}
+
 // -- the forms, and the address --
 
 function remember(state) {
@@ -128,7 +144,10 @@ const history_ = query => window.history.replaceState(null, "", "#" + query);
 export function fromAddress(wanted) {
   const name = wanted.get("table") || "", key = wanted.getAll("key"), view = wanted.get("view") || (key.length ? "key" : "");
   if (view === "key") return history(name, key);
-  if (view === "diff") return differences(wanted.get("before"), wanted.get("after"), name);
+  if (view === "diff") {
+    differences(wanted.get("before"), wanted.get("after"), name);
+    return wanted.get("after") - wanted.get("before") === 1 ? job(Number(wanted.get("after"))) : null;
+  }
   return view === "rows" ? rows(name) : null;
 }
 

@@ -169,11 +169,16 @@ def _differences(facts: Facts, query: Query) -> Any:
     return facts.lookups.differences(before, after, _text(query, "table") or None)
 
 
+def _job(facts: Facts, query: Query) -> Any:
+    return facts.job(_whole(query, "version") or 0)
+
+
 ANSWERS: dict[str, Callable[[Facts, Query], Any]] = {
     "/api/namespace": lambda facts, _: facts.look(),
     "/api/key": _key,
     "/api/rows": _rows,
     "/api/diff": _differences,
+    "/api/job": _job,
 }
 
 

@@ -28,7 +28,7 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.pipeline import PipelineThread
 from tidegate.errors import BadRecordError, ConfigError, FencedError, StoreUnavailableError
 from tidegate.observe import events, metrics
-from tidegate.observe.events import Count, Gauge, Labels, Observer
+from tidegate.observe.events import Commit, Count, Gauge, Labels, Observer
 from tidegate.observe.logs import JsonFormatter
 from tidegate.observe.spans import Spans
 from tidegate.options import Endpoints, Options
@@ -400,6 +400,15 @@ def value(registry, name, **labels):
     return registry.get_sample_value(name, labels)
 
 
+def test_each_step_is_counted_by_its_name(registry):
+    commit = Commit("flights", 1, steps={"reduce.airports": (7, 0.25), "mine": (1, 0.0)})
+    for _ in range(2):
+        events.tell(lambda observer: observer.committed(commit))
+    named = {"namespace": "flights", "step": "reduce.airports"}
+    assert value(registry, "tidegate_step_rows_total", **named) == 14
+    assert value(registry, "tidegate_step_seconds_total", **named) == 0.5
+
+
 def test_a_drivers_metrics_say_what_happened(place, registry):
     driver, teller, port = place()
     port.fails["apply"] = 1
@@ -556,7 +565,7 @@ def test_everything_that_is_told_has_a_metric_and_somebody_who_tells_it():
         assert re.search(rf"\b{type(member).__name__}\.{member.name}\b", code), member
     assert len({metric.name for metric in metrics.ALL}) == len(metrics.ALL)
     labels = {label for metric in metrics.ALL for label in metric.labels}
-    assert labels == {"namespace", "store", "table", "phase", "error", "alarm"}
+    assert labels == {"namespace", "store", "table", "phase", "error", "alarm", "step"}
 
 
 def test_the_page_has_every_metric_with_its_labels():

@@ -95,6 +95,15 @@ def test_the_bytes_of_a_manifest_do_not_drift():
     assert m.manifest_digest(b"abc") == "cf4ab791c62b8d2b2109c90275287816"  # BLAKE2b-128 of abc
 
 
+def test_a_manifest_with_steps_has_bytes_that_do_not_drift():
+    steps = (STEP, m.Step("mine", "update", ("alerts", "flights"), 1, 0, 0, 0.0, 0))
+    manifest = msgspec.structs.replace(SAMPLE, steps=steps)
+    content = m.encode_manifest(manifest)
+    assert m.manifest_digest(content) == "835694221fa6e407baa29b20d984e821"
+    assert m.decode_manifest(content, m.manifest_digest(content), "here").steps == steps
+    assert m.decode_manifest(*bytes_of(SAMPLE), "here").steps is msgspec.UNSET, "an earlier release's"
+
+
 @given(manifests(), st.data())
 def test_a_manifest_with_other_bytes_than_decided_is_refused(manifest, data):
     content = bytearray(m.encode_manifest(manifest))
@@ -106,6 +115,7 @@ def test_a_manifest_with_other_bytes_than_decided_is_refused(manifest, data):
 
 # -- what no writer puts there ------------------------------------------------------------------------
 
+STEP = m.Step("reduce.flights", "reduce", ("flights",), 2, 7, 300, 0.25, 1)
 IMPOSSIBLE = {
     "a key group beyond the last": (manifest_of([frame("f", (8, 0, 1))]), "key group 8, there are 8"),
     "a key group below the first": (manifest_of([frame("f", (-1, 0, 1))]), ">= 0"),
@@ -146,6 +156,7 @@ IMPOSSIBLE = {
         )
         for name in ("x", "-1", "٣", "1", "00", "")
     },
+    "two steps of one name": (manifest_of([], steps=(STEP, STEP)), "it names a step twice"),
 }
 
 

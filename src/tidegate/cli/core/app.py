@@ -51,6 +51,7 @@ COMMANDS = {
     "get": Command("Print the value of one key.", "read.get_scan", "get", "GET_EXAMPLES"),
     "scan": Command("Print all rows of a table at one version.", "read.get_scan", "scan", "SCAN_EXAMPLES"),
     "diff": Command("Print the rows that differ between two versions.", "read.diff", "diff"),
+    "changes": Command("Print the rows that a version wrote, from the log.", "read.changes", "changes"),
     "tail": Command("Print what each version changes, as it comes.", "read.tail", "tail"),
     "recover": Command("Make every decided version visible, without Spark.", "operate.recover", "recover"),
     "repair": Command("Put back from the log what a store's servers lost.", "operate.repair", "repair"),

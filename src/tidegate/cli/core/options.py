@@ -115,13 +115,19 @@ Jobs = Annotated[
 ]
 
 
-def gate_to(store: str, namespace: str, options: dict[str, Any]) -> Gate:
+def gate_to(
+    store: str,
+    namespace: str,
+    options: dict[str, Any],
+    wal: str | None = None,
+    wal_options: dict[str, Any] | None = None,
+) -> Gate:
     """Return a reader's gate. By an alias: to its current namespace, for as long as the command runs."""
-    gate = connect(store, namespace, options)
+    gate = connect(store, namespace, options, wal=wal, wal_options=wal_options)
     if gate.namespace == namespace:
         return gate
     with gate:
-        return connect(store, gate.namespace, options)
+        return connect(store, gate.namespace, options, wal=wal, wal_options=wal_options)
 
 
 def end_of(for_: str | None) -> float | None:

@@ -23,6 +23,7 @@ import pytest
 
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
+from tidegate.committers import barrier
 from tidegate.errors import ConfigError
 from tidegate.options import Options, StoreRef, parse_store
 from tidegate.sinks.sqlite.store import SqliteStore
@@ -30,6 +31,7 @@ from tidegate.testing.example import BATCHES, Example
 from tidegate.testing.store.harness import ManualClock
 from tidegate.ui.facts import Facts
 from tidegate.ui.server import Server
+from tidegate.wal.manifest import Step
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = {
@@ -386,3 +388,18 @@ def test_the_pages_words_are_those_of_the_glossary():
     assert set(re.findall(r"#word-([a-z-]+)", FILES["page.html"])) <= {
         word.replace(" ", "-") for word in words
     }
+
+
+def test_the_steps_of_a_version_are_those_of_its_manifest(served, tmp_path, monkeypatch):
+    step = Step("mine", "upsert", ("aircraft",), 2, 3, 40, 0.0, 1)
+    monkeypatch.setattr(barrier, "_steps", lambda *_: (step,))
+    wal, store = example(tmp_path, 2)
+    ask = served(wal, store)
+    ask("api/namespace")
+    status, _, body = ask("api/job?version=2")
+    found = json.loads(body)
+    assert (status, found["version"], [one["name"] for one in found["steps"]]) == (200, 2, ["mine"])
+    assert json.loads(ask("api/job?version=9")[2])["steps"] is None
+    without = served(None, store)
+    without("api/namespace")
+    assert json.loads(without("api/job?version=2")[2])["steps"] is None

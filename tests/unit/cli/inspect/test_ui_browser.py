@@ -9,17 +9,20 @@ import threading
 import pytest
 
 from support import browser as browsers
+from tidegate.committers import barrier
 from tidegate.options import Options, parse_store
 from tidegate.testing.example import Example
 from tidegate.ui.facts import Facts
 from tidegate.ui.server import Server
 from tidegate.ui.spaces import Spaces
+from tidegate.wal.manifest import Step
 
 pytestmark = [
     pytest.mark.skipif(browsers.PROGRAM is None, reason="no chromium on PATH"),
     pytest.mark.xdist_group("browser"),
 ]
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+STEPS = (Step("reduce.aircraft", "reduce", ("aircraft",), 2, 1234, 300, 0.25, 1),)
 READY = "document.querySelectorAll('#versions time').length > 1 && !document.querySelector('main.stale')"
 SECRET = "p4ssw0rd"
 WIDER = """[...document.querySelectorAll('main *')].filter(node => {
@@ -36,7 +39,10 @@ def world(tmp_path_factory):
     with contextlib.ExitStack() as opened:
         writer = Example(wal, store, options=Options(key_groups=4))
         opened.callback(writer.close)
+        patched = opened.enter_context(pytest.MonkeyPatch.context())
         for number in range(4):
+            if number == 3:
+                patched.setattr(barrier, "_steps", lambda *_: STEPS)
             planes = {f"N{plane}": {"carrier": "UA", "flights": number} for plane in range(60)}
             writer.write({"aircraft": planes | {HOSTILE: {"carrier": HOSTILE, "flights": number}}})
         Example(wal, store, "orders").close()
@@ -102,6 +108,15 @@ def test_the_chart_has_a_scale_with_its_unit_and_times(page):
     assert any(label.count(":") == 2 for label in labels)
     assert "v4" in labels
     assert shown.run("document.querySelectorAll('#chart g.v').length") == 4
+
+
+def test_a_version_that_is_opened_shows_the_calls_that_made_it(page):
+    shown = page()
+    shown.click("4")
+    shown.wait("document.querySelectorAll('#job td').length > 0")
+    assert texts(shown, "#job td") == ["reduce.aircraft", "→ aircraft", "2", "1,234", "300", "0.25 s", "1"]
+    shown.click("3")
+    shown.wait("!document.querySelector('#job td') && document.querySelectorAll('#answer td').length > 0")
 
 
 def test_times_are_local_or_utc_at_a_click(page):

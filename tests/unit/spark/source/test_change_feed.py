@@ -273,7 +273,7 @@ def test_a_feed_that_had_read_a_lost_decision_gives_the_rows_of_the_one_that_is_
     failpoints.arm(None)
     assert planner.has(2)  # it is in the log, and this has folded it
     if longer:  # as on Kafka, where every position is a record's
-        view = planner._view
+        view = planner._decided._view
         monkeypatch.setattr(planner._log, "decisions", lambda at=0: decisions_from(planner, view, at))
     decisions.write_bytes(before)
     again = world.again()
