@@ -88,7 +88,6 @@ class LocalWork:
     name: str
     redistribute: Redistribute
     schema: TableSchema
-    migrated: TableSchema | None
     rows: TableSchema
     outputs: dict[str, TableSchema]
     base_version: int
@@ -96,6 +95,7 @@ class LocalWork:
     batch: str
     deadline_s: float
     parallelism: int
+    migrated: TableSchema | None = None
 
     @property
     def table(self) -> str:

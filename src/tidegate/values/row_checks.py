@@ -84,6 +84,7 @@ class RowChecks:
         self._contents: Callable[[Any], None] = lambda _: None
         if schema.value_format != "bytes":
             self._contents = _JsonChecks(schema.columns, values_of(schema)).check
+        self._one_by_one = values_of(schema).decode if schema.older else None
 
     def first_unfit(self, keys: Any, values: Any, *, expires: bool) -> tuple[int, str] | None:
         """Return the first row that does not fit the schema, and the reason; None: all fit.
@@ -111,7 +112,14 @@ class RowChecks:
             key_columns(keys, self._key)
         except (ValueError, ArithmeticError) as error:
             raise Unfit(f"it is no key of ({described(self._key)}): {error}") from None
-        self._contents(_contents(values, expires=expires))
+        contents = _contents(values, expires=expires)
+        self._contents(contents)
+        if self._one_by_one is not None:
+            try:
+                for content in contents.to_pylist():
+                    self._one_by_one(content)  # a row has the fields of one state version
+            except CorruptError as error:
+                raise Unfit(str(error)) from None
 
 
 @functools.lru_cache(maxsize=256)
