@@ -37,11 +37,15 @@ class Once(NamedTuple):
 
 
 class Base(NamedTuple):
-    """The version whose rows a migration reads: the fold at it, its tables' schemas, and the store."""
+    """The version whose rows a migration reads: the fold at it, its tables' schemas, and the store.
+
+    ``value_bytes_max`` is the limit of all stores.
+    """
 
     state: Folded
     schemas: Mapping[str, TableSchema]
     endpoints: Endpoints
+    value_bytes_max: int
 
 
 MIGRATION = "migrate state "
@@ -124,7 +128,16 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
     at = state.tables[table]
     work = MigrationWork(
         endpoints=base.endpoints,
-        spec=StageSpec(state.namespace, "", (table,), (tuple(known.key_types),), 0, 0, 0, state.key_groups),
+        spec=StageSpec(
+            state.namespace,
+            "",
+            (table,),
+            (tuple(known.key_types),),
+            options.frame_bytes,
+            options.key_bytes_max,
+            base.value_bytes_max,
+            state.key_groups,
+        ),
         table=table,
         start=at.start,
         version=state.last_version,

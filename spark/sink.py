@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidegate.base.deadline import check_ends
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
+from tidegate.committers.barrier import value_bytes_max
 from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.operations.rename_column import rename_barrier
@@ -344,7 +345,8 @@ class VersionedSink:
                 raise ConfigError("migrate_state runs a Spark job: start a SparkSession in this thread first")
             writer = self._writer_for(session, None, lambda _: None, lambda: True)
             writer.commits.drain(self._options.apply_deadline_s)
-            base = Base(writer.coordinator.folded, writer.schemas(), self._endpoints.only())
+            coordinator, here = writer.coordinator, self._endpoints.only()
+            base = Base(coordinator.folded, writer.schemas(), here, value_bytes_max(coordinator))
             once = migration_of(
                 session, Migration(table, migrate, state_version, schema), base, self._options
             )

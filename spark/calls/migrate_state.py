@@ -21,7 +21,7 @@ from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.state.call_deadline import Deadline
 from tidegate.spark.state.output_rows import OutputRows, refused_value
-from tidegate.spark.state.udf_runner import Migrate, UdfRunner, migrated
+from tidegate.spark.state.udf_runner import Migrate, UdfRunner, check_size, migrated
 from tidegate.values.decode import OlderState, values_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.record import TableSchema
@@ -100,8 +100,11 @@ def _migrated(work: MigrationWork, migrate: Migrate, calls: UdfRunner, batch: An
         if version != work.after.version:
             state = migrated(calls, partial(_where, work, key), migrate, state, version, work.after)
         if state is not None:
+            new = encoder.encode(state)
+            # Never quarantined: a state that is there would be lost to the function.
+            check_size(partial(_where, work, key), "state", "value", new, work.spec.value_bytes_max)
             keys.append(key)
-            values.append(stored[: len(stored) - len(content)] + encoder.encode(state))
+            values.append(stored[: len(stored) - len(content)] + new)
     return pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
 
 

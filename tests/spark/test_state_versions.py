@@ -121,7 +121,7 @@ def test_a_version_that_goes_back_or_has_no_function_is_refused_before_the_batch
             case 1:
                 with pytest.raises(ConfigError, match=r"state version 1, .* state_version=2: pass migrate"):
                     updates(spell, schema=SECOND, state_version=2)(txn, rows)
-                with pytest.raises(ConfigError, match="bytes, and rows without columns, do not tell"):
+                with pytest.raises(ConfigError, match="of bytes, does not show its version"):
                     updates(spell, schema="bytes", state_version=2, migrate=to_text)(txn, rows)
                 with pytest.raises(ConfigError, match=r"cannot be called as spell\(state, version\)"):
                     updates(spell, schema=SECOND, state_version=2, migrate=spell)(txn, rows)

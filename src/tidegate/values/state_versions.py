@@ -51,8 +51,8 @@ def next_state(table: str, known: TableSchema, given: TableSchema) -> TableSchem
     """
     if "bytes" in (known.value_format, given.value_format) or not (known.value and given.value):
         raise ConfigError(
-            f"table {table}: state_version {given.version} after {known.version}: bytes, and rows without"
-            " columns, do not tell their version; stop the query and migrate all rows at once by"
+            f"table {table}: state_version {given.version} after {known.version}: a row without columns, or"
+            " of bytes, does not show its version; stop the query and migrate all rows at once by"
             " sink.migrate_state (docs/schema-changes.md)"
         )
     older = (*(known.older or ()), StateColumns(known.version, known.value))
@@ -77,7 +77,7 @@ def check_version(table: str, known: TableSchema | None, version: int, *, migrat
         raise ConfigError(
             f"{there}, and this call writes state_version={version}: a version never goes back; pass"
             f" state_version={known.version} with the function of that version, or restore an older version"
-            " by `tidegate restore --to`"
+            " by `tidegate restore`"
         )
     if not migrates:
         raise ConfigError(

@@ -105,7 +105,7 @@ def test_versions_that_rows_cannot_tell_are_refused():
     of_bytes = TableSchema(KEY, (Column("value", "binary"),), "bytes", 2)
     nothing = TableSchema(KEY, (), state_version=2)
     for known, after in ((FIRST, of_bytes), (plain(of_bytes, 1), number), (FIRST, nothing), (nothing, THIRD)):
-        with pytest.raises(ConfigError, match="do not tell their version"):
+        with pytest.raises(ConfigError, match="does not show its version"):
             next_state("t", known, after)
     odd = TableSchema(KEY, (Column("n@2", "int"), Column("n", "int")))
     with pytest.raises(ConfigError, match="column n@2: two have this name"):
