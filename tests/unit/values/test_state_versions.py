@@ -1,5 +1,7 @@
 """Schemas of tables with rows of several state versions, and their rows."""
 
+from pathlib import Path
+
 import msgspec
 import pyarrow as pa
 import pytest
@@ -31,16 +33,18 @@ def test_a_schema_without_a_version_has_the_bytes_of_before():
     assert plain(SECOND, 1) == TableSchema(KEY, (Column("n", "string"),))
 
 
-def test_the_json_of_a_schema_is_that_of_the_page():
-    content = msgspec.json.encode(SECOND, order="deterministic")
-    assert msgspec.json.decode(content) == {
-        "key": [{"name": "k", "type": "string"}],
-        "value": [{"name": "n", "type": "string", "stored": "n@2"}],
-        "value_format": "json_states",
-        "state_version": 2,
-        "older": [{"version": 1, "value": [{"name": "n", "type": "int"}, {"name": "at", "type": "date"}]}],
-    }
-    assert msgspec.json.decode(content, type=TableSchema) == SECOND
+def test_the_schema_and_the_rows_of_the_page_are_those_that_are_written():
+    page = Path(__file__).parents[3].joinpath("docs/storage-format.md").read_text()
+    users = (Column("user", "string"),)
+    first = TableSchema(users, (Column("n", "int"),))
+    second = next_state("t", first, TableSchema(users, (Column("n", "string"),), state_version=2))
+    content = msgspec.json.encode(second, order="deterministic")
+    assert f"```json\n{content.decode()}\n```" in page
+    assert msgspec.json.decode(content, type=TableSchema) == second
+    for schema, value in ((first, 7), (second, "7")):
+        row = encoder_of(schema).encode({"n": value})
+        assert f"`{row.decode()}`" in page
+        assert values_of(second).decode(row) == {"n": value}
 
 
 def test_a_row_has_the_columns_of_its_own_version():
