@@ -77,7 +77,7 @@ def check_version(table: str, known: TableSchema | None, version: int, *, migrat
         raise ConfigError(
             f"{there}, and this call writes state_version={version}: a version never goes back; pass"
             f" state_version={known.version} with the function of that version, or restore an older version"
-            " by `tidegate restore`"
+            " by `tidegate restore --to VERSION`"
         )
     if not migrates:
         raise ConfigError(
