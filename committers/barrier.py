@@ -117,10 +117,7 @@ def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> Stag
         tuple(tuple(barrier.schemas[name].key_types) for name in barrier.tables),
         coordinator.options.frame_bytes,
         coordinator.options.key_bytes_max,
-        min(
-            coordinator.options.value_bytes_max,
-            *(s.value_bytes_max or VALUE_BYTES_MAX for s in coordinator.stores),
-        ),
+        value_bytes_max(coordinator),
         coordinator.folded.key_groups,
         barrier.tables.index(quarantine.TABLE) if quarantine.TABLE in barrier.tables else None,
         max(coordinator.clock.now_us(), coordinator.folded.decided_at_us + 1, coordinator.begun_us + 1),
@@ -129,6 +126,12 @@ def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> Stag
         tuple(tuple(column.name for column in barrier.schemas[name].key) for name in barrier.tables),
         tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
     )
+
+
+def value_bytes_max(coordinator: Coordinator) -> int:
+    """Return the largest value that the options and all stores allow."""
+    of_stores = (store.value_bytes_max or VALUE_BYTES_MAX for store in coordinator.stores)
+    return min(coordinator.options.value_bytes_max, *of_stores)
 
 
 def _time_columns(schema: TableSchema) -> tuple[tuple[str, str], ...]:

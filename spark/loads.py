@@ -7,13 +7,21 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate.base.names import check_token
+from tidegate.base.names import check_token, did_you_mean
 from tidegate.errors import ConfigError
+from tidegate.options import Endpoints, Options
 from tidegate.spark.batch import refuse_connect
-from tidegate.spark.calls.checks import Names
+from tidegate.spark.calls.checks import Names, check_table
+from tidegate.spark.calls.migrate_state import MigrationWork, migrated_rows
+from tidegate.spark.calls.update import Ddl, state_of, value_schema
 from tidegate.spark.source.exported import check_files, frame_of, read_manifest
+from tidegate.spark.staging.parallelism import tasks_for
+from tidegate.spark.state.udf_runner import Migrate
 from tidegate.spark.transaction import Transaction
-from tidegate.wal.record import ImportOrigin, LoadOrigin, Origin
+from tidegate.values.evolve import evolved
+from tidegate.values.state_versions import plain
+from tidegate.wal.record import Folded, ImportOrigin, LoadOrigin, Origin, TableSchema
+from tidegate.wal.staging.spec import StageSpec
 
 Write = Callable[[Transaction], None]
 
@@ -26,6 +34,22 @@ class Once(NamedTuple):
     rows: DataFrame
     expiring: frozenset[str] = frozenset()
     """Tables whose rows already have an expiry."""
+
+
+class Base(NamedTuple):
+    """The version whose rows a migration reads: the fold at it, its tables' schemas, and the store.
+
+    ``value_bytes_max`` is the limit of all stores.
+    """
+
+    state: Folded
+    schemas: Mapping[str, TableSchema]
+    endpoints: Endpoints
+    value_bytes_max: int
+
+
+MIGRATION = "migrate state "
+"""The start of a migration's token. The base version and the table follow."""
 
 
 def load_of(
@@ -69,6 +93,67 @@ def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once
     expiring = frozenset(name for name, table in manifest.tables.items() if table.expires)
     once = Once(ImportOrigin(token or digest), write, next(iter(frames.values())), expiring)
     return once, manifest.key_groups
+
+
+class Migration(NamedTuple):
+    """The arguments of a migration of all rows of a state."""
+
+    table: str
+    migrate: Migrate
+    state_version: int
+    schema: Ddl | None
+
+
+def migration_of(session: SparkSession, wanted: Migration, base: Base, options: Options) -> Once | None:
+    """Plan the migration of all rows of a state; None: all have the version already.
+
+    Raises: ConfigError: there is no such table, the version goes back, or the arguments do not fit.
+    """
+    refuse_connect(session)
+    table, state = wanted.table, base.state
+    check_table(table)
+    known = base.schemas.get(table)
+    if known is None:
+        raise ConfigError(
+            f"there is no table {table!r}; tables are {', '.join(sorted(base.schemas)) or 'none yet'}"
+            f"{did_you_mean(table, base.schemas)}"
+        )
+    given = None if wanted.schema is None else value_schema(table, known, wanted.schema)
+    version = state_of(table, given, known, wanted.state_version, wanted.migrate).version
+    if known.states.keys() == {version}:
+        return None
+    after = plain(known if given is None else given, version)
+    if known.version == version:
+        after = evolved(table, plain(known, version), after).schema
+    at = state.tables[table]
+    work = MigrationWork(
+        endpoints=base.endpoints,
+        spec=StageSpec(
+            state.namespace,
+            "",
+            (table,),
+            (tuple(known.key_types),),
+            options.frame_bytes,
+            options.key_bytes_max,
+            base.value_bytes_max,
+            state.key_groups,
+        ),
+        table=table,
+        start=at.start,
+        version=state.last_version,
+        at_us=state.decided_at_us,
+        before=known,
+        after=after,
+        deadline_s=options.function_deadline_s,
+        parallelism=tasks_for(options, session.sparkContext, state.key_groups),
+    )
+    rows = migrated_rows(session, work, wanted.migrate)
+
+    def write(txn: Transaction) -> None:
+        txn.stored(table, rows, after)
+
+    token = f"{MIGRATION}{state.last_version} {table}"
+    return Once(LoadOrigin(token), write, rows, frozenset({table}) if at.expires else frozenset())
 
 
 def _check_loaded(tables: object) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidegate.base.deadline import check_ends
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
+from tidegate.committers.barrier import value_bytes_max
 from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.operations.rename_column import rename_barrier
@@ -32,8 +33,9 @@ from tidegate.spark.batch import (
 )
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
 from tidegate.spark.calls.newer import check_alone
+from tidegate.spark.calls.update import Ddl
 from tidegate.spark.errors import as_query_stop
-from tidegate.spark.loads import Once, import_of, load_of
+from tidegate.spark.loads import Base, Migration, Once, import_of, load_of, migration_of
 from tidegate.spark.lock import SinkLock
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.reporting import SinkReporter
@@ -44,6 +46,7 @@ from tidegate.spark.staging.on_driver import DriverStage
 from tidegate.spark.staging.parallelism import tasks_for, warn_of_imbalance
 from tidegate.spark.staging.small_batches import SmallBatchPredictor
 from tidegate.spark.state.cache import total_reads
+from tidegate.spark.state.udf_runner import Migrate
 from tidegate.spark.transaction import Transaction
 from tidegate.spark.writer import Alive, Connections, OpenWriter, WriterSettings
 from tidegate.wal.fold import decided_for, once_key, replay_of
@@ -321,6 +324,33 @@ class VersionedSink:
                 fact = writer.commits.commit(barrier)
             writer.commits.drain(self._options.apply_deadline_s)
             return fact.version
+
+    def migrate_state(
+        self, table: str, *, migrate: Migrate, state_version: int, schema: Ddl | None = None
+    ) -> int | None:
+        """Write all rows of a state again in the form of this version, as one version; return that.
+
+        ``migrate(state, version)`` gets each row of another state version, as ``Transaction.update`` has
+        it; None removes the row. ``schema`` are the columns of a version that the table does not have yet.
+        Spark's tasks read and write the whole table. A row that expires keeps its expiry. Call it between two
+        batches. A query of another process: as for ``load``.
+
+        Durable: on return the version is visible. Repeatable: None, and nothing is written, if all rows have
+        the version already. Raises: the errors of a batch, which prove the same. ConfigError: no session of
+        Spark is active, there is no such table, or the version goes back.
+        """
+        with self._once():
+            session = self._writer.connections.session if self._writer else SparkSession.getActiveSession()
+            if session is None:
+                raise ConfigError("migrate_state runs a Spark job: start a SparkSession in this thread first")
+            writer = self._writer_for(session, None, lambda _: None, lambda: True)
+            writer.commits.drain(self._options.apply_deadline_s)
+            coordinator, here = writer.coordinator, self._endpoints.only()
+            base = Base(coordinator.folded, writer.schemas(), here, value_bytes_max(coordinator))
+            once = migration_of(
+                session, Migration(table, migrate, state_version, schema), base, self._options
+            )
+            return None if once is None else self._write(once)
 
     def close(self) -> None:
         """Stop the background work and release handles. The next batch opens again. Repeatable.

@@ -10,21 +10,26 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from msgspec import UNSET
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql.types import BinaryType, MapType, StringType, StructField
+from pyspark.sql import DataFrame, functions
+from pyspark.sql.types import BinaryType, StringType, StructField
 
 from tidegate.base.names import LOCAL, did_you_mean
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.apply_changes import changes_call
 from tidegate.spark.calls.checks import (
+    DROP,
     Names,
     check_mixing,
     check_table,
     check_unique,
     columns_named,
+    drop_mixed,
+    field_of,
     first_line,
     key_columns,
+    order_of,
     predicate,
     same_key,
     schema_after,
@@ -56,10 +61,18 @@ from tidegate.spark.calls.records import (
 )
 from tidegate.spark.calls.reduce import reduced_rows, state_columns
 from tidegate.spark.calls.step_names import step_name
-from tidegate.spark.calls.update import Ddl, Outputs, check_function, output_schemas, table_schema
+from tidegate.spark.calls.update import (
+    Ddl,
+    Outputs,
+    check_function,
+    output_schemas,
+    state_of,
+    table_schema,
+)
 from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
 from tidegate.spark.state.reduce import Reducer, reduced_column
+from tidegate.spark.state.udf_runner import Migrate
 from tidegate.spark.state.update import StateFunction
 from tidegate.values.evolve import stored_names
 from tidegate.wal.record import Column as SchemaColumn
@@ -67,7 +80,6 @@ from tidegate.wal.record import TableSchema
 from tidegate.wal.staging import own_tables
 
 RowsCall = TypeVar("RowsCall", Upsert, Replace, Patch)
-DROP = "drop_table"
 
 
 class Transaction:
@@ -143,7 +155,7 @@ class Transaction:
     def delete(self, table: str, rows: DataFrame, key: Names, *, name: str | None = None) -> None:
         """Remove these keys; an absent key stays absent."""
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
-        order = self._order(table, rows, None)
+        order = order_of(table, rows, None)
         call = Delete(table, rows, _columns(keys), None, key_bytes(keys), delete_marker(), order)
         self._add(call, name=name)
 
@@ -169,14 +181,14 @@ class Transaction:
             msg = f"table {table}: reduce needs at least one reducer, as in reducers={{'amount': 'sum'}}"
             raise ConfigError(msg)
         reduced = tuple(
-            reduced_column(table, schema_column(self._field(table, rows, column_name)), reducer)
+            reduced_column(table, schema_column(field_of(table, rows, column_name)), reducer)
             for column_name, reducer in reducers.items()
         )
         clash = [c.name for c in reduced if c.name in {k.name for k in keys}]
         if clash:
             msg = f"table {table}: {clash[0]} is a key column and cannot be reduced"
             raise ConfigError(msg)
-        order = self._order(table, rows, order_by)
+        order = order_of(table, rows, order_by)
         schema = TableSchema(_columns(keys), tuple(SchemaColumn(c.name, c.type) for c in reduced))
         known = self._known.get(table)
         names = stored_names(known)
@@ -188,7 +200,7 @@ class Transaction:
             name=name,
         )
 
-    def update(
+    def update(  # noqa: PLR0913 - the documented keywords of the public API
         self,
         table: str,
         rows: DataFrame,
@@ -199,6 +211,8 @@ class Transaction:
         outputs: Outputs = (),
         order_by: Names | None = None,
         name: str | None = None,
+        state_version: int = 1,
+        migrate: Migrate | None = None,
     ) -> None:
         """Call ``fn(key, rows, state, emit)`` for each key of these rows; it returns the new state.
 
@@ -214,6 +228,10 @@ class Transaction:
         int, at timestamp")}``, key and value. For tables that exist both may be left out, and outputs be
         names alone. ``fn`` must be deterministic: Spark may run it more than once.
 
+        A state whose columns or meaning change incompatibly gets a greater ``state_version`` and
+        ``migrate(state, version)``, which returns the new form of a state of an older version. It is called
+        for a key that is touched; other rows stay as they are (docs/schema-changes.md).
+
         Raises, while staging, with nothing decided: FunctionError: ``fn`` raises, is too slow, or gave other
         results in a second run. BadRecordError: a result or an emitted row does not fit its table.
         """
@@ -222,10 +240,8 @@ class Transaction:
         check_unique(table, rows.columns)
         for field in rows.schema.fields:
             check_value_type(table, field)
-        if schema is None and table not in self._known:
-            msg = f'table {table} is not known yet: pass schema=, as in schema="count bigint, last timestamp"'
-            raise ConfigError(msg)
-        state_schema = self._known[table] if schema is None else table_schema(table, keys, schema)
+        given = None if schema is None else table_schema(table, keys, schema)
+        state_schema = state_of(table, given, self._known.get(table), state_version, migrate)
         emits = output_schemas(table, outputs, self._known)
         call = Update(
             table,
@@ -234,10 +250,11 @@ class Transaction:
             state_schema,
             key=key_bytes(keys),
             value=json_value(rows.schema.fields, flags=b""),
-            order=self._order(table, rows, order_by),
+            order=order_of(table, rows, order_by),
             fn=fn,
             row_columns=_columns(rows.schema.fields),
             outputs=tuple(emits),
+            migrate=migrate,
         )
         self._add(call, emits, name)
 
@@ -283,12 +300,12 @@ class Transaction:
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         check_unique(table, rows.columns)
         sequence = columns_named(table, "sequence_by", sequence_by)
-        fields = [self._field(table, rows, column_name) for column_name in sequence]
-        op = None if op_column is None else self._field(table, rows, op_column)
+        fields = [field_of(table, rows, column_name) for column_name in sequence]
+        op = None if op_column is None else field_of(table, rows, op_column)
         call = changes_call(table, rows, keys, fields, op, delete_values, self._known)
         self._add(call, {deleted_table(table): TableSchema(_columns(keys), _columns(fields))}, name)
 
-    def local_state(
+    def local_state(  # noqa: PLR0913 - the documented keywords of the public API
         self,
         name: str,
         rows: DataFrame,
@@ -299,6 +316,8 @@ class Transaction:
         schema: Ddl | None = None,
         redistribute: Redistribute = "split",
         outputs: Outputs = (),
+        state_version: int = 1,
+        migrate: Migrate | None = None,
     ) -> None:
         """Store a list of items per instance of this step; the batch's ``parallelism`` is their number.
 
@@ -310,7 +329,8 @@ class Transaction:
 
         When the parallelism changes, "split" distributes all items evenly, in order, and "union" gives all
         to each. With ``(split, merge)``, ``split(state, n)`` returns n lists for an instance and its new
-        relatives, and ``merge(states)`` returns one list (docs/state.md).
+        relatives, and ``merge(states)`` returns one list (docs/state.md). With a greater ``state_version``
+        ``migrate(item, version)`` is called for each item, before that: all are written again.
         """
         table = check_rows(name, rows)
         rows = written_as_they_are(table, rows)
@@ -319,7 +339,8 @@ class Transaction:
         order_columns = tuple(columns_named(table, "order_by", order_by))
         emits = output_schemas(table, outputs, self._known)
         check_local(name, rows, fn, (*by_columns, *order_columns), redistribute)
-        items = items_schema(table, schema)
+        known = self._known.get(table)
+        items = state_of(table, items_schema(table, schema), known, state_version, migrate)
         call = LocalState(
             table,
             rows,
@@ -331,6 +352,8 @@ class Transaction:
             order_by=order_columns,
             redistribute=redistribute,
             outputs=tuple(emits),
+            migrate=migrate,
+            migrated=known if known is not None and known.version < items.version else None,
         )
         self._add(call, {LOCAL: own_tables.INSTANCES_SCHEMA, **emits})
 
@@ -346,7 +369,7 @@ class Transaction:
             kinds = {name: kind for call in self._calls for name, kind in call.touches.items()}
             kinds |= dict.fromkeys(self._drops, DROP)
             if table in kinds:
-                raise _drop_mixed(table, kinds[table])
+                raise drop_mixed(table, kinds[table])
             if table not in self._known:
                 msg = (
                     f"table {table} cannot be dropped, there is none of this name; tables are"
@@ -365,7 +388,7 @@ class Transaction:
     @property
     def starts(self) -> frozenset[str]:
         """The tables that this version empties first."""
-        return frozenset(call.table for call in self._calls if isinstance(call, Replace))
+        return frozenset(call.table for call in self._calls if _starts(call))
 
     @property
     def drops(self) -> frozenset[str]:
@@ -407,25 +430,27 @@ class Transaction:
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         check_unique(table, rows.columns)
         others = [field for field in rows.schema.fields if field.name not in {k.name for k in keys}]
+        known = self._known.get(table)
+        version = known.state_version if known and record is Replace else UNSET
         if value is None:
             for field in others:
                 check_value_type(table, field)
-            schema = TableSchema(_columns(keys), _columns(others))
-            names = {} if record is Replace else stored_names(self._known.get(table))
+            schema = TableSchema(_columns(keys), _columns(others), state_version=version)
+            names = {} if record is Replace else stored_names(known)
             stored = json_value(others, stored=names)
         else:
             if not isinstance(value, str):
                 raise ConfigError(f"table {table}: value={value!r} must be a column's name")
-            field = self._field(table, rows, value)
+            field = field_of(table, rows, value)
             if not isinstance(field.dataType, StringType | BinaryType):
                 shown = field.dataType.simpleString()
                 msg = f"table {table}: value column {value} is {shown}; it must be binary or string"
                 raise ConfigError(msg)
-            schema = TableSchema(_columns(keys), _columns([field]), "bytes")
+            schema = TableSchema(_columns(keys), _columns([field]), "bytes", version)
             stored = bytes_value(value)
         if delete_when is not None:
             stored = cached(unless_deleted, predicate(table, rows, delete_when), stored)
-        order = self._order(table, rows, order_by)
+        order = order_of(table, rows, order_by)
         return record(table, rows, _columns(keys), schema, key_bytes(keys), stored, order)
 
     def _add(
@@ -452,7 +477,7 @@ class Transaction:
         for earlier in self._calls:
             check_mixing(earlier.touches, call.touches)
         for table in self._drops & call.touches.keys():
-            raise _drop_mixed(table, call.touches[table])
+            raise drop_mixed(table, call.touches[table])
         writes = [(call.kind, call.table, call.key_columns, call.schema)]
         writes += [("emit", name, schema.key, schema) for name, schema in emits.items()]
         after: dict[str, TableSchema] = {}
@@ -461,7 +486,7 @@ class Transaction:
             if known is not None:
                 same_key(kind, table, key, known, names=schema is not None)
             if schema is not None:
-                is_new = known is None or isinstance(call, Replace)
+                is_new = known is None or (table == call.table and _starts(call))
                 after[table] = schema if is_new or known is None else schema_after(kind, table, known, schema)
         self._known.update(after)
         self._calls.append(call)
@@ -475,37 +500,15 @@ class Transaction:
             msg = f"table {table}: this is the streaming DataFrame; use the one the function is given"
             raise ConfigError(msg)
         use_cached_schema(rows)
-        fields = [self._field(table, rows, name) for name in key_columns(table, key)]
+        fields = [field_of(table, rows, name) for name in key_columns(table, key)]
         for field in fields:
             check_key_type(table, field)
         return fields
 
-    def _field(self, table: str, rows: DataFrame, name: str) -> StructField:
-        fields = [field for field in rows.schema.fields if field.name == name]
-        if len(fields) == 1:
-            return fields[0]
-        problem = "is missing" if not fields else "is repeated"
-        msg = (
-            f"table {table}: column {name!r} {problem}; the columns are {', '.join(rows.columns)}"
-            f"{did_you_mean(name, rows.columns)}"
-        )
-        raise ConfigError(msg)
 
-    def _order(self, table: str, rows: DataFrame, order_by: Names | None) -> tuple[Column, ...]:
-        if order_by is None:
-            return (cached(functions.monotonically_increasing_id),)
-        names = columns_named(table, "order_by", order_by)
-        fields = [self._field(table, rows, name) for name in names]
-        for field in fields:
-            if isinstance(field.dataType, MapType):
-                msg = f"table {table}: order_by column {field.name} is a map, which has no order"
-                raise ConfigError(msg)
-        return tuple(column(name) for name in names)
-
-
-def _drop_mixed(table: str, kind: str) -> ConfigError:
-    rule = "do not mix in one transaction: its name is free again from the next version on"
-    return ConfigError(f"table {table}: {DROP} and {kind} of one table {rule}; use replace for other rows")
+def _starts(call: Call) -> bool:
+    """Return whether the table begins again: no older row of it counts."""
+    return isinstance(call, Replace) or (isinstance(call, LocalState) and call.migrated is not None)
 
 
 def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:

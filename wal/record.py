@@ -334,8 +334,12 @@ def digest_after(digest: str, content: bytes) -> str:
 # -- schemas and acks --------------------------------------------------------------------------
 
 
+STATE_VERSION_MAX = 2**31 - 1
+"""The largest version of a state."""
 JSON_RENAMED = "json_renamed"
 """The format of ``json`` values with a renamed column: releases that know no ``stored`` stop at it."""
+JSON_STATES = "json_states"
+"""The format of a table with rows of ``older`` state versions: releases that know none stop at it."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -354,20 +358,52 @@ class Column(msgspec.Struct, frozen=True):
         return self.stored or self.name
 
 
+class StateColumns(msgspec.Struct, frozen=True):
+    """The value columns of an older state version. Their fields are in no other version's rows."""
+
+    version: Annotated[int, msgspec.Meta(ge=1, le=STATE_VERSION_MAX)]
+    value: tuple[Column, ...]
+
+
 class TableSchema(msgspec.Struct, frozen=True):
     """The encoding of a table's keys and values.
 
     ``value_format`` is ``json`` (an object of ``value`` columns), ``json_renamed`` (the same, where a
-    column is ``stored`` under another name) or ``bytes`` (one column, unchanged).
+    column is ``stored`` under another name), ``json_states`` (the same, with rows of ``older`` state
+    versions) or ``bytes`` (one column, unchanged). ``state_version`` is missing if it is 1.
     """
 
     key: tuple[Column, ...]
     value: tuple[Column, ...]
     value_format: str = "json"
+    state_version: Annotated[int, msgspec.Meta(ge=2, le=STATE_VERSION_MAX)] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
+    older: tuple[StateColumns, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def key_types(self) -> list[str]:
         return [column.type for column in self.key]
+
+    @property
+    def version(self) -> int:
+        """The version of the state that calls write."""
+        return self.state_version or 1
+
+    @property
+    def states(self) -> dict[int, tuple[Column, ...]]:
+        """The value columns of each state version that rows may have, this one last."""
+        return {one.version: one.value for one in self.older or ()} | {self.version: self.value}
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The value columns of all rows: column ``n`` of an older version 1 is called ``n@1``."""
+        older = (
+            Column(f"{column.name}@{one.version}", column.type, column.field)
+            for one in self.older or ()
+            for column in one.value
+        )
+        return (*self.value, *older)
 
     @property
     def schema_id(self) -> str:

@@ -8,12 +8,14 @@ from functools import lru_cache
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql.types import BooleanType
+from pyspark.sql.types import BooleanType, MapType, StructField
 
-from tidegate.base.names import check_name
+from tidegate.base.names import check_name, did_you_mean
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import analyse, cached
+from tidegate.spark.calls.columns import column
 from tidegate.values.evolve import evolved
+from tidegate.values.state_versions import next_state, versions_of
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
 
@@ -21,6 +23,7 @@ logger = logging.getLogger("tidegate")
 
 Names = str | Sequence[str]
 """One column, or several."""
+DROP = "drop_table"
 MIXING = frozenset({"upsert", "delete", "emit"})
 """Calls that may touch one table in one transaction: they act in the order in which they are made."""
 
@@ -107,14 +110,25 @@ def same_key(kind: str, table: str, key: Sequence[SchemaColumn], known: TableSch
 def schema_after(kind: str, table: str, known: TableSchema, schema: TableSchema) -> TableSchema:
     """Return the table's schema after this call, which may widen and add columns, and leave some out (T45).
 
-    Columns that rows leave out are null in them, which is logged. Raises: ConfigError, as ``evolved``.
+    Columns that rows leave out are null in them, which is logged. A newer state version has columns of its
+    own. Raises: ConfigError, as ``evolved`` and ``next_state``; rows of older state versions are there,
+    which only some calls can handle.
     """
+    if schema.version > known.version:
+        return next_state(table, known, schema)
+    if known.older and kind not in SEVERAL_STATES:
+        raise ConfigError(
+            f"table {table} has rows of the state versions {versions_of(known)}, which {kind} cannot read:"
+            " migrate them by sink.migrate_state first, or write them by update (docs/schema-changes.md)"
+        )
     after = evolved(table, known, schema)
     if after.left_out and kind in WHOLE_ROWS:
         _warn_left_out(kind, table, after.left_out)
     return after.schema
 
 
+SEVERAL_STATES = ("update", "emit")
+"""Calls that write a table with rows of several state versions."""
 WHOLE_ROWS = ("upsert", "reduce", "apply_changes")
 """Calls whose rows are a key's whole value."""
 
@@ -129,6 +143,37 @@ def _warn_left_out(kind: str, table: str, names: tuple[str, ...]) -> None:
         kind,
         ", ".join(names),
     )
+
+
+def field_of(table: str, rows: DataFrame, name: str) -> StructField:
+    """Return a column of the rows. Raises: ConfigError, it is missing or repeated."""
+    fields = [field for field in rows.schema.fields if field.name == name]
+    if len(fields) == 1:
+        return fields[0]
+    problem = "is missing" if not fields else "is repeated"
+    msg = (
+        f"table {table}: column {name!r} {problem}; the columns are {', '.join(rows.columns)}"
+        f"{did_you_mean(name, rows.columns)}"
+    )
+    raise ConfigError(msg)
+
+
+def order_of(table: str, rows: DataFrame, order_by: Names | None) -> tuple[Column, ...]:
+    """Return the columns that order a key's rows. Raises: ConfigError, one is missing or has no order."""
+    if order_by is None:
+        return (cached(functions.monotonically_increasing_id),)
+    names = columns_named(table, "order_by", order_by)
+    for name in names:
+        if isinstance(field_of(table, rows, name).dataType, MapType):
+            msg = f"table {table}: order_by column {name} is a map, which has no order"
+            raise ConfigError(msg)
+    return tuple(column(name) for name in names)
+
+
+def drop_mixed(table: str, kind: str) -> ConfigError:
+    """Return the error of a drop and another call on one table."""
+    rule = "do not mix in one transaction: its name is free again from the next version on"
+    return ConfigError(f"table {table}: {DROP} and {kind} of one table {rule}; use replace for other rows")
 
 
 def shown(columns: Sequence[SchemaColumn]) -> str:

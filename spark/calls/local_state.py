@@ -87,7 +87,7 @@ def _is_redistribution(value: object) -> bool:
 def local_stage(call: LocalState, work: LocalWork, endpoints: Endpoints) -> DataFrame:
     """Return the function's output from its rows: (k, t, c, two order columns, v, g)."""
     sent = _sent_to_instances(call, work.parallelism)
-    output = sent.mapInArrow(_instances(call.fn, work, endpoints), OUTPUT_DDL)
+    output = sent.mapInArrow(_instances(call, work, endpoints), OUTPUT_DDL)
     return output_changes(output, work.call, work.spec.key_groups)
 
 
@@ -128,11 +128,14 @@ def _has_order(kind: types.DataType) -> bool:
     return not isinstance(kind, types.MapType)
 
 
-def _instances(fn: Step, work: LocalWork, endpoints: Endpoints) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def _instances(
+    call: LocalState, work: LocalWork, endpoints: Endpoints
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    fn, migrate = call.fn, call.migrate  # without the call's DataFrame, which stays in the driver
+
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         named = endpoints.namespace, work.spec.namespace
-        yield from run_local(
-            work, fn, shared_store(endpoints.store, *named, endpoints.store_options), batches
-        )
+        store = shared_store(endpoints.store, *named, endpoints.store_options)
+        yield from run_local(work, fn, store, batches, migrate)
 
     return run

@@ -11,6 +11,7 @@ from tidegate.base.names import LOCAL
 from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
 from tidegate.spark.state.reduce import ReducedColumn
+from tidegate.spark.state.udf_runner import Migrate
 from tidegate.spark.state.update import StateFunction
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
@@ -103,6 +104,7 @@ class Update(KeyedCall):
     fn: StateFunction
     row_columns: tuple[SchemaColumn, ...]
     outputs: tuple[str, ...]
+    migrate: Migrate | None
 
     @property
     def emits_to(self) -> tuple[str, ...]:
@@ -125,7 +127,10 @@ class ApplyChanges(KeyedCall):
 
 @dataclasses.dataclass(frozen=True)
 class LocalState(AnyCall):
-    """Call a function for each instance of a step; ``table`` holds the step's items."""
+    """Call a function for each instance of a step; ``table`` holds the step's items.
+
+    ``migrated`` is the table's schema at the base version, if all items get a newer state version now.
+    """
 
     kind = "local_state"
     name: str
@@ -134,6 +139,8 @@ class LocalState(AnyCall):
     order_by: tuple[str, ...]
     redistribute: Redistribute
     outputs: tuple[str, ...]
+    migrate: Migrate | None
+    migrated: TableSchema | None
 
     @property
     def emits_to(self) -> tuple[str, ...]:

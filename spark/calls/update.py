@@ -1,22 +1,25 @@
-"""Checks of the arguments of ``Transaction.update`` besides its rows: the function, and tables by
-their DDL.
+"""Checks of the arguments of ``Transaction.update`` besides its rows: functions, tables by their DDL,
+the state's version.
 """
 
 from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import msgspec
 from pyspark.cloudpickle import dumps
 from pyspark.errors import PySparkException
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column
+from tidegate.spark.state.udf_runner import Migrate
+from tidegate.values.state_versions import check_version, plain
+from tidegate.wal.record import STATE_VERSION_MAX, TableSchema
 from tidegate.wal.record import Column as SchemaColumn
-from tidegate.wal.record import TableSchema
 
 Ddl = str | StructType
 Outputs = str | Sequence[str] | Mapping[str, tuple[Ddl, Ddl]]
@@ -31,11 +34,43 @@ def check_function(table: str, fn: object, call: str = "update", first: str = "k
         needed = f"fn({first}, rows, state, emit) -> new state"
         msg = f"table {table}: fn is {fn!r}; {call} needs a function, {needed}"
         raise ConfigError(msg)
+    _check_sendable(table, fn, first, "rows", "state", "emit")
+
+
+def state_of(
+    table: str,
+    given: TableSchema | None,
+    known: TableSchema | None,
+    state_version: int,
+    migrate: Migrate | None,
+) -> TableSchema:
+    """Return the schema of a state that a call writes with this version; ``given`` None: the known columns.
+
+    Raises: ConfigError: there are no columns, the version goes back, or older rows cannot be migrated.
+    """
+    if isinstance(state_version, bool) or not isinstance(state_version, int):
+        raise ConfigError(f"table {table}: state_version is {state_version!r}; it must be a whole number")
+    if not 1 <= state_version <= STATE_VERSION_MAX:
+        raise ConfigError(f"table {table}: state_version is {state_version}; 1 to {STATE_VERSION_MAX} exist")
+    if migrate is not None:
+        if not callable(migrate):
+            raise ConfigError(f"table {table}: migrate is {migrate!r}; it must be a function")
+        _check_sendable(table, migrate, "state", "version")
+    check_version(table, known, state_version, migrates=migrate is not None)
+    if given is None and known is None:
+        msg = f'table {table} is not known yet: pass schema=, as in schema="count bigint, last timestamp"'
+        raise ConfigError(msg)
+    schema = given or known
+    assert schema is not None
+    return schema if schema.version == state_version else plain(schema, state_version)
+
+
+def _check_sendable(table: str, fn: Callable[..., object], *arguments: str) -> None:
     name = getattr(fn, "__name__", repr(fn))
     try:
-        inspect.signature(fn).bind(first, "rows", "state", "emit")
+        inspect.signature(fn).bind(*arguments)
     except TypeError as error:
-        msg = f"table {table}: {name} cannot be called as {name}({first}, rows, state, emit): {error}"
+        msg = f"table {table}: {name} cannot be called as {name}({', '.join(arguments)}): {error}"
         raise ConfigError(msg) from None
     except ValueError:
         pass  # its signature cannot be inspected
@@ -63,6 +98,12 @@ def table_schema(table: str, key: Sequence[StructField], value: Ddl) -> TableSch
             msg = f"table {table}: {field.name} is a key column, leave it out of the value's columns"
             raise ConfigError(msg)
     return TableSchema(keys, tuple(map(schema_column, fields)))
+
+
+def value_schema(table: str, known: TableSchema, value: Ddl) -> TableSchema:
+    """Return the schema of a table with the key of ``known`` and the value of a DDL (or ``bytes``)."""
+    names = [StructField(column.name, NullType()) for column in known.key]
+    return msgspec.structs.replace(table_schema(table, names, value), key=known.key)
 
 
 def output_schemas(table: str, outputs: Outputs, known: Mapping[str, TableSchema]) -> dict[str, TableSchema]:

@@ -56,7 +56,7 @@ def columns_of(batch: Any, values: Values, where: str) -> dict[str, Any]:
     keys, contents = batch.column("key"), batch.column("value")
     try:
         columns = dict(key_columns(keys, values.schema.key))
-        value_columns = [column for column in values.schema.value if column.name not in columns]
+        value_columns = [column for column in values.schema.columns if column.name not in columns]
         if values.schema.value_format == "bytes":
             columns.update({column.name: contents for column in value_columns})
         elif all(column.type in TYPES for column in value_columns):

@@ -171,17 +171,17 @@ def check_columns(leased: LeasedTable, schema: TableSchema, version: int) -> Non
             f" {_shown(leased.schema.key)}: the table was dropped and made again; start a new checkpoint,"
             " with a later startingVersion"
         )
-    known_columns = {column.name for column in (*leased.schema.key, *leased.schema.value)}
-    new = [column.name for column in schema.value if column.name not in known_columns]
+    known_columns = {column.name for column in (*leased.schema.key, *leased.schema.columns)}
+    new = [column.name for column in schema.columns if column.name not in known_columns]
     if new and version > leased.version:
         raise ConfigError(
             f"table {leased.table} has the columns {', '.join(new)} from version {version} on,"
             " which this query does not know: restart it, the source takes its columns at the start"
         )
-    types = {column.name: column.type for column in schema.value}
+    types = {column.name: column.type for column in schema.columns}
     wider = [
         f"{column.name} ({types[column.name]}, it was {column.type})"
-        for column in leased.schema.value
+        for column in leased.schema.columns
         if column.name in types and not is_wider(parse(column.type), parse(types[column.name]))
     ]
     if wider and version > leased.version:

@@ -22,7 +22,7 @@ from tidegate.spark.calls.records import Update
 from tidegate.spark.placement.preferred import Places, placed
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.output_rows import OUTPUT_DDL
-from tidegate.spark.state.update import StateFunction, UpdateWork, run_function
+from tidegate.spark.state.update import UpdateWork, run_function
 
 
 def first_stage(
@@ -47,7 +47,7 @@ def first_stage(
         .sortWithinPartitions("g", "k", *orders, "v")
         .select("g", "k", "v")
     )
-    run = _functions(call.fn, work, endpoints, base_version, cached_at)
+    run = _functions(call, work, endpoints, base_version, cached_at)
     if places is not None:
         sorted_rows = placed(sorted_rows, places)
     output = sorted_rows.mapInArrow(run, OUTPUT_DDL)
@@ -55,12 +55,14 @@ def first_stage(
 
 
 def _functions(
-    fn: StateFunction,
+    call: Update,
     work: UpdateWork,
     endpoints: Endpoints,
     base_version: int,
     cached_at: CachePlace | None,
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    fn, migrate = call.fn, call.migrate  # without the call's DataFrame, which stays in the driver
+
     def run(rows: Iterator[Any]) -> Iterator[Any]:
         context = TaskContext.get()
         if context is None:
@@ -75,7 +77,7 @@ def _functions(
         store = shared_store(endpoints.store, *named, endpoints.store_options)
         read = state_reader(store, work.spec, base_version, cache)
         reads = None if cache is None else cache.reads
-        yield from run_function(batches, work, fn, read, task, reads or (lambda: None))
+        yield from run_function(batches, work, fn, read, task, reads or (lambda: None), migrate)
         if cache is not None:
             cache.hand_over()
 

@@ -258,6 +258,7 @@ class SparkBarrier:
             name=call.name,
             redistribute=call.redistribute,
             schema=self.schemas[call.table],
+            migrated=call.migrated,
             rows=TableSchema((), tuple(map(schema_column, call.rows.schema.fields))),
             outputs={name: self.schemas[name] for name in call.outputs},
             base_version=base_version,

@@ -32,7 +32,15 @@ from tidegate.spark.state.redistribution import (
     even_share,
     relatives,
 )
-from tidegate.spark.state.udf_runner import ADVICE, Emit, Source, UdfRunner, check_size
+from tidegate.spark.state.udf_runner import (
+    ADVICE,
+    Emit,
+    Migrate,
+    Source,
+    UdfRunner,
+    check_size,
+    migrated,
+)
 from tidegate.values.decode import values_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.record import TableSchema
@@ -69,7 +77,8 @@ class LocalWork:
     """A task's parameters for one instance of one local state. Travels to tasks.
 
     ``starts`` are the starts of ``_local`` and of the items' table at the base version, -1 where
-    the table did not exist; ``rows`` describes the rows of the function, ``outputs`` the tables
+    the table did not exist; ``migrated`` is the schema of items of an older state version, whose table
+    begins again with this batch; ``rows`` describes the rows of the function, ``outputs`` the tables
     that it may emit to. ``call`` distinguishes the calls of one transaction; ``batch`` is for
     messages.
     """
@@ -86,6 +95,7 @@ class LocalWork:
     batch: str
     deadline_s: float
     parallelism: int
+    migrated: TableSchema | None = None
 
     @property
     def table(self) -> str:
@@ -116,11 +126,11 @@ def table_of(name: str) -> str:
 class BaseState:
     """One local state at the base version: each part is read once, when it is needed."""
 
-    def __init__(self, work: LocalWork, store: Store) -> None:
-        self._work, self._store = work, store
-        self._decode = values_of(work.schema).decode
+    def __init__(self, work: LocalWork, store: Store, migrate: Callable[[Any], Any]) -> None:
+        self._work, self._store, self._migrate = work, store, migrate
+        self._decode = values_of(work.migrated or work.schema).decode
         self.stored: dict[bytes, bytes] = {}
-        """Items read so far, by key, as they are stored."""
+        """Items read so far that stay in the table, by key, as they are stored."""
         first = self._instances([0])[0]
         if first is None and work.starts[1] >= 0:  # the items' table begins in one version with this row
             raise self._corrupt("the row of instance 0 is not there")
@@ -146,8 +156,9 @@ class BaseState:
             for place, key, value in zip(asked, keys, self._get(self._work.table, keys, 1), strict=True):
                 if value is None:
                     raise self._corrupt(f"item {place[1]} of instance {place[0]} is not there")
-                self.stored[key] = value
-                items.append(self._decode(value))
+                if self._work.migrated is None:
+                    self.stored[key] = value
+                items.append(self._migrate(self._decode(value)))
         return items
 
     def _instances(self, instances: Sequence[int]) -> list[dict[str, Any] | None]:
@@ -171,7 +182,9 @@ class BaseState:
 # -- one instance ---------------------------------------------------------------------------------
 
 
-def run_local(work: LocalWork, fn: Step, store: Store, batches: Iterator[Any]) -> Iterator[Any]:
+def run_local(
+    work: LocalWork, fn: Step, store: Store, batches: Iterator[Any], migrate: Migrate | None = None
+) -> Iterator[Any]:
     """Run one task of the first stage: an instance's rows in, its function's output out.
 
     ``batches`` have columns i and r: first a mark with the instance's index, then its rows as JSON.
@@ -185,7 +198,7 @@ def run_local(work: LocalWork, fn: Step, store: Store, batches: Iterator[Any]) -
         rows = Source(_rows(work, first, batches), deadline.waiting)
         calls = UdfRunner(work.spec, work.outputs, output, deadline, lambda: rows.fault)
         try:
-            for change in run_instance(work, fn, store, index, rows, calls):
+            for change in run_instance(work, fn, store, index, rows, calls, migrate):
                 # Never quarantined: a list needs all of its rows.
                 check_size(
                     lambda: f"local state {work.name}", "key", "key", change.key, work.spec.key_bytes_max
@@ -222,19 +235,34 @@ def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[
 
 
 def run_instance(
-    work: LocalWork, fn: Step, store: Store, index: int, rows: Iterator[Any], calls: UdfRunner
+    work: LocalWork,
+    fn: Step,
+    store: Store,
+    index: int,
+    rows: Iterator[Any],
+    calls: UdfRunner,
+    migrate: Migrate | None = None,
 ) -> Iterator[Change]:
     """Call the function for one instance; yield the changed rows of its state.
 
     The function is called once for each batch, with or without rows. Raises: FunctionError,
     BadRecordError, it or its result is refused; the message names state, instance and batch.
     """
-    base = BaseState(work, store)
+    base = BaseState(work, store, lambda item: _migrated(work, calls, migrate, instance, item))
     instance = Instance(index, work.parallelism, base.before)
     counts = base.counts(index)
     state = _begin(work, base, instance, counts, calls)
     items = calls.call(lambda: work.shown(instance), fn, instance, rows, state, calls.emit)
     yield from _changes(work, base, instance, counts, _listed(work, instance, "fn", items))
+
+
+def _migrated(
+    work: LocalWork, calls: UdfRunner, migrate: Migrate | None, instance: Instance, item: Any
+) -> Any:
+    if work.migrated is None:
+        return item
+    version = work.migrated.version
+    return migrated(calls, lambda: work.shown(instance), migrate, item, version, work.schema)
 
 
 def _begin(

@@ -105,8 +105,7 @@ class OutputRows:
 
     def refusal(self, table: int, key: bytes, error: TidegateError) -> Any:
         """Return a refusal, in place of all output: the reason why this barrier cannot be decided."""
-        reason = REFUSED + msgspec.json.encode([type(error).__name__, str(error)])
-        return self._batch([None], [table], [key], [reason])
+        return self._batch([None], [table], [key], [refused_value(error)])
 
     def _pack(self) -> None:
         if not self._keys:
@@ -129,6 +128,11 @@ class OutputRows:
         columns = (groups, tables, keys, [self._task] * len(keys), numbers, values)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTPUT_SCHEMA, strict=True)]
         return pa.record_batch(arrays, schema=OUTPUT_SCHEMA)
+
+
+def refused_value(error: TidegateError) -> bytes:
+    """Return the value of a refusal."""
+    return REFUSED + msgspec.json.encode([type(error).__name__, str(error)])
 
 
 def strip_marks(batches: Iterable[Any], marks: dict[str, RunMark]) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from tidegate.errors import BadRecordError, FunctionError
 from tidegate.keys.groups import encode_key
 from tidegate.spark.state.call_deadline import Deadline, Overdue
 from tidegate.spark.state.output_rows import OutputRows
+from tidegate.values.decode import values_of
 from tidegate.values.encode import encoder_of, shown
 from tidegate.wal.record import TableSchema
 from tidegate.wal.staging.spec import StageSpec
@@ -26,6 +27,8 @@ _HERE = __file__.rpartition("/")[0] + "/"
 ADVICE = "nothing was decided; mend the function, then restart the query"
 
 Emit = Callable[[str, Any, Any], None]
+Migrate = Callable[[Any, int], Any]
+"""``migrate(state, version) -> state of the call's version``; see ``Transaction.update``."""
 Where = Callable[[], str]
 """Describes the current work, for messages: called only when there is one."""
 One = TypeVar("One")
@@ -179,6 +182,30 @@ def check_size(where: Where, what: str, option: str, content: bytes, most: int) 
 def name_of(fn: object) -> str:
     """Return a function's name, for messages."""
     return getattr(fn, "__name__", type(fn).__name__)
+
+
+def migrated(
+    calls: UdfRunner, where: Where, migrate: Migrate | None, state: Any, version: int, schema: TableSchema
+) -> Any:
+    """Return a state of an older version as the schema's, in the form in which readers get it.
+
+    Raises: FunctionError, BadRecordError: the function or its result is refused.
+    """
+    assert migrate is not None, "a call without it is refused before the batch"
+
+    def where_migrated() -> str:
+        return f"{where()}, state of version {version}"
+
+    returned = calls.call(where_migrated, migrate, state, version)
+    if returned is None:
+        return None
+    try:
+        return values_of(schema).decode(encoder_of(schema).encode(returned))
+    except BadRecordError as error:
+        raise BadRecordError(
+            f"{where_migrated()}: {name_of(migrate)} returned a state that is none of version"
+            f" {schema.version}: {error}; {ADVICE}"
+        ) from None
 
 
 # -- messages for errors of a function ------------------------------------------------------------

@@ -22,8 +22,16 @@ from tidegate.spark.state.call_deadline import Deadline
 from tidegate.spark.state.key_rows import ROWS, KeyRows
 from tidegate.spark.state.output_rows import OutputRows
 from tidegate.spark.state.read import ReadState
-from tidegate.spark.state.udf_runner import ADVICE, Emit, UdfRunner, check_size, name_of
-from tidegate.values.decode import values_of
+from tidegate.spark.state.udf_runner import (
+    ADVICE,
+    Emit,
+    Migrate,
+    UdfRunner,
+    check_size,
+    migrated,
+    name_of,
+)
+from tidegate.values.decode import OlderState, values_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.record import StateReads, TableSchema
 from tidegate.wal.staging.quarantine import ROWS_MAX
@@ -65,18 +73,20 @@ def run_function(
     read: ReadState,
     task: int,
     reads: Callable[[], StateReads | None] = lambda: None,
+    migrate: Migrate | None = None,
 ) -> Iterator[Any]:
     """Run one task of the first stage: sorted rows in, the function's output out.
 
-    ``reads`` returns how the state was read so far, which travels with the marks. The output ends
-    with marks for all tasks of the second stage; or, when the function or its output is refused,
-    with the refusal. Raises: errors of the store.
+    ``migrate`` converts states of older versions, which only tables with such rows have. ``reads``
+    returns how the state was read so far, which travels with the marks. The output ends with marks for
+    all tasks of the second stage; or, when the function or its output is refused, with the refusal.
+    Raises: errors of the store.
     """
     output = OutputRows(task, work.call)
     with Deadline(work.deadline_s) as deadline:
         good = _without_bad_rows(batches, work, output)
         keyed = KeyRows(good, lambda rows: read(work.table, work.start, rows), deadline.waiting)
-        calls = _Calls(work, fn, output, keyed, deadline)
+        calls = _Calls(work, fn, migrate, output, keyed, deadline)
         for key, state, rows in keyed:
             try:
                 calls.call(key, state, rows)
@@ -116,12 +126,18 @@ class _Calls:
     """The calls of the function for one key after the other, and the checks of its output."""
 
     def __init__(
-        self, work: UpdateWork, fn: StateFunction, output: OutputRows, rows: KeyRows, deadline: Deadline
+        self,
+        work: UpdateWork,
+        fn: StateFunction,
+        migrate: Migrate | None,
+        output: OutputRows,
+        rows: KeyRows,
+        deadline: Deadline,
     ) -> None:
-        self._work, self._fn, self._output = work, fn, output
+        self._work, self._fn, self._migrate, self._output = work, fn, migrate, output
         outputs = {name: of for name, of in work.schemas.items() if name != work.table}
         self._calls = UdfRunner(work.spec, outputs, output, deadline, lambda: rows.fault)
-        schema = work.schemas[work.table]
+        schema = self._schema = work.schemas[work.table]
         self._table = work.index(work.table)
         self._values, self._encoder = values_of(schema), encoder_of(schema)
         self._decode_row = values_of(work.rows).decode
@@ -138,6 +154,10 @@ class _Calls:
                 " out"
             ) from None
         state = None if content is None else self._values.decode(content)
+        if is_older := isinstance(state, OlderState):
+            state = migrated(
+                self._calls, self._where, self._migrate, state, state.state_version, self._schema
+            )
         returned = self._calls.call(
             self._where, self._fn, self._key, self._decoded(rows), state, self._calls.emit
         )
@@ -150,7 +170,7 @@ class _Calls:
         except BadRecordError as error:
             msg = f"{self._where()}: {name_of(self._fn)} returned a state that is none: {error}; {ADVICE}"
             raise BadRecordError(msg) from None
-        if content is not None and self._same(new, content):
+        if content is not None and not is_older and self._same(new, content):
             return
         check_size(self._where, "state", "value", new, self._work.spec.value_bytes_max)
         self._output.add(self._table, key, VALUE + new)

@@ -210,11 +210,12 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "key": {column.name: column.type for column in schema.key},
-                "value": {column.name: column.type for column in schema.value},
+                "value": {column.name: column.type for column in schema.columns},
                 "value_format": schema.value_format,
+                "state_versions": list(schema.states),
                 "schema_id": at.schema_id,
                 "emptied_at": at.start,
-                "shown": (described(schema.key), described(schema.value)),
+                "shown": (described(schema.key), described(schema.columns)),
             }
         )
     return found

@@ -23,7 +23,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.values.encode import encoder_of
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
+from tidegate.wal.record import JSON_RENAMED, JSON_STATES, Column, TableSchema
 
 LINEAGE = "8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11"
 """The query id that the example's batches are of."""
@@ -131,7 +131,7 @@ class Example:
             return None
         if self.schemas[table].value_format == "bytes":
             return bytes(value)
-        if self.schemas[table].value_format == JSON_RENAMED:
+        if self.schemas[table].value_format in (JSON_RENAMED, JSON_STATES):
             return encoder_of(self.schemas[table]).encode(value)
         return msgspec.json.encode(value)
 

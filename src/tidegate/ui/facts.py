@@ -342,7 +342,7 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
             "name": name,
             "key": described(schemas[at.schema_id].key),
             "key_columns": [[column.name, column.type] for column in schemas[at.schema_id].key],
-            "value": described(schemas[at.schema_id].value),
+            "value": described(schemas[at.schema_id].columns),
             "emptied_at": at.start,
         }
         for name, at in sorted(entry.tables.items())

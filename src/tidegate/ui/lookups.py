@@ -25,6 +25,7 @@ from tidegate.sinks.rules.reads import check_kept, windows
 from tidegate.sinks.store import Store
 from tidegate.ui.opened import Opened
 from tidegate.ui.polled import within
+from tidegate.values.decode import by_column
 from tidegate.values.key_text import parse_key
 from tidegate.wal.record import TableSchema
 
@@ -339,13 +340,13 @@ def _row(view: TableView, key: Any, value: Any) -> dict[str, Any]:
 
 
 def _value_names(schema: TableSchema) -> list[str]:
-    return ["value"] if schema.value_format == "bytes" else [column.name for column in schema.value]
+    return ["value"] if schema.value_format == "bytes" else [column.name for column in schema.columns]
 
 
 def _columns(view: TableView, value: Any, longest: int) -> dict[str, str | None]:
     """Return a value's columns as text, null as None: a browser's numbers have 53 bits."""
     schema = view.values.schema
-    columns = {"value": value} if schema.value_format == "bytes" else value
+    columns = {"value": value} if schema.value_format == "bytes" else by_column(schema, value)
     return {name: _text(columns[name], longest) for name in _value_names(schema)}
 
 

@@ -36,7 +36,7 @@ import msgspec
 from tidegate.base.extras import pa, require_arrow
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import EPOCH, decode_key, exact_decimal
-from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
+from tidegate.wal.record import JSON_RENAMED, JSON_STATES, Column, TableSchema
 
 Value: TypeAlias = dict[str, Any] | Any
 """A dict by column name in a ``json`` table, bytes in a ``bytes`` table."""
@@ -60,6 +60,14 @@ class Kind(NamedTuple):
         return self.arrow_type()
 
 
+class OlderState(dict[str, Any]):
+    """A row that was written by an older version of the state: its own columns, and that version."""
+
+    def __init__(self, columns: dict[str, Any], state_version: int) -> None:
+        super().__init__(columns)
+        self.state_version = state_version
+
+
 class Values:
     """A decoder of the values (and keys) of one table. Created and cached by ``values_of``.
 
@@ -67,17 +75,19 @@ class Values:
     """
 
     def __init__(self, schema: TableSchema) -> None:
-        if schema.value_format not in ("json", JSON_RENAMED, "bytes"):
+        if schema.value_format not in ("json", JSON_RENAMED, JSON_STATES, "bytes"):
             raise ConfigError(
                 f"value format {schema.value_format!r} is not known to this release; upgrade it"
             )
         self.schema = schema
         self.key_types = schema.key_types
         self._is_bytes = schema.value_format == "bytes"
-        self.kinds = kinds = {column.name: self._kind_of_value(column) for column in schema.value}
-        self._fields = fields = {column.name: column.field for column in schema.value}
+        self.kinds = kinds = {column.name: self._kind_of_value(column) for column in schema.columns}
+        self._fields = fields = {column.name: column.field for column in schema.columns}
         self._decoder = msgspec.json.Decoder(object_of({fields[n]: kind.reads for n, kind in kinds.items()}))
         self._mends = [(fields[name], kind.mend) for name, kind in kinds.items() if kind.mend is not None]
+        self._states = schema.states if schema.older else {}
+        self._version_of = {c.field: version for version, columns in self._states.items() for c in columns}
         self._is_renamed = any(name != field for name, field in fields.items())
         keys = {column.name: kind_of(column.type) for column in schema.key}
         self._names_beside_key = [name for name in kinds if name not in keys]
@@ -103,11 +113,25 @@ class Values:
         except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError) as error:
             raise CorruptError(
                 f"the stored value {_start_of(content)} does not fit the table's columns"
-                f" ({described(self.schema.value)}): {error}"
+                f" ({described(self.schema.columns)}): {error}"
             ) from error
+        if self._states:
+            return self._of_its_version(row, content)
         if self._is_renamed or len(row) != len(self._fields):
             row = {name: row.get(field) for name, field in self._fields.items()}
         return row
+
+    def _of_its_version(self, row: dict[str, Any], content: bytes) -> dict[str, Any]:
+        """Return the columns of the state version that wrote the row, which its fields tell."""
+        current = self.schema.version
+        version, *others = {self._version_of[field] for field in row} or {current}
+        if others:
+            raise CorruptError(
+                f"the stored value {_start_of(content)} has fields of the state versions"
+                f" {', '.join(map(str, sorted([version, *others])))}"
+            )
+        own = {column.name: row.get(column.field) for column in self._states[version]}
+        return own if version == current else OlderState(own, version)
 
     def decode_all(self, contents: Any) -> list[dict[str, Any]]:
         """Decode an Arrow binary array of JSON, each value parsed by itself; a null is a row of None.
@@ -148,14 +172,15 @@ class Values:
     def _record_batch(self, pairs: list[tuple[Any, Value]]) -> Any:
         one_key, names, rows = len(self.schema.key) == 1, self._names_beside_key, []
         for key, value in pairs:
-            rest = [value for _ in names] if self._is_bytes else [value[name] for name in names]
+            cells = value if self._is_bytes else by_column(self.schema, value)
+            rest = [cells for _ in names] if self._is_bytes else [cells[name] for name in names]
             rows.append((key, *rest) if one_key else (*key, *rest))
         try:
             fields = zip(zip(*rows, strict=True), self.arrow_schema, strict=True)
             arrays = [pa.array(column, field.type) for column, field in fields]
         except (pa.ArrowException, OverflowError) as error:
             raise CorruptError(
-                f"stored values do not fit the table's columns ({described(self.schema.value)}): {error}"
+                f"stored values do not fit the table's columns ({described(self.schema.columns)}): {error}"
             ) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
@@ -166,6 +191,16 @@ def values_of(schema: TableSchema) -> Values:
     another.
     """
     return Values(schema)
+
+
+def by_column(schema: TableSchema, value: dict[str, Any]) -> dict[str, Any]:
+    """Return a decoded ``json`` value by the names of ``schema.columns``; other versions' are None."""
+    if not schema.older:
+        return value
+    if not isinstance(value, OlderState):
+        return dict.fromkeys(column.name for column in schema.columns) | value
+    own = {f"{name}@{value.state_version}": cell for name, cell in value.items()}
+    return dict.fromkeys(column.name for column in schema.columns) | own
 
 
 def described(columns: Sequence[Column]) -> str:

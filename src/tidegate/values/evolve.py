@@ -14,6 +14,7 @@ import msgspec
 
 from tidegate.base.names import did_you_mean
 from tidegate.errors import ConfigError
+from tidegate.values.state_versions import clashes, in_version, versions_of
 from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
 
 DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
@@ -72,9 +73,10 @@ def evolved(table: str, known: TableSchema, given: TableSchema) -> Evolved:
         columns = known.value
     else:
         columns = _columns(known, given, changes)
+        changes.faults += clashes(known.key, columns, known.older or ())
     if changes.faults:
         raise ConfigError(f"table {table}, {'; '.join(changes.faults)}: {WAY_OUT}")
-    return Evolved(TableSchema(known.key, columns, known.value_format), tuple(changes.left_out))
+    return Evolved(msgspec.structs.replace(known, value=columns), tuple(changes.left_out))
 
 
 def reads_all(newer: TableSchema, older: TableSchema, *, same_start: bool = False) -> bool:
@@ -84,15 +86,16 @@ def reads_all(newer: TableSchema, older: TableSchema, *, same_start: bool = Fals
     """
     if newer.key != older.key or "bytes" in (newer.value_format, older.value_format):
         return newer == older
-    by_field = {column.field: column for column in newer.value}
     changes = _Changes()
-    for column in older.value:
-        same = by_field.get(column.field)
-        if same is None or (same.name != column.name and not same.stored and not same_start):
-            return False
-        after = parse(same.type)
-        if _merged(column.name, after, parse(column.type), changes) != after:
-            return False
+    for version, columns in older.states.items():
+        by_field = {column.field: column for column in newer.states.get(version, ())}
+        for column in columns:
+            same = by_field.get(column.field)
+            if same is None or (same.name != column.name and not same.stored and not same_start):
+                return False
+            after = parse(same.type)
+            if _merged(column.name, after, parse(column.type), changes) != after:
+                return False
     return not changes.faults
 
 
@@ -119,6 +122,11 @@ def renamed(table: str, schema: TableSchema, old: str, new: str) -> TableSchema 
             f"table {table}, column {old}: its values are bytes without names; write the table again by"
             " txn.replace"
         )
+    if schema.older:
+        raise ConfigError(
+            f"table {table}, column {old}: it has rows of the state versions {versions_of(schema)};"
+            " migrate them by sink.migrate_state first (docs/schema-changes.md)"
+        )
     taken = {column.name for column in (*schema.key, *schema.value)}
     reserved = {column.field: column.name for column in schema.value if column.name != old}
     if not new or new in taken or new in reserved:
@@ -126,7 +134,7 @@ def renamed(table: str, schema: TableSchema, old: str, new: str) -> TableSchema 
         raise ConfigError(f"table {table}, column {old}: the name {new!r} is in use{where}; choose another")
     value = tuple(_named(column, new) if column.name == old else column for column in schema.value)
     is_renamed = any(column.stored for column in value)
-    return TableSchema(schema.key, value, JSON_RENAMED if is_renamed else "json")
+    return msgspec.structs.replace(schema, value=value, value_format=JSON_RENAMED if is_renamed else "json")
 
 
 def stored_names(schema: TableSchema | None) -> dict[str, str]:
@@ -182,7 +190,12 @@ def _columns(known: TableSchema, given: TableSchema, changes: _Changes) -> tuple
         changes.faults.append(f"column {name}: renamed to {names[name]} here, this call writes {name}")
     left_out = {column.name for column in known.value} - written_names
     changes.compare_cases("", left_out, new.keys() - names.keys())
-    return (*columns, *new.values())
+    return (*columns, *(_of_state(known, column) for column in new.values()))
+
+
+def _of_state(schema: TableSchema, column: Column) -> Column:
+    """Return a new column with a field that no row of another state version has."""
+    return in_version(column, schema.version) if schema.older else column
 
 
 def _merged(path: str, known: Type, given: Type, changes: _Changes) -> Type:

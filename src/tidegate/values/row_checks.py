@@ -20,7 +20,7 @@ from tidegate.keys.columns import CASTS, TIME_TYPES, key_columns
 from tidegate.keys.groups import decimal_parts
 from tidegate.sinks.rules.layout import unpack
 from tidegate.values.decode import Values, described, object_of, values_of
-from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
+from tidegate.wal.record import JSON_RENAMED, JSON_STATES, Column, TableSchema
 from tidegate.wal.value_flags import EXPIRING, EXPIRY_END, VALUE, VALUE_END
 
 TIMES = {
@@ -42,7 +42,7 @@ def check_schema(schema: TableSchema) -> None:
     """Raise ConfigError, with the reason, if no known release writes a table with this schema."""
     if not schema.key:
         raise ConfigError("it has no key column")
-    for columns in (schema.key, schema.value):
+    for columns in (schema.key, schema.columns):
         names = [column.name for column in columns]
         fields = [column.field for column in columns]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -52,8 +52,14 @@ def check_schema(schema: TableSchema) -> None:
     for column in schema.key:
         if not _is_key_type(column.type):
             raise ConfigError(f"key column {column.name!r} is {column.type[:60]!r}, which no key is")
+    older = [one.version for one in schema.older or ()]
+    if bool(older) != (schema.value_format == JSON_STATES) or [*schema.states] != [*older, schema.version]:
+        raise ConfigError(f"its format is {schema.value_format!r}, with the older state versions {older}")
+    if older != sorted(older) or older[-1:] > [schema.version] or not all(schema.states.values()):
+        raise ConfigError(f"its state versions are {list(schema.states)}, with columns in ascending order")
     renamed = [column for column in (*schema.key, *schema.value) if column.stored]
-    if bool(renamed) != (schema.value_format == JSON_RENAMED) or any(c.stored for c in schema.key):
+    is_renamed = schema.value_format == JSON_RENAMED
+    if (bool(renamed) != is_renamed and not older) or any(c.stored for c in schema.key):
         raise ConfigError(f"its format is {schema.value_format!r}, with {len(renamed)} renamed columns")
     if schema.value_format == "bytes" and len(schema.value) != 1:
         raise ConfigError(f"its values are bytes, of {len(schema.value)} columns")
@@ -77,7 +83,8 @@ class RowChecks:
         self._key = schema.key
         self._contents: Callable[[Any], None] = lambda _: None
         if schema.value_format != "bytes":
-            self._contents = _JsonChecks(schema.value, values_of(schema)).check
+            self._contents = _JsonChecks(schema.columns, values_of(schema)).check
+        self._one_by_one = values_of(schema).decode if schema.older else None
 
     def first_unfit(self, keys: Any, values: Any, *, expires: bool) -> tuple[int, str] | None:
         """Return the first row that does not fit the schema, and the reason; None: all fit.
@@ -105,7 +112,14 @@ class RowChecks:
             key_columns(keys, self._key)
         except (ValueError, ArithmeticError) as error:
             raise Unfit(f"it is no key of ({described(self._key)}): {error}") from None
-        self._contents(_contents(values, expires=expires))
+        contents = _contents(values, expires=expires)
+        self._contents(contents)
+        if self._one_by_one is not None:
+            try:
+                for content in contents.to_pylist():
+                    self._one_by_one(content)  # a row has the fields of one state version
+            except CorruptError as error:
+                raise Unfit(str(error)) from None
 
 
 @functools.lru_cache(maxsize=256)

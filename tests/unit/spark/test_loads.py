@@ -68,3 +68,10 @@ def test_an_import_without_a_token_is_named_by_its_digest(tmp_path, monkeypatch,
     monkeypatch.setattr(loads, "frame_of", lambda *_: None)
     monkeypatch.setattr(VersionedSink, "_write_once", lambda _self, once: once.origin.digest)
     assert sink.import_folder(mock.Mock(), "/exported", **named) == "its-digest"
+
+
+def test_a_migration_without_a_session_names_what_it_needs(tmp_path):
+    sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
+    with pytest.raises(ConfigError, match="start a SparkSession in this thread first"):
+        sink.migrate_state("t", migrate=lambda state, _: state, state_version=2)
+    assert not [*tmp_path.iterdir()], "nothing was made"

@@ -18,7 +18,7 @@ from tidegate.cli.core.output import ROWS_AT_ONCE, first_of, on_terminal, print_
 from tidegate.cli.core.parquet import write_parquet
 from tidegate.cli.core.versions import At, snapshot_at
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.values.decode import Value, values_of
+from tidegate.values.decode import Value, by_column, values_of
 from tidegate.values.key_text import parse_key
 from tidegate.wal.record import TableSchema
 
@@ -151,8 +151,11 @@ def _key_cells(schema: TableSchema, key: Any) -> Sequence[Any]:
 
 
 def _value_names(schema: TableSchema) -> list[str]:
-    return [column.name for column in schema.value]
+    return [column.name for column in schema.columns]
 
 
 def _value_cells(schema: TableSchema, value: Value) -> Sequence[Any]:
-    return (value,) if schema.value_format == "bytes" else [value[name] for name in _value_names(schema)]
+    if schema.value_format == "bytes":
+        return (value,)
+    cells = by_column(schema, value)
+    return [cells[name] for name in _value_names(schema)]

@@ -426,3 +426,29 @@ def test_a_function_that_never_returns_is_ended_by_its_deadline():
 
     ((_, _, value),) = task(never, deadline_s=0.2)
     assert re.search(rb"FunctionError.*instance 1 of 2, batch 7: .*never did not return within", value)
+
+
+def test_every_item_is_migrated_once_while_the_state_is_rescaled():
+    rows, items = Rows(), iter(range(100))
+
+    def fill(instance, found, state, emit):
+        return [b"%d" % next(items) for _ in range(3)]
+
+    run(rows, 2, fill)
+    newer = TableSchema(ITEMS.key, (Column("n", "int"),), state_version=2)
+    spec = StageSpec("uuid", "attempt", (LOCAL, TABLE), (("string", "int"), ("int", "int")), 1000, 20, 100, 8)
+    seen = []
+
+    def migrate(item, version):
+        seen.append((item, version))
+        return {"n": int(item)}
+
+    written = []
+    for index in range(3):
+        work = LocalWork(spec, 0, NAME, "split", newer, ROWS, {}, 1, (0, 0), "batch 7", 60.0, 3, ITEMS)
+        with Deadline(60.0) as deadline:
+            calls = UdfRunner(spec, {}, OutputRows(index), deadline, lambda: None)
+            written += run_instance(work, keep, rows, index, iter(()), calls, migrate)
+    assert sorted(seen) == [(b"%d" % n, 1) for n in range(6)]
+    new = [change.value for change in written if change.table == TABLE and change.value != b"-"]
+    assert sorted(new) == [b'+{"n":%d}' % n for n in range(6)], "all of them, since the table begins again"

@@ -1,6 +1,7 @@
 """The first stage of an update without Spark: rows by key, deadlines, refusals, digests."""
 
 import asyncio
+import re
 import signal
 import sys
 import threading
@@ -21,6 +22,7 @@ from tidegate.spark.state.key_rows import ROWS
 from tidegate.spark.state.output_rows import MARK, strip_marks
 from tidegate.spark.state.update import UpdateWork, run_function
 from tidegate.values.decode import values_of
+from tidegate.values.state_versions import next_state
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging.quarantine import ROWS_MAX
 from tidegate.wal.staging.spec import StageSpec
@@ -441,3 +443,72 @@ def test_rows_read_back_by_the_schema_of_their_table():
     made, _ = run(lambda *_: {"n": 5, "s": "ü"}, [("a", 1)])
     ((_, stored),) = made["t"]
     assert values_of(STATE).decode(stored[1:]) == {"n": 5, "s": "ü"}
+
+
+# -- states of older versions ------------------------------------------------------------------------
+
+
+NEWER = next_state("t", STATE, TableSchema(KEY, (Column("n", "string"),), state_version=3))
+
+
+class Versions(State):
+    """States as they are stored, of whatever version."""
+
+    def __init__(self, **held):
+        super().__init__()
+        self.held = {key.encode(): value for key, value in held.items()}
+
+
+HELD = {"a": b'{"n":1,"s":"x"}', "b": b'{"n@3":"one"}'}
+
+
+def run_versions(fn, migrate, keys="abc"):
+    """(rows of the state, refusals) of one call for each key."""
+    rows = batches([(key, 1) for key in keys])
+    of = work(schemas={**TABLES, "t": NEWER})
+    made = run_function(rows, of, fn, Versions(**HELD), 3, migrate=migrate)
+    return {row["k"]: row["v"] for batch in made for row in batch.to_pylist() if row["t"] != MARK}
+
+
+def unchanged(key, rows, state, emit):
+    return state
+
+
+def test_a_touched_state_of_an_older_version_is_migrated_and_written_even_if_the_function_keeps_it():
+    seen = []
+
+    def migrate(state, version):
+        seen.append((dict(state), version))
+        return {"n": "one"}
+
+    assert run_versions(unchanged, migrate) == {b"a": b'+{"n@3":"one"}'}
+    assert seen == [({"n": 1, "s": "x"}, 1)]
+
+
+def test_the_function_gets_a_migrated_state_as_readers_get_it():
+    given_states = {}
+
+    def fn(key, rows, state, emit):
+        given_states[key] = (type(state), state)
+
+    written = run_versions(fn, lambda *_: {})
+    assert given_states == {"a": (dict, {"n": None}), "b": (dict, {"n": "one"}), "c": (type(None), None)}
+    assert written == {b"a": b"-", b"b": b"-"}
+
+
+def test_a_state_that_is_migrated_to_none_is_absent_and_removed():
+    assert run_versions(unchanged, lambda *_: None) == {b"a": b"-"}
+
+
+@pytest.mark.parametrize(
+    "migrate, message",
+    [
+        (lambda *_: {"n": 1}, r"state of version 1: <lambda> returned a state that is none of"),
+        (lambda *_: {"z": 1}, r"none of version 3: column 'z' is not one of the table's"),
+        (lambda *_: 1 / 0, r"key 'a', batch 7, state of version 1: <lambda> raised ZeroDivision"),
+    ],
+)
+def test_a_result_of_a_migration_that_does_not_fit_is_refused(migrate, message):
+    (value,) = run_versions(unchanged, migrate).values()
+    assert value.startswith(REFUSED)
+    assert re.search(message, value.decode())
