@@ -99,6 +99,7 @@ COMMANDS = [
     "explain",
     "key-groups",
     "diff",
+    "changes",
     "tail",
     "restore",
     "export",

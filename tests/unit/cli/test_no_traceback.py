@@ -23,6 +23,7 @@ NEEDS = {
     "adopt": ["--yes", "--lineage", ID],
     "backup": ["{new}"],
     "bench": ["--only", "reads"],
+    "changes": ["1", "aircraft"],
     "diff": ["1"],
     "drop": ["--yes"],
     "export": ["{new}"],
