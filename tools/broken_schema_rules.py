@@ -37,8 +37,8 @@ RULES: list[Rule] = [
         "schema-rows-by-name",
         "rows from before a rename are read by the name that they were written with",
         EVOLVE,
-        "    by_field = {column.field: column for column in newer.value}\n",
-        "    by_field = {column.name: column for column in newer.value}\n",
+        "        by_field = {column.field: column for column in newer.states.get(version, ())}\n",
+        "        by_field = {column.name: column for column in newer.states.get(version, ())}\n",
         CHANGES,
     ),
     (
