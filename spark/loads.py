@@ -11,7 +11,7 @@ from tidegate.base.names import check_token, did_you_mean
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
 from tidegate.spark.batch import refuse_connect
-from tidegate.spark.calls.checks import Names, check_table
+from tidegate.spark.calls.checks import Names, check_table, no_dataframe
 from tidegate.spark.calls.migrate_state import MigrationWork, migrated_rows
 from tidegate.spark.calls.update import Ddl, state_of, value_schema
 from tidegate.spark.source.exported import check_files, frame_of, read_manifest
@@ -166,8 +166,7 @@ def _check_loaded(tables: object) -> None:
         raise ConfigError(msg)
     for name, rows in tables.items():
         if not isinstance(rows, DataFrame):
-            msg = f"table {name}: rows must be a DataFrame, not {type(rows).__name__}"
-            raise ConfigError(msg)
+            raise no_dataframe(f"table {name}", rows)
         if rows.isStreaming:
             msg = (
                 f"table {name}: a load takes a static DataFrame, and this one streams: write it with"

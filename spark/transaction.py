@@ -29,6 +29,7 @@ from tidegate.spark.calls.checks import (
     field_of,
     first_line,
     key_columns,
+    no_dataframe,
     order_of,
     predicate,
     same_key,
@@ -494,8 +495,7 @@ class Transaction:
     def _keys(self, table: str, rows: DataFrame, key: Names) -> list[StructField]:
         check_table(table)
         if not isinstance(rows, DataFrame):
-            msg = f"table {table}: rows must be a DataFrame, not {type(rows).__name__}"
-            raise ConfigError(msg)
+            raise no_dataframe(f"table {table}", rows)
         if rows.isStreaming:
             msg = f"table {table}: this is the streaming DataFrame; use the one the function is given"
             raise ConfigError(msg)

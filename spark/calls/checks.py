@@ -36,6 +36,14 @@ def check_table(table: str) -> None:
         raise ConfigError(msg)
 
 
+def no_dataframe(where: str, rows: object) -> ConfigError:
+    """Build the error for rows that are no DataFrame of Spark's, such as those of pandas."""
+    kind = type(rows)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    makes_one = "" if kind.__name__ != "DataFrame" else ": spark.createDataFrame(rows) makes one"
+    return ConfigError(f"{where}: rows must be a DataFrame, not {name}{makes_one}")
+
+
 def columns_named(table: str, what: str, argument: object) -> list[str]:
     """Return the columns in ``key`` or ``order_by``. Raises: ConfigError, it is neither a name nor
     several.

@@ -16,6 +16,7 @@ from tidegate.base.names import check_name
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
+from tidegate.spark.calls.checks import no_dataframe
 from tidegate.spark.calls.column_cache import use_cached_schema
 from tidegate.spark.calls.columns import check_value_type, column, json_value, output_changes
 from tidegate.spark.calls.records import LocalState
@@ -59,7 +60,7 @@ def check_rows(name: str, rows: object) -> str:
     check_name("local state", name)
     table = check_name("local state's table", table_of(name))
     if not isinstance(rows, DataFrame):
-        raise ConfigError(f"local state {name}: rows must be a DataFrame, not {type(rows).__name__}")
+        raise no_dataframe(f"local state {name}", rows)
     if rows.isStreaming:
         raise ConfigError(
             f"local state {name}: this is the streaming DataFrame; use the one the function is given"

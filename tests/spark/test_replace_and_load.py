@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pandas as pd
 import pytest
 
 from tidegate.errors import BadRecordError, ConfigError
@@ -150,6 +151,10 @@ def test_a_load_without_a_token_or_a_key_is_refused_and_writes_nothing(stream, s
         ({"tables": {}, "token": "x", "key": "k"}, "nothing to load"),
         ({"tables": table, "token": "x", "key": "k"}, "DataFrame: pass {table name: DataFrame}"),
         ({"tables": {"t": [1]}, "token": "x", "key": "k"}, "table t: rows must be a DataFrame, not list"),
+        (
+            {"tables": {"t": pd.DataFrame({"k": ["a"]})}, "token": "x", "key": "k"},
+            r"not pandas.*DataFrame: spark.createDataFrame\(rows\) makes one",
+        ),
         ({"tables": {"t": table}, "token": "x"}, "which column is its key"),
         ({"tables": {"t": table}, "token": "x", "key": "nope"}, "'nope' is missing"),
     ):
