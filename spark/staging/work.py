@@ -79,9 +79,6 @@ class StageWork:
             watch=None if cache is None else cache.watch,
         )
         rows_in.add_seconds(dict(zip(self.merged, spent, strict=True)))
-        if task == 0:
-            for mark in marks.values():
-                rows_in.add_seconds({mark.call: mark.seconds})
         runs = {name: mark.digest for name, mark in marks.items()}
         ack = msgspec.structs.replace(
             ack, runs=runs, given=(rows_in.rows, rows_in.bytes), calls=tuple(rows_in.calls.values())

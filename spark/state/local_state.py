@@ -193,7 +193,7 @@ def run_local(
     """
     first = next(batches)
     index = first["i"][0].as_py()
-    output = OutputRows(index, work.call)
+    output = OutputRows(index)
     with Deadline(work.deadline_s) as deadline:
         rows = Source(_rows(work, first, batches), deadline.waiting)
         calls = UdfRunner(work.spec, work.outputs, output, deadline, lambda: rows.fault)

@@ -11,7 +11,6 @@ No pyspark is imported here.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -47,24 +46,18 @@ CALL_BYTES_MAX = 256 * 1024 * 1024
 
 
 class RunMark(msgspec.Struct, frozen=True):
-    """A mark: the task of a first stage, the digest of its output, how it read its state, its time.
-
-    ``call`` is the number of its call, ``seconds`` its time; 0 if it has no reads, whose time differs anyway.
-    Any other mark is the same in each run, so that Spark finds the output of a second run equal.
-    """
+    """A mark: the task of a first stage, the digest of its output, and how it read its state."""
 
     task: str
     digest: str
     state: StateReads | None = None
-    call: int = 0
-    seconds: float = 0.0
 
 
 class OutputRows:
     """A collector of the output of one first-stage task, as record batches of ``OUTPUT_SCHEMA``."""
 
-    def __init__(self, task: int, call: int = 0) -> None:
-        self._task, self._call, self._began = task, call, time.perf_counter()
+    def __init__(self, task: int) -> None:
+        self._task = task
         self._tables: list[int] = []
         self._keys: list[bytes | None] = []
         self._values: list[bytes] = []
@@ -98,8 +91,7 @@ class OutputRows:
 
     def marks(self, task: str, parallelism: int, key_groups: int, state: StateReads | None = None) -> Any:
         """Return the digest of the whole output, for each task of the second stage."""
-        seconds = 0.0 if state is None else time.perf_counter() - self._began
-        content = msgspec.json.encode(RunMark(task, self._digest.hexdigest(), state, self._call, seconds))
+        content = msgspec.json.encode(RunMark(task, self._digest.hexdigest(), state))
         groups = [groups_of(reader, parallelism, key_groups).start for reader in range(parallelism)]
         return self._batch(groups, [MARK] * parallelism, [b""] * parallelism, [content] * parallelism)
 

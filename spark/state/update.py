@@ -82,7 +82,7 @@ def run_function(
     all tasks of the second stage; or, when the function or its output is refused, with the refusal.
     Raises: errors of the store.
     """
-    output = OutputRows(task, work.call)
+    output = OutputRows(task)
     with Deadline(work.deadline_s) as deadline:
         good = _without_bad_rows(batches, work, output)
         keyed = KeyRows(good, lambda rows: read(work.table, work.start, rows), deadline.waiting)

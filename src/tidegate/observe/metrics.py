@@ -48,7 +48,7 @@ ROWS = Metric(COUNTER, "tidegate_rows_total", ("namespace", "table"), "rows writ
 STEP = ("namespace", "step")
 STEP_ROWS = Metric(COUNTER, "tidegate_step_rows_total", STEP, "changes that a call gave to be staged")
 STEP_S = Metric(
-    COUNTER, "tidegate_step_seconds_total", STEP, "seconds of tasks in a call's function or merge with state"
+    COUNTER, "tidegate_step_seconds_total", STEP, "seconds of tasks in the merge with a call's state"
 )
 BYTES = Metric(COUNTER, "tidegate_bytes_total", ("namespace",), "bytes of change-logs of visible versions")
 FAILED = Metric(COUNTER, "tidegate_failed_batches_total", ("namespace", "error"), "batches that raised")

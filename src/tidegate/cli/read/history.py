@@ -45,7 +45,7 @@ def history(
     """List the versions that can still be read, oldest first.
 
     With --steps a line for each call that made them: its tasks; the rows and bytes that it gave to
-    be staged; the seconds of all tasks in its function, or in the merge with its state; the frames
+    be staged; the seconds of all tasks in the merge with its state; the frames
     with changes of its tables.
     """
     if not steps:
