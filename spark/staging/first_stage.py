@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, functions
 
 from tidegate.keys.groups import task_of as group_owner
@@ -20,6 +21,7 @@ from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.columns import key_group, output_changes, task_of
 from tidegate.spark.calls.records import Update
 from tidegate.spark.placement.preferred import Places, placed
+from tidegate.spark.staging.reads_by_task import ReadsByTask, note
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.output_rows import OUTPUT_DDL
 from tidegate.spark.state.update import UpdateWork, run_function
@@ -32,10 +34,12 @@ def first_stage(
     base_version: int,
     cached_at: CachePlace | None,
     places: Places | None,
+    reads: Accumulator[ReadsByTask],
 ) -> DataFrame:
     """Return the output of an update's function from its rows: (k, t, c, two order columns, v, g).
 
-    With ``places`` each task prefers the location of the staging task of the same key groups.
+    With ``places`` each task prefers the location of the staging task of the same key groups. ``reads`` gets
+    how each task read its state.
     """
     orders = {f"o{place}": column for place, column in enumerate(call.order)}
     keyed = call.rows.select(
@@ -47,7 +51,7 @@ def first_stage(
         .sortWithinPartitions("g", "k", *orders, "v")
         .select("g", "k", "v")
     )
-    run = _functions(call, work, endpoints, base_version, cached_at)
+    run = _functions(call, work, endpoints, base_version, cached_at, reads)
     if places is not None:
         sorted_rows = placed(sorted_rows, places)
     output = sorted_rows.mapInArrow(run, OUTPUT_DDL)
@@ -60,6 +64,7 @@ def _functions(
     endpoints: Endpoints,
     base_version: int,
     cached_at: CachePlace | None,
+    reads: Accumulator[ReadsByTask],
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     fn, migrate = call.fn, call.migrate  # without the call's DataFrame, which stays in the driver
 
@@ -76,9 +81,9 @@ def _functions(
         named = endpoints.namespace, work.spec.namespace
         store = shared_store(endpoints.store, *named, endpoints.store_options)
         read = state_reader(store, work.spec, base_version, cache)
-        reads = None if cache is None else cache.reads
-        yield from run_function(batches, work, fn, read, task, reads or (lambda: None), migrate)
+        yield from run_function(batches, work, fn, read, task, migrate)
         if cache is not None:
+            note(reads, work.spec.attempt, f"{work.call}/{task}", cache.reads())
             cache.hand_over()
 
     return run

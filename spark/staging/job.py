@@ -47,6 +47,7 @@ from tidegate.spark.session.whole_retries import whole_retries
 from tidegate.spark.staging.collect import is_ordered
 from tidegate.spark.staging.first_stage import first_stage
 from tidegate.spark.staging.on_driver import DriverStage
+from tidegate.spark.staging.reads_by_task import accumulator_of, take
 from tidegate.spark.staging.work import StageWork
 from tidegate.spark.state.apply_changes import ChangedTable, NewerTable, deleted_table
 from tidegate.spark.state.cache import CachePlace
@@ -145,6 +146,7 @@ class SparkBarrier:
         if self.driver_stage is not None:
             self.driver_stage.staged(acks)
         self.reads[:] = [ack.state for ack in acks if ack.state is not None]
+        self.reads += take(self.calls[0].rows.sparkSession.sparkContext, spec.attempt)
         on_disks = {ack.host: ack.state.disk_bytes for ack in acks if ack.state is not None}
         self.spilled_bytes = sum(on_disks.values())
         return acks or self._empty(spec)
@@ -236,7 +238,8 @@ class SparkBarrier:
         """Return one call's rows. Each call has its own order columns, since types may differ."""
         if isinstance(call, Update):
             work = self._update_work(number, call, spec)
-            return first_stage(call, work, self.endpoints, base_version, self.cache, places)
+            reads = accumulator_of(call.rows.sparkSession.sparkContext)
+            return first_stage(call, work, self.endpoints, base_version, self.cache, places, reads)
         if isinstance(call, LocalState):
             return local_stage(call, self._local_work(number, call, spec, base_version), self.endpoints)
         keyed = call.rows.select(

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidegate.options import Endpoints
 from tidegate.sinks.store import Store
-from tidegate.spark.state.cache import CachedState, CachePlace, state_reader, total_reads
+from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.merge import MergedTable, merge_with
 from tidegate.spark.state.output_rows import RunMark, strip_marks
 from tidegate.spark.state.read import from_store
@@ -83,11 +83,7 @@ class StageWork:
         ack = msgspec.structs.replace(
             ack, runs=runs, given=(rows_in.rows, rows_in.bytes), calls=tuple(rows_in.calls.values())
         )
-        ack = ack if cache is None else cache.keep(ack)
-        if task == 0 and ack.state is not None:
-            reads = [mark.state for mark in marks.values() if mark.state is not None]
-            ack = msgspec.structs.replace(ack, state=total_reads([ack.state, *reads]))
-        return ack
+        return ack if cache is None else cache.keep(ack)
 
 
 class InputCounter:

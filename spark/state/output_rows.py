@@ -23,7 +23,6 @@ import xxhash
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import BY_NAME, BadRecordError, FunctionError, TidegateError
 from tidegate.keys.groups import groups_of
-from tidegate.wal.record import StateReads
 from tidegate.wal.value_flags import REFUSED
 
 OUTPUT_SCHEMA = pa.schema(
@@ -46,11 +45,10 @@ CALL_BYTES_MAX = 256 * 1024 * 1024
 
 
 class RunMark(msgspec.Struct, frozen=True):
-    """A mark: the task of a first stage, the digest of its output, and how it read its state."""
+    """A mark: the task of a first stage, and the digest of its output: equal in every run of the task."""
 
     task: str
     digest: str
-    state: StateReads | None = None
 
 
 class OutputRows:
@@ -89,9 +87,9 @@ class OutputRows:
         self._pack()
         yield from self.ready()
 
-    def marks(self, task: str, parallelism: int, key_groups: int, state: StateReads | None = None) -> Any:
+    def marks(self, task: str, parallelism: int, key_groups: int) -> Any:
         """Return the digest of the whole output, for each task of the second stage."""
-        content = msgspec.json.encode(RunMark(task, self._digest.hexdigest(), state))
+        content = msgspec.json.encode(RunMark(task, self._digest.hexdigest()))
         groups = [groups_of(reader, parallelism, key_groups).start for reader in range(parallelism)]
         return self._batch(groups, [MARK] * parallelism, [b""] * parallelism, [content] * parallelism)
 

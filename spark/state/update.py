@@ -33,7 +33,7 @@ from tidegate.spark.state.udf_runner import (
 )
 from tidegate.values.decode import OlderState, values_of
 from tidegate.values.encode import encoder_of
-from tidegate.wal.record import StateReads, TableSchema
+from tidegate.wal.record import TableSchema
 from tidegate.wal.staging.quarantine import ROWS_MAX
 from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.staging.validate import MARKS, bad_rows
@@ -72,15 +72,13 @@ def run_function(
     fn: StateFunction,
     read: ReadState,
     task: int,
-    reads: Callable[[], StateReads | None] = lambda: None,
     migrate: Migrate | None = None,
 ) -> Iterator[Any]:
     """Run one task of the first stage: sorted rows in, the function's output out.
 
-    ``migrate`` converts states of older versions, which only tables with such rows have. ``reads``
-    returns how the state was read so far, which travels with the marks. The output ends with marks for
-    all tasks of the second stage; or, when the function or its output is refused, with the refusal.
-    Raises: errors of the store.
+    ``migrate`` converts states of older versions, which only tables with such rows have. The output ends
+    with marks for all tasks of the second stage; or, when the function or its output is refused, with the
+    refusal. Raises: errors of the store.
     """
     output = OutputRows(task)
     with Deadline(work.deadline_s) as deadline:
@@ -95,7 +93,7 @@ def run_function(
                 return
             yield from output.ready()
     yield from output.rest()
-    yield output.marks(f"{work.call}/{task}", work.parallelism, work.spec.key_groups, reads())
+    yield output.marks(f"{work.call}/{task}", work.parallelism, work.spec.key_groups)
 
 
 def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, output: OutputRows) -> Iterator[Any]:
