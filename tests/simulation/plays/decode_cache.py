@@ -13,14 +13,14 @@ from types import ModuleType
 from typing import Any
 
 from tidegate.committers.apply import apply
-from tidegate.wal import fold
+from tidegate.wal import catch_up, fold
 
 ANSWERS_MAX = 500
 """The size of each function's cache; a schedule has some dozens of entries."""
 
 PURE: tuple[tuple[ModuleType, str], ...] = (
     (fold, "decode_record"),
-    (apply, "decode_manifest"),
+    (catch_up, "decode_manifest"),
     (apply, "decode_frame"),
 )
 """The modules in which production calls them."""
