@@ -22,9 +22,9 @@ SCOPES = {
     "two drivers, one batch": Scope(lives=2, batches=1, attempts=2, opens=2),
     "two drivers, two batches": Scope(lives=2, batches=2, attempts=2, opens=1),
     "two drivers, three attempts": Scope(lives=2, batches=2, attempts=3, opens=1),
-    "two drivers, two batches, fencing Opens": Scope(lives=2, batches=2, attempts=2, opens=2),
 }
 LARGER = {
+    "two drivers, two batches, fencing Opens": Scope(lives=2, batches=2, attempts=2, opens=2),
     "three drivers, one batch": Scope(lives=3, batches=1, attempts=2, opens=1),
     "two drivers, three attempts, fencing Opens": Scope(lives=2, batches=2, attempts=3, opens=2),
     "three drivers, two batches": Scope(lives=3, batches=2, attempts=3, opens=1),

@@ -32,6 +32,14 @@ def settings(folder, *lines):
     (folder / "tidegate.toml").write_text("\n".join(lines) + "\n")
 
 
+@pytest.fixture
+def impatient(folder):
+    """The setting of a store that does not answer."""
+    (folder / "impatient").write_text("timeout_s=0.3\n")
+    (folder / "impatient").chmod(0o600)
+    return 'store_config = "${HERE}/impatient"'
+
+
 HERE = ('store = "sqlite://${HERE}/s"', 'wal = "file://${HERE}/wal"', 'namespace = "flights"')
 
 
@@ -92,8 +100,8 @@ def test_status_and_doctor_name_the_origin_of_each_value(flights, monkeypatch):
     assert (first["check"], first["found"]) == ("settings", told)
 
 
-def test_a_password_is_a_reference_to_the_environment(folder, monkeypatch):
-    settings(folder, 'namespace = "n"', 'store = "redis://u:${CACHE_PASSWORD}@127.0.0.1:1"')
+def test_a_password_is_a_reference_to_the_environment(folder, impatient, monkeypatch):
+    settings(folder, 'namespace = "n"', 'store = "redis://u:${CACHE_PASSWORD}@127.0.0.1:1"', impatient)
     assert refused(2, "history") == (
         "tidegate: ConfigError: tidegate.toml, line 2: store refers to the variable CACHE_PASSWORD, which is"
         " not set\n"
@@ -102,8 +110,8 @@ def test_a_password_is_a_reference_to_the_environment(folder, monkeypatch):
     assert "hunter2" not in refused(7, "history")
 
 
-def test_a_password_in_a_file_that_others_read_is_a_warning(folder):
-    settings(folder, 'store = "redis://u:hunter2@127.0.0.1:1"', 'namespace = "n"')
+def test_a_password_in_a_file_that_others_read_is_a_warning(folder, impatient):
+    settings(folder, 'store = "redis://u:hunter2@127.0.0.1:1"', 'namespace = "n"', impatient)
     (folder / "tidegate.toml").chmod(0o644)
     told = run("history").stderr
     assert "warning: tidegate.toml, line 1: it holds a password" in told
