@@ -22,9 +22,10 @@ SCOPES = {
     "two drivers, one batch": Scope(lives=2, batches=1, attempts=2, opens=2),
     "two drivers, two batches": Scope(lives=2, batches=2, attempts=2, opens=1),
     "two drivers, three attempts": Scope(lives=2, batches=2, attempts=3, opens=1),
-}
-LARGER = {
     "two drivers, two batches, fencing Opens": Scope(lives=2, batches=2, attempts=2, opens=2),
+}
+LONG = {"two drivers, two batches, fencing Opens"}
+LARGER = {
     "three drivers, one batch": Scope(lives=3, batches=1, attempts=2, opens=1),
     "two drivers, three attempts, fencing Opens": Scope(lives=2, batches=2, attempts=3, opens=2),
     "three drivers, two batches": Scope(lives=3, batches=2, attempts=3, opens=1),
@@ -40,7 +41,9 @@ def _explore(scope, states_max=STATES_MAX):
     return explored
 
 
-@pytest.mark.parametrize("name", SCOPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in SCOPES]
+)
 def test_no_invariant_breaks(name):
     assert _explore(SCOPES[name]).complete
 
