@@ -229,9 +229,9 @@ def test_another_cluster_with_another_parallelism_goes_on_i2_i4(spark, tmp_path,
 def test_a_new_namespace_has_key_groups_for_its_tasks_and_an_older_one_says_what_it_lacks(stream, caplog):
     caplog.set_level("WARNING", "tidegate")
     sums = stream(SCHEMA)
-    sums.commit(summing(sums.sink(parallelism=40)), [{"k": "a", "n": 1}])
-    assert sums.view().state.key_groups == 512
+    sums.commit(summing(sums.sink(parallelism=13)), [{"k": "a", "n": 1}])
+    assert sums.view().state.key_groups == 256
     assert "more work for some" not in caplog.text
-    sums.commit(summing(sums.sink(parallelism=300)), [{"k": "a", "n": 1}])
-    assert "of 300 tasks 212 have 2 of the 512 key groups, the others 1: 100 % more work" in caplog.text
+    sums.commit(summing(sums.sink(parallelism=30)), [{"k": "a", "n": 1}])
+    assert "of 30 tasks 16 have 9 of the 256 key groups, the others 8: 12 % more work" in caplog.text
     assert sums.rows("sums") == {"a": {"n": 2}}

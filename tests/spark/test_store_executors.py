@@ -39,7 +39,7 @@ def expected(version):
 
 @pytest.fixture(
     params=[
-        pytest.param((RedisServer, {}), id="redis"),
+        pytest.param((RedisServer, {}), id="redis", marks=pytest.mark.slow),
         pytest.param((CassandraServer, {"create": True}), id="cassandra", marks=pytest.mark.slow),
     ]
 )
