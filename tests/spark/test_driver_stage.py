@@ -81,7 +81,8 @@ def tasks(stream):
 
 
 @takes_batches
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow  # differential/ compares both ways with a model in every run
+@pytest.mark.parametrize("seed", [1, 2])
 def test_random_batches_are_the_same_rows_by_the_job_and_by_the_driver_t14_t44(stream, seed):
     chance = random.Random(seed)
     batches = [random_batch(chance, size) for size in (60, 0, 1, 40)]
