@@ -136,17 +136,19 @@ class SparkBarrier:
             return self._empty(spec)
         work = self.work(spec, base_version)
         acks = None
-        with whole_retries(call.rows.sparkSession for call in self.calls):
-            if self.driver_stage is not None:
-                acks = self.driver_stage.stage(self.calls, work, self.placement)
-            if acks is not None:
-                self.parallelism = 1
-            else:
-                acks = self._by_job(work)
+        try:
+            with whole_retries(call.rows.sparkSession for call in self.calls):
+                if self.driver_stage is not None:
+                    acks = self.driver_stage.stage(self.calls, work, self.placement)
+                if acks is not None:
+                    self.parallelism = 1
+                else:
+                    acks = self._by_job(work)
+        finally:  # those of an attempt that failed are not kept either
+            first_reads = take(self.calls[0].rows.sparkSession.sparkContext, spec.attempt)
         if self.driver_stage is not None:
             self.driver_stage.staged(acks)
-        self.reads[:] = [ack.state for ack in acks if ack.state is not None]
-        self.reads += take(self.calls[0].rows.sparkSession.sparkContext, spec.attempt)
+        self.reads[:] = [*(ack.state for ack in acks if ack.state is not None), *first_reads]
         on_disks = {ack.host: ack.state.disk_bytes for ack in acks if ack.state is not None}
         self.spilled_bytes = sum(on_disks.values())
         return acks or self._empty(spec)

@@ -1,4 +1,4 @@
-"""Tests write into folders of their own: a fixed path under /tmp belongs to whoever was there first."""
+"""Tests write into folders of their own: a fixed path under /tmp may be another process's."""
 
 import ast
 from pathlib import Path

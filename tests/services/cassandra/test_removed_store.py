@@ -64,7 +64,7 @@ def test_readers_of_a_removed_store_are_refused_or_go_on_at_the_successor(
         next(scan)
         place.move()
         place.write(f"new={place.new}", number=2)
-        assert {row["flights"] for _, row in scan} == {1}, "a scan that began goes on (I8)"
+        assert {row["flights"] for _, row in scan} == {1}, "an open scan keeps its version (I8)"
         for look in (gate.version, lambda: tables[0].get("N1"), lambda: tables[0].get_many(["N1"])):
             with pytest.raises(StoreRemovedError, match="version 1 was the newest") as refused:
                 look()

@@ -135,7 +135,7 @@ def refusing(error):
 
 @pytest.fixture
 def down(session):
-    """A session whose driver has given up its only node, and counts its connections anew."""
+    """A session whose driver library has given up its only node."""
     session.settings = dataclasses.replace(session.settings, timeout_s=WAIT_S, local_dc="here")
     session.cluster, session.driver = Cluster(is_up=False), Node(*[NOBODY] * 1_000)
     return session
