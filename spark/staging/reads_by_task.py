@@ -7,16 +7,16 @@ equal to those of the first run. Otherwise the loss of an executor would end the
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import msgspec
 from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
+from tidegate.base.decoders import msgpack_decoder
 from tidegate.wal.record import StateReads
 
-ReadsByTask = dict[tuple[str, str], list[Any]]
-"""The reads by attempt, and by call and task in it. A second run of a task replaces those of the first."""
+ReadsByTask = dict[tuple[str, str], bytes]
+"""The reads in MessagePack, by attempt and by task of a call. A task's second run replaces its first."""
 
 _lock = threading.Lock()
 _made: dict[str, Accumulator[ReadsByTask]] = {}
@@ -45,11 +45,11 @@ def accumulator_of(context: SparkContext) -> Accumulator[ReadsByTask]:
 
 def note(reads: Accumulator[ReadsByTask], attempt: str, task: str, of_task: StateReads) -> None:
     """Note a task's reads, in the task."""
-    reads.add({(attempt, task): msgspec.to_builtins(of_task)})
+    reads.add({(attempt, task): msgspec.msgpack.encode(of_task)})
 
 
 def take(context: SparkContext, attempt: str) -> list[StateReads]:
     """Remove and return the reads of an attempt's tasks, in the driver."""
     noted = accumulator_of(context).value
     found = [noted.pop(key) for key in list(noted) if key[0] == attempt]
-    return [msgspec.convert(one, StateReads) for one in found]
+    return [msgpack_decoder(StateReads).decode(one) for one in found]
