@@ -74,8 +74,8 @@ class Barrier(Protocol):
     @property
     def parallelism(self) -> int: ...
     @property
-    def reads_state(self) -> bool:
-        """Whether its tasks read the store at the base version."""
+    def needs_visible_base(self) -> bool:
+        """Whether its tasks read the store at the base version, which has to be visible then."""
         ...
 
     @property

@@ -22,6 +22,7 @@ from tidegate.committers.states import Machine, State
 from tidegate.committers.steps.trim import summarise_if_due
 from tidegate.errors import FencedError, StoreUnavailableError, TidegateError
 from tidegate.observe import events
+from tidegate.sinks.cache.in_flight import InFlightVersions, frames_of
 from tidegate.wal.record import DecidedVersion, TableSchema
 
 logger = logging.getLogger("tidegate")
@@ -87,14 +88,14 @@ class Pipeline:
     def commit(self, barrier: Barrier) -> DecidedVersion:
         """Make one barrier the next version, which becomes visible later.
 
-        A barrier that reads state waits until its base version is visible. Any other is staged at
+        A barrier that needs its base version to be visible waits for that. Any other is staged at
         once, and decided as soon as fewer than ``commit_in_flight`` versions are in flight. Durable: on
         return the version is in the log. Raises, with nothing of this barrier decided: the errors of
         ``commit.commit`` before the decision; the error that stopped the pipeline (see ``check``);
         StoreUnavailableError: the earlier versions were not visible within ``apply_deadline_s``.
         """
         self.check()
-        if barrier.reads_state:
+        if barrier.needs_visible_base:
             self.drain(self._coordinator.options.apply_deadline_s)
         base = self._coordinator.last_decided
         in_flight_version = until_decided(self._coordinator, barrier, self._wait_for_room)
@@ -135,6 +136,18 @@ class Pipeline:
             self.drain(self._coordinator.options.apply_deadline_s)
             self._not_ours = False
         return self._schemas
+
+    def in_flight_versions(self) -> InFlightVersions | None:
+        """Return the versions in flight up to the last decided one, for reads of state at that one.
+
+        ``visible`` is the newest version that was visible at the call, or one before it. None: the manifest
+        of one of them is another attempt's, so that its frames are known only once it is visible.
+        """
+        line, last = self._line.copy(), self._coordinator.last_decided
+        manifests = [each.manifest for each in line if each.manifest is not None]
+        if [manifest.version for manifest in manifests] != list(range(last - len(line) + 1, last + 1)):
+            return None
+        return InFlightVersions(last - len(line), tuple(map(frames_of, manifests)))
 
     # -- any side ------------------------------------------------------------------------------------------
 

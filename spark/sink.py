@@ -452,6 +452,7 @@ class VersionedSink:
         calls, schemas = txn.close(), txn.schemas
         if self._options.on_bad_record == "quarantine":
             schemas[quarantine.TABLE] = quarantine.SCHEMA
+        parallelism = tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups)
         barrier = SparkBarrier(
             calls=calls,
             schemas=schemas,
@@ -459,12 +460,13 @@ class VersionedSink:
             source_offsets=source_offsets,
             endpoints=self._endpoints.only(),
             key_groups=state.key_groups,
-            parallelism=tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups),
+            parallelism=parallelism,
             table_ats=state.tables,
             starts=txn.starts,
             drops=txn.drops,
             first_start=state.first_start,
             expiring=expiring,
+            in_flight=writer.in_flight(parallelism),
             placement=writer.placement,
             function_deadline_s=self._options.function_deadline_s,
             cache=writer.cache(),

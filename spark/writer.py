@@ -19,6 +19,7 @@ from tidegate.committers.states import Watch
 from tidegate.errors import TidegateError
 from tidegate.options import PIPELINED, Endpoints, Options
 from tidegate.reader.table import no_schema
+from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.placement.preferred import Placement, Places, placement_for
@@ -100,6 +101,10 @@ class SyncCommits:
         manifest = last if last is not None and last.version == fact.version else None
         self._published(fact, manifest, self._coordinator.watch)
         return fact
+
+    def in_flight_versions(self) -> InFlightVersions:
+        """Return no versions: every decided one is visible."""
+        return ALL_VISIBLE
 
     def schemas(self) -> dict[str, TableSchema]:
         """Return no schemas: every decided one is in the store."""
@@ -213,6 +218,13 @@ class OpenWriter:
         options = self._settings.options
         links = self._links.at_last() if options.state_cache_bytes else ()
         return cache_place(self.coordinator.folded, links, options)
+
+    def in_flight(self, parallelism: int) -> InFlightVersions | None:
+        """Return the versions in flight, for reads of state; None: a task has no room for its part."""
+        versions = self.commits.in_flight_versions()
+        if versions is None or not versions.fit(parallelism, self.coordinator.folded.key_groups):
+            return None
+        return versions
 
     def schemas(self) -> dict[str, TableSchema]:
         """Return the schemas of the tables at the last decided version, by table.

@@ -18,7 +18,7 @@ RULES: list[Rule] = [
         "pipeline-stale-state",
         "I1: state is read at a base version that is visible",
         "committers/pipeline.py",
-        "        if barrier.reads_state:\n",
+        "        if barrier.needs_visible_base:\n",
         "        if False:\n",
         "tests/unit/committers/test_pipeline.py",
     ),

@@ -33,7 +33,7 @@ class StoredRowsBarrier:
     expiring: frozenset[str] = frozenset()
     source_offsets: str = ""
     parallelism: int = 1
-    reads_state: bool = False
+    needs_visible_base: bool = False
     state_calls: Mapping[str, str] = dataclasses.field(default_factory=dict)
     named_calls: Sequence[NamedCall] = ()
 

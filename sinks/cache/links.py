@@ -43,7 +43,7 @@ class Link(msgspec.Struct, frozen=True, array_like=True):
 
 def link_of(namespace: str, attempt: str, version: int, groups: range, frames: Iterable[FrameRef]) -> Link:
     """Return the link of the run that wrote these frames for these key groups; other frames do not count."""
-    written = sorted((frame.address, frame.checksum) for frame in frames if _touches(frame, groups))
+    written = sorted((frame.address, frame.checksum) for frame in frames if touches(frame, groups))
     content = _encoder.encode((namespace, attempt, version, groups.start, groups.stop, written))
     return Link(version, groups.start, groups.stop, hashlib.blake2b(content, digest_size=16).hexdigest())
 
@@ -68,7 +68,7 @@ def links_at(manifest: Manifest, before: tuple[Link, ...] = ()) -> tuple[Link, .
     return links + tuple(link for link in before if link.version == last_change)
 
 
-def _touches(frame: FrameRef, groups: range) -> bool:
+def touches(frame: FrameRef, groups: range) -> bool:
     """Return whether the frame has rows in these key groups; its own are in ascending order."""
     at = bisect_left(frame.groups, groups.start)
     return at < len(frame.groups) and frame.groups[at] < groups.stop

@@ -135,6 +135,10 @@ class Answers:
             if start < end:
                 self._look_at(rows[start:end], open_piece(piece))
 
+    def look_in_rows(self, rows: Any) -> None:
+        """Answer what these rows can: a record batch of ``ROWS``, sorted by place."""
+        self._look_at(self.open, rows)
+
     def _look_at(self, rows: Places, piece: Any) -> None:
         places = find(places_in(piece), piece["k"], self.places[rows], self._keys, self._order[rows])
         hit = places >= 0

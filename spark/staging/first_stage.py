@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,8 +16,11 @@ from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, functions
 
+from tidegate.keys.groups import groups_of
 from tidegate.keys.groups import task_of as group_owner
 from tidegate.options import Endpoints
+from tidegate.sinks.cache.in_flight import InFlightVersions
+from tidegate.sinks.cache.state_at import StateAt
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.columns import key_group, output_changes, task_of
 from tidegate.spark.calls.records import Update
@@ -25,13 +29,17 @@ from tidegate.spark.staging.reads_by_task import ReadsByTask, note
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.output_rows import OUTPUT_DDL
 from tidegate.spark.state.update import UpdateWork, run_function
+from tidegate.wal.open_log import shared_log
+
+Base = tuple[int, InFlightVersions]
+"""The base version, and the versions in flight up to it."""
 
 
 def first_stage(
     call: Update,
     work: UpdateWork,
     endpoints: Endpoints,
-    base_version: int,
+    base: Base,
     cached_at: CachePlace | None,
     places: Places | None,
     reads: Accumulator[ReadsByTask],
@@ -51,7 +59,7 @@ def first_stage(
         .sortWithinPartitions("g", "k", *orders, "v")
         .select("g", "k", "v")
     )
-    run = _functions(call, work, endpoints, base_version, cached_at, reads)
+    run = _functions(call, work, endpoints, base, cached_at, reads)
     if places is not None:
         sorted_rows = placed(sorted_rows, places)
     output = sorted_rows.mapInArrow(run, OUTPUT_DDL)
@@ -62,7 +70,7 @@ def _functions(
     call: Update,
     work: UpdateWork,
     endpoints: Endpoints,
-    base_version: int,
+    base: Base,
     cached_at: CachePlace | None,
     reads: Accumulator[ReadsByTask],
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -80,7 +88,9 @@ def _functions(
             cache = CachedState(cached_at, work.spec, owner, work.parallelism, run, [work.table])
         named = endpoints.namespace, work.spec.namespace
         store = shared_store(endpoints.store, *named, endpoints.store_options)
-        read = state_reader(store, work.spec, base_version, cache)
+        log = partial(shared_log, endpoints.wal, *named, endpoints.wal_options)
+        groups = range(0) if owner is None else groups_of(owner, work.parallelism, work.spec.key_groups)
+        read = state_reader(StateAt(store, *base, log, groups), work.spec, cache)
         yield from run_function(batches, work, fn, read, task, migrate)
         if cache is not None:
             note(reads, work.spec.attempt, f"{work.call}/{task}", cache.reads())

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, functions
 from tidegate.base.names import LOCAL
 from tidegate.committers.barrier import NamedCall
 from tidegate.options import Endpoints
+from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.columns import group_at, key_group, place, schema_column, task_of
 from tidegate.spark.calls.local_state import local_stage
@@ -97,6 +98,8 @@ class SparkBarrier:
     """The start of a table that this batch makes: no older row of its name is state."""
     expiring: frozenset[str] = frozenset()
     """Tables whose rows may have an expiry already."""
+    in_flight: InFlightVersions | None = ALL_VISIBLE
+    """The versions in flight up to the base version; None: the tasks' parts of them cannot be read."""
     placement: Placement | None = None
     function_deadline_s: float = 60.0
     cache: CachePlace | None = None
@@ -107,9 +110,10 @@ class SparkBarrier:
     """The cache of state's bytes on disks then, on all hosts that had a task."""
 
     @property
-    def reads_state(self) -> bool:
-        """Whether a call reads its table's state at the base version."""
-        return any(isinstance(call, STATE_CALLS) for call in self.calls)
+    def needs_visible_base(self) -> bool:
+        """Whether a call reads its state at the base version, and not by way of the versions in flight."""
+        kinds = STATE_CALLS if self.in_flight is None else LocalState
+        return any(isinstance(call, kinds) for call in self.calls)
 
     @property
     def state_calls(self) -> dict[str, str]:
@@ -138,7 +142,7 @@ class SparkBarrier:
         acks = None
         try:
             with whole_retries(call.rows.sparkSession for call in self.calls):
-                if self.driver_stage is not None:
+                if self.driver_stage is not None and work.in_flight.fit(1, self.key_groups):
                     acks = self.driver_stage.stage(self.calls, work, self.placement)
                 if acks is not None:
                     self.parallelism = 1
@@ -160,6 +164,7 @@ class SparkBarrier:
             spec=spec,
             merged=self._merged(),
             base_version=base_version,
+            in_flight=self.in_flight or ALL_VISIBLE,
             tasks=self.parallelism,
             cached_at=self.cache,
             stateful=tuple(call.table for call in self.calls if isinstance(call, CACHED_STATE_CALLS)),
@@ -241,7 +246,8 @@ class SparkBarrier:
         if isinstance(call, Update):
             work = self._update_work(number, call, spec)
             reads = accumulator_of(call.rows.sparkSession.sparkContext)
-            return first_stage(call, work, self.endpoints, base_version, self.cache, places, reads)
+            base = base_version, self.in_flight or ALL_VISIBLE
+            return first_stage(call, work, self.endpoints, base, self.cache, places, reads)
         if isinstance(call, LocalState):
             return local_stage(call, self._local_work(number, call, spec, base_version), self.endpoints)
         keyed = call.rows.select(
@@ -305,9 +311,8 @@ def _task(work: StageWork, provider: LocationIdProvider) -> Callable[[Iterator[A
         endpoints, names = work.endpoints, (work.endpoints.namespace, work.spec.namespace)
         log = shared_log(endpoints.wal, *names, endpoints.wal_options)
         store = partial(shared_store, endpoints.store, *names, endpoints.store_options)
-        ack = work.run(
-            map(with_groups, batches), log, store, task, context.attemptNumber(), location_by(provider)
-        )
+        changes, attempt = map(with_groups, batches), context.attemptNumber()
+        ack = work.run(changes, log, store, lambda: log, task, attempt, location_by(provider))
         ack = msgspec.structs.replace(ack, executor=executor_here()[0])
         yield pa.record_batch({"ack": pa.array([encode_ack(ack)], pa.binary())})
 

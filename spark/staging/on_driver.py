@@ -65,6 +65,7 @@ class DriverStage:
                     [] if changes is None else [changes],
                     KeptLog(self._coordinator),
                     lambda: self._coordinator.store,
+                    lambda: self._coordinator.log,
                     task=0,
                     tries=attempt.retry_state.attempt_number - 1,
                     host=location_by(provider),

@@ -14,12 +14,16 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
+from tidegate.keys.groups import groups_of
 from tidegate.options import Endpoints
+from tidegate.sinks.cache.in_flight import InFlightVersions
+from tidegate.sinks.cache.state_at import StateAt
 from tidegate.sinks.store import Store
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.merge import MergedTable, merge_with
 from tidegate.spark.state.output_rows import RunMark, strip_marks
-from tidegate.spark.state.read import from_store
+from tidegate.spark.state.read import uncached
+from tidegate.wal.log import Blobs
 from tidegate.wal.record import Ack, CallShare
 from tidegate.wal.staging.changelog import Staging, stage_task
 from tidegate.wal.staging.last_per_key import PLACE
@@ -37,6 +41,7 @@ class StageWork:
     spec: StageSpec
     merged: Mapping[int, MergedTable]
     base_version: int
+    in_flight: InFlightVersions
     tasks: int
     cached_at: CachePlace | None
     stateful: Sequence[str]
@@ -50,11 +55,15 @@ class StageWork:
         batches: Iterable[Any],
         log: Staging,
         store: Callable[[], Store],
+        blobs: Callable[[], Blobs],
         task: int,
         tries: int,
         host: str,
     ) -> Ack:
-        """Write the changes to the log; return the ack once they are durable. Raises: as ``stage_task``."""
+        """Write the changes to the log; return the ack once they are durable.
+
+        ``blobs`` opens the log for reads of frames in flight. Raises: as ``stage_task``.
+        """
         spec, task_attempt, cache, merge = self.spec, f"{tries}-{secrets.token_hex(4)}", None, None
         if self.cached_at is not None and CachedState.is_needed(
             self.cached_at, spec, stateful=bool(self.stateful)
@@ -62,10 +71,10 @@ class StageWork:
             cache = CachedState(self.cached_at, spec, task, self.tasks, task_attempt, self.stateful)
         spent = [0.0] * len(self.merged)
         if self.merged:
-            read = state_reader(store(), spec, self.base_version, cache)
-            uncached = from_store(store(), self.base_version, spec.at_us)
-            tables = list(self.merged.values())
-            merge = merge_with(read, tables, self.base_version, spec, uncached, spent)
+            groups = groups_of(task, self.tasks, spec.key_groups)
+            state = StateAt(store(), self.base_version, self.in_flight, blobs, groups)
+            read, tables = state_reader(state, spec, cache), list(self.merged.values())
+            merge = merge_with(read, tables, self.base_version, spec, uncached(state, spec.at_us), spent)
         marks: dict[str, RunMark] = {}  # of functions' first stages; every staging task receives all
         rows_in = InputCounter()
         ack = stage_task(

@@ -19,9 +19,9 @@ from tidegate.options import Options
 from tidegate.sinks.cache.cache import FOLDER, CacheSpec, StateCache
 from tidegate.sinks.cache.links import Link, link_of
 from tidegate.sinks.cache.pieces import host_pieces
+from tidegate.sinks.cache.state_at import StateAt
 from tidegate.sinks.rules.layout import payloads
-from tidegate.sinks.store import Store
-from tidegate.spark.state.read import ReadState, from_store
+from tidegate.spark.state.read import ReadState, uncached
 from tidegate.wal.record import Ack, Folded, StateReads
 from tidegate.wal.staging.spec import StageSpec
 
@@ -70,12 +70,12 @@ class CachedState:
         local = local_dirs(place.local_dir, place.name, stage.namespace)[0]
         return stateful or os.path.isdir(local.path / "shared" / FOLDER)  # noqa: PTH112 - never raises
 
-    def from_store(self, store: Store) -> ReadState:
-        """Return a read that gets missing values from the store."""
+    def before(self, state: StateAt) -> ReadState:
+        """Return a read that gets missing values from the frames in flight and the store."""
 
         def read(table: str, start: int, rows: Any) -> Any:
             def ask(missing: Any) -> Any:
-                return store.get_stored(table, missing["k"].to_pylist(), self._base, start)
+                return state.get_stored(table, start, missing)
 
             return payloads(self._cache.read(table, rows, ask), self._stage.at_us)
 
@@ -108,9 +108,9 @@ class CachedState:
         return msgspec.structs.replace(ack, state=counts)
 
 
-def state_reader(store: Store, spec: StageSpec, base_version: int, cache: CachedState | None) -> ReadState:
+def state_reader(state: StateAt, spec: StageSpec, cache: CachedState | None) -> ReadState:
     """Return the read of state for the tasks of every stateful step: the only place that chooses it."""
-    return from_store(store, base_version, spec.at_us) if cache is None else cache.from_store(store)
+    return uncached(state, spec.at_us) if cache is None else cache.before(state)
 
 
 def total_reads(acks: list[StateReads]) -> StateReads:

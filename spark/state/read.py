@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow as pa
-
-from tidegate.sinks.store import Store
+from tidegate.sinks.cache.state_at import StateAt
+from tidegate.sinks.rules.reads import values_at
 
 ReadState = Callable[[str, int, Any], Any]
 """``read(table, start, rows)``: the values at the base version of the keys of these rows.
@@ -18,13 +17,12 @@ where there is no state. Raises: the store's errors.
 """
 
 
-def from_store(store: Store, base_version: int, at_us: int) -> ReadState:
-    """Return a read of every key from the store; before the first version there is no state."""
+def uncached(state: StateAt, at_us: int) -> ReadState:
+    """Return a read of every key past the caches; before the first version there is no state."""
 
     def read(table: str, start: int, rows: Any) -> Any:
-        if base_version == 0:
-            return pa.nulls(len(rows), pa.binary())
-        return store.get_many(table, rows["k"].to_pylist(), base_version, start, at_us)
+        stored = state.get_stored(table, start, rows)
+        return values_at(state.store.where, table, rows["k"].to_pylist(), stored, at_us)
 
     return read
 

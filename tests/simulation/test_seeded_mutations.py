@@ -255,7 +255,7 @@ def what_reads_state_does_not_wait(patch):
     """The tasks read at the base version, and nobody waited for it."""
     patch.setitem(schedule.PARTS, "pipelined", 1.0)
     plain = pipeline.until_decided
-    patch.setattr(actors.SimulatedBarrier, "reads_state", _Late())
+    patch.setattr(actors.SimulatedBarrier, "needs_visible_base", _Late())
 
     def decided(driver, barrier, room):
         barrier.__dict__["late"] = True

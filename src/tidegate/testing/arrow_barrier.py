@@ -46,7 +46,7 @@ class ArrowBarrier:
     drops: frozenset[str] = frozenset()
     expiring: frozenset[str] = frozenset()
     batch_rows: int = 1000
-    reads_state: bool = False
+    needs_visible_base: bool = False
     state_calls: Mapping[str, str] = dataclasses.field(default_factory=dict)
     named_calls: Sequence[NamedCall] = ()
     clock: Clock = dataclasses.field(default_factory=Clock)

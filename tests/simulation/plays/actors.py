@@ -169,7 +169,7 @@ class SimulatedBarrier(ArrowBarrier):
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         self.attempts.append(spec.attempt)
-        if self.query.pipelines is not None and self.reads_state:
+        if self.query.pipelines is not None and self.needs_visible_base:
             store = FaultyStore(self.query.history.store, self.actor)
             self.query.pipelines.read_state(store, base_version, spec.at_us)
         given: dict[str, ArrowBarrier] = {}
@@ -323,7 +323,8 @@ def _commit(
         query=query,
         actor=actor,
         told=told,
-        reads_state=told is not None or (query.pipelines is not None and query.pipelines.reads_state()),
+        needs_visible_base=told is not None
+        or (query.pipelines is not None and query.pipelines.needs_visible_base()),
         times_to_live=query.times_to_live.get(driver.writer, {}),
     )
     try:

@@ -85,7 +85,7 @@ class Pipelines:
         self._most = history.in_flight_max = world.chance.randint(1, 3)
         self._of: dict[str, Pipeline] = {}
 
-    def reads_state(self) -> bool:
+    def needs_visible_base(self) -> bool:
         """Return whether the next barrier has stateful calls."""
         return self._world.chance.random() < 0.3
 

@@ -17,12 +17,15 @@ import pyarrow as pa
 import pytest
 
 from tidegate.base.local_dir import LocalDir
+from tidegate.errors import SnapshotExpiredError
 from tidegate.keys.groups import groups_of, key_group
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
 from tidegate.sinks.cache.cache import CacheSpec
+from tidegate.sinks.cache.in_flight import InFlightVersions, VersionFrames, frames_of
 from tidegate.sinks.cache.links import links_at
 from tidegate.sinks.cache.pieces import Pieces
+from tidegate.sinks.cache.state_at import StateAt
 from tidegate.sinks.rules.layout import payloads
 from tidegate.spark.state import cache as cached_state
 from tidegate.spark.state.cache import CachedState, CachePlace
@@ -50,6 +53,7 @@ class Version:
     content: dict[str, dict[bytes, bytes | None]]
     starts: dict[str, int]
     links: tuple[Any, ...] = ()
+    frames: VersionFrames | None = None
 
 
 class World:
@@ -59,6 +63,7 @@ class World:
         self, folder: Path, seed: int, *, bytes_max: int = 100_000, memory_bytes: int = 1 << 20
     ) -> None:
         self.chance = random.Random(seed)
+        self.completion = random.Random(seed)
         self.ids = itertools.count()
         self.folder, self.bytes_max = folder, bytes_max
         self.log = MemoryLog(f"state-cache-{seed}", "flights")
@@ -155,11 +160,12 @@ class World:
         if cached:
             cache = self.cache(spec, place, task, parallelism, local, TABLES if reads else ())
         barrier = ArrowBarrier(self.log, rows, batch("q", 0), KEY_GROUPS, parallelism, batch_rows=7)
-        store = self.store(base)
+        groups = groups_of(task, parallelism, KEY_GROUPS)
+        state = self.state(place.spec.base_version, groups)
 
         def merge(changes: Any) -> list[Any]:
             if cache is not None and reads:
-                self.look(cache.from_store(store), base, changes)
+                self.look(cache.before(state), base, changes)
             return [changes]
 
         named: dict[str, Any] = {"task": task, "task_attempt": self.new_id(), "host": "host"}
@@ -199,16 +205,32 @@ class World:
         """A run in front of the task, here or on another host, which reads and leaves it what it read."""
         at = self.chance.choice(self.locals) if self.chance.random() < 0.2 else local
         cache = self.cache(spec, place, task, parallelism, at, TABLES)
-        mine = set(groups_of(task, parallelism, KEY_GROUPS))
+        mine = groups_of(task, parallelism, KEY_GROUPS)
         keys = [(g, t, k) for k in KEYS for t in (0, 1) if (g := key_group(k, KEY_GROUPS)) in mine]
         if keys:
             columns = list(zip(*keys, strict=True))
-            self.look(cache.from_store(self.store(base)), base, pa.record_batch(columns, ["g", "t", "k"]))
+            read = cache.before(self.state(place.spec.base_version, mine))
+            self.look(read, base, pa.record_batch(columns, ["g", "t", "k"]))
         if self.chance.random() < 0.9:  # else it was killed
             cache.hand_over()
 
-    def store(self, base: Version) -> Any:
-        return SimpleNamespace(get_stored=lambda table, keys, *_: self.stored(base, table, keys))
+    def state(self, base_version: int, groups: range) -> StateAt:
+        """The state for a task: up to three versions are in flight; some become visible meanwhile."""
+        visible = max(0, base_version - self.completion.choice([0, 0, 1, 2, 3]))
+        frames = [one.frames for one in self.versions[visible + 1 : base_version + 1]]
+        in_flight = InFlightVersions(visible, tuple(one for one in frames if one is not None))
+
+        def get_stored(table: str, keys: Sequence[bytes], version: int, start: int) -> Any:
+            assert start <= version
+            if version < base_version and self.completion.random() < 0.3:
+                raise SnapshotExpiredError("retired")
+            return self.stored(self.versions[version], table, keys)
+
+        def pointer() -> Any:
+            return SimpleNamespace(visible=self.completion.randint(base_version, base_version + 2))
+
+        store: Any = SimpleNamespace(get_stored=get_stored, pointer=pointer, where="the store")
+        return StateAt(store, base_version, in_flight, lambda: self.log, groups)
 
     def stored(self, base: Version, table: str, keys: Sequence[bytes]) -> Any:
         found = [base.content[table].get(key) for key in keys]
@@ -236,6 +258,7 @@ class World:
 
     def decide(self, manifest: Manifest, version: Version) -> None:
         version.links = links_at(manifest, self.versions[-1].links)
+        version.frames = frames_of(manifest)
         self.versions.append(version)
 
     # -- what happens -----------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_what_reads_state_waits_until_its_base_version_is_visible_i1(place, gate
             seen.append((base_version, visible(place)))
             return super().stage(spec, base_version)
 
-    barrier = barrier_of(driver, 1, reads_state=True)
+    barrier = barrier_of(driver, 1, needs_visible_base=True)
     stateful = Stateful(**{name: getattr(barrier, name) for name in barrier.__dataclass_fields__})
     running = threading.Thread(target=lambda: pipeline.commit(stateful))
     running.start()

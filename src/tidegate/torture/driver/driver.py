@@ -360,7 +360,7 @@ class Torture:
             parallelism=plan.parallelism,
             source_offsets=offsets,
             starts=frozenset(change.table for change in changes if change.replace),
-            reads_state=any(keys_read(change) for change in changes),
+            needs_visible_base=any(keys_read(change) for change in changes),
             read_rows=reader_of(driver, changes),
         )
         if plan.fault == "attempts":

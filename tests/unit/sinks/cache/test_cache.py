@@ -134,13 +134,14 @@ def test_what_a_first_stage_reads_is_kept_by_the_task_on_its_host(world, monkeyp
     hits = []
 
     def first_stage(spec, place, base, task, parallelism, local):
+        groups = groups_of(task, parallelism, KEY_GROUPS)
         cache = one.cache(spec, place, task, parallelism, one.locals[1] if elsewhere else local, TABLES)
         columns = [
             pa.array([key_group(k, KEY_GROUPS) for k in KEYS], pa.int32()),
             pa.array(KEYS, pa.binary()),
         ]
         rows = pa.record_batch(columns, ["g", "k"])
-        cache.from_store(one.store(base))("sums", base.starts["sums"], rows)
+        cache.before(one.state(place.spec.base_version, groups))("sums", base.starts["sums"], rows)
         hits.append(cache.reads().hits)
         cache.hand_over()
 
