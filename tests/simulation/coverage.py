@@ -30,6 +30,8 @@ class Tally:
     calls: int = 0
     versions: int = 0
     hits: int = 0
+    in_flight: int = 0
+    """The versions in flight that reads of state had to look through."""
     faults: Counter[Fault] = dataclasses.field(default_factory=Counter)
     errors: Counter[str] = dataclasses.field(default_factory=Counter)
     transitions: Counter[Transition] = dataclasses.field(default_factory=Counter)
@@ -40,6 +42,7 @@ class Tally:
         self.calls += other.calls
         self.versions += other.versions
         self.hits += other.hits
+        self.in_flight += other.in_flight
         self.faults += other.faults
         self.errors += other.errors
         self.transitions += other.transitions

@@ -70,6 +70,7 @@ class History:
         self.claimed = 0
         self.visible = 0
         self.marked = 0
+        self.fills: set[int] = set()
         """The version that a rebuild of the store fills, with every row that is there at it; 0: none."""
         self.in_flight_max = 1
         """The largest number of versions that may be decided and not visible."""
@@ -155,7 +156,7 @@ class History:
         same = stamp.decided_at_us == fact.decided_at_us
         require("I5", same, f"version {stamp.version} is applied with another timestamp")
         sources = [self.staged[fact.attempt].rows]
-        if stamp.version == self.marked:
+        if stamp.version in self.fills:  # also after its end: a request may arrive late
             sources.append(self.rows[stamp.version])
         for table, key, row in rows_in(chunk):
             own = any(rows.get(table, {}).get(key) == row for rows in sources)
@@ -170,6 +171,7 @@ class History:
         require("I7", not self.visible, f"a fill at version {version} begins above version {self.visible}")
         self.fact(version, "I5")
         self.marked = max(self.marked, version)
+        self.fills.add(version)
 
     def filled(self, entries: Sequence[CatalogEntry], epoch: int) -> None:
         """Check I1, I6 and I7 when a rebuilt store shows its versions, all in one write."""

@@ -35,6 +35,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calls: int
     versions: int
     hits: int
+    in_flight: int
     faults: dict[str, int]
     errors: dict[str, int]
     transitions: dict[str, int]
@@ -53,6 +54,7 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             calls=self.calls,
             versions=self.versions,
             hits=self.hits,
+            in_flight=self.in_flight,
             faults=Counter({Fault[name]: times for name, times in self.faults.items()}),
             errors=Counter(self.errors),
             transitions=Counter({(State[of], Event[on]): times for (of, _, on), times in named}),
@@ -72,6 +74,7 @@ def line_of(seed: int, indexes: range, tally: Tally, seconds: float) -> Line:
         tally.calls,
         tally.versions,
         tally.hits,
+        tally.in_flight,
         {fault.name: times for fault, times in tally.faults.items()},
         dict(tally.errors),
         transitions,

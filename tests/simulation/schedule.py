@@ -79,6 +79,8 @@ def play(
         if query.hosts is not None:
             tally.hits += query.hosts.hits
             query.hosts.close()
+        if query.pipelines is not None:
+            tally.in_flight += query.pipelines.in_flight_seen
         history.log.close()
         history.store.close()
         memory_log.forget(name)

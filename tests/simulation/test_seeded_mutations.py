@@ -16,7 +16,7 @@ from tidegate.committers.background import fill, follower
 from tidegate.committers.opening import open as opening
 from tidegate.committers.states import Event
 from tidegate.committers.steps import trim
-from tidegate.sinks.cache import links
+from tidegate.sinks.cache import links, state_at
 from tidegate.sinks.memory import store as memory_store
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.rules import reads
@@ -264,6 +264,19 @@ def what_reads_state_does_not_wait(patch):
     patch.setattr(pipeline, "until_decided", decided)
 
 
+def frames_in_flight_are_not_read(patch):
+    """State is read from the store alone, at the visible version."""
+    patch.setitem(schedule.PARTS, "pipelined", 1.0)
+    patch.setattr(state_at, "read_changes", lambda *_: iter(()))
+
+
+def the_oldest_frame_in_flight_counts(patch):
+    """Of a key that two versions in flight changed, the older value is taken."""
+    patch.setitem(schedule.PARTS, "pipelined", 1.0)
+    plain = state_at.newest
+    patch.setattr(state_at, "newest", lambda batches: plain(batches[::-1]))
+
+
 class _Late:
     """Says no until the barrier is staged."""
 
@@ -338,6 +351,8 @@ MUTATIONS = [
     replays_are_run_again,
     a_cache_of_any_attempt,
     what_reads_state_does_not_wait,
+    frames_in_flight_are_not_read,
+    the_oldest_frame_in_flight_counts,
     the_line_completes_the_newest_first,
     an_error_in_the_background_is_forgotten,
     any_number_may_be_in_flight,

@@ -43,6 +43,7 @@ def test_schedules_meet_every_kind_of_fault_and_almost_every_transition():
     assert set(tally.faults) == set(Fault)
     assert tally.versions > tally.schedules
     assert tally.hits  # caches of state were of use
+    assert tally.in_flight  # state was read from the frames of versions in flight
     print(tally.report())
     assert len(tally.missed()) <= 6  # the rarest need thousands of schedules
 

@@ -40,6 +40,7 @@ from tidegate.errors import (
 )
 from tidegate.options import WAL_RETAIN_APPLIES, Endpoints, Options
 from tidegate.sinks.cache.cache import CacheSpec
+from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import ArrowBarrier
@@ -164,14 +165,15 @@ class SimulatedBarrier(ArrowBarrier):
     query: Query = dataclasses.field(kw_only=True)
     actor: Actor = dataclasses.field(kw_only=True)
     told: CacheSpec | None = None
+    in_flight: InFlightVersions | None = None
     times_to_live: Mapping[str, float] = dataclasses.field(default_factory=dict)
     attempts: list[str] = dataclasses.field(default_factory=list)
 
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         self.attempts.append(spec.attempt)
-        if self.query.pipelines is not None and self.needs_visible_base:
-            store = FaultyStore(self.query.history.store, self.actor)
-            self.query.pipelines.read_state(store, base_version, spec.at_us)
+        if self.query.pipelines is not None and (self.in_flight is not None or self.needs_visible_base):
+            versions = self.in_flight or ALL_VISIBLE
+            self.query.pipelines.read_state(self.actor, base_version, versions, spec.at_us, KEY_GROUPS)
         given: dict[str, ArrowBarrier] = {}
 
         def body(task: int) -> Any:
@@ -211,7 +213,8 @@ class SimulatedBarrier(ArrowBarrier):
         if self.query.hosts is not None and self.told is not None:
             run = f"{spec.attempt}-{task_attempt}"
             cache = self.query.hosts.opened(spec, self.told, task, self.parallelism, run)
-            cache.read(FaultyStore(self.query.history.store, actor))
+            store = FaultyStore(self.query.history.store, actor)
+            cache.read(store, self.in_flight or ALL_VISIBLE, log)
         ack = stage_task(
             mine.batches(task),
             spec,
@@ -311,6 +314,9 @@ def _commit(
     chance, epoch = query.world.chance, driver.epoch
     rows = query.rows(origin.batch_id)
     told = None if query.hosts is None else query.hosts.told(driver)
+    in_flight, waits = None, told is not None
+    if query.pipelines is not None:
+        in_flight, waits = query.pipelines.reads_state(driver, cached=told is not None)
     barrier = SimulatedBarrier(
         driver.log,
         rows,
@@ -323,8 +329,8 @@ def _commit(
         query=query,
         actor=actor,
         told=told,
-        needs_visible_base=told is not None
-        or (query.pipelines is not None and query.pipelines.needs_visible_base()),
+        in_flight=in_flight,
+        needs_visible_base=waits,
         times_to_live=query.times_to_live.get(driver.writer, {}),
     )
     try:

@@ -11,13 +11,24 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import pyarrow as pa
+
 from simulation.invariants import History, live, require
 from simulation.plays.world import Actor, Crashed, Status, TaskLostError, World
 from support.faulty import Call, FaultyLog, FaultyStore
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.pipeline import Changes, Pipeline
-from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, TidegateError
-from tidegate.sinks.store import Store
+from tidegate.errors import (
+    SnapshotExpiredError,
+    StoreUnavailableError,
+    TidegateError,
+    WalGapError,
+    WalUnavailableError,
+)
+from tidegate.keys.groups import key_group
+from tidegate.sinks.cache.in_flight import InFlightVersions
+from tidegate.sinks.cache.state_at import StateAt
+from tidegate.sinks.rules.layout import payloads
 
 T = TypeVar("T")
 
@@ -84,10 +95,17 @@ class Pipelines:
         self._world, self._history = world, history
         self._most = history.in_flight_max = world.chance.randint(1, 3)
         self._of: dict[str, Pipeline] = {}
+        self.in_flight_seen = 0
+        """The versions in flight of all reads of state."""
 
-    def needs_visible_base(self) -> bool:
-        """Return whether the next barrier has stateful calls."""
-        return self._world.chance.random() < 0.3
+    def reads_state(self, driver: Coordinator, *, cached: bool) -> tuple[InFlightVersions | None, bool]:
+        """Choose how the next barrier reads state: by versions in flight or None; whether it waits.
+
+        Tasks with a cache read state in any case.
+        """
+        dice = 1.0 if cached else self._world.chance.random()
+        in_flight = self._of[driver.writer].in_flight_versions() if dice > 0.5 else None
+        return in_flight, dice < 0.3 or (cached and in_flight is None)
 
     def epoch_of(self, error: TidegateError, driver: Coordinator, epoch: int) -> int:
         """Return the epoch that an error of this driver is about: the pipeline's, if it ended that."""
@@ -127,16 +145,23 @@ class Pipelines:
                 process.die()
             raise
 
-    def read_state(self, store: Store, base_version: int, at_us: int) -> None:
+    def read_state(
+        self, actor: Actor, base_version: int, in_flight: InFlightVersions, at_us: int, key_groups: int
+    ) -> None:
         """Check I1: stateful calls read exactly the base version, as of that time, and nothing older."""
         history = self._history
+        self.in_flight_seen += len(in_flight.versions)
+        store, log = FaultyStore(history.store, actor), FaultyLog(history.log, actor)
+        state = StateAt(store, base_version, in_flight, lambda: log, range(key_groups))
         shown = live(history.rows[base_version], at_us)
         for table, start in history.starts[base_version].items():
             expected = shown.get(table, {})
             keys = sorted({key for rows in history.rows for key in rows.get(table, {})})
             try:
-                values = store.get_many(table, keys, base_version, start, at_us).to_pylist()
-            except (SnapshotExpiredError, StoreUnavailableError) as error:
+                numbers = pa.array([key_group(key, key_groups) for key in keys], pa.int32())
+                rows = pa.record_batch([numbers, pa.array(keys, pa.binary())], ["g", "k"])
+                values = payloads(state.get_stored(table, start, rows), at_us).to_pylist()
+            except (SnapshotExpiredError, StoreUnavailableError, WalUnavailableError, WalGapError) as error:
                 raise TaskLostError(str(error)) from error
             found = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
             what = f"state of {table} was read as {found} at version {base_version}, it holds {expected}"

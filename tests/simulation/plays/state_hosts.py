@@ -20,16 +20,19 @@ from simulation.invariants import History, live, require
 from simulation.plays.world import TaskLostError, World
 from tidegate.base.local_dir import LocalDir
 from tidegate.committers.coordinator import Coordinator
-from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
+from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, WalGapError, WalUnavailableError
 from tidegate.keys.groups import groups_of, key_group
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
 from tidegate.sinks.cache.cache import CacheSpec, StateCache
+from tidegate.sinks.cache.in_flight import InFlightVersions
 from tidegate.sinks.cache.links import link_of
 from tidegate.sinks.cache.pieces import Pieces
+from tidegate.sinks.cache.state_at import StateAt
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.state.links import StateLinks
+from tidegate.wal.log import Log
 from tidegate.wal.record import Ack
 from tidegate.wal.staging.spec import StageSpec
 
@@ -91,7 +94,7 @@ class StateHosts:
         return StateTask(self, StateCache(*here, told, groups, run, spec.tables), spec, told, groups)
 
     def check(
-        self, cache: StateCache, table: str, told: CacheSpec, at_us: int, groups: range, store: Store
+        self, cache: StateCache, table: str, told: CacheSpec, at_us: int, groups: range, state: StateAt
     ) -> None:
         """Read all keys of the task in a table; I1: the base version holds the same, as of that time."""
         keys = [key for key in self._keys if key_group(key, told.key_groups) in groups]
@@ -102,11 +105,11 @@ class StateHosts:
 
         def ask(missing: Any) -> Any:
             start = told.starts.get(table, self._first_starts[told.base_version])
-            return store.get_stored(table, missing["k"].to_pylist(), told.base_version, start)
+            return state.get_stored(table, start, missing)
 
         try:
             values = payloads(cache.read(table, rows, ask), at_us).to_pylist()
-        except (SnapshotExpiredError, StoreUnavailableError) as error:
+        except (SnapshotExpiredError, StoreUnavailableError, WalUnavailableError, WalGapError) as error:
             raise TaskLostError(str(error)) from error
         found = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
         content = live(self._history.rows[told.base_version], at_us).get(table, {})
@@ -123,10 +126,11 @@ class StateTask:
     ) -> None:
         self._hosts, self._cache, self._spec, self._told, self._groups = hosts, cache, spec, told, groups
 
-    def read(self, store: Store) -> None:
+    def read(self, store: Store, in_flight: InFlightVersions, log: Log) -> None:
         """Read every table's state."""
+        state = StateAt(store, self._told.base_version, in_flight, lambda: log, self._groups)
         for table in self._spec.tables:
-            self._hosts.check(self._cache, table, self._told, self._spec.at_us, self._groups, store)
+            self._hosts.check(self._cache, table, self._told, self._spec.at_us, self._groups, state)
 
     def watch(self, batch: Any) -> None:
         """Take a batch of changes that is written into frames."""
