@@ -106,10 +106,81 @@ def test_a_batch_ends_before_its_version_is_visible_and_the_next_one_knows_its_t
     check(flights, 2)
 
 
-@pytest.mark.both_ways
-def test_state_is_read_where_the_base_version_is_visible_i1(pipelined):
+def write_by(call):
+    """Each kind of keyed state; the functions are pickled by value."""
+
+    def add(key, rows, state, emit):
+        return {"n": sum(row["n"] for row in rows) + (state["n"] if state else 0)}
+
+    ways = {
+        "reduce": lambda txn, rows: txn.reduce("sums", rows, key="k", reducers={"n": "sum"}),
+        "update": lambda txn, rows: txn.update("sums", rows, key="k", fn=add, schema="n long"),
+        "patch": lambda txn, rows: txn.patch("sums", rows, key="k"),
+        "newer_by": lambda txn, rows: txn.upsert("sums", rows, key="k", newer_by="n"),
+        "apply_changes": lambda txn, rows: txn.apply_changes("sums", rows, key="k", sequence_by="n"),
+    }
+    return ways[call]
+
+
+WAYS = [
+    *((call, 0, 0) for call in ("reduce", "update", "patch", "newer_by", "apply_changes")),
+    ("reduce", 1 << 20, 0),
+    ("update", 1 << 20, 0),
+    ("reduce", 0, 5_000),
+    ("apply_changes", 0, 5_000),
+]
+
+
+@pytest.mark.parametrize("call,cache_bytes,by_driver", WAYS)
+def test_state_is_read_at_a_version_in_flight_i1(pipelined, held, call, cache_bytes, by_driver):
+    """Nothing is visible until all three batches have ended; the third one changes what the second wrote."""
     flights, make = pipelined
-    sink = make(state_cache_bytes=0)  # so that every state is read from the store
+    sink = make(state_cache_bytes=cache_bytes, commit_in_flight=3, driver_stage_max_rows=by_driver)
+    flights.commit(sink.each(write_by(call)), *batches(3))
+    assert (flights.decided(), flights.version()) == (3, 0)
+    held.set()
+    sink.drain(60)
+    check(flights, 3, "sums", sums if call in ("reduce", "update") else newest)
+
+
+@pytest.mark.both_ways
+def test_a_table_that_was_emptied_in_flight_has_no_older_state_i1(pipelined, held):
+    flights, make = pipelined
+    sink = make(state_cache_bytes=0, commit_in_flight=3)
+
+    def write(txn, rows):
+        if txn.batch_id == 1:
+            txn.replace("sums", rows, key="k")
+        else:
+            txn.reduce("sums", rows, key="k", reducers={"n": "sum"})
+
+    flights.commit(sink.each(write), *batches(3, start=1))
+    assert (flights.decided(), flights.version()) == (3, 0)
+    held.set()
+    sink.drain(60)
+    assert flights.rows("sums", 3) == {"k2": {"n": 2}, "k3": {"n": 3}, "all": {"n": 5}}
+
+
+def test_local_state_is_read_where_the_base_version_is_visible_i1(pipelined):
+    flights, make = pipelined
+    sink = make()
+
+    def count(instance, rows, state, emit):
+        return [{"n": sum(item["n"] for item in state) + sum(1 for _ in rows)}]
+
+    def write(txn, rows):
+        txn.local_state("counts", rows, fn=count, schema="n long")
+
+    flights.commit(sink.each(write), *batches(3))
+    sink.drain(60)
+    items = flights.rows("_local.counts", 3).values()
+    assert sum(item["n"] for item in items) == 6
+
+
+@pytest.mark.both_ways
+def test_state_and_other_tables_take_turns_i1(pipelined):
+    flights, make = pipelined
+    sink = make(state_cache_bytes=0)
 
     def write(txn, rows):
         if txn.batch_id % 3:
