@@ -25,9 +25,8 @@ from tidegate.torture.cell.setting import Setting, Stopped, Unanswered, Unfinish
 from tidegate.torture.driver import driver
 from tidegate.torture.driver.driver import AGED_BATCHES, FAILED
 from tidegate.torture.driver.faults import CLOCK_STEPS_S, EVICTIONS, KILLS, OUTSIDE, TOPOLOGY
-from tidegate.torture.driver.side_work import FOLLOWS, PIPELINES, TIDIES
+from tidegate.torture.driver.side_work import FOLLOWS, TIDIES
 from tidegate.torture.driver.timeouts import ERRORS, MORE_TIME, NAMES, reason
-from tidegate.torture.driver.workloads import READ_STATE
 from tidegate.torture.history.events import Asked, Done, Fault, Raised
 from tidegate.torture.history.files import Recorder
 from tidegate.torture.outcome import MISSED, PROVEN, UNPROVEN, VIOLATED, Finding, Outcome
@@ -101,7 +100,6 @@ class CellRun:
         second = f"sqlite://{self.work.absolute()}/second" if cell.side_work == FOLLOWS else ""
         where = where_of(setting, namespace_of(setting, cell))
         self.where = msgspec.structs.replace(where, second=second)
-        self._workloads = workloads_of(setting.workloads, cell.side_work)
         self._recorder = Recorder(self.folder, "run", role="run")
         self._processes: list[Forked] = []
         self._drivers = 0
@@ -147,7 +145,7 @@ class CellRun:
             folder=str(self.folder),
             name=readers.NAME,
             seed=f"{self._setting.seed}-{self._cell}",
-            workloads=self._workloads,
+            workloads=self._setting.workloads,
             seconds_max=self._setting.deadline_s,
         )
         if self._shape.old:
@@ -276,7 +274,7 @@ class CellRun:
             name=f"{DRIVER}-{self._drivers}",  # number 0 is of a driver that ends before the fault
             checkpoint=str(checkpoint or self.checkpoint),
             seed=f"{self._setting.seed}-{cell}",
-            workloads=self._workloads,
+            workloads=self._setting.workloads,
             batches=self._aged if ages else self._batches,
             lineage=lineage,
             key_groups=shape.key_groups,
@@ -433,13 +431,6 @@ def is_left_behind(outcome: Outcome) -> bool:
     """Return whether the cell's namespace still exists."""
     reasons = (*outcome.unproven, *(finding.what for finding in outcome.findings))
     return any(text.startswith(f"namespace {outcome.namespace} {NOT_DROPPED}") for text in reasons)
-
-
-def workloads_of(names: tuple[str, ...], side_work: str) -> tuple[str, ...]:
-    """Leave out workloads that read state where commits are pipelined: those would wait for each other."""
-    if side_work != PIPELINES:
-        return names
-    return tuple(name for name in names if name not in READ_STATE) or names
 
 
 def drop_namespace(setting: Setting, namespace: str, output: Path) -> str:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+
 from tidegate.committers.coordinator import Coordinator
+from tidegate.keys.groups import key_group
+from tidegate.sinks.cache.in_flight import InFlightVersions
+from tidegate.sinks.cache.state_at import StateAt
+from tidegate.sinks.rules.layout import payloads
 from tidegate.testing.arrow_barrier import ArrowBarrier, Rows
 from tidegate.torture.driver.workloads import decoded, keys_read, rows_after
 from tidegate.torture.history.events import Change
@@ -44,18 +50,24 @@ class WorkloadBarrier(ArrowBarrier):
             stage_task(other.batches(task), spec, self.log, task=task, task_attempt=own_id, host="local")
 
 
-def reader_of(driver: Coordinator, changes: Sequence[Change]) -> ReadRows:
-    """Return a function that turns the changes into rows, with state that the driver's own store holds."""
+def reader_of(driver: Coordinator, changes: Sequence[Change], in_flight: InFlightVersions) -> ReadRows:
+    """Return a function that turns the changes into rows, with their state.
+
+    The state is read from the frames of the versions in flight, then from the driver's own store.
+    """
 
     def read_rows(version: int) -> Rows:
-        tables = driver.folded.tables
+        tables, key_groups = driver.folded.tables, driver.folded.key_groups
+        at = StateAt(driver.store, version, in_flight, lambda: driver.log, range(key_groups))
         rows: dict[str, dict[bytes, bytes | None]] = {}
         for change in changes:
             keys = [key.encode() for key in keys_read(change)]
             state = {}
             if keys and version and change.table in tables:
                 start = tables[change.table].start
-                values = driver.store.get_many(change.table, keys, version, start).to_pylist()
+                groups = pa.array([key_group(key, key_groups) for key in keys], pa.int32())
+                asked = pa.record_batch([groups, pa.array(keys, pa.binary())], ["g", "k"])
+                values = payloads(at.get_stored(change.table, start, asked)).to_pylist()
                 pairs = zip(keys, values, strict=True)
                 state = {key.decode(): decoded(value) for key, value in pairs if value is not None}
             rows[change.table] = rows_after(change, state)

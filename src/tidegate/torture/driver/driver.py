@@ -27,6 +27,7 @@ from tidegate.committers.pipeline import Pipeline
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import FencedError, LineageError, StoreNotVerifiedError, TidegateError
 from tidegate.options import Endpoints, Options
+from tidegate.sinks.cache.in_flight import ALL_VISIBLE
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import batch
@@ -352,6 +353,8 @@ class Torture:
         if replay_of(driver.folded, origin) is not None:
             return
         changes = changes_of(plan.workloads, plan.seed, batch_id, plan.salt)
+        in_flight = ALL_VISIBLE if pipeline is None else pipeline.in_flight_versions()
+        versions = in_flight or ALL_VISIBLE
         barrier = WorkloadBarrier(
             driver.log,
             {change.table: {} for change in changes},
@@ -360,11 +363,12 @@ class Torture:
             parallelism=plan.parallelism,
             source_offsets=offsets,
             starts=frozenset(change.table for change in changes if change.replace),
-            needs_visible_base=any(keys_read(change) for change in changes),
-            read_rows=reader_of(driver, changes),
+            needs_visible_base=in_flight is None and any(keys_read(change) for change in changes),
+            read_rows=reader_of(driver, changes, versions),
         )
         if plan.fault == "attempts":
-            barrier.twice = reader_of(driver, changes_of(plan.workloads, plan.seed, batch_id, plan.salt + 1))
+            others = changes_of(plan.workloads, plan.seed, batch_id, plan.salt + 1)
+            barrier.twice = reader_of(driver, others, versions)
         call = recorder.number()
         recorder.note(
             Offered(

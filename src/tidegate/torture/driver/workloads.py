@@ -97,10 +97,6 @@ WORKLOADS: dict[str, Callable[[random.Random, int], Change]] = {
 """Workloads by name, which is the table's too."""
 
 
-READ_STATE = ("bank", "lists", "counters")
-"""Workloads whose rows are computed from the state one version before."""
-
-
 def changes_of(names: Iterable[str], seed: str, batch: int, salt: int = 0) -> list[Change]:
     """Compute the changes of a batch, table by table; ``salt`` selects other rows, as a replay may have."""
     return [WORKLOADS[name](random.Random(f"{seed}-{batch}-{salt}-{name}"), batch) for name in names]
