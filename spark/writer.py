@@ -26,7 +26,7 @@ from tidegate.spark.placement.preferred import Placement, Places, placement_for
 from tidegate.spark.reporting import SinkReporter
 from tidegate.spark.staging.apply_job import apply_on_executors
 from tidegate.spark.state.cache import CachePlace, cache_place
-from tidegate.spark.state.links import StateLinks
+from tidegate.spark.state.links import NO_LINKS, StateLinks
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import DecidedVersion, Folded, TableSchema
@@ -216,7 +216,7 @@ class OpenWriter:
     def cache(self) -> CachePlace | None:
         """Find the valid caches of state at the last version; None: caches are switched off."""
         options = self._settings.options
-        links = self._links.at_last() if options.state_cache_bytes else ()
+        links = self._links.at_last() if options.state_cache_bytes else NO_LINKS
         return cache_place(self.coordinator.folded, links, options)
 
     def in_flight(self, parallelism: int) -> InFlightVersions | None:

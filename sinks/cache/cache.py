@@ -10,7 +10,8 @@ Files and pieces are written once and never changed. A task
 
 1. **opens**: from the indexes whose link holds at its base version (``sinks/cache/links.py``: the
    only rule) it takes the entries of its own key groups; after a rescale several may serve it, or
-   none;
+   none. If there is none, it takes those of an earlier version, and catches up by the frames of the
+   versions since (``sinks/cache/in_flight.py``);
 2. **reads**: keys that are in no piece are read from the store, and kept;
 3. **keeps**: when its frames are durable in the log, it writes one more index, under its own link,
    of what it had, read and wrote. The decision log determines whether that link ever holds.
@@ -37,8 +38,9 @@ import xxhash
 
 from tidegate.base.decoders import msgpack_decoder
 from tidegate.base.local_dir import LocalDir
-from tidegate.errors import CorruptError
+from tidegate.errors import CorruptError, TidegateError
 from tidegate.sinks.cache.compaction import cut, evict, merge, merge_from, newest
+from tidegate.sinks.cache.in_flight import NOT_BEHIND, Behind, EarlierLinks, VersionFrames
 from tidegate.sinks.cache.links import Link
 from tidegate.sinks.cache.lookup import Hashes
 from tidegate.sinks.cache.pieces import Pieces
@@ -64,6 +66,8 @@ PIECES = 32
 TROUBLE = (OSError, CorruptError, pa.ArrowException)
 """The errors of a folder that is full, read-only, gone or damaged."""
 
+ReadChanges = Callable[[Sequence[VersionFrames]], Iterator[tuple[str, int, Any]]]
+"""Reads (table, version, rows) of the changes of the task's key groups, the oldest version first."""
 Ask = Callable[[Any], Any]
 """Returns stored values, from the store, of the keys of these rows: null where there is none."""
 
@@ -104,6 +108,7 @@ class _Table:
 
     start: int
     runs: list[Run] = dataclasses.field(default_factory=list)
+    caught_up: _Fresh = dataclasses.field(default_factory=_Fresh)
     read: _Fresh = dataclasses.field(default_factory=_Fresh)
     written: _Fresh = dataclasses.field(default_factory=_Fresh)
 
@@ -122,7 +127,7 @@ class CacheSpec:
 
     ``links`` are those that hold at ``base_version``, ``starts`` the tables' starts there.
     ``bytes_max`` is the most that all tasks of a host may keep together; with 0 the folder is not
-    used.
+    used. ``behind`` are caches of earlier versions, and how they catch up.
     """
 
     base_version: int
@@ -130,6 +135,12 @@ class CacheSpec:
     starts: Mapping[str, int]
     key_groups: int
     bytes_max: int
+    behind: Behind = NOT_BEHIND
+
+    @property
+    def every_link(self) -> tuple[Link, ...]:
+        """The links whose caches may still be used."""
+        return *self.links, *(link for earlier in self.behind.earlier for link in earlier.links)
 
 
 class StateCache:
@@ -148,7 +159,9 @@ class StateCache:
         groups: range,
         run: str,
         reads: Iterable[str],
+        changes: ReadChanges = lambda _: iter(()),
     ) -> None:
+        self._changes = changes
         self._local, self._spec, self._groups, self._run = local, spec, groups, run
         self._pieces = pieces
         self._tables: dict[str, _Table] = {name: self._new(name) for name in reads}
@@ -181,16 +194,39 @@ class StateCache:
     def _open(self) -> None:
         """Take over what holds of this task's key groups at the base version."""
         names = self._names()
-        kept_links = [link for link in self._spec.links if _index_name(link) in names]
-        latest = max((link.version for link in kept_links), default=0)
-        kept_links = [link for link in kept_links if link.version == latest]
-        self._room = self._room_beside(kept_links)
-        for link in kept_links:
-            if range(max(link.first_group, self._groups.start), min(link.end_group, self._groups.stop)):
+        for at in (EarlierLinks(self._spec.base_version, self._spec.links), *self._spec.behind.earlier):
+            kept_links = [link for link in at.links if _index_name(link) in names]
+            latest = max((link.version for link in kept_links), default=0)
+            kept_links = [link for link in kept_links if link.version == latest]
+            self._room = self._room_beside(kept_links)
+            mine = [link for link in kept_links if self._shares(link)]
+            for link in mine:
                 try:
                     self._take(_read_index(self._path(_index_name(link))))
                 except TROUBLE as error:  # its key groups are read from the store; others hold
                     self._tell(error)
+            if mine:
+                self._catch_up(at.version)
+                return
+
+    def _shares(self, link: Link) -> bool:
+        return bool(range(max(link.first_group, self._groups.start), min(link.end_group, self._groups.stop)))
+
+    def _catch_up(self, version: int) -> None:
+        """Add the changes since the version at which the runs hold: then they hold at the base version."""
+        if version == self._spec.base_version:
+            return
+        try:
+            for name, changed_at, rows in self._changes(self._spec.behind.after(version)):
+                table = self._tables.setdefault(name, self._new(name))
+                if changed_at >= table.start:
+                    table.caught_up.rows.append(rows)
+        except TidegateError as error:  # trimmed meanwhile, or the log is away: nothing of it holds
+            logger.info("a cache of state at version %s is not used: %s", version, error)
+            self._tables = {name: self._new(name) for name in self._tables}
+        for table in self._tables.values():
+            self._flush(table.caught_up)
+            table.runs += table.caught_up.runs
 
     def _take(self, index: Index) -> None:
         for name, held in index.tables.items():
@@ -397,11 +433,11 @@ class StateCache:
     def _sweep(self, mine: Link) -> None:
         """Delete indexes that can hold at no version any more, and pieces that no index names.
 
-        The base version is decided: of the files for it or earlier versions only its own links are
-        needed. Files of later versions stay, for the tasks that work on them.
+        The base version is decided: of the files for it or earlier versions only the links of the
+        spec are needed. Files of later versions stay, for the tasks that work on them.
         """
         base = self._spec.base_version
-        needed = {_index_name(link) for link in (*self._spec.links, mine)}
+        needed = {_index_name(link) for link in (*self._spec.every_link, mine)}
         pieces: set[str] = set()
         for name in self._names():
             if name.endswith(".index"):

@@ -107,18 +107,18 @@ def read_changes(
 
     Raises: as ``Log.read``. CorruptError: a frame is not what its manifest says, or is missing.
     """
-    for one in versions:
-        wanted = {ref.address: ref for ref in one.frames if touches(ref, groups)}
-        for blob in log.read(list(wanted)) if wanted else ():
-            where = f"{log.where}, version {one.version}, frame at {blob.address}"
-            runs = decode_frame(blob.content, wanted.pop(blob.address), one.attempt, where)
-            for table in one.tables:
-                mine = [run for run in runs if run.table == table and run.group in groups]
-                if mine:
-                    yield table, one.version, _rows_of(mine)
-        if wanted:
-            msg = f"{log.where}: the log returned nothing for {', '.join(wanted)}; {MEND}"
-            raise CorruptError(msg)
+    wanted = {ref.address: (one, ref) for one in versions for ref in one.frames if touches(ref, groups)}
+    for blob in log.read(list(wanted)) if wanted else ():
+        one, ref = wanted.pop(blob.address)
+        where = f"{log.where}, version {one.version}, frame at {blob.address}"
+        runs = decode_frame(blob.content, ref, one.attempt, where)
+        for table in one.tables:
+            mine = [run for run in runs if run.table == table and run.group in groups]
+            if mine:
+                yield table, one.version, _rows_of(mine)
+    if wanted:
+        msg = f"{log.where}: the log returned nothing for {', '.join(wanted)}; {MEND}"
+        raise CorruptError(msg)
 
 
 def _rows_of(runs: Sequence[Run]) -> Any:

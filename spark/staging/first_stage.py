@@ -82,13 +82,13 @@ def _functions(
             msg = "the function of an update runs inside a Spark task only"
             raise RuntimeError(msg)
         owner, batches = _owner(rows, work)
+        named = endpoints.namespace, work.spec.namespace
+        log = partial(shared_log, endpoints.wal, *named, endpoints.wal_options)
         task, cache = -1 - context.partitionId() if owner is None else owner, None
         if cached_at is not None and owner is not None:
             run = f"{work.call}-{context.attemptNumber()}-{secrets.token_hex(4)}"
-            cache = CachedState(cached_at, work.spec, owner, work.parallelism, run, [work.table])
-        named = endpoints.namespace, work.spec.namespace
+            cache = CachedState(cached_at, work.spec, owner, work.parallelism, run, [work.table], log)
         store = shared_store(endpoints.store, *named, endpoints.store_options)
-        log = partial(shared_log, endpoints.wal, *named, endpoints.wal_options)
         groups = range(0) if owner is None else groups_of(owner, work.parallelism, work.spec.key_groups)
         read = state_reader(StateAt(store, *base, log, groups), work.spec, cache)
         yield from run_function(batches, work, fn, read, task, migrate)

@@ -62,13 +62,13 @@ class StageWork:
     ) -> Ack:
         """Write the changes to the log; return the ack once they are durable.
 
-        ``blobs`` opens the log for reads of frames in flight. Raises: as ``stage_task``.
+        ``blobs`` opens the log for reads of frames. Raises: as ``stage_task``.
         """
         spec, task_attempt, cache, merge = self.spec, f"{tries}-{secrets.token_hex(4)}", None, None
         if self.cached_at is not None and CachedState.is_needed(
             self.cached_at, spec, stateful=bool(self.stateful)
         ):
-            cache = CachedState(self.cached_at, spec, task, self.tasks, task_attempt, self.stateful)
+            cache = CachedState(self.cached_at, spec, task, self.tasks, task_attempt, self.stateful, blobs)
         spent = [0.0] * len(self.merged)
         if self.merged:
             groups = groups_of(task, self.tasks, spec.key_groups)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,11 +17,14 @@ from tidegate.base.local_dir import check_local_dir, local_dirs
 from tidegate.keys.groups import groups_of
 from tidegate.options import Options
 from tidegate.sinks.cache.cache import FOLDER, CacheSpec, StateCache
-from tidegate.sinks.cache.links import Link, link_of
+from tidegate.sinks.cache.in_flight import VersionFrames
+from tidegate.sinks.cache.links import link_of
 from tidegate.sinks.cache.pieces import host_pieces
-from tidegate.sinks.cache.state_at import StateAt
+from tidegate.sinks.cache.state_at import StateAt, read_changes
 from tidegate.sinks.rules.layout import payloads
+from tidegate.spark.state.links import LinksAt
 from tidegate.spark.state.read import ReadState, uncached
+from tidegate.wal.log import Blobs
 from tidegate.wal.record import Ack, Folded, StateReads
 from tidegate.wal.staging.spec import StageSpec
 
@@ -43,7 +46,7 @@ class CachePlace:
 class CachedState:
     """The cache in one run of a staging task, which ``reads`` these tables.
 
-    ``task_attempt`` is unique to this run.
+    ``task_attempt`` is unique to this run; ``log`` opens the log, for a cache that is behind.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class CachedState:
         parallelism: int,
         task_attempt: str,
         reads: Iterable[str],
+        log: Callable[[], Blobs],
     ) -> None:
         self._stage, self._base = stage, place.spec.base_version
         self._groups = groups_of(task, parallelism, stage.key_groups)
@@ -61,7 +65,11 @@ class CachedState:
         local = local_dirs(*named)[0]
         pieces = host_pieces(*named, place.memory_bytes, place.spec.bytes_max)
         run = f"{stage.attempt}-{task}-{task_attempt}"
-        self._cache = StateCache(local, pieces, place.spec, self._groups, run, reads)
+
+        def changes(versions: Sequence[VersionFrames]) -> Iterator[tuple[str, int, Any]]:
+            return read_changes(log(), versions, self._groups)
+
+        self._cache = StateCache(local, pieces, place.spec, self._groups, run, reads, changes)
         self._read_before = f"{stage.attempt}-{task}-"
 
     @staticmethod
@@ -125,10 +133,12 @@ def total_reads(acks: list[StateReads]) -> StateReads:
     )
 
 
-def cache_place(state: Folded, links: tuple[Link, ...], options: Options) -> CachePlace:
+def cache_place(state: Folded, links: LinksAt, options: Options) -> CachePlace:
     """Return the hosts' caches of state that hold at the base version."""
     starts = {name: at.start for name, at in state.tables.items()}
-    spec = CacheSpec(state.last_version, links, starts, state.key_groups, options.state_cache_bytes)
+    spec = CacheSpec(
+        state.last_version, links.links, starts, state.key_groups, options.state_cache_bytes, links.behind
+    )
     # Without the option each host has its own temporary folder, which is determined there, not here.
     local = None if options.local_dir is None else check_local_dir(options.local_dir)
     return CachePlace(local, state.name, spec, options.state_memory_bytes)

@@ -5,10 +5,12 @@ next barrier.
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import TidegateError
+from tidegate.sinks.cache.in_flight import NOT_BEHIND, Behind, EarlierLinks, frames_of
 from tidegate.sinks.cache.links import Link, links_at
 from tidegate.wal.fold import recent_version
 from tidegate.wal.record import BatchOrigin, DecidedVersion, LoadOrigin
@@ -19,41 +21,59 @@ LOOK_BACK = 8
 """The most versions without any change that are skipped in the search for the links in the log."""
 
 
+class LinksAt(NamedTuple):
+    """The links that hold at a version, and earlier ones whose caches can catch up."""
+
+    version: int
+    links: tuple[Link, ...]
+    behind: Behind = NOT_BEHIND
+
+
+NO_LINKS = LinksAt(0, ())
+
+
 class StateLinks:
     """The links that hold at the driver's last version, computed again after each newer one."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
-        self._version = 0
-        self._links: tuple[Link, ...] = ()
+        self._last = NO_LINKS
 
-    def at_last(self) -> tuple[Link, ...]:
+    def at_last(self) -> LinksAt:
         """Return the links at the version folded last; none, so empty caches, when its manifest
         cannot be read.
 
         The manifest is the one that this driver decided; after a restart it is read from the log.
         """
         version = self._coordinator.folded.last_version
-        if version != self._version:
+        if version != self._last.version:
             try:
-                self._links = self._at(version, LOOK_BACK)
+                self._last = self._at(version, LOOK_BACK)
             except TidegateError as error:
                 logger.warning("caches of state start empty at version %s: %s", version, error)
-                self._links = ()
-            self._version = version
-        return self._links
+                self._last = LinksAt(version, ())
+        return self._last
 
-    def _at(self, version: int, further: int) -> tuple[Link, ...]:
-        if version == self._version:
-            return self._links
+    def _at(self, version: int, further: int) -> LinksAt:
+        if version == self._last.version:
+            return self._last
         fact = recent_version(self._coordinator.folded, version)
         if fact is None or not further:
-            return ()
+            return LinksAt(version, ())
         manifest = self._coordinator.last_manifest
         if manifest is None or (manifest.version, manifest.attempt) != (version, fact.attempt):
             manifest = read_manifest(self._coordinator.log, fact)
-        before = () if manifest.frames() or not _is_staged(fact) else self._at(version - 1, further - 1)
-        return links_at(manifest, before)
+        if not _is_staged(fact):
+            return LinksAt(version, links_at(manifest))
+        if not manifest.frames():
+            before = self._at(version - 1, further - 1)
+            return LinksAt(version, links_at(manifest, before.links), before.behind)
+        links = links_at(manifest)
+        before = self._last
+        if before.version != version - 1:
+            return LinksAt(version, links)
+        now, then = EarlierLinks(version, links), EarlierLinks(before.version, before.links)
+        return LinksAt(version, links, before.behind.followed(then, now, frames_of(manifest)))
 
 
 def _is_staged(fact: DecidedVersion) -> bool:

@@ -212,7 +212,7 @@ class SimulatedBarrier(ArrowBarrier):
         cache = None
         if self.query.hosts is not None and self.told is not None:
             run = f"{spec.attempt}-{task_attempt}"
-            cache = self.query.hosts.opened(spec, self.told, task, self.parallelism, run)
+            cache = self.query.hosts.opened(spec, self.told, task, self.parallelism, run, log)
             store = FaultyStore(self.query.history.store, actor)
             cache.read(store, self.in_flight or ALL_VISIBLE, log)
         ack = stage_task(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from tidegate.keys.groups import groups_of, key_group
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
 from tidegate.sinks.cache.cache import CacheSpec, StateCache
-from tidegate.sinks.cache.in_flight import InFlightVersions
+from tidegate.sinks.cache.in_flight import InFlightVersions, VersionFrames
 from tidegate.sinks.cache.links import link_of
 from tidegate.sinks.cache.pieces import Pieces
-from tidegate.sinks.cache.state_at import StateAt
+from tidegate.sinks.cache.state_at import StateAt, read_changes
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
 from tidegate.spark.state.links import StateLinks
@@ -52,6 +52,7 @@ class StateHosts:
         self._memories: list[LocalDir] = []
         self._pieces: list[Pieces] = []
         self.hits = 0
+        self._links: dict[str, StateLinks] = {}
         self._first_starts: dict[int, int] = {}
 
     def close(self) -> None:
@@ -64,11 +65,13 @@ class StateHosts:
         """Return what a driver sends to the tasks of its next barrier."""
         state = driver.folded
         starts = {name: at.start for name, at in state.tables.items()}
-        links = StateLinks(driver).at_last()
+        links = self._links.setdefault(driver.writer, StateLinks(driver)).at_last()
         self._first_starts[state.last_version] = state.first_start
-        return CacheSpec(state.last_version, links, starts, state.key_groups, BYTES_MAX)
+        return CacheSpec(state.last_version, links.links, starts, state.key_groups, BYTES_MAX, links.behind)
 
-    def opened(self, spec: StageSpec, told: CacheSpec, task: int, parallelism: int, run: str) -> StateTask:
+    def opened(
+        self, spec: StageSpec, told: CacheSpec, task: int, parallelism: int, run: str, log: Log
+    ) -> StateTask:
         """Open the cache in one run of a task, on one of the hosts; sometimes a file is lost there."""
         if not self._locals:
             self._locals, self._memories = (
@@ -91,7 +94,11 @@ class StateHosts:
         host = task % HOSTS if chance.random() < 0.8 else chance.randrange(HOSTS)
         here = self._locals[host], self._pieces[host]
         groups = groups_of(task, parallelism, spec.key_groups)
-        return StateTask(self, StateCache(*here, told, groups, run, spec.tables), spec, told, groups)
+
+        def changes(versions: Sequence[VersionFrames]) -> Iterator[tuple[str, int, Any]]:
+            return read_changes(log, versions, groups)
+
+        return StateTask(self, StateCache(*here, told, groups, run, spec.tables, changes), spec, told, groups)
 
     def check(
         self, cache: StateCache, table: str, told: CacheSpec, at_us: int, groups: range, state: StateAt

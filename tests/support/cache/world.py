@@ -22,7 +22,14 @@ from tidegate.keys.groups import groups_of, key_group
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
 from tidegate.sinks.cache.cache import CacheSpec
-from tidegate.sinks.cache.in_flight import InFlightVersions, VersionFrames, frames_of
+from tidegate.sinks.cache.in_flight import (
+    NOT_BEHIND,
+    Behind,
+    EarlierLinks,
+    InFlightVersions,
+    VersionFrames,
+    frames_of,
+)
 from tidegate.sinks.cache.links import links_at
 from tidegate.sinks.cache.pieces import Pieces
 from tidegate.sinks.cache.state_at import StateAt
@@ -54,6 +61,7 @@ class Version:
     starts: dict[str, int]
     links: tuple[Any, ...] = ()
     frames: VersionFrames | None = None
+    behind: Behind = NOT_BEHIND
 
 
 class World:
@@ -111,7 +119,10 @@ class World:
             UUID, attempt, TABLES, (("binary",),) * 2, 300, 100, 1000, KEY_GROUPS, None, 1, (0, 0)
         )
         place = CachePlace(
-            (), "", CacheSpec(base_version, base.links, base.starts, KEY_GROUPS, self.bytes_max), 0
+            (),
+            "",
+            CacheSpec(base_version, base.links, base.starts, KEY_GROUPS, self.bytes_max, base.behind),
+            0,
         )
         acks: list[Any] = []
         written: Rows = {name: {} for name in TABLES}
@@ -191,7 +202,7 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cached_state, "local_dirs", lambda *_: [local])
             patch.setattr(cached_state, "host_pieces", lambda *_: self.pieces[local])
-            return CachedState(place, spec, task, parallelism, self.new_id(), reads)
+            return CachedState(place, spec, task, parallelism, self.new_id(), reads, lambda: self.log)
 
     def first_stage(
         self,
@@ -257,8 +268,12 @@ class World:
         assert found == expected, (table, sorted(keys), found, expected)
 
     def decide(self, manifest: Manifest, version: Version) -> None:
-        version.links = links_at(manifest, self.versions[-1].links)
-        version.frames = frames_of(manifest)
+        number, last = len(self.versions), self.versions[-1]
+        version.links, version.frames = links_at(manifest, last.links), frames_of(manifest)
+        version.behind = last.behind
+        if version.frames.frames:
+            then, now = EarlierLinks(number - 1, last.links), EarlierLinks(number, version.links)
+            version.behind = last.behind.followed(then, now, version.frames)
         self.versions.append(version)
 
     # -- what happens -----------------------------------------------------------------------------
@@ -288,6 +303,9 @@ class World:
             self.decide(*self.stage(last, self.rows(), reads=False))
         elif dice < 0.48:
             self.lose()
+        elif dice < 0.6:  # a small batch, by one task: the other hosts' caches are behind
+            rows: Rows = {name: dict(list(of.items())[:2]) for name, of in self.rows().items()}
+            self.decide(*self.stage(last, rows, parallelism=1))
         else:
             self.decide(*self.stage(last, self.rows()))
 

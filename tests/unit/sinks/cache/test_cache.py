@@ -17,8 +17,9 @@ import pytest
 from support.cache.world import HOSTS, KEY_GROUPS, KEYS, TABLES, World
 from tidegate.keys.groups import groups_of, key_group
 from tidegate.sinks.cache import cache as state_cache
+from tidegate.sinks.cache import in_flight, runs
 from tidegate.sinks.cache import links as state_chain
-from tidegate.sinks.cache import runs
+from tidegate.sinks.cache.in_flight import NOT_BEHIND, EarlierLinks
 from tidegate.sinks.cache.links import links_at
 from tidegate.sinks.cache.lookup import hashes_of
 from tidegate.sinks.cache.pieces import Pieces
@@ -111,6 +112,13 @@ def test_any_run_of_the_version_is_not_good_enough(world, monkeypatch):
         run(world, range(12))
 
 
+def test_nor_without_the_changes_since(world, monkeypatch):
+    """The rule, broken: a cache that is behind is taken as it is."""
+    monkeypatch.setattr(cached_state, "read_changes", lambda *_: iter(()))
+    with pytest.raises(AssertionError, match=r"sums|airports"):
+        run(world, range(12))
+
+
 # -- what it is worth -----------------------------------------------------------------------------
 
 
@@ -124,6 +132,36 @@ def test_all_is_held_when_nothing_changes_and_nothing_is_lost(world):
         last = one.counts
     assert last["misses"] == 0
     assert last["hits"] == len(KEYS)
+
+
+def test_hosts_catch_up_with_small_batches_of_one_task(world, monkeypatch):
+    """The task is on the first host. The others know the keys that it wrote, and all that they had."""
+    one = world(1)
+    one.chance = SimpleNamespace(random=lambda: 0.5, choice=lambda _: "sums", randint=lambda *_: 3)
+    every = {"airports": {}, "sums": dict.fromkeys(KEYS, b"1")}
+    for _ in range(2):
+        one.decide(*one.stage(len(one.versions) - 1, every, parallelism=3))
+    for key in KEYS[:5]:
+        one.decide(*one.stage(len(one.versions) - 1, {"airports": {}, "sums": {key: b"2"}}, parallelism=1))
+    one.counts.clear()
+    one.decide(*one.stage(len(one.versions) - 1, every, parallelism=3))
+    assert one.counts["misses"] == 0
+    assert one.counts["hits"] == len(KEYS)
+
+
+def test_a_cache_that_is_far_behind_is_read_from_the_store_again(world, monkeypatch):
+    one = world(1)
+    one.chance = SimpleNamespace(random=lambda: 0.5, choice=lambda _: "sums", randint=lambda *_: 3)
+    every = {"airports": {}, "sums": dict.fromkeys(KEYS, b"1")}
+    one.decide(*one.stage(0, every, parallelism=3))
+    one.decide(*one.stage(1, {"airports": {}, "sums": {KEYS[0]: b"2"}}, parallelism=1))
+    frames = one.versions[2].frames
+    monkeypatch.setattr(in_flight, "CATCH_UP_BYTES_MAX", frames.frames[0].bytes - 1)
+    followed = one.versions[1].behind.followed(
+        EarlierLinks(1, one.versions[1].links), EarlierLinks(2, one.versions[2].links), frames
+    )
+    assert one.versions[2].behind.earlier
+    assert followed == NOT_BEHIND
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

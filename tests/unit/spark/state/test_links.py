@@ -35,7 +35,7 @@ def write(driver, batch_id, rows):
 
 def test_a_driver_that_starts_reads_the_links_from_the_log(driver):
     """They are the ones that the driver before it made from what it had in memory."""
-    assert StateLinks(driver).at_last() == ()
+    assert StateLinks(driver).at_last().links == ()
     write(driver, 0, {b"k": b"v"})
     links = StateLinks(driver).at_last()
     assert links
@@ -47,14 +47,14 @@ def test_a_driver_that_starts_reads_the_links_from_the_log(driver):
 def test_links_go_on_over_versions_without_a_change_but_not_over_many(driver):
     links = StateLinks(driver)
     write(driver, 0, {b"k": b"v"})
-    first = set(links.at_last())
+    first = set(links.at_last().links)
     for batch_id in range(1, LOOK_BACK):
         write(driver, batch_id, {})
-        assert first <= set(links.at_last())
-        assert first <= set(StateLinks(driver).at_last())
+        assert first <= set(links.at_last().links)
+        assert first <= set(StateLinks(driver).at_last().links)
     write(driver, LOOK_BACK, {})
-    assert not first & set(StateLinks(driver).at_last())
-    assert first <= set(links.at_last())  # it need not look: it knows those of the version before
+    assert not first & set(StateLinks(driver).at_last().links)
+    assert first <= set(links.at_last().links)  # it need not look: it knows those of the version before
 
 
 def test_a_manifest_that_cannot_be_read_is_no_link_and_no_error(driver, monkeypatch, caplog):
@@ -67,9 +67,9 @@ def test_a_manifest_that_cannot_be_read_is_no_link_and_no_error(driver, monkeypa
 
     monkeypatch.setattr(driver.log, "read", silent)
     links = StateLinks(driver)
-    assert links.at_last() == ()
+    assert links.at_last().links == ()
     assert "caches of state start empty at version 1: no answer" in caplog.text
     monkeypatch.undo()
-    assert links.at_last() == ()  # told once for a version
+    assert links.at_last().links == ()  # told once for a version
     write(driver, 1, {b"k": b"w"})
-    assert links.at_last()
+    assert links.at_last().links
