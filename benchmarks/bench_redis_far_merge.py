@@ -9,17 +9,19 @@ flights on their way, however far the server is. A reader beside the server read
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import math
-import multiprocessing
 import os
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
+
+from far import relayed
 
 from tidegate.sinks.records import Identity
 from tidegate.sinks.redis.client import calls
@@ -29,54 +31,13 @@ from tidegate.testing.store.harness import counts_of, get, put, stamp
 
 WAYS = {"fixed": math.inf, "by the way": calls.FLIGHT_S}
 EVERY_S = 0.005
-READ_BYTES = 64 * 1024
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
-    """Every byte as it came, so much later."""
-    loop = asyncio.get_running_loop()
-    waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-
-    async def deliver() -> None:
-        while True:
-            due, content = await waiting.get()
-            await asyncio.sleep(due - loop.time())
-            writer.write(content)
-            await writer.drain()
-
-    delivery = asyncio.create_task(deliver())
-    with contextlib.suppress(OSError):
-        while content := await reader.read(READ_BYTES):
-            waiting.put_nowait((loop.time() + delay_s, content))
-    delivery.cancel()
-    writer.close()
-
-
-def _relay(host: str, port: int, way_s: float, told: Any) -> None:
-    async def serve() -> None:
-        async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            there, back = await asyncio.open_connection(host, port)
-            await asyncio.gather(_pass_on(reader, back, way_s / 2), _pass_on(there, writer, way_s / 2))
-
-        server = await asyncio.start_server(accepted, "127.0.0.1", 0)
-        told.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
-
-    asyncio.run(serve())
 
 
 @contextlib.contextmanager
 def far(url: str, way_ms: float) -> Iterator[str]:
     """The URL of the same server, so far off."""
-    address = settings_of(url, {}).seeds[0]
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.Process(target=_relay, args=(*address, way_ms / 1e3, theirs), daemon=True)
-    process.start()
-    try:
-        yield f"redis://127.0.0.1:{ours.recv()}"
-    finally:
-        process.terminate()
-        process.join()
+    with relayed(settings_of(url, {}).seeds[0], way_ms) as port:
+        yield f"redis://127.0.0.1:{port}"
 
 
 class Beside:
