@@ -17,7 +17,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import ConfigError
 from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.records import CatalogEntry
-from tidegate.wal.manifest import Component, Manifest, Step
+from tidegate.wal.manifest import PLACE_MAX, Component, Manifest, Step, TaskPlace
 from tidegate.wal.record import (
     DECIDED_BYTES_MAX,
     OFFSETS_BYTES_MAX,
@@ -172,6 +172,7 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
         dropped=tuple(sorted(barrier.drops)) or msgspec.UNSET,
         state_calls=dict(barrier.state_calls) or msgspec.UNSET,
         steps=_steps(barrier, acks) or msgspec.UNSET,
+        places=_places(coordinator, barrier, acks) or msgspec.UNSET,
     )
 
 
@@ -181,6 +182,17 @@ def _components(barrier: Barrier, acks: Sequence[Ack]) -> dict[str, Component]:
     none = Component(barrier.parallelism, {str(instance): () for instance in range(barrier.parallelism)})
     steps = [name.removeprefix("_") for name in barrier.tables if name.startswith(f"{LOCAL}.")]
     return {COMPONENT: staged, **dict.fromkeys(steps, none)}
+
+
+def _places(coordinator: Coordinator, barrier: Barrier, acks: Sequence[Ack]) -> tuple[TaskPlace | None, ...]:
+    """List where each task ran; where no executor did, as in the version before."""
+    ran = {
+        ack.task: TaskPlace(ack.executor[:PLACE_MAX], ack.host[:PLACE_MAX]) for ack in acks if ack.executor
+    }
+    if ran:
+        return tuple(map(ran.get, range(barrier.parallelism)))
+    last = coordinator.last_manifest
+    return () if last is None else last.places or ()
 
 
 def _steps(barrier: Barrier, acks: Sequence[Ack]) -> tuple[Step, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from tidegate.base.clock import Clock
@@ -22,7 +23,7 @@ from tidegate.reader.table import no_schema
 from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.placement.locality import Locality
-from tidegate.spark.placement.preferred import Placement, Places, placement_for
+from tidegate.spark.placement.preferred import Placement, Places, ran_before
 from tidegate.spark.reporting import SinkReporter
 from tidegate.spark.staging.apply_job import apply_on_executors
 from tidegate.spark.state.cache import CachePlace, cache_place
@@ -169,8 +170,9 @@ class OpenWriter:
             )
         coordinator.store.heartbeat(coordinator.epoch)
         if options.affinity:
-            names = self._settings.endpoints.namespace, coordinator.folded.namespace
-            self.connections.placement = placement_for(options, *names, self._settings.locality)
+            locality = self._settings.locality
+            before = partial(ran_before, coordinator)
+            self.connections.placement = Placement(before, locality.provider, locality.metadata)
         if self.recovered:
             logger.info("recovered versions %s of %s", self.recovered, self._settings.endpoints.namespace)
 

@@ -36,6 +36,8 @@ ROW_BYTES_MIN = 8
 
 StepName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,96}\Z")]
 """A name of the user's, of at most 64 characters, or a kind of call and a table."""
+PLACE_MAX = 1_000
+PlaceName: TypeAlias = Annotated[str, msgspec.Meta(max_length=PLACE_MAX)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -66,6 +68,13 @@ class Step(msgspec.Struct, frozen=True):
     frames: Count
 
 
+class TaskPlace(msgspec.Struct, frozen=True, array_like=True):
+    """The executor in which a task ran, and its location: a hint for the placement of the next tasks."""
+
+    executor: PlaceName
+    location: PlaceName
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """All acks of the winning attempt: everything an apply needs to know.
 
@@ -73,7 +82,7 @@ class Manifest(msgspec.Struct, frozen=True):
     schema id. ``dropped`` are the tables that the version drops. ``state_calls`` has the call
     (``reduce``, ``update``) of each table that the batch continued from its state; it is left out if
     there is none, and earlier releases never wrote it. ``steps`` are the transaction's calls, in their order;
-    likewise.
+    likewise. ``places`` is where each task ran of the last version that executors staged; likewise.
     """
 
     namespace: str
@@ -88,6 +97,7 @@ class Manifest(msgspec.Struct, frozen=True):
     dropped: Dropped = msgspec.UNSET
     state_calls: dict[TableName, str] | msgspec.UnsetType = msgspec.UNSET
     steps: tuple[Step, ...] | msgspec.UnsetType = msgspec.UNSET
+    places: tuple[TaskPlace | None, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def frames(self) -> list[FrameRef]:
         """Return all frames. A frame's index in this list is its ordinal within the version."""

@@ -16,7 +16,7 @@ import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -202,9 +202,8 @@ class FileMetadataStore:
 class Locality:
     """The configuration of a sink's task placement: the provider of locations, and the store of them.
 
-    It is the argument ``VersionedSink(locality=...)``. ``metadata`` None: files in the ``local_dir`` of the
-    driver's host; a driver on another host starts without any. Raises: ConfigError: one of them lacks a
-    method.
+    It is the argument ``VersionedSink(locality=...)``. ``metadata`` None: the manifests in the log,
+    from which a driver on any host knows where tasks ran. Raises: ConfigError: one of them lacks a method.
     """
 
     provider: LocationIdProvider = dataclasses.field(default_factory=EnvironmentLocation)
@@ -228,10 +227,12 @@ TASKS, PROCESSORS = b"task-locality/", b"processor-locality/"
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _tasks_decoder = json_decoder(list[tuple[str, str] | None])
+_processors_decoder = json_decoder(dict[str, str])
+Value = TypeVar("Value")
 
 
 class LocalityManager:
-    """The last places of one lineage's tasks, and the location of each executor.
+    """The last places of one lineage's tasks, and the location of each host of executors.
 
     Another lineage starts without any, since it may read other state; values of an older one are removed
     at its first write. An error of the store is logged as one warning, and then nothing is known.
@@ -243,21 +244,28 @@ class LocalityManager:
 
     def task_locality(self) -> list[RanAt | None]:
         """Read the last place of each task; empty when unknown."""
-        content = self._get(TASKS)
-        try:
-            last_places = _tasks_decoder.decode(content) if content else []
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self._trouble(error)
-            last_places = []
+        last_places = self._decoded(TASKS, _tasks_decoder, [])
         return [None if place is None else RanAt(*place) for place in last_places]
 
     def write_task_locality(self, tasks: Sequence[RanAt | None]) -> None:
         """Store the place of each task."""
         self._put(TASKS, _encoder.encode(list(tasks)))
 
+    def processor_locality(self) -> dict[str, str]:
+        """Read the location of each host of executors; empty when unknown."""
+        return self._decoded(PROCESSORS, _processors_decoder, {})
+
     def write_processor_locality(self, locations: Mapping[str, str]) -> None:
-        """Store the location of each executor."""
+        """Store the location of each host of executors."""
         self._put(PROCESSORS, _encoder.encode(dict(locations)))
+
+    def _decoded(self, kind: bytes, decoder: msgspec.json.Decoder[Value], nothing: Value) -> Value:
+        content = self._get(kind)
+        try:
+            return decoder.decode(content) if content else nothing
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self._trouble(error)
+            return nothing
 
     def _get(self, kind: bytes) -> bytes | None:
         try:

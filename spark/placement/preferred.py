@@ -16,23 +16,22 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame
 
-from tidegate.base.local_dir import local_dirs
+from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.coordinator import Coordinator
+from tidegate.errors import TidegateError
 from tidegate.keys.groups import task_of
-from tidegate.options import Options
 from tidegate.spark.placement.assignment import RanAt, assign, carried_over
 from tidegate.spark.placement.locality import (
     EnvironmentLocation,
-    FileMetadataStore,
-    Locality,
     LocalityManager,
     LocationIdProvider,
-    MemoryMetadataStore,
     MetadataStore,
     executor_here,
     location_by,
@@ -45,10 +44,12 @@ from tidegate.spark.session.jvm import (
     jvm_view,
     of_internal_rows,
 )
-from tidegate.wal.record import Ack
+from tidegate.wal.fold import recent_version
+from tidegate.wal.record import Ack, BatchOrigin
 
 logger = logging.getLogger("tidegate")
 
+RanBefore = Callable[[str], list[RanAt | None]]
 PRODUCT_MAX = 1_000_000
 """The most executors times tasks; the driver has a small object for each. Beyond it tasks run anywhere."""
 
@@ -78,19 +79,24 @@ class Placement:
     """The assignment of each batch's tasks to executors, by their earlier places. One per open driver.
 
     It never fails a batch: without an answer of Spark there are no hints, and one warning is logged.
-    ``metadata`` returns the store of the places; it is called at the first need.
+    ``ran_before`` returns where the tasks of a lineage ran last, by the log. With ``metadata`` a store of the
+    user's has it, too, and where executors are.
     """
 
     def __init__(
-        self, metadata: Callable[[], MetadataStore], provider: LocationIdProvider | None = None
+        self,
+        ran_before: RanBefore = lambda _: [],
+        provider: LocationIdProvider | None = None,
+        metadata: MetadataStore | None = None,
     ) -> None:
-        self._metadata = metadata
+        self._ran_before, self._metadata = ran_before, metadata
         self.provider = provider or EnvironmentLocation()
         self._manager: LocalityManager | None = None
-        self._lineage = ""
+        self._lineage: str | None = None
         self._ran: list[RanAt | None] = []
         self._executors: dict[str, str] = {}
         self._locations: dict[str, str] = {}
+        self._of_hosts: dict[str, str] = {}
         self._ids = ""
         self._warned = False
         self._lock = threading.Lock()
@@ -115,15 +121,23 @@ class Placement:
     def _places(self, context: SparkContext, lineage: str, tasks: int, key_groups: int) -> Places | None:
         if str(context.master).partition("[")[0] == "local":
             return None
+        if lineage != self._lineage:
+            self._begin(lineage)
         self._look_at_executors(context)
         if len(self._executors) < 2 or len(self._executors) * tasks > PRODUCT_MAX:
             return None
-        if self._manager is None or lineage != self._lineage:
-            self._manager, self._lineage = LocalityManager(self._metadata(), lineage), lineage
-            self._ran = self._manager.task_locality()
         ran = carried_over(self._ran, tasks, key_groups) if len(self._ran) <= key_groups else []
         before = ran or [None] * tasks
         return Places(key_groups, tuple(assign(before, self._locations)), dict(self._executors))
+
+    def _begin(self, lineage: str) -> None:
+        self._lineage, self._manager = lineage, None
+        if self._metadata is not None:
+            self._manager = LocalityManager(self._metadata, lineage)
+            self._of_hosts = self._manager.processor_locality()
+        self._ran = self._ran_before(lineage) or (
+            [] if self._manager is None else self._manager.task_locality()
+        )
 
     def _look_at_executors(self, context: SparkContext) -> None:
         ids = executor_ids(context)
@@ -134,13 +148,17 @@ class Placement:
         self._locations = {name: place for name, place in self._locations.items() if name in self._executors}
         new = {name: host for name, host in self._executors.items() if name not in self._locations}
         reported = locations_of(context, new, self.provider) if len(self._executors) > 1 and new else {}
-        self._locations |= {name: reported.get(name, host) for name, host in new.items()}
+        self._of_hosts |= {new[name]: location for name, location in reported.items() if name in new}
+        # One that does not answer is where others of its host are.
+        self._locations |= {
+            name: reported.get(name) or self._of_hosts.get(host, host) for name, host in new.items()
+        }
 
     def ran(self, acks: Sequence[Ack]) -> None:
         """Store the places at which the tasks really ran, and have their caches."""
         with self._lock:
             places = self.current
-            if places is None or self._manager is None or len(acks) != len(places.executors):
+            if places is None or len(acks) != len(places.executors):
                 return
             ran: list[RanAt | None] = [None] * len(acks)
             for ack in acks:
@@ -149,20 +167,26 @@ class Placement:
             self.met = sum(was is not None and was.executor == name for was, name in pairs), len(acks)
             if ran != self._ran:
                 self._ran = ran
-                self._manager.write_task_locality(ran)
-                self._manager.write_processor_locality(self._locations)
+                if self._manager is not None:
+                    self._manager.write_task_locality(ran)
+                    self._manager.write_processor_locality(self._of_hosts)
 
 
-def placement_for(options: Options, namespace: str, uuid: str, locality: Locality) -> Placement:
-    """Build a namespace's placement; without a store its places are in the driver's ``local_dir``."""
-
-    def metadata() -> MetadataStore:
-        if locality.metadata is not None:
-            return locality.metadata
-        folder = local_dirs(options.local_dir, namespace, uuid)[0].shared("locality")
-        return MemoryMetadataStore() if folder is None else FileMetadataStore(folder)
-
-    return Placement(metadata, locality.provider)
+def ran_before(coordinator: Coordinator, lineage: str) -> list[RanAt | None]:
+    """Return where the tasks of the lineage's last version ran, by its manifest; nothing when unknown."""
+    fact = recent_version(coordinator.folded, coordinator.folded.last_version)
+    if fact is None or not isinstance(fact.origin, BatchOrigin) or fact.origin.lineage != lineage:
+        return []
+    manifest = coordinator.last_manifest
+    try:
+        if manifest is None or manifest.attempt != fact.attempt:
+            manifest = read_manifest(coordinator.log, fact)
+    except TidegateError as error:
+        logger.warning("where tasks ran before is not known, they may get other executors: %s", error)
+        return []
+    return [
+        None if place is None else RanAt(*msgspec.structs.astuple(place)) for place in manifest.places or ()
+    ]
 
 
 # -- executors ----------------------------------------------------------------------------------

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
+from functools import partial
+
+import msgspec
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import functions
 
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import open_namespace
+from tidegate.options import Endpoints, Options
+from tidegate.sinks.memory.store import MemoryStore
 from tidegate.spark.placement import preferred as placement
 from tidegate.spark.placement.assignment import RanAt
 from tidegate.spark.placement.locality import LocalityManager, MemoryMetadataStore
-from tidegate.spark.placement.preferred import PRODUCT_MAX, Placement, Places, preferred
+from tidegate.spark.placement.preferred import PRODUCT_MAX, Placement, Places, preferred, ran_before
 from tidegate.spark.staging.job import SparkBarrier
+from tidegate.testing.arrow_barrier import ArrowBarrier
+from tidegate.testing.arrow_barrier import batch as batch_of
+from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import Ack
 
 pytestmark = pytest.mark.spark
@@ -55,24 +67,70 @@ def test_a_key_group_is_at_the_place_of_its_task():
 
 def test_tasks_stay_where_they_ran_and_another_driver_knows(cluster):
     store = MemoryMetadataStore()
-    first = Placement(lambda: store)
+    first = Placement(metadata=store)
     assert first.places(Context(), "q", 4, 8).executors == ("0", "1", "0", "1")
     first.ran(acks(("0", "a"), ("1", "b"), ("1", "b"), ("0", "a")))  # Spark did not follow for the last two
     assert first.met == (2, 4)
-    for placed in (first, Placement(lambda: store)):
+    for placed in (first, Placement(metadata=store)):
         assert placed.places(Context(), "q", 4, 8).executors == ("0", "1", "1", "0")
-    assert Placement(lambda: store).places(Context(), "another", 4, 8).executors == ("0", "1", "0", "1")
+    assert Placement(metadata=store).places(Context(), "another", 4, 8).executors == ("0", "1", "0", "1")
+
+
+def test_another_driver_knows_by_the_log_where_tasks_ran(cluster):
+    """Also when the driver staged the last batch. Another lineage starts without."""
+    place = uuid.uuid4().hex
+    where = Endpoints("n", f"memory://{place}", f"memory://{place}")
+
+    def opened(lineage="q"):
+        driver = Coordinator(where, MemoryLog(place, "n"), MemoryStore(place, "n"), Options(key_groups=8))
+        open_namespace(driver, lineage)
+        return driver
+
+    class ByExecutors(ArrowBarrier):
+        def stage(self, spec, base_version):
+            staged = super().stage(spec, base_version)
+            ran = [("1", "b"), ("", "c"), ("0", "a")]
+            return [
+                msgspec.structs.replace(ack, executor=name, host=host)
+                for ack, (name, host) in zip(staged, ran, strict=True)
+            ]
+
+    first = opened()
+    assert ran_before(first, "q") == []
+    commit(first, ByExecutors(first.log, {"t": {b"k": b"v"}}, batch_of("q", 0), 8, parallelism=3))
+    commit(first, ArrowBarrier(first.log, {"t": {b"k": b"w"}}, batch_of("q", 1), 8, parallelism=1))
+    second = opened()
+    for driver in (first, second):
+        assert ran_before(driver, "q") == [RanAt("1", "b"), None, RanAt("0", "a")]
+        assert ran_before(driver, "another") == []
+    placed = Placement(partial(ran_before, second))
+    assert placed.places(Context(), "q", 3, 8).executors == ("1", "0", "0")
+    second.last_manifest, second.decisions.log = None, MemoryLog(uuid.uuid4().hex, "n")
+    assert ran_before(second, "q") == []
+
+
+def test_an_executor_that_does_not_answer_is_where_others_of_its_host_are(cluster, monkeypatch):
+    store = MemoryMetadataStore()
+    monkeypatch.setattr(placement, "locations_of", lambda *_: {"0": "rack-1", "1": "rack-2"})
+    placed = Placement(metadata=store)
+    placed.places(Context(), "q", 2, 8)
+    placed.ran(acks(("0", "rack-1"), ("1", "rack-2")))
+    del cluster["1"]
+    cluster["2"] = "b"
+    monkeypatch.setattr(placement, "locations_of", lambda *_: {})
+    for again in (placed, Placement(metadata=store)):
+        assert again.places(Context(), "q", 2, 8).executors == ("0", "2")
 
 
 def test_another_parallelism_goes_where_the_key_groups_were(cluster):
-    placed = Placement(MemoryMetadataStore)
+    placed = Placement()
     placed.places(Context(), "q", 2, 8)
     placed.ran(acks(("1", "b"), ("0", "a")))
     assert placed.places(Context(), "q", 4, 8).executors == ("1", "1", "0", "0")
 
 
 def test_executors_are_lost_and_added(cluster):
-    placed = Placement(MemoryMetadataStore)
+    placed = Placement()
     placed.places(Context(), "q", 4, 8)
     placed.ran(acks(("0", "a"), ("1", "b"), ("0", "a"), ("1", "b")))
     cluster["2"] = "b"
@@ -84,7 +142,7 @@ def test_executors_are_lost_and_added(cluster):
 
 def test_a_task_that_cannot_say_where_it_ran_is_assigned_anew(cluster):
     store = MemoryMetadataStore()
-    placed = Placement(lambda: store)
+    placed = Placement(metadata=store)
     placed.places(Context(), "q", 2, 8)
     placed.ran(acks(("", "somewhere"), ("1", "b")))
     assert LocalityManager(store, "q").task_locality() == [None, RanAt("1", "b")]
@@ -92,14 +150,14 @@ def test_a_task_that_cannot_say_where_it_ran_is_assigned_anew(cluster):
 
 
 def test_beyond_a_limit_tasks_run_anywhere(cluster):
-    assert Placement(MemoryMetadataStore).places(Context(), "q", PRODUCT_MAX // 2 + 1, 8) is None
+    assert Placement().places(Context(), "q", PRODUCT_MAX // 2 + 1, 8) is None
 
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[2,4]", "local[*]"])
 def test_one_process_is_no_choice(monkeypatch, master):
     context = Context()
     context.master = master
-    assert Placement(MemoryMetadataStore).places(context, "q", 4, 8) is None
+    assert Placement().places(context, "q", 4, 8) is None
 
 
 def test_a_spark_that_does_not_tell_is_one_warning(monkeypatch, caplog):
@@ -107,7 +165,7 @@ def test_a_spark_that_does_not_tell_is_one_warning(monkeypatch, caplog):
         raise Py4JError("Method getExecutorIds([]) does not exist")
 
     monkeypatch.setattr(placement, "executor_ids", refuse)
-    placed = Placement(MemoryMetadataStore)
+    placed = Placement()
     for _ in range(2):
         assert placed.places(Context(), "q", 4, 8) is None
     placed.ran(acks(("0", "a")))
