@@ -29,7 +29,7 @@ from tidegate.sinks.cache.links import link_of
 from tidegate.sinks.cache.pieces import Pieces
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
-from tidegate.spark.state.links import StateLinks
+from tidegate.spark.staging.links import StateLinks
 from tidegate.wal.record import Ack
 from tidegate.wal.staging.spec import StageSpec
 
