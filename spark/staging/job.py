@@ -54,6 +54,7 @@ from tidegate.spark.state.cache import CachePlace
 from tidegate.spark.state.local_state import LocalWork
 from tidegate.spark.state.merge import MergedTable, PatchedTable
 from tidegate.spark.state.reduce import ReduceStep
+from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.update import UpdateWork
 from tidegate.wal.open_log import shared_log
 from tidegate.wal.record import (
@@ -68,6 +69,7 @@ from tidegate.wal.record import (
 )
 from tidegate.wal.staging import quarantine
 from tidegate.wal.staging.last_per_key import PLACE, groups_and_tables
+from tidegate.wal.staging.own_tables import due_table, queue_table
 from tidegate.wal.staging.spec import StageSpec
 
 IN_ORDER = "in order"
@@ -162,7 +164,13 @@ class SparkBarrier:
             base_version=base_version,
             tasks=self.parallelism,
             cached_at=self.cache,
-            stateful=tuple(call.table for call in self.calls if isinstance(call, CACHED_STATE_CALLS)),
+            stateful=tuple(
+                table
+                for call in self.calls
+                if isinstance(call, CACHED_STATE_CALLS)
+                for table in (call.table, due_table(call.table))
+                if table in self.schemas
+            ),
         )
 
     def _by_job(self, work: StageWork) -> list[Ack]:
@@ -280,10 +288,15 @@ class SparkBarrier:
             table=call.table,
             start=self._start(call.table),
             rows=TableSchema((), call.row_columns),
-            schemas={name: self.schemas[name] for name in call.touches},
+            schemas={name: self.schemas[name] for name in (call.table, *call.outputs)},
             batch=spec.batch,
             deadline_s=self.function_deadline_s,
             parallelism=self.parallelism,
+            timeout=None
+            if call.timeout_us is None
+            else TimeoutWork(
+                call.timeout_us, *map(self._start, (due_table(call.table), queue_table(call.table)))
+            ),
         )
 
 
