@@ -549,7 +549,7 @@ class VersionedSink:
             fact = decided_for(coordinator.folded, once.origin)
             return None if fact is None else fact.version
         txn = Transaction(-1, coordinator.folded.last_version, writer.schemas())
-        once.write(txn)
+        once.write(txn, coordinator.folded.key_groups)
         fact = self._committed(writer, txn, once.origin, once.rows, expiring=once.expiring)
         writer.commits.drain(self._options.apply_deadline_s)
         return fact.version

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import UNSET
@@ -155,7 +155,7 @@ class Transaction:
         differ from the earlier ones, the key may not. No rows leave an empty table.
         """
         self._add(self._rows_call(Replace, table, rows, key, order_by, None, value), name=name)
-        self._forget_timeouts(table)
+        self.forget_timeouts([table])
 
     def delete(self, table: str, rows: DataFrame, key: Names, *, name: str | None = None) -> None:
         """Remove these keys; an absent key stays absent."""
@@ -256,9 +256,7 @@ class Transaction:
         state_schema = state_of(table, given, self._known.get(table), state_version, migrate)
         timeout_us = timeout_of(table, timeout, on_timeout)
         emits = output_schemas(table, outputs, self._known)
-        if timeout_us is None:
-            self._forget_timeouts(table)
-        else:
+        if timeout_us is not None:
             emits |= timeout_schemas(table, _columns(keys))
         call = Update(
             table,
@@ -274,6 +272,8 @@ class Transaction:
             timeout_us=timeout_us,
         )
         self._add(call, emits, name)
+        if timeout_us is None:
+            self.forget_timeouts([table])
 
     def patch(
         self,
@@ -404,6 +404,11 @@ class Transaction:
         order = (cached(functions.monotonically_increasing_id),)
         self._add(Replace(table, rows, schema.key, schema, column("key"), column("value"), order))
 
+    def forget_timeouts(self, tables: Collection[str]) -> None:
+        """Drop the due times of the keys of these tables: rows of theirs follow that do not move them."""
+        with self._lock:
+            self._drops |= own_tables.stale_timeouts(tables, self._known)
+
     @property
     def starts(self) -> frozenset[str]:
         """The tables that this version empties first."""
@@ -486,11 +491,6 @@ class Transaction:
             self._check_open(call.table)  # the function may have returned meanwhile
             step = step_name(call, name, [earlier.step for earlier in self._calls])
             self._append(dataclasses.replace(call, step=step), emits or {})
-
-    def _forget_timeouts(self, table: str) -> None:
-        """Drop the due times of a state's keys: rows that do not move them follow."""
-        with self._lock:
-            self._drops |= own_tables.timeout_tables(table) & self._known.keys()
 
     def _check_open(self, table: str) -> None:
         if not self._open:

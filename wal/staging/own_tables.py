@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tidegate.base.names import DELETED, DUE, LOCAL, QUEUE
 from tidegate.wal.record import Column, TableSchema
@@ -40,6 +40,15 @@ def queue_table(table: str) -> str:
 def timeout_tables(table: str) -> frozenset[str]:
     """Return both tables of a state with a timeout."""
     return frozenset({due_table(table), queue_table(table)})
+
+
+def stale_timeouts(replaced: Collection[str], existing: Collection[str]) -> frozenset[str]:
+    """Return the tables of timeouts that are of other rows once these tables are replaced.
+
+    >>> sorted(stale_timeouts({"t"}, {"t", "_due.t", "_due_at.t", "_due.u", "_due_at.u"}))
+    ['_due.t', '_due_at.t']
+    """
+    return frozenset().union(*map(timeout_tables, replaced)) & frozenset(existing) - frozenset(replaced)
 
 
 def is_own(name: str) -> bool:
