@@ -97,9 +97,8 @@ def test_an_import_replaces_its_tables_and_leaves_the_others(place):
 
 def test_due_times_are_imported_into_as_many_key_groups_and_dropped_with_their_rows(place, caplog):
     """They are by key group. States whose rows are replaced, or that are in other groups, have none."""
-    example = Example(
-        f"file://{place}/wal", f"sqlite://{place}/store", "timed", options=Options(key_groups=4)
-    )
+    url, folder, alone = f"sqlite://{place}/store", place / "timed", place / "alone"
+    example = Example(f"file://{place}/wal", url, "timed", options=Options(key_groups=4))
     example.schemas["_due.aircraft"] = TableSchema(SCHEMAS["aircraft"].key, own_tables.DUE_COLUMNS)
     example.schemas["_due_at.aircraft"] = own_tables.QUEUE_SCHEMA
     own = {"_due.aircraft": {"N1": {"due_us": 7, "queued_us": 7}}, "_due_at.aircraft": {(0, -1, 0): b"\x90"}}
@@ -116,11 +115,10 @@ def test_due_times_are_imported_into_as_many_key_groups_and_dropped_with_their_r
         assert gate.history()[-1].dropped == ("_due.aircraft", "_due_at.aircraft")
     run(place, "import", folder, "--key-groups", 7, namespace="other")
     assert "the export has 4 key groups, this namespace 7: _due.aircraft, _due_at.aircraft are" in caplog.text
-    with (
-        tidegate.connect(url, "other") as gate,
-        pytest.raises(ConfigError, match=r"no table '_due\.aircraft'"),
-    ):
-        gate.table("_due.aircraft").get("N1")
+    with tidegate.connect(url, "other") as gate:
+        assert "aircraft" in gate.tables()
+        with pytest.raises(ConfigError, match="there is no table '_due"):
+            gate.table("_due.aircraft").get("N1")
 
 
 def test_a_table_of_another_key_is_refused_before_anything_is_staged(place):
