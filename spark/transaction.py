@@ -240,7 +240,7 @@ class Transaction:
         for a key that is touched; other rows stay as they are (docs/schema-changes.md).
 
         With ``timeout``, a duration such as "30 min", ``on_timeout(key, state, emit)`` is called once for a
-        key that had no rows for so long, and up to a 64th of it longer, in the first batch after that. It
+        key that had no rows for that time, and up to a 64th of it longer, in the first batch after that. It
         returns the new state as ``fn`` does. A key that keeps a state then has no timeout until its next
         rows. Times are those of the batches' attempts, not of the rows (docs/state.md).
 

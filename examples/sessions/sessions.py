@@ -67,7 +67,7 @@ def clicks_and_ticks(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def start(spark: SparkSession, folder: str, sink: VersionedSink, checkpoint: str, every: str) -> Any:
-    """Start the query: a batch every so often."""
+    """Start the query; ``every`` is the time from batch to batch, as in "1 minute"."""
     query = clicks_and_ticks(spark, folder).writeStream.foreachBatch(sink.each(write))
     return query.option("checkpointLocation", checkpoint).trigger(processingTime=every).start()
 
