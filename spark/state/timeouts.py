@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from tidegate.base.decoders import json_decoder, msgpack_decoder
 from tidegate.errors import CorruptError
-from tidegate.keys.groups import encode_key, key_group
+from tidegate.keys.groups import encode_key, key_group, key_group_of_each
 from tidegate.spark.state.output_rows import OutputRows
 from tidegate.spark.state.read import ReadChunks, ReadState
 from tidegate.spark.state.udf_runner import check_size
@@ -118,7 +118,7 @@ class TimeoutQueue:
     def take(self) -> None:
         """Take the due keys from the queue, the oldest first, up to ``DUE_MAX`` of them.
 
-        Raises: CorruptError, a row is missing or has another content; errors of the store.
+        Raises: CorruptError, a row of the queue is missing or cannot be right; errors of the store.
         """
         for at in range(0, len(self._groups), READ_AT_ONCE):
             some = self._groups[at : at + READ_AT_ONCE]
@@ -126,18 +126,12 @@ class TimeoutQueue:
                 listed = [] if content is None else self._decoded(content, list[Parts])
                 self._times[group] = {parts.due_us: parts for parts in listed}
         due = sorted(
-            (due_us, group)
+            (parts.due_us, group, parts.first, parts.end)
             for group, times in self._times.items()
-            for due_us in times
-            if self._is_due(due_us)
+            for parts in times.values()
+            if self._is_due(parts.due_us)
         )
-        places = iter(
-            [
-                (group, due_us, part)
-                for due_us, group in due
-                for part in range(self._times[group][due_us].first, self._times[group][due_us].end)
-            ]
-        )
+        places = ((group, due_us, part) for due_us, group, first, end in due for part in range(first, end))
         while len(self._taken) < DUE_MAX and (some_places := list(islice(places, PARTS_AT_ONCE))):
             for place, content in zip(some_places, self._stored(some_places), strict=True):
                 if len(self._taken) < DUE_MAX:
@@ -146,7 +140,10 @@ class TimeoutQueue:
     def _take_part(self, group: int, due_us: int, part: int, content: bytes | None) -> None:
         if content is None:
             raise self._corrupt(f"the row {(group, due_us, part)} is not there")
-        self._taken |= dict.fromkeys((due_us, key) for key in self._decoded(content, list[bytes]))
+        keys = self._decoded(content, list[bytes])
+        if {*key_group_of_each(keys, self._spec.key_groups)} - {group}:
+            raise self._corrupt(f"the row {(group, due_us, part)} has keys of other key groups")
+        self._taken |= dict.fromkeys((due_us, key) for key in keys)
         self._put(group, due_us, part, DELETE)
         parts = self._times[group][due_us]
         parts.first = part + 1
@@ -244,7 +241,7 @@ class TimeoutQueue:
         self._output.add(self._queue_index, key, value)
 
     def _rows(self, keys: Sequence[bytes]) -> Any:
-        groups = [key_group(key, self._spec.key_groups) for key in keys]
+        groups = key_group_of_each(keys, self._spec.key_groups)
         return pa.record_batch({"g": pa.array(groups, pa.int32()), "k": pa.array(keys, pa.binary())})
 
     def _stored(self, places: Sequence[tuple[int, int, int]]) -> list[bytes | None]:

@@ -350,6 +350,7 @@ def test_an_error_of_on_timeout_names_the_key():
     [
         (lambda rows: rows.pop(min(rows)), "is not there"),
         (lambda rows: rows.update(dict.fromkeys(rows, b"+\xff")), "cannot be read"),
+        (lambda rows: rows.update({min(rows): b"+\x92\xc4\x01a\xc4\x01b"}), "has keys of other key groups"),
     ],
 )
 def test_a_damaged_queue_is_an_error(damage, why):
