@@ -33,7 +33,7 @@ from tidegate.spark.batch import (
 )
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
 from tidegate.spark.calls.newer import check_alone
-from tidegate.spark.calls.update import Ddl
+from tidegate.spark.calls.update import Ddl, check_ttls
 from tidegate.spark.errors import as_query_stop
 from tidegate.spark.loads import Base, Migration, Once, import_of, load_of, migration_of
 from tidegate.spark.lock import SinkLock
@@ -450,6 +450,7 @@ class VersionedSink:
         coordinator = writer.coordinator
         state = coordinator.folded
         calls, schemas = txn.close(), txn.schemas
+        check_ttls(calls, self._options.ttl_us)
         if self._options.on_bad_record == "quarantine":
             schemas[quarantine.TABLE] = quarantine.SCHEMA
         parallelism = tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups)
@@ -550,7 +551,7 @@ class VersionedSink:
             fact = decided_for(coordinator.folded, once.origin)
             return None if fact is None else fact.version
         txn = Transaction(-1, coordinator.folded.last_version, writer.schemas())
-        once.write(txn)
+        once.write(txn, coordinator.folded.key_groups)
         fact = self._committed(writer, txn, once.origin, once.rows, expiring=once.expiring)
         writer.commits.drain(self._options.apply_deadline_s)
         return fact.version

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import UNSET
@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import BinaryType, StringType, StructField
 
+from tidegate.base.durations import Duration
 from tidegate.base.names import LOCAL, did_you_mean
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.apply_changes import changes_call
@@ -69,12 +70,14 @@ from tidegate.spark.calls.update import (
     output_schemas,
     state_of,
     table_schema,
+    timeout_of,
+    timeout_schemas,
 )
 from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
 from tidegate.spark.state.reduce import Reducer, reduced_column
 from tidegate.spark.state.udf_runner import Migrate
-from tidegate.spark.state.update import StateFunction
+from tidegate.spark.state.update import Functions, StateFunction, TimeoutFunction
 from tidegate.values.evolve import stored_names
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
@@ -152,6 +155,7 @@ class Transaction:
         differ from the earlier ones, the key may not. No rows leave an empty table.
         """
         self._add(self._rows_call(Replace, table, rows, key, order_by, None, value), name=name)
+        self.forget_timeouts([table])
 
     def delete(self, table: str, rows: DataFrame, key: Names, *, name: str | None = None) -> None:
         """Remove these keys; an absent key stays absent."""
@@ -214,6 +218,8 @@ class Transaction:
         name: str | None = None,
         state_version: int = 1,
         migrate: Migrate | None = None,
+        timeout: Duration | None = None,
+        on_timeout: TimeoutFunction | None = None,
     ) -> None:
         """Call ``fn(key, rows, state, emit)`` for each key of these rows; it returns the new state.
 
@@ -233,6 +239,11 @@ class Transaction:
         ``migrate(state, version)``, which returns the new form of a state of an older version. It is called
         for a key that is touched; other rows stay as they are (docs/schema-changes.md).
 
+        With ``timeout``, a duration such as "30 min", ``on_timeout(key, state, emit)`` is called once for a
+        key that had no rows for that time, and up to a 64th of it longer, in the first batch after that. It
+        returns the new state as ``fn`` does. A key that keeps a state then has no timeout until its next
+        rows. Times are those of the batches' attempts, not of the rows (docs/state.md).
+
         Raises, while staging, with nothing decided: FunctionError: ``fn`` raises, is too slow, or gave other
         results in a second run. BadRecordError: a result or an emitted row does not fit its table.
         """
@@ -243,7 +254,10 @@ class Transaction:
             check_value_type(table, field)
         given = None if schema is None else table_schema(table, keys, schema)
         state_schema = state_of(table, given, self._known.get(table), state_version, migrate)
+        timeout_us = timeout_of(table, timeout, on_timeout)
         emits = output_schemas(table, outputs, self._known)
+        if timeout_us is not None:
+            emits |= timeout_schemas(table, _columns(keys))
         call = Update(
             table,
             rows,
@@ -252,12 +266,14 @@ class Transaction:
             key=key_bytes(keys),
             value=json_value(rows.schema.fields, flags=b""),
             order=order_of(table, rows, order_by),
-            fn=fn,
+            functions=Functions(fn, migrate, on_timeout),
             row_columns=_columns(rows.schema.fields),
-            outputs=tuple(emits),
-            migrate=migrate,
+            outputs=tuple(name for name in emits if not own_tables.is_own(name)),
+            timeout_us=timeout_us,
         )
         self._add(call, emits, name)
+        if timeout_us is None:
+            self.forget_timeouts([table])
 
     def patch(
         self,
@@ -362,7 +378,8 @@ class Transaction:
         """Drop a table: from this version on there is no table of its name.
 
         Older versions that are kept show it as before. A later batch may make a table of its name again.
-        Retirement of this version removes the rows, and the deletes that ``apply_changes`` remembers.
+        Retirement of this version removes the rows, the deletes that ``apply_changes`` remembers, and the due
+        times of ``update``.
         """
         check_table(table)
         with self._lock:
@@ -377,7 +394,8 @@ class Transaction:
                     f" {', '.join(sorted(self._known)) or 'none yet'}{did_you_mean(table, self._known)}"
                 )
                 raise ConfigError(msg)
-            self._drops |= {table, deleted_table(table)} & self._known.keys()
+            own = {deleted_table(table), *own_tables.timeout_tables(table)}
+            self._drops |= {table, *own} & self._known.keys()
 
     def stored(self, table: str, rows: DataFrame, schema: TableSchema) -> None:
         """Make the table contain exactly these rows, ``key`` and ``value`` as stored, for imports."""
@@ -385,6 +403,11 @@ class Transaction:
             raise ConfigError(f"table {table}: {fault}; import into a new namespace")
         order = (cached(functions.monotonically_increasing_id),)
         self._add(Replace(table, rows, schema.key, schema, column("key"), column("value"), order))
+
+    def forget_timeouts(self, tables: Collection[str]) -> None:
+        """Drop the due times of the keys of these tables: rows of theirs follow that do not move them."""
+        with self._lock:
+            self._drops |= own_tables.stale_timeouts(tables, self._known)
 
     @property
     def starts(self) -> frozenset[str]:

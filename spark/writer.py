@@ -26,8 +26,8 @@ from tidegate.spark.placement.locality import Locality
 from tidegate.spark.placement.preferred import Placement, Places, ran_before
 from tidegate.spark.reporting import SinkReporter
 from tidegate.spark.staging.apply_job import apply_on_executors
-from tidegate.spark.state.cache import CachePlace, cache_place
-from tidegate.spark.state.links import NO_LINKS, StateLinks
+from tidegate.spark.staging.links import StateLinks
+from tidegate.spark.state.cache import NO_LINKS, CachePlace, cache_place
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import DecidedVersion, Folded, TableSchema

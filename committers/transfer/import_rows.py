@@ -6,8 +6,9 @@ in memory, whatever the size of the export.
 
 from __future__ import annotations
 
+import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.base.names import UNLISTED
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -27,6 +29,8 @@ from tidegate.wal.fold import decided_for, once_key
 from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
 from tidegate.wal.staging.spec import CHANGES
+
+logger = logging.getLogger("tidegate")
 
 BUCKET_BYTES = 64 * 1024 * 1024
 """The approximate size of a bucket, in bytes of the exported files."""
@@ -77,9 +81,9 @@ def import_rows(
     if before is not None:
         return before._replace(recovered=recovered)
     _refuse_other_keys(coordinator, manifest)
-    tables = tuple(sorted(manifest.tables))
-    size = sum(file.bytes for table in manifest.tables.values() for file in table.files)
     key_groups = coordinator.folded.key_groups
+    tables = importable(manifest.tables, manifest.key_groups, key_groups)
+    size = sum(file.bytes for name in tables for file in manifest.tables[name].files)
     buckets = max(1, min(-(-size // bucket_bytes), key_groups, BUCKETS_MAX))
     with tempfile.TemporaryDirectory(prefix="tidegate-import-") as beside:
         places = _deal(folder, manifest, tables, key_groups, [Path(beside, str(at)) for at in range(buckets)])
@@ -91,9 +95,28 @@ def import_rows(
             lambda: _rows(places),
             coordinator.clock,
             starts=frozenset(tables),
+            drops=own_tables.stale_timeouts(tables, coordinator.folded.tables),
             expiring=frozenset(name for name in tables if manifest.tables[name].expires),
         )
         return Imported(commit(coordinator, barrier).version, new=True, recovered=recovered)
+
+
+def importable(tables: Iterable[str], exported: int, here: int) -> tuple[str, ...]:
+    """Return the tables of an export that can be imported here, sorted, by both numbers of key groups.
+
+    The due times of a state are by key group: where the numbers differ they are left out, which is logged.
+    """
+    every = tuple(sorted(tables))
+    left_out = [name for name in every if name.startswith(UNLISTED)] if exported != here else []
+    if left_out:
+        logger.warning(
+            "the export has %s key groups, this namespace %s: %s are left out, so the states of the export"
+            " have no timeout here before their keys' next rows",
+            exported,
+            here,
+            ", ".join(left_out),
+        )
+    return tuple(name for name in every if name not in left_out)
 
 
 def _refuse_other_keys(coordinator: Coordinator, manifest: Manifest) -> None:

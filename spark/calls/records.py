@@ -12,9 +12,10 @@ from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
 from tidegate.spark.state.reduce import ReducedColumn
 from tidegate.spark.state.udf_runner import Migrate
-from tidegate.spark.state.update import StateFunction
+from tidegate.spark.state.update import Functions
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
+from tidegate.wal.staging.own_tables import timeout_tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,18 +99,22 @@ class Reduce(KeyedCall):
 
 @dataclasses.dataclass(frozen=True)
 class Update(KeyedCall):
-    """Call a function for each key; ``row_columns`` are the columns of its rows."""
+    """Call a function for each key; ``row_columns`` are the columns of its rows.
+
+    ``timeout_us`` None: its states have no timeout.
+    """
 
     kind = "update"
-    fn: StateFunction
+    functions: Functions
     row_columns: tuple[SchemaColumn, ...]
     outputs: tuple[str, ...]
-    migrate: Migrate | None
+    timeout_us: int | None
 
     @property
     def emits_to(self) -> tuple[str, ...]:
-        """The tables that the function may emit to."""
-        return self.outputs
+        """The tables that the functions may emit to, and those of the timeout."""
+        own = () if self.timeout_us is None else sorted(timeout_tables(self.table))
+        return (*self.outputs, *own)
 
 
 @dataclasses.dataclass(frozen=True)

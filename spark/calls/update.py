@@ -13,13 +13,17 @@ from pyspark.cloudpickle import dumps
 from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, NullType, StructField, StructType
 
+from tidegate.base.durations import US, duration_us
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column
+from tidegate.spark.calls.records import Call, Update
+from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.udf_runner import Migrate
 from tidegate.values.state_versions import check_version, plain
 from tidegate.wal.record import STATE_VERSION_MAX, TableSchema
 from tidegate.wal.record import Column as SchemaColumn
+from tidegate.wal.staging.own_tables import DUE_COLUMNS, QUEUE_SCHEMA, due_table, queue_table
 
 Ddl = str | StructType
 Outputs = str | Sequence[str] | Mapping[str, tuple[Ddl, Ddl]]
@@ -35,6 +39,46 @@ def check_function(table: str, fn: object, call: str = "update", first: str = "k
         msg = f"table {table}: fn is {fn!r}; {call} needs a function, {needed}"
         raise ConfigError(msg)
     _check_sendable(table, fn, first, "rows", "state", "emit")
+
+
+def timeout_of(table: str, timeout: object, on_timeout: object) -> int | None:
+    """Return the timeout of a state's keys in microseconds; None: there is none.
+
+    Raises: ConfigError: it is no duration, the function for it is missing, or one without it is given.
+    """
+    if timeout is None and on_timeout is None:
+        return None
+    needed = "on_timeout(key, state, emit) -> new state"
+    if timeout is None:
+        raise ConfigError(f"table {table}: on_timeout needs a timeout, as in timeout='30 min'")
+    if not callable(on_timeout):
+        raise ConfigError(
+            f"table {table}: on_timeout is {on_timeout!r}; a timeout needs a function, {needed}"
+        )
+    _check_sendable(table, on_timeout, "key", "state", "emit")
+    check_name("table", queue_table(table))
+    return duration_us(f"timeout of table {table}", timeout)
+
+
+def timeout_schemas(table: str, key: tuple[SchemaColumn, ...]) -> dict[str, TableSchema]:
+    """Return the tables of a state's timeout. Raises: ConfigError: a key column has a name of theirs."""
+    if taken := {column.name for column in key} & {column.name for column in DUE_COLUMNS}:
+        msg = f"table {table}: a timeout needs the name {min(taken)} for itself; rename that key column"
+        raise ConfigError(msg)
+    return {due_table(table): TableSchema(key, DUE_COLUMNS), queue_table(table): QUEUE_SCHEMA}
+
+
+def check_ttls(calls: Iterable[Call], ttl_us: Callable[[str], int]) -> None:
+    """Raise ConfigError if states would expire before they time out. ``ttl_us`` is by table; 0: never."""
+    for call in calls:
+        if isinstance(call, Update) and call.timeout_us is not None and (ttl := ttl_us(call.table)):
+            least_us = TimeoutWork(call.timeout_us, 0, 0).latest_us
+            if ttl < least_us:
+                raise ConfigError(
+                    f"table {call.table}: its ttl is {ttl / US:g} s, and its states time out after up to"
+                    f" {least_us / US:g} s without rows: they would expire first, and on_timeout would not be"
+                    " called; give the table a longer ttl, or none"
+                )
 
 
 def state_of(

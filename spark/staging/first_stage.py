@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from tidegate.keys.groups import groups_of
 from tidegate.keys.groups import task_of as group_owner
@@ -28,6 +28,7 @@ from tidegate.spark.placement.preferred import Places, placed
 from tidegate.spark.staging.reads_by_task import ReadsByTask, note
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.output_rows import OUTPUT_DDL
+from tidegate.spark.state.read import uncached
 from tidegate.spark.state.update import UpdateWork, run_function
 from tidegate.wal.open_log import shared_log
 
@@ -53,6 +54,8 @@ def first_stage(
     keyed = call.rows.select(
         call.key.alias("k"), *(column.alias(name) for name, column in orders.items()), call.value.alias("v")
     ).withColumn("g", key_group(functions.col("k"), work.spec.key_groups))
+    if work.timeout is not None:
+        keyed = keyed.unionByName(_marks(call.rows.sparkSession, work), allowMissingColumns=True)
     owner = task_of(functions.col("g"), work.parallelism, work.spec.key_groups)
     sorted_rows = (
         keyed.repartitionById(work.parallelism, owner)
@@ -66,6 +69,18 @@ def first_stage(
     return output_changes(output, work.call, work.spec.key_groups)
 
 
+def _marks(session: SparkSession, work: UpdateWork) -> DataFrame:
+    """Return a row without a value for each task, with its first key group, so that each task runs."""
+    tasks = session.range(0, work.parallelism, 1, 1).select("id")
+    first = functions.ceil(functions.col("id") * work.spec.key_groups / functions.lit(work.parallelism))
+    return tasks.select(first.cast("int").alias("g"))
+
+
+def _without_marks(batches: Iterator[Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield batch.filter(batch["v"].is_valid()) if batch["v"].null_count else batch
+
+
 def _functions(
     call: Update,
     work: UpdateWork,
@@ -74,7 +89,7 @@ def _functions(
     cached_at: CachePlace | None,
     reads: Accumulator[ReadsByTask],
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    fn, migrate = call.fn, call.migrate  # without the call's DataFrame, which stays in the driver
+    called = call.functions  # without the call's DataFrame, which stays in the driver
 
     def run(rows: Iterator[Any]) -> Iterator[Any]:
         context = TaskContext.get()
@@ -87,11 +102,13 @@ def _functions(
         task, cache = -1 - context.partitionId() if owner is None else owner, None
         if cached_at is not None and owner is not None:
             run = f"{work.call}-{context.attemptNumber()}-{secrets.token_hex(4)}"
-            cache = CachedState(cached_at, work.spec, owner, work.parallelism, run, [work.table], log)
+            cache = CachedState(cached_at, work.spec, owner, work.parallelism, run, work.cached_tables, log)
         store = shared_store(endpoints.store, *named, endpoints.store_options)
         groups = range(0) if owner is None else groups_of(owner, work.parallelism, work.spec.key_groups)
         read = state_reader(StateAt(store, *base, log, groups), work.spec, cache)
-        yield from run_function(batches, work, fn, read, task, migrate)
+        every_group = StateAt(store, *base, log, range(work.spec.key_groups))
+        read_stored = uncached(every_group, work.spec.at_us)
+        yield from run_function(_without_marks(batches), work, called, read, task, read_stored)
         if cache is not None:
             note(reads, work.spec.attempt, f"{work.call}/{task}", cache.reads())
             cache.hand_over()

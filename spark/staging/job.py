@@ -55,6 +55,7 @@ from tidegate.spark.state.cache import CachePlace
 from tidegate.spark.state.local_state import LocalWork
 from tidegate.spark.state.merge import MergedTable, PatchedTable
 from tidegate.spark.state.reduce import ReduceStep
+from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.update import UpdateWork
 from tidegate.wal.open_log import shared_log
 from tidegate.wal.record import (
@@ -69,6 +70,7 @@ from tidegate.wal.record import (
 )
 from tidegate.wal.staging import quarantine
 from tidegate.wal.staging.last_per_key import PLACE, groups_and_tables
+from tidegate.wal.staging.own_tables import due_table, queue_table
 from tidegate.wal.staging.spec import StageSpec
 
 IN_ORDER = "in order"
@@ -112,8 +114,11 @@ class SparkBarrier:
     @property
     def needs_visible_base(self) -> bool:
         """Whether a call reads its state at the base version, and not by way of the versions in flight."""
-        kinds = STATE_CALLS if self.in_flight is None else LocalState
-        return any(isinstance(call, kinds) for call in self.calls)
+        if self.in_flight is None:
+            return any(isinstance(call, STATE_CALLS) for call in self.calls)
+        # The rows of a timeout's queue are in any key group, so a task reads all frames.
+        times_out = not self.in_flight.fit(1, self.key_groups) and any(map(_times_out, self.calls))
+        return times_out or any(isinstance(call, LocalState) for call in self.calls)
 
     @property
     def state_calls(self) -> dict[str, str]:
@@ -167,7 +172,13 @@ class SparkBarrier:
             in_flight=self.in_flight or ALL_VISIBLE,
             tasks=self.parallelism,
             cached_at=self.cache,
-            stateful=tuple(call.table for call in self.calls if isinstance(call, CACHED_STATE_CALLS)),
+            stateful=tuple(
+                table
+                for call in self.calls
+                if isinstance(call, CACHED_STATE_CALLS)
+                for table in (call.table, due_table(call.table))
+                if table in self.schemas
+            ),
         )
 
     def _by_job(self, work: StageWork) -> list[Ack]:
@@ -286,11 +297,20 @@ class SparkBarrier:
             table=call.table,
             start=self._start(call.table),
             rows=TableSchema((), call.row_columns),
-            schemas={name: self.schemas[name] for name in call.touches},
+            schemas={name: self.schemas[name] for name in (call.table, *call.outputs)},
             batch=spec.batch,
             deadline_s=self.function_deadline_s,
             parallelism=self.parallelism,
+            timeout=None
+            if call.timeout_us is None
+            else TimeoutWork(
+                call.timeout_us, *map(self._start, (due_table(call.table), queue_table(call.table)))
+            ),
         )
+
+
+def _times_out(call: Call) -> bool:
+    return isinstance(call, Update) and call.timeout_us is not None
 
 
 def with_groups(batch: Any) -> Any:

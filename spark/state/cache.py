@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow.compute as pc
@@ -17,16 +17,26 @@ from tidegate.base.local_dir import check_local_dir, local_dirs
 from tidegate.keys.groups import groups_of
 from tidegate.options import Options
 from tidegate.sinks.cache.cache import FOLDER, CacheSpec, StateCache
-from tidegate.sinks.cache.in_flight import VersionFrames
-from tidegate.sinks.cache.links import link_of
+from tidegate.sinks.cache.in_flight import NOT_BEHIND, Behind, VersionFrames
+from tidegate.sinks.cache.links import Link, link_of
 from tidegate.sinks.cache.pieces import host_pieces
 from tidegate.sinks.cache.state_at import StateAt, read_changes
 from tidegate.sinks.rules.layout import payloads
-from tidegate.spark.state.links import LinksAt
 from tidegate.spark.state.read import ReadState, uncached
 from tidegate.wal.log import Blobs
 from tidegate.wal.record import Ack, Folded, StateReads
 from tidegate.wal.staging.spec import StageSpec
+
+
+class LinksAt(NamedTuple):
+    """The links that hold at a version, and earlier ones whose caches can catch up."""
+
+    version: int
+    links: tuple[Link, ...]
+    behind: Behind = NOT_BEHIND
+
+
+NO_LINKS = LinksAt(0, ())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,17 +11,19 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import BadRecordError, CorruptError, FunctionError
+from tidegate.keys.groups import groups_of
 from tidegate.spark.state.call_deadline import Deadline
 from tidegate.spark.state.key_rows import ROWS, KeyRows
 from tidegate.spark.state.output_rows import OutputRows
 from tidegate.spark.state.read import ReadState
+from tidegate.spark.state.timeouts import TimeoutQueue, TimeoutWork
 from tidegate.spark.state.udf_runner import (
     ADVICE,
     Emit,
@@ -34,6 +36,7 @@ from tidegate.spark.state.udf_runner import (
 from tidegate.values.decode import OlderState, values_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.record import TableSchema
+from tidegate.wal.staging.own_tables import due_table
 from tidegate.wal.staging.quarantine import ROWS_MAX
 from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.staging.validate import MARKS, bad_rows
@@ -41,6 +44,16 @@ from tidegate.wal.value_flags import DELETE, VALUE
 
 StateFunction = Callable[[Any, Iterator[dict[str, Any]], Any, Emit], Any]
 """``fn(key, rows, state, emit) -> new state``; see ``Transaction.update``."""
+TimeoutFunction = Callable[[Any, Any, Emit], Any]
+"""``on_timeout(key, state, emit) -> new state``; see ``Transaction.update``."""
+
+
+class Functions(NamedTuple):
+    """The functions of a call: ``migrate`` for states of older versions, ``on_timeout`` with a timeout."""
+
+    fn: StateFunction
+    migrate: Migrate | None = None
+    on_timeout: TimeoutFunction | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +62,7 @@ class UpdateWork:
 
     ``table`` is the state's, ``start`` its start at the base version; ``rows`` describes the rows
     of the function, ``schemas`` the tables of the state and the outputs. ``call`` distinguishes the
-    updates of one transaction; ``batch`` is for messages.
+    updates of one transaction; ``batch`` is for messages. ``timeout`` None: states have none.
     """
 
     spec: StageSpec
@@ -61,6 +74,12 @@ class UpdateWork:
     batch: str
     deadline_s: float
     parallelism: int
+    timeout: TimeoutWork | None = None
+
+    @property
+    def cached_tables(self) -> list[str]:
+        """The tables whose rows are read by keys of the task's own key groups."""
+        return [self.table] if self.timeout is None else [self.table, due_table(self.table)]
 
     def index(self, table: str) -> int:
         return self.spec.tables.index(table)
@@ -69,29 +88,48 @@ class UpdateWork:
 def run_function(
     batches: Iterable[Any],
     work: UpdateWork,
-    fn: StateFunction,
+    functions: Functions,
     read: ReadState,
     task: int,
-    migrate: Migrate | None = None,
+    read_stored: ReadState | None = None,
 ) -> Iterator[Any]:
-    """Run one task of the first stage: sorted rows in, the function's output out.
+    """Run one task of the first stage: sorted rows in, the functions' output out.
 
-    ``migrate`` converts states of older versions, which only tables with such rows have. The output ends
-    with marks for all tasks of the second stage; or, when the function or its output is refused, with the
-    refusal. Raises: errors of the store.
+    ``read`` reads rows of the task's own key groups; ``read_stored`` any rows, which only timeouts need. The
+    output ends with marks for all tasks of the second stage; or, when a function or its output is refused,
+    with the refusal. Raises: errors of the store.
     """
     output = OutputRows(task)
+    queue = None
+    if work.timeout is not None and read_stored is not None:
+        groups = groups_of(task, work.parallelism, work.spec.key_groups)
+        queue = TimeoutQueue(work.timeout, work.spec, work.table, groups, read, read_stored, output)
+
+    def read_state(rows: Any) -> Any:
+        if queue is not None:
+            queue.read_dues(rows)
+        return read(work.table, work.start, rows)
+
     with Deadline(work.deadline_s) as deadline:
-        good = _without_bad_rows(batches, work, output)
-        keyed = KeyRows(good, lambda rows: read(work.table, work.start, rows), deadline.waiting)
-        calls = _Calls(work, fn, migrate, output, keyed, deadline)
-        for key, state, rows in keyed:
-            try:
-                calls.call(key, state, rows)
-            except (FunctionError, BadRecordError) as error:
-                yield output.refusal(work.index(work.table), key, error)
-                return
-            yield from output.ready()
+        keyed = KeyRows(_without_bad_rows(batches, work, output), read_state, deadline.waiting)
+        calls = _Calls(work, functions, output, keyed, deadline)
+        key = b""
+        try:
+            if queue is not None:
+                queue.take()
+            for key, state, rows in keyed:
+                has_state = calls.call(key, state, rows)
+                if queue is not None:
+                    queue.touched(key, has_state=has_state)
+                yield from output.ready()
+            if queue is not None:
+                for key, state in queue.timed_out(work.table, work.start):
+                    calls.time_out(key, state)
+                    yield from output.ready()
+                queue.write()
+        except (FunctionError, BadRecordError) as error:
+            yield output.refusal(work.index(work.table), key, error)
+            return
     yield from output.rest()
     yield output.marks(f"{work.call}/{task}", work.parallelism, work.spec.key_groups)
 
@@ -121,18 +159,17 @@ def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, output: OutputRo
 
 
 class _Calls:
-    """The calls of the function for one key after the other, and the checks of its output."""
+    """The calls of the functions for one key after the other, and the checks of their output."""
 
     def __init__(
         self,
         work: UpdateWork,
-        fn: StateFunction,
-        migrate: Migrate | None,
+        functions: Functions,
         output: OutputRows,
         rows: KeyRows,
         deadline: Deadline,
     ) -> None:
-        self._work, self._fn, self._migrate, self._output = work, fn, migrate, output
+        self._work, self._functions, self._output = work, functions, output
         outputs = {name: of for name, of in work.schemas.items() if name != work.table}
         self._calls = UdfRunner(work.spec, outputs, output, deadline, lambda: rows.fault)
         schema = self._schema = work.schemas[work.table]
@@ -140,9 +177,29 @@ class _Calls:
         self._values, self._encoder = values_of(schema), encoder_of(schema)
         self._decode_row = values_of(work.rows).decode
         self._key: Any = None
+        self._is_older = False
 
-    def call(self, key: bytes, content: bytes | None, rows: Iterator[bytes]) -> None:
-        """Process one key. Raises: FunctionError, BadRecordError, the function or its output is refused."""
+    def call(self, key: bytes, content: bytes | None, rows: Iterator[bytes]) -> bool:
+        """Process the rows of one key; return whether it has a state now.
+
+        Raises: FunctionError, BadRecordError, the function or its output is refused.
+        """
+        fn, state = self._functions.fn, self._begin(key, content)
+        returned = self._calls.call(self._where, fn, self._key, self._decoded(rows), state, self._calls.emit)
+        self._write(key, content, fn, returned)
+        return returned is not None
+
+    def time_out(self, key: bytes, content: bytes) -> None:
+        """Process the state of a key whose time is over. Raises: as ``call``."""
+        on_timeout, state = self._functions.on_timeout, self._begin(key, content)
+        assert on_timeout is not None, "a timeout without it is refused before the batch"
+        returned = None
+        if state is not None:  # a migration may remove it
+            returned = self._calls.call(self._where, on_timeout, self._key, state, self._calls.emit)
+        self._write(key, content, on_timeout, returned)
+
+    def _begin(self, key: bytes, content: bytes | None) -> Any:
+        """Return the state with which a function is called for this key."""
         try:
             self._key = self._values.decode_key(key)
         except CorruptError as error:
@@ -152,13 +209,13 @@ class _Calls:
                 " out"
             ) from None
         state = None if content is None else self._values.decode(content)
-        if is_older := isinstance(state, OlderState):
-            state = migrated(
-                self._calls, self._where, self._migrate, state, state.state_version, self._schema
-            )
-        returned = self._calls.call(
-            self._where, self._fn, self._key, self._decoded(rows), state, self._calls.emit
-        )
+        self._is_older = isinstance(state, OlderState)
+        if not isinstance(state, OlderState):
+            return state
+        migrate = self._functions.migrate
+        return migrated(self._calls, self._where, migrate, state, state.state_version, self._schema)
+
+    def _write(self, key: bytes, content: bytes | None, fn: Callable[..., Any], returned: Any) -> None:
         if returned is None:
             if content is not None:
                 self._output.add(self._table, key, DELETE)
@@ -166,9 +223,9 @@ class _Calls:
         try:
             new = self._encoder.encode(returned)
         except BadRecordError as error:
-            msg = f"{self._where()}: {name_of(self._fn)} returned a state that is none: {error}; {ADVICE}"
+            msg = f"{self._where()}: {name_of(fn)} returned a state that is none: {error}; {ADVICE}"
             raise BadRecordError(msg) from None
-        if content is not None and not is_older and self._same(new, content):
+        if content is not None and not self._is_older and self._same(new, content):
             return
         check_size(self._where, "state", "value", new, self._work.spec.value_bytes_max)
         self._output.add(self._table, key, VALUE + new)

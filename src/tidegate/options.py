@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from tidegate.base.durations import Duration, duration_us
 from tidegate.base.local_dir import LocalDirs, check_local_dir
-from tidegate.base.names import DELETED, LOCAL, check_name, did_you_mean
+from tidegate.base.names import DELETED, LOCAL, UNLISTED, check_name, did_you_mean
 from tidegate.base.urls import redact, scheme_of
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import check_key_groups, check_parallelism
@@ -167,6 +167,9 @@ class Options:
             check_name("table", table)
             if table.partition(".")[0] == LOCAL:
                 msg = f"ttl of {table}: a local state does not expire; let its function drop old items"
+                raise ConfigError(msg)
+            if table.startswith(UNLISTED):
+                msg = f"ttl of {table}: due times do not expire; leave it out"
                 raise ConfigError(msg)
             self.ttl_us(table)
 

@@ -37,6 +37,7 @@ from services.support.kafka.foreign import foreign_kafka
 from services.support.kafka.server import KafkaCluster
 from support.wait import wait_until
 from tidegate.base import failpoints
+from tidegate.base.clock import Clock
 from tidegate.spark import VersionedSink
 from tidegate.spark.calls.columns import arrow_schema_of
 from tidegate.wal.fold import View, fold_all
@@ -311,6 +312,18 @@ def stream(
         return Stream(spark, tmp_path / name, schema, log_at(tmp_path / name), staged_by)
 
     return make
+
+
+@pytest.fixture
+def pass_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Moves the driver's clock by minutes; a decision may be less than an hour ahead of the log's."""
+    real, ahead = Clock.now_us, [0]
+    monkeypatch.setattr(Clock, "now_us", lambda clock: real(clock) + ahead[0])
+
+    def pass_by(minutes: float) -> None:
+        ahead[0] += round(minutes * 60_000_000)
+
+    return pass_by
 
 
 # -- drivers in processes of their own --------------------------------------------------------------

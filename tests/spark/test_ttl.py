@@ -6,25 +6,11 @@ import logging
 
 import pytest
 
-from tidegate.base.clock import Clock
 from tidegate.errors import ConfigError
 
 pytestmark = pytest.mark.spark
 
-MINUTE_US = 60_000_000
 SCHEMA = "k string, n bigint"
-
-
-@pytest.fixture
-def pass_by(monkeypatch):
-    """Moves the driver's clock; a decision may be less than an hour ahead of the log's."""
-    real, ahead = Clock.now_us, [0]
-    monkeypatch.setattr(Clock, "now_us", lambda clock: real(clock) + ahead[0])
-
-    def pass_by(minutes):
-        ahead[0] += minutes * MINUTE_US
-
-    return pass_by
 
 
 def test_each_way_of_writing_sets_the_expiry_and_state_that_expired_starts_anew(stream, pass_by):

@@ -95,6 +95,10 @@ def function(place: str, folder: str, drivers: tuple[int, ...], batch_id: int):
     return count
 
 
+def forget(key, state, emit):
+    return None
+
+
 def main(folder: Path, log: dict, master: str, place: str) -> None:
     spark = session(
         master,
@@ -115,7 +119,9 @@ def main(folder: Path, log: dict, master: str, place: str) -> None:
 
     def each(txn, rows):
         fn = function(place, str(folder), drivers, txn.batch_id)
-        txn.update("sums", rows, "k", fn, schema="n bigint", outputs={"seen": ("k string", "n bigint")})
+        outputs = {"seen": ("k string", "n bigint")}
+        timed = {"timeout": "1 hour", "on_timeout": forget}  # the rows of its tables could be mixed, too
+        txn.update("sums", rows, "k", fn, schema="n bigint", outputs=outputs, **timed)
 
     run_query(spark, folder, sink.each(each))
     sink.close()

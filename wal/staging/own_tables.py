@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from tidegate.base.names import DELETED, LOCAL
+from tidegate.base.names import DELETED, DUE, LOCAL, QUEUE
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging import quarantine
 
@@ -17,6 +17,38 @@ ITEM_KEY = (Column("instance", "int"), Column("item", "int"))
 """Of ``_local.<name>``, which has the items of one local state."""
 SEQUENCE_TYPES = ("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz")
 """Types that can order captured changes, and are kept for a deleted row in ``_deleted.<table>``."""
+DUE_COLUMNS = (Column("due_us", "bigint"), Column("queued_us", "bigint"))
+"""Of ``_due.<table>``: the key's due time, and the time by which the queue has it."""
+QUEUE_SCHEMA = TableSchema(
+    (Column("key_group", "int"), Column("due_us", "bigint"), Column("part", "int")),
+    (Column("value", "binary"),),
+    "bytes",
+)
+"""Of ``_due_at.<table>``, the queue of the keys of a state with a timeout."""
+
+
+def due_table(table: str) -> str:
+    """Return the table for the due times of a state's keys."""
+    return f"{DUE}.{table}"
+
+
+def queue_table(table: str) -> str:
+    """Return the table for the same keys by their due times."""
+    return f"{QUEUE}.{table}"
+
+
+def timeout_tables(table: str) -> frozenset[str]:
+    """Return both tables of a state with a timeout."""
+    return frozenset({due_table(table), queue_table(table)})
+
+
+def stale_timeouts(replaced: Collection[str], existing: Collection[str]) -> frozenset[str]:
+    """Return the tables of timeouts that are of other rows once these tables are replaced.
+
+    >>> sorted(stale_timeouts({"t"}, {"t", "_due.t", "_due_at.t", "_due.u", "_due_at.u"}))
+    ['_due.t', '_due_at.t']
+    """
+    return frozenset().union(*map(timeout_tables, replaced)) & frozenset(existing) - frozenset(replaced)
 
 
 def is_own(name: str) -> bool:
@@ -26,13 +58,17 @@ def is_own(name: str) -> bool:
 
 def fault_of(name: str, schema: TableSchema, others: Mapping[str, TableSchema]) -> str:
     """Return why an own table cannot have this schema, given those of the other tables; '' if it can."""
-    local, deleted = f"{LOCAL}.", f"{DELETED}."
+    local = f"{LOCAL}."
+    kind, _, of = name.partition(".")
     if name in (quarantine.TABLE, LOCAL):
         fits = schema == (quarantine.SCHEMA if name == quarantine.TABLE else INSTANCES_SCHEMA)
     elif name.startswith(local):
         fits = schema.key == ITEM_KEY
-    elif name.startswith(deleted) and not is_own(of := name.removeprefix(deleted)):
-        fits = schema.value_format == "json" and all(c.type in SEQUENCE_TYPES for c in schema.value)
+    elif kind == QUEUE and of and not is_own(of):
+        fits = schema == QUEUE_SCHEMA
+    elif kind in (DELETED, DUE) and of and not is_own(of):
+        of_kind = all(c.type in SEQUENCE_TYPES for c in schema.value)
+        fits = schema.value_format == "json" and (of_kind if kind == DELETED else schema.value == DUE_COLUMNS)
         if fits and of in others and [c.type for c in others[of].key] != schema.key_types:
             return f"it has not the key of table {of}"
     else:

@@ -24,6 +24,12 @@ LOCAL = "_local"
 """The table of the instances of every local state; ``_local.<name>`` holds the items of one."""
 DELETED = "_deleted"
 """``_deleted.<table>`` keeps, for a while, the sequences of rows that ``apply_changes`` has deleted."""
+DUE = "_due"
+"""``_due.<table>`` has the due time of each key of a state with a timeout."""
+QUEUE = "_due_at"
+"""``_due_at.<table>`` has the same keys by key group and due time."""
+UNLISTED = (f"{DUE}.", f"{QUEUE}.")
+"""The starts of the names of tables that readers' lists leave out: their rows say nothing to readers."""
 NAME_MAX = 64
 NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_MAX}}}")
 TOKEN_MAX = 200
@@ -39,6 +45,15 @@ def check_name(kind: str, name: object) -> str:
         msg = f"{kind} name {shown} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
         raise ConfigError(msg)
     return name
+
+
+def listed(tables: Iterable[str]) -> list[str]:
+    """Return the names of tables that readers' lists show, in order.
+
+    >>> listed(["visits", "_due.visits", "_due_at.visits", "_quarantine"])
+    ['_quarantine', 'visits']
+    """
+    return sorted(name for name in tables if not name.startswith(UNLISTED))
 
 
 def check_token(token: object) -> str:

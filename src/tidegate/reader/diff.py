@@ -18,6 +18,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidegate.base.names import listed
 from tidegate.base.text import html_table
 from tidegate.errors import ConfigError
 from tidegate.reader.flow import Reader
@@ -152,14 +153,14 @@ class Diff(Iterator[Change]):
         for name in self._wanted or ():
             if name not in existing:
                 raise self._in_neither(name)
-        return sorted(existing) if self._wanted is None else self._wanted
+        return listed(existing) if self._wanted is None else self._wanted
 
     def _existing(self) -> set[str]:
         return {name for side in self._start() if side.entry is not None for name in side.entry.tables}
 
     def _in_neither(self, table: str) -> ConfigError:
         before, after = self._start()
-        existing = ", ".join(sorted(self._existing())) or "none"
+        existing = ", ".join(listed(self._existing())) or "none"
         return ConfigError(
             f"there is no table {table!r} at version {before.version} nor at {after.version} of namespace"
             f" {self._reader.identity.name}; the tables there are: {existing}"

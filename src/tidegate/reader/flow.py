@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from tidegate.base import forks
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
+from tidegate.base.names import listed
 from tidegate.base.source_offsets import Offsets
 from tidegate.base.text import html_table
 from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError
@@ -242,7 +243,7 @@ class GateFlow(TableHints):
     def tables_steps(self) -> Steps[list[str]]:
         with one_call():
             pointer = yield from self._read_pointer()
-            return sorted((yield from self._entry_of(pointer)).tables) if pointer.visible else []
+            return listed((yield from self._entry_of(pointer)).tables) if pointer.visible else []
 
     def history_steps(self, limit: int | None) -> Steps[list[VersionInfo]]:
         if limit is not None:
@@ -351,7 +352,7 @@ class SnapshotFlow(TableHints):
 
     def tables(self) -> list[str]:
         """List the names of the tables at this version."""
-        return [] if self._entry is None else sorted(self._entry.tables)
+        return [] if self._entry is None else listed(self._entry.tables)
 
     def __repr__(self) -> str:
         return f"<Snapshot of version {self.version}, {self._reader.store.where}>"

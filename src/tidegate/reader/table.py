@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tidegate.base.deadline import one_call
+from tidegate.base.names import listed
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import encode_key
 from tidegate.reader.rules import keys_of
@@ -325,7 +326,7 @@ def view_of(
     Raises: ConfigError: the table does not exist; it names those that do.
     """
     if table not in entry.tables:
-        existing = ", ".join(sorted(entry.tables)) or "none"
+        existing = ", ".join(listed(entry.tables)) or "none"
         raise ConfigError(
             f"there is no table {table!r} at version {entry.version} of namespace {identity.name};"
             f" the tables there are: {existing}"

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidegate.base.clock import Clock
+from tidegate.base.names import listed
 from tidegate.base.urls import redact
 from tidegate.committers.opening.open import WRITER_ALIVE_S
 from tidegate.committers.repair.log_reach import has_manifest, held_by
@@ -345,6 +346,6 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
             "value": described(schemas[at.schema_id].columns),
             "emptied_at": at.start,
         }
-        for name, at in sorted(entry.tables.items())
+        for name, at in ((name, entry.tables[name]) for name in listed(entry.tables))
         if at.schema_id in schemas
     ]

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
+from tidegate.base.names import listed
 from tidegate.base.text import cell
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
@@ -194,7 +195,7 @@ def _key_history(place: _Place, table: str, texts: list[str]) -> dict[str, Any]:
     oldest = max(pointer.horizon, pointer.visible - VERSIONS_MAX + 1)
     entries = place.store.catalog(oldest, pointer.visible) if pointer.visible else []
     if not entries or table not in entries[-1].tables:
-        there = ", ".join(sorted(entries[-1].tables)) if entries else "none"
+        there = ", ".join(listed(entries[-1].tables)) if entries else "none"
         raise ConfigError(f"there is no table {table!r}; the tables there are: {there}")
     key = parse_key(table, texts, place.view(entries[-1], table).values.schema.key)
     touched = [entry for entry in entries[1:] if _may_change(entry, table, newest=entry is entries[-1])]
@@ -287,7 +288,7 @@ def _differences(place: _Place, before: int, after: int, table: str | None) -> d
     older, newer = sorted((before, after))
     sides = {version: place.entry(version) for version in (older, newer) if version}
     same = untouched(cast("Store", place), sides.get(older), sides[newer])
-    tables = sorted({name for entry in sides.values() for name in entry.tables})
+    tables = listed({name for entry in sides.values() for name in entry.tables})
     if table is not None and table not in tables:
         raise ConfigError(f"there is no table {table!r}; the tables there are: {', '.join(tables) or 'none'}")
     found: list[dict[str, Any]] = []

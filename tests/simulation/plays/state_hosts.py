@@ -31,7 +31,7 @@ from tidegate.sinks.cache.pieces import Pieces
 from tidegate.sinks.cache.state_at import StateAt, read_changes
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
-from tidegate.spark.state.links import StateLinks
+from tidegate.spark.staging.links import StateLinks
 from tidegate.wal.log import Log
 from tidegate.wal.record import Ack
 from tidegate.wal.staging.spec import StageSpec

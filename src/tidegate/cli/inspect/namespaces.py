@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.base.clock import Clock
+from tidegate.base.names import listed
 from tidegate.base.urls import redact
 from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfig, store_options
@@ -87,5 +88,5 @@ def _row(url: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
     for entry in newest:
         age_s = max(0.0, (Clock().now_us() - entry.decided_at_us) / 1e6)
         row |= {"decided_at": moment(entry.decided_at_us), "age_s": round(age_s, 3)}
-        row["tables"] = sorted(entry.tables)
+        row["tables"] = listed(entry.tables)
     return row

@@ -22,6 +22,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import BATCHES, SCHEMAS, Example
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.staging import own_tables
 
 TABLES = ["aircraft", "airports", "legs", "notes"]
 
@@ -92,6 +93,32 @@ def test_an_import_replaces_its_tables_and_leaves_the_others(place):
     assert rows_by_table(url) == {**before, "aircraft": rows_by_table(url, version=1)["aircraft"]}
     run(place, "import", folder, "--yes", "--token", "again")
     assert [info.origin for info in tidegate.connect(url, "flights").history()][-1] == "import again"
+
+
+def test_due_times_are_imported_into_as_many_key_groups_and_dropped_with_their_rows(place, caplog):
+    """They are by key group. States whose rows are replaced, or that are in other groups, have none."""
+    url, folder, alone = f"sqlite://{place}/store", place / "timed", place / "alone"
+    example = Example(f"file://{place}/wal", url, "timed", options=Options(key_groups=4))
+    example.schemas["_due.aircraft"] = TableSchema(SCHEMAS["aircraft"].key, own_tables.DUE_COLUMNS)
+    example.schemas["_due_at.aircraft"] = own_tables.QUEUE_SCHEMA
+    own = {"_due.aircraft": {"N1": {"due_us": 7, "queued_us": 7}}, "_due_at.aircraft": {(0, -1, 0): b"\x90"}}
+    example.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}, **own})
+    example.close()
+    run(place, "export", folder, namespace="timed", wal=False)
+    run(place, "export", alone, "--table", "aircraft", namespace="timed", wal=False)
+    run(place, "import", folder, namespace="same")
+    assert rows_by_table(url, "same") == rows_by_table(url, "timed")
+    with tidegate.connect(url, "same") as gate:
+        assert gate.table("_due.aircraft").get("N1") == {"due_us": 7, "queued_us": 7}
+        assert "due times" not in caplog.text
+        run(place, "import", alone, "--yes", namespace="same")
+        assert gate.history()[-1].dropped == ("_due.aircraft", "_due_at.aircraft")
+    run(place, "import", folder, "--key-groups", 7, namespace="other")
+    assert "the export has 4 key groups, this namespace 7: _due.aircraft, _due_at.aircraft are" in caplog.text
+    with tidegate.connect(url, "other") as gate:
+        assert "aircraft" in gate.tables()
+        with pytest.raises(ConfigError, match="there is no table '_due"):
+            gate.table("_due.aircraft").get("N1")
 
 
 def test_a_table_of_another_key_is_refused_before_anything_is_staged(place):

@@ -20,7 +20,7 @@ from tidegate.spark.state import output_rows
 from tidegate.spark.state.call_deadline import Deadline, Overdue
 from tidegate.spark.state.key_rows import ROWS
 from tidegate.spark.state.output_rows import MARK, strip_marks
-from tidegate.spark.state.update import UpdateWork, run_function
+from tidegate.spark.state.update import Functions, UpdateWork, run_function
 from tidegate.values.decode import values_of
 from tidegate.values.state_versions import next_state
 from tidegate.wal.record import Column, TableSchema
@@ -83,7 +83,7 @@ class State:
 def run(fn, rows, held=(), size=1000, **changes):
     """(rows that were made, by table; marks)."""
     made, marks = {}, []
-    for batch in run_function(batches(rows, size), work(**changes), fn, State(held), task=3):
+    for batch in run_function(batches(rows, size), work(**changes), Functions(fn), State(held), task=3):
         for row in batch.to_pylist():
             if row["t"] == MARK:
                 marks.append((row["g"], msgspec.json.decode(row["v"])))
@@ -97,7 +97,9 @@ def run(fn, rows, held=(), size=1000, **changes):
 def refusal(fn, rows=(("a", 1), ("b", 2)), held=(), **changes):
     """What is refused, as the second stage tells it."""
     with pytest.raises((FunctionError, BadRecordError)) as caught:
-        for _ in strip_marks(run_function(batches(rows), work(**changes), fn, State(held), task=3), {}):
+        for _ in strip_marks(
+            run_function(batches(rows), work(**changes), Functions(fn), State(held), task=3), {}
+        ):
             pass
     return f"{type(caught.value).__name__}: {caught.value}"
 
@@ -117,7 +119,7 @@ def test_each_key_is_called_once_with_its_rows_in_order_however_batches_are_cut(
         assert (held is not None) == (key == "a")
         seen[key] = [row["n"] for row, _ in zip(found, range(most), strict=False)]
 
-    for _ in run_function(batches(rows, size), work(), fn, state, task=0):
+    for _ in run_function(batches(rows, size), work(), Functions(fn), state, task=0):
         pass
     expected = {}
     for key, n in rows:
@@ -149,7 +151,7 @@ def test_one_key_with_many_rows_takes_bounded_memory_i11():
 
     tracemalloc.start()
     try:
-        for _ in run_function((one for _ in range(size)), work(), fn, State(), task=0):
+        for _ in run_function((one for _ in range(size)), work(), Functions(fn), State(), task=0):
             pass
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -333,7 +335,7 @@ def test_what_fails_below_the_function_is_not_its_fault_even_if_it_swallows_it()
 
     read_before = []
     with pytest.raises(StoreUnavailableError):
-        list(run_function(batches([("a", 1), ("b", 2)], 1), work(), fn, read, task=0))
+        list(run_function(batches([("a", 1), ("b", 2)], 1), work(), Functions(fn), read, task=0))
 
 
 def test_a_row_that_python_cannot_hold_is_a_bad_record():
@@ -345,7 +347,11 @@ def test_a_row_that_python_cannot_hold_is_a_bad_record():
     with pytest.raises(
         BadRecordError, match="key 'a', batch 7: a row has a value that Python cannot represent"
     ):
-        list(strip_marks(run_function(batches([("a", "+10000-01-01")]), changed, fn, State(), task=0), {}))
+        list(
+            strip_marks(
+                run_function(batches([("a", "+10000-01-01")]), changed, Functions(fn), State(), task=0), {}
+            )
+        )
 
 
 @pytest.mark.parametrize("day", ["+12000-01-01", "-0044-03-15"])
@@ -363,7 +369,11 @@ def test_rows_without_a_key_pass_by_the_function():
         [pa.array([1, 2], pa.int32()), pa.array([None, b"\xff"]), pa.array([b"{}", b"{}"])], ROWS
     )
     aside = work(spec=msgspec.structs.replace(SPEC, quarantine=0))
-    made = [row for batch in run_function([bad], aside, None, State(), task=0) for row in batch.to_pylist()]
+    made = [
+        row
+        for batch in run_function([bad], aside, Functions(None), State(), task=0)
+        for row in batch.to_pylist()
+    ]
     assert [(row["k"], row["v"], row["t"]) for row in made[:2]] == [(None, b"+{}", 2), (b"\xff", b"+{}", 2)]
 
 
@@ -376,7 +386,7 @@ def test_a_batch_of_nothing_but_null_keys_is_not_gathered_in_memory_i11(monkeypa
     columns = [[1] * rows, [None] * rows, [value] * rows]
     bad = pa.record_batch([pa.array(*of) for of in zip(columns, ROWS.types, strict=True)], ROWS)
     aside = work(spec=msgspec.structs.replace(SPEC, quarantine=quarantine))
-    made = [batch["v"] for batch in run_function([bad] * 20, aside, None, State(), task=0)]
+    made = [batch["v"] for batch in run_function([bad] * 20, aside, Functions(None), State(), task=0)]
     assert sum(b"+" + value == one for values in made for one in values.to_pylist()) == most
 
 
@@ -405,7 +415,7 @@ def test_the_wait_for_rows_does_not_count_and_what_was_before_is_restored():
 def test_a_task_that_is_given_up_may_be_collected_by_any_thread(later):
     """Its generator then leaves the deadline's context there; the next task's clock goes on."""
     before = signal.getsignal(signal.SIGALRM)
-    task = run_function(batches([("a", 1), ("b", 2)]), work(), raises, State(), task=0)
+    task = run_function(batches([("a", 1), ("b", 2)]), work(), Functions(raises), State(), task=0)
     next(task)
     given_up = Deadline(30.0)
     given_up.__enter__()
@@ -466,7 +476,7 @@ def run_versions(fn, migrate, keys="abc"):
     """(rows of the state, refusals) of one call for each key."""
     rows = batches([(key, 1) for key in keys])
     of = work(schemas={**TABLES, "t": NEWER})
-    made = run_function(rows, of, fn, Versions(**HELD), 3, migrate=migrate)
+    made = run_function(rows, of, Functions(fn, migrate), Versions(**HELD), 3)
     return {row["k"]: row["v"] for batch in made for row in batch.to_pylist() if row["t"] != MARK}
 
 

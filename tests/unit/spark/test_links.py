@@ -10,7 +10,7 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import WalUnavailableError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.memory.store import MemoryStore
-from tidegate.spark.state.links import LOOK_BACK, StateLinks
+from tidegate.spark.staging.links import LOOK_BACK, StateLinks
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 

@@ -5,13 +5,13 @@ next barrier.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import TidegateError
-from tidegate.sinks.cache.in_flight import NOT_BEHIND, Behind, EarlierLinks, frames_of
-from tidegate.sinks.cache.links import Link, links_at
+from tidegate.sinks.cache.in_flight import EarlierLinks, frames_of
+from tidegate.sinks.cache.links import links_at
+from tidegate.spark.state.cache import NO_LINKS, LinksAt
 from tidegate.wal.fold import recent_version
 from tidegate.wal.record import BatchOrigin, DecidedVersion, LoadOrigin
 
@@ -19,17 +19,6 @@ logger = logging.getLogger("tidegate")
 
 LOOK_BACK = 8
 """The most versions without any change that are skipped in the search for the links in the log."""
-
-
-class LinksAt(NamedTuple):
-    """The links that hold at a version, and earlier ones whose caches can catch up."""
-
-    version: int
-    links: tuple[Link, ...]
-    behind: Behind = NOT_BEHIND
-
-
-NO_LINKS = LinksAt(0, ())
 
 
 class StateLinks:
