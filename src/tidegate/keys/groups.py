@@ -23,6 +23,8 @@ from tidegate.errors import BadRecordError, ConfigError, CorruptError
 HASH_SEED = 42
 KEY_GROUPS_DEFAULT = 128
 KEY_GROUPS_MAX = 32_768
+IMBALANCE_MAX = 0.1
+"""The surplus of a task over another that nobody is told of: a new namespace has ten key groups a task."""
 
 INTEGER_LIMITS = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
 """Types of integer key columns, each with the first value beyond its range."""
@@ -116,6 +118,24 @@ def shares(parallelism: int, key_groups: int) -> Shares:
     """
     smallest, with_one_more = divmod(key_groups, check_parallelism(parallelism, key_groups))
     return Shares(parallelism, smallest, with_one_more)
+
+
+def imbalance_of(tasks: int, key_groups: int) -> str:
+    """Return how unevenly key groups go to tasks, with numbers and remedies; '' up to ``IMBALANCE_MAX``.
+
+    >>> imbalance_of(12, 128), imbalance_of(30, 256).partition(":")[0]
+    ('', 'of 30 tasks 16 have 9 of the 256 key groups, the others 8')
+    """
+    share = shares(tasks, key_groups)
+    if share.imbalance <= IMBALANCE_MAX:
+        return ""
+    return (
+        f"of {tasks} tasks {share.with_one_more} have {share.smallest + 1} of the {key_groups} key groups,"
+        f" the others {share.smallest}: {100 * share.imbalance:.0f} % more work for some."
+        f" {key_groups_for(tasks)} key groups would do, and their number is fixed: `tidegate export FOLDER`,"
+        " and `tidegate import FOLDER --key-groups N` makes a new namespace; or set parallelism to a divisor"
+        f" of {key_groups}"
+    )
 
 
 def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int:
