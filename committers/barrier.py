@@ -19,6 +19,7 @@ from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.manifest import Component, Manifest, Step
 from tidegate.wal.record import (
+    COMPONENT,
     DECIDED_BYTES_MAX,
     OFFSETS_BYTES_MAX,
     Ack,
@@ -36,17 +37,20 @@ from tidegate.wal.table_room import check_room
 
 logger = logging.getLogger("tidegate")
 
-COMPONENT = "sink"
 CLOCK_AHEAD_MAX_US = 3_600_000_000
 """A driver whose clock is more than an hour ahead of the log's decides nothing."""
 
 
 class NamedCall(NamedTuple):
-    """A call of a transaction: its name, its kind, and the tables that it writes, its own first."""
+    """A call of a transaction: its name, its kind, and the tables that it writes, its own first.
+
+    ``parallelism`` is its own number of tasks; None: the barrier's.
+    """
 
     name: str
     kind: str
     tables: tuple[str, ...]
+    parallelism: int | None = None
 
 
 class Barrier(Protocol):
@@ -178,9 +182,13 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
 def _components(barrier: Barrier, acks: Sequence[Ack]) -> dict[str, Component]:
     """List the sink, whose tasks staged all rows, and the step of each local state."""
     staged = Component(barrier.parallelism, {str(ack.task): ack.frames for ack in acks})
-    none = Component(barrier.parallelism, {str(instance): () for instance in range(barrier.parallelism)})
-    steps = [name.removeprefix("_") for name in barrier.tables if name.startswith(f"{LOCAL}.")]
-    return {COMPONENT: staged, **dict.fromkeys(steps, none)}
+    own = {call.tables[0]: call.parallelism for call in barrier.named_calls}
+    components = {COMPONENT: staged}
+    for name in barrier.tables:
+        if name.startswith(f"{LOCAL}."):
+            instances = own.get(name) or barrier.parallelism
+            components[name.removeprefix("_")] = Component(instances, {str(i): () for i in range(instances)})
+    return components
 
 
 def _steps(barrier: Barrier, acks: Sequence[Ack]) -> tuple[Step, ...]:
@@ -195,7 +203,7 @@ def _steps(barrier: Barrier, acks: Sequence[Ack]) -> tuple[Step, ...]:
                 call.name,
                 call.kind,
                 call.tables,
-                barrier.parallelism,
+                call.parallelism or barrier.parallelism,
                 sum(share.rows for share in shares),
                 sum(share.bytes for share in shares),
                 sum(share.seconds for share in shares),
@@ -319,5 +327,5 @@ def _short(source_offsets: str) -> str:
 
 
 def parallelism_of(manifest: Manifest) -> int:
-    """Return the largest parallelism of any component: the number of tasks that staged the version."""
-    return max(c.parallelism for components in manifest.topology.values() for c in components.values())
+    """Return the number of tasks that staged the version."""
+    return max(components[COMPONENT].parallelism for components in manifest.topology.values())

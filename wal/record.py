@@ -36,6 +36,9 @@ OFFSETS_BYTES_MAX = 16 * 1024
 fingerprint represents them in the record.
 """
 
+COMPONENT = "sink"
+"""The component of the tasks that stage a version: they share its key groups. Others are local states."""
+
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """The errors of msgspec on hostile bytes: too deep nesting and bad UTF-8 are not DecodeErrors (T49)."""
 

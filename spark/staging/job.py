@@ -119,7 +119,15 @@ class SparkBarrier:
     @property
     def named_calls(self) -> tuple[NamedCall, ...]:
         """The calls as steps of the version."""
-        return tuple(NamedCall(call.step, call.kind, tuple(call.touches)) for call in self.calls)
+        return tuple(
+            NamedCall(
+                call.step,
+                call.kind,
+                tuple(call.touches),
+                call.parallelism if isinstance(call, LocalState) else None,
+            )
+            for call in self.calls
+        )
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -270,7 +278,8 @@ class SparkBarrier:
             starts=(instances, items),
             batch=spec.batch,
             deadline_s=self.function_deadline_s,
-            parallelism=self.parallelism,
+            parallelism=call.parallelism or self.parallelism,
+            tasks=self.parallelism,
         )
 
     def _update_work(self, number: int, call: Update, spec: StageSpec) -> UpdateWork:

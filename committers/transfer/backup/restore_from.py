@@ -46,7 +46,15 @@ from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal.fold import last_batch_within, recent_version
 from tidegate.wal.manifest import Component, Manifest, encode_manifest, manifest_digest
-from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, RestoreOrigin, Rewound, Summary
+from tidegate.wal.record import (
+    COMPONENT,
+    BatchOrigin,
+    DecidedVersion,
+    Folded,
+    RestoreOrigin,
+    Rewound,
+    Summary,
+)
 from tidegate.wal.staging.spec import CHANGES
 
 logger = logging.getLogger("tidegate")
@@ -389,6 +397,6 @@ def _without_frames(decided: DecidedVersion, contents: Contents, uuid: str) -> M
         (),
         {},
         dict(state.tables),
-        {state.name: {"sink": Component(1, {"0": ()})}},
+        {state.name: {COMPONENT: Component(1, {"0": ()})}},
         contents.reached.source_offsets,
     )

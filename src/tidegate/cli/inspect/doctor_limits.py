@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from tidegate.base.checks import Check
 from tidegate.base.urls import scheme_of
-from tidegate.committers.barrier import COMPONENT
 from tidegate.keys.groups import imbalance_of
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.store import Store
@@ -108,9 +107,7 @@ def check_balance(store: Store, identity: Identity, pointer: Pointer) -> Check:
     """Compare the key groups with the tasks of the last versions. A warning above ``IMBALANCE_MAX``."""
     first = max(pointer.horizon, pointer.visible - LAST_VERSIONS + 1, 1)
     entries = store.catalog(first, pointer.visible) if pointer.visible else []
-    tasks = sorted(
-        {each[COMPONENT] for entry in entries for each in entry.parallelism.values() if COMPONENT in each}
-    )
+    tasks = sorted({entry.tasks for entry in entries if entry.tasks is not None})
     name, key_groups = f"{identity.key_groups:,} key groups", identity.key_groups
     for each in reversed(tasks):
         if why := imbalance_of(each, key_groups):
