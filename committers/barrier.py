@@ -12,9 +12,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tidegate.base.names import LOCAL
+from tidegate.base.names import DELETED, LOCAL
 from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import ConfigError
+from tidegate.keys.groups import stride_for
 from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.manifest import Component, Manifest, Step
@@ -76,6 +77,11 @@ class Barrier(Protocol):
     @property
     def expiring(self) -> frozenset[str]: ...
     @property
+    def strides(self) -> Mapping[str, int]:
+        """The strides of tables whose rows come with their key groups, if this version makes the tables."""
+        ...
+
+    @property
     def parallelism(self) -> int: ...
     @property
     def reads_state(self) -> bool:
@@ -100,9 +106,12 @@ class Barrier(Protocol):
 def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
     """Admit the barrier's new tables, and log a warning from three quarters of the room on.
 
-    Raises: ConfigError: a Decided record has no room for them.
+    Raises: ConfigError: a Decided record has no room for them, or an existing table has another number of key
+    groups than the options or the barrier's rows.
     """
-    room = check_room(coordinator.folded.tables, barrier.tables)
+    strides = {table: stride_of(coordinator, barrier, table) for table in barrier.tables}
+    _refuse_other_strides(coordinator, barrier)
+    room = check_room(coordinator.folded.tables, strides)
     if room is not None and room.is_short:
         logger.warning(
             "namespace %s has %s; a new table above that number is refused, so write further tables into"
@@ -110,6 +119,42 @@ def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
             coordinator.endpoints.namespace,
             room,
         )
+
+
+def stride_of(coordinator: Coordinator, barrier: Barrier, table: str) -> int:
+    """Return the stride of a table that the barrier writes: fixed when the table is made.
+
+    The remembered deletes of a table are staged with its rows, and have its stride.
+    """
+    at = {**coordinator.folded.tables, **dict.fromkeys(barrier.drops)}.get(table)
+    if at is not None:
+        return at.apart
+    of = table.removeprefix(f"{DELETED}.")
+    if of != table and (of in barrier.tables or of in coordinator.folded.tables):
+        return stride_of(coordinator, barrier, of)
+    if table in barrier.strides:
+        return barrier.strides[table]
+    return _stride_by_options(coordinator, of)
+
+
+def _stride_by_options(coordinator: Coordinator, table: str) -> int:
+    wanted, key_groups = coordinator.options.table_key_groups or {}, coordinator.folded.key_groups
+    return stride_for(table, wanted[table], key_groups) if table in wanted else 1
+
+
+def _refuse_other_strides(coordinator: Coordinator, barrier: Barrier) -> None:
+    state, wanted = coordinator.folded, coordinator.options.table_key_groups or {}
+    brought = {table: state.key_groups // stride for table, stride in barrier.strides.items()}
+    for source, numbers in (("table_key_groups names", wanted), ("its rows come in", brought)):
+        for table in sorted((state.tables.keys() - barrier.drops) & numbers.keys()):
+            has = state.key_groups // state.tables[table].apart
+            if has != numbers[table]:
+                msg = (
+                    f"table {table} has {has} key groups, and {source} {numbers[table]}: their number is"
+                    " fixed when a table is made; nothing was staged. Give the number that it has, or drop"
+                    " the table first, in a version of its own"
+                )
+                raise ConfigError(msg)
 
 
 def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> StageSpec:
@@ -129,6 +174,7 @@ def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> Stag
         called(barrier.origin),
         tuple(tuple(column.name for column in barrier.schemas[name].key) for name in barrier.tables),
         tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
+        tuple(stride_of(coordinator, barrier, name) for name in barrier.tables),
     )
 
 
@@ -157,19 +203,22 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
     state = coordinator.folded
     version = state.last_version + 1
     tables = {name: at for name, at in state.tables.items() if name not in barrier.drops}
+    strides = {name: stride_of(coordinator, barrier, name) for name in barrier.tables}
+    schemas = {name: barrier.schemas[name].grouped(strides[name]) for name in barrier.tables}
     for name in barrier.tables:
         before = tables.get(name, TableAt("", state.first_start))
         start = version if name in barrier.starts else before.start
         brought = name in barrier.expiring
         expires = True if coordinator.options.ttl_us(name) or brought else before.expires
-        tables[name] = TableAt(barrier.schemas[name].schema_id, start, expires)
+        stride = msgspec.UNSET if strides[name] == 1 else strides[name]
+        tables[name] = TableAt(schemas[name].schema_id, start, expires, stride)
     return Manifest(
         state.namespace,
         attempt,
         version,
         state.key_groups,
         barrier.tables,
-        {schema.schema_id: schema for schema in barrier.schemas.values()},
+        {schema.schema_id: schema for schema in schemas.values()},
         tables,
         {state.name: _components(barrier, acks)},
         barrier.source_offsets,

@@ -79,10 +79,12 @@ def import_rows(
     _refuse_other_keys(coordinator, manifest)
     tables = tuple(sorted(manifest.tables))
     size = sum(file.bytes for table in manifest.tables.values() for file in table.files)
-    key_groups = coordinator.folded.key_groups
+    key_groups, strides = coordinator.folded.key_groups, _strides(coordinator.folded, manifest)
     buckets = max(1, min(-(-size // bucket_bytes), key_groups, BUCKETS_MAX))
     with tempfile.TemporaryDirectory(prefix="tidegate-import-") as beside:
-        places = _deal(folder, manifest, tables, key_groups, [Path(beside, str(at)) for at in range(buckets)])
+        places = _deal(
+            folder, manifest, strides, key_groups, [Path(beside, str(at)) for at in range(buckets)]
+        )
         barrier = StoredRowsBarrier(
             coordinator.log,
             ImportOrigin(token),
@@ -91,9 +93,24 @@ def import_rows(
             lambda: _rows(places),
             coordinator.clock,
             starts=frozenset(tables),
+            strides=strides,
             expiring=frozenset(name for name in tables if manifest.tables[name].expires),
         )
         return Imported(commit(coordinator, barrier).version, new=True, recovered=recovered)
+
+
+def _strides(state: Folded, manifest: Manifest) -> dict[str, int]:
+    """Return the stride of each table: its own, or the one that keeps the exported number of key groups.
+
+    Where that is no divisor of the namespace's, a new table has as many as the namespace.
+    """
+    strides = {}
+    for name, table in manifest.tables.items():
+        exported = manifest.key_groups // table.apart if table.stride else state.key_groups
+        fits = state.key_groups % exported == 0
+        new = state.key_groups // exported if fits else 1
+        strides[name] = state.tables[name].apart if name in state.tables else new
+    return strides
 
 
 def _refuse_other_keys(coordinator: Coordinator, manifest: Manifest) -> None:
@@ -126,16 +143,19 @@ BUCKETS_MAX = 500
 
 
 def _deal(
-    folder: Path, manifest: Manifest, tables: tuple[str, ...], key_groups: int, places: list[Path]
+    folder: Path, manifest: Manifest, strides: Mapping[str, int], key_groups: int, places: list[Path]
 ) -> list[Path]:
     """Write every row into the bucket of its key group, as ``CHANGES``."""
     writers = [pa.ipc.new_stream(str(place), CHANGES) for place in places]
     try:
-        for index, name in enumerate(tables):
+        for index, name in enumerate(sorted(manifest.tables)):
+            was = manifest.key_groups, manifest.tables[name].apart
             for batch in batches_of(folder, name, manifest.tables[name], manifest.key_groups):
                 keys, groups = batch["key"], batch["key_group"].to_numpy()
-                if key_groups != manifest.key_groups:
-                    groups = np.array(key_group_of_each(keys.to_pylist(), key_groups), np.int32)
+                if (key_groups, strides[name]) != was:
+                    groups = np.array(
+                        key_group_of_each(keys.to_pylist(), key_groups, strides[name]), np.int32
+                    )
                 of_table = pa.repeat(pa.scalar(index, pa.int32()), batch.num_rows)
                 rows = pa.record_batch([pa.array(groups), of_table, keys, batch["value"]], schema=CHANGES)
                 buckets = groups.astype(np.int64) * len(places) // key_groups

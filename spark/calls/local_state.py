@@ -104,7 +104,7 @@ def local_stage(call: LocalState, work: LocalWork, endpoints: Endpoints) -> Data
     """Return the function's output from its rows: (k, t, c, two order columns, v, g)."""
     sent = _sent_to_instances(call, work.parallelism)
     output = sent.mapInArrow(_instances(call, work, endpoints), OUTPUT_DDL)
-    return output_changes(output, work.call, work.spec.key_groups)
+    return output_changes(output, work.call, work.spec)
 
 
 def _sent_to_instances(call: LocalState, parallelism: int) -> DataFrame:

@@ -44,7 +44,7 @@ def first_stage(
     orders = {f"o{place}": column for place, column in enumerate(call.order)}
     keyed = call.rows.select(
         call.key.alias("k"), *(column.alias(name) for name, column in orders.items()), call.value.alias("v")
-    ).withColumn("g", key_group(functions.col("k"), work.spec.key_groups))
+    ).withColumn("g", key_group(functions.col("k"), work.spec.key_groups, work.spec.stride(work.table)))
     owner = task_of(functions.col("g"), work.parallelism, work.spec.key_groups)
     sorted_rows = (
         keyed.repartitionById(work.parallelism, owner)
@@ -55,7 +55,7 @@ def first_stage(
     if places is not None:
         sorted_rows = placed(sorted_rows, places)
     output = sorted_rows.mapInArrow(run, OUTPUT_DDL)
-    return output_changes(output, work.call, work.spec.key_groups)
+    return output_changes(output, work.call, work.spec)
 
 
 def _functions(

@@ -8,7 +8,7 @@ streamed through Arrow batches into frames. The driver stages a small batch by t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -97,6 +97,8 @@ class SparkBarrier:
     """The start of a table that this batch makes: no older row of its name is state."""
     expiring: frozenset[str] = frozenset()
     """Tables whose rows may have an expiry already."""
+    strides: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """The strides that new tables bring."""
     placement: Placement | None = None
     function_deadline_s: float = 60.0
     cache: CachePlace | None = None
@@ -259,7 +261,7 @@ class SparkBarrier:
             *(column.alias(f"o{number}_{place}") for place, column in enumerate(call.order)),
             call.value.alias("v"),
         )
-        return keyed.withColumn("g", key_group(functions.col("k"), self.key_groups))
+        return keyed.withColumn("g", key_group(functions.col("k"), self.key_groups, spec.stride(call.table)))
 
     def _local_work(self, number: int, call: LocalState, spec: StageSpec, base_version: int) -> LocalWork:
         instances, items = (

@@ -63,7 +63,7 @@ class StageWork:
         spent = [0.0] * len(self.merged)
         if self.merged:
             read = state_reader(store(), spec, self.base_version, cache)
-            uncached = from_store(store(), self.base_version, spec.at_us)
+            uncached = from_store(store(), self.base_version, spec)
             tables = list(self.merged.values())
             merge = merge_with(read, tables, self.base_version, spec, uncached, spent)
         marks: dict[str, RunMark] = {}  # of functions' first stages; every staging task receives all

@@ -75,7 +75,8 @@ class CachedState:
 
         def read(table: str, start: int, rows: Any) -> Any:
             def ask(missing: Any) -> Any:
-                return store.get_stored(table, missing["k"].to_pylist(), self._base, start)
+                keys, stride = missing["k"].to_pylist(), self._stage.stride(table)
+                return store.get_stored(table, keys, self._base, start, stride)
 
             return payloads(self._cache.read(table, rows, ask), self._stage.at_us)
 
@@ -110,7 +111,7 @@ class CachedState:
 
 def state_reader(store: Store, spec: StageSpec, base_version: int, cache: CachedState | None) -> ReadState:
     """Return the read of state for the tasks of every stateful step: the only place that chooses it."""
-    return from_store(store, base_version, spec.at_us) if cache is None else cache.from_store(store)
+    return from_store(store, base_version, spec) if cache is None else cache.from_store(store)
 
 
 def total_reads(acks: list[StateReads]) -> StateReads:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.sinks.store import Store
+from tidegate.wal.staging.spec import StageSpec
 
 ReadState = Callable[[str, int, Any], Any]
 """``read(table, start, rows)``: the values at the base version of the keys of these rows.
@@ -18,13 +19,14 @@ where there is no state. Raises: the store's errors.
 """
 
 
-def from_store(store: Store, base_version: int, at_us: int) -> ReadState:
+def from_store(store: Store, base_version: int, spec: StageSpec) -> ReadState:
     """Return a read of every key from the store; before the first version there is no state."""
 
     def read(table: str, start: int, rows: Any) -> Any:
         if base_version == 0:
             return pa.nulls(len(rows), pa.binary())
-        return store.get_many(table, rows["k"].to_pylist(), base_version, start, at_us)
+        of = base_version, start, spec.at_us, spec.stride(table)
+        return store.get_many(table, rows["k"].to_pylist(), *of)
 
     return read
 

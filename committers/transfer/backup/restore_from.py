@@ -288,6 +288,7 @@ def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
             starts=frozenset(tables),
             drops=frozenset(state.tables.keys() - entry.tables.keys()),
             expiring=frozenset(name for name, at in entry.tables.items() if at.expires),
+            strides={name: at.apart for name, at in entry.tables.items()},
             source_offsets=contents.reached.source_offsets,
         )
         decided, manifest, _ = until_decided(coordinator, barrier)

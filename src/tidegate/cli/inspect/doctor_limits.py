@@ -15,7 +15,7 @@ from tidegate.keys.groups import imbalance_of
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.store import Store
 from tidegate.wal.record import Folded
-from tidegate.wal.table_room import room_for
+from tidegate.wal.table_room import room_for, strides_of
 
 ANSWERS = "a process that reaches a limit ends or waits in the middle of a version"
 EVEN = "none: a task with more key groups than another works longer, and the batch waits for it"
@@ -98,7 +98,7 @@ def _container_pids() -> tuple[int, int] | None:
 
 def check_tables(state: Folded) -> Check:
     """Compare the number of tables with the room in a decision. A warning from three quarters on."""
-    room = room_for(state.tables)
+    room = room_for(strides_of(state.tables))
     found = f"{room}: a new table above that number is refused" if room.tables else "no table yet"
     return Check("tables", "warn" if room.is_short else "pass", found, "new tables are admitted")
 
