@@ -124,17 +124,15 @@ def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
 def stride_of(coordinator: Coordinator, barrier: Barrier, table: str) -> int:
     """Return the stride of a table that the barrier writes: fixed when the table is made.
 
-    The remembered deletes of a table are staged with its rows, and have its stride.
+    The remembered deletes of a table are staged with its rows, so both have one stride.
     """
-    at = {**coordinator.folded.tables, **dict.fromkeys(barrier.drops)}.get(table)
-    if at is not None:
-        return at.apart
     of = table.removeprefix(f"{DELETED}.")
-    if of != table and (of in barrier.tables or of in coordinator.folded.tables):
-        return stride_of(coordinator, barrier, of)
-    if table in barrier.strides:
-        return barrier.strides[table]
-    return _stride_by_options(coordinator, of)
+    existing = {name: at for name, at in coordinator.folded.tables.items() if name not in barrier.drops}
+    for name in (table, of, f"{DELETED}.{of}"):
+        if name in existing:
+            return existing[name].apart
+    brought = barrier.strides.get(table, barrier.strides.get(of))
+    return _stride_by_options(coordinator, of) if brought is None else brought
 
 
 def _stride_by_options(coordinator: Coordinator, table: str) -> int:

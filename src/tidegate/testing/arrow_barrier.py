@@ -63,6 +63,7 @@ class ArrowBarrier:
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Stage all tasks in turn. ``base_version`` is not needed: plain rows read no state."""
         del base_version
+        self.strides = dict(zip(spec.tables, spec.strides, strict=True))
         return [
             stage_task(
                 self.batches(task),
