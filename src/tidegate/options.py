@@ -182,7 +182,7 @@ class Options:
             raise ConfigError(msg)
         for table, key_groups in (self.table_key_groups or {}).items():
             if check_name("table", table).startswith("_"):
-                msg = f"table_key_groups of {table}: it is a table of tidegate's own, leave it out"
+                msg = f"table_key_groups of {table}: a table of tidegate's own has the namespace's key groups"
                 raise ConfigError(msg)
             _whole(f"table_key_groups of table {table}", key_groups, 1)
             if self.key_groups is not None:

@@ -24,7 +24,7 @@ HASH_SEED = 42
 KEY_GROUPS_DEFAULT = 128
 KEY_GROUPS_MAX = 32_768
 IMBALANCE_MAX = 0.1
-"""The surplus of a task over another that nobody is told of: a new namespace has ten key groups a task."""
+"""The surplus of a task over another without a warning: a new namespace has ten key groups a task."""
 
 INTEGER_LIMITS = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
 """Types of integer key columns, each with the first value beyond its range."""

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 import tidegate
+from support.cli import done_json
 from support.places import rows_by_table
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.coordinator import Coordinator
@@ -115,6 +116,12 @@ def test_another_number_for_a_table_that_is_there_is_refused(place):
     assert [entry.content for entry in place.example.driver.log.decisions()] == before
 
 
+def test_status_names_the_number_of_each_table(place):
+    place.write({"airports": AIRPORTS, "aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+    told = done_json("status", f"--store={place.store}", f"--wal={place.wal}", "--namespace=flights")
+    assert {table["name"]: table["key_groups"] for table in told["tables"]} == {"airports": 3, "aircraft": 12}
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_number_that_is_no_divisor_is_refused_before_the_first_batch(tmp_path, known):
     words = (
@@ -138,7 +145,7 @@ def test_a_number_that_is_no_divisor_is_refused_before_the_first_batch(tmp_path,
     [
         (3, "must be a number per table"),
         ({"a b": 1}, "table name 'a b' is not allowed"),
-        ({"_local": 1}, "a table of tidegate's own"),
+        ({"_local": 1}, "a table of tidegate's own has the namespace's"),
         ({"t": 0}, "table_key_groups of table t is 0"),
         ({"t": True}, "table_key_groups of table t is True"),
     ],
