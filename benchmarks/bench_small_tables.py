@@ -1,8 +1,7 @@
 """The cost of a small table in a namespace with many key groups, with and without key groups of its own.
 
     tools/run python tests/services/run.py redis -- python benchmarks/bench_small_tables.py {redis}
-    tools/run python tests/services/run.py cassandra -- python benchmarks/bench_small_tables.py {cassandra} \\
-        --rounds 3
+    tools/run python tests/services/run.py cassandra -- python benchmarks/bench_small_tables.py {cassandra}
 
 Each version changes every row. The log is in files, and one process stages and applies, so the times of a
 version are those of the store and of the plan.

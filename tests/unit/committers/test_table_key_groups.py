@@ -1,12 +1,14 @@
 """A table with fewer key groups than its namespace: log, stores, readers, operators' work on it."""
 
+import asyncio
 import random
 
 import msgspec
 import pytest
 
 import tidegate
-from support.cli import done_json
+import tidegate.aio
+from support.cli import done, done_json
 from support.places import rows_by_table
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.coordinator import Coordinator
@@ -103,6 +105,24 @@ def test_a_table_has_the_key_groups_that_it_was_made_with_for_life(place):
         differing = {change.key: change.after for change in gate.diff(1, 2)}
         assert differing == {"A7": None, "B1": expected["B1"]}
     assert found_wrong(place) == []
+
+
+def test_a_reader_of_an_event_loop_and_a_renamed_column(place):
+    place.write({"airports": AIRPORTS})
+
+    async def read():
+        async with await tidegate.aio.connect(place.store, namespace="flights") as gate:
+            airports = gate.table("airports")
+            return await airports.get_many(AIRPORTS), await airports.get("A3")
+
+    assert asyncio.run(read()) == (AIRPORTS, AIRPORTS["A3"])
+    place.example.close()
+    where = [f"--store={place.store}", f"--wal={place.wal}", "--namespace=flights", "--force"]
+    done("schema", "rename", "airports", "delay", "late", *where)
+    place.again()
+    assert place.at().stride == STRIDE
+    expected = {key: {"departures": row["departures"], "late": row["delay"]} for key, row in AIRPORTS.items()}
+    assert place.content()["airports"] == expected
 
 
 def test_another_number_for_a_table_that_is_there_is_refused(place):
