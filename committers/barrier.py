@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tidegate.base.names import LOCAL
+from tidegate.base.names import DELETED, DUE, LOCAL
 from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import ConfigError
+from tidegate.keys.groups import stride_for
 from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.manifest import PLACE_MAX, Component, Manifest, Step, TaskPlace
 from tidegate.wal.record import (
+    COMPONENT,
     DECIDED_BYTES_MAX,
     OFFSETS_BYTES_MAX,
     Ack,
@@ -36,17 +38,22 @@ from tidegate.wal.table_room import check_room
 
 logger = logging.getLogger("tidegate")
 
-COMPONENT = "sink"
+NONE_BROUGHT: Mapping[str, int] = {}
+
 CLOCK_AHEAD_MAX_US = 3_600_000_000
 """A driver whose clock is more than an hour ahead of the log's decides nothing."""
 
 
 class NamedCall(NamedTuple):
-    """A call of a transaction: its name, its kind, and the tables that it writes, its own first."""
+    """A call of a transaction: its name, its kind, and the tables that it writes, its own first.
+
+    ``parallelism`` is its own number of tasks; None: the barrier's.
+    """
 
     name: str
     kind: str
     tables: tuple[str, ...]
+    parallelism: int | None = None
 
 
 class Barrier(Protocol):
@@ -72,6 +79,11 @@ class Barrier(Protocol):
     @property
     def expiring(self) -> frozenset[str]: ...
     @property
+    def strides(self) -> Mapping[str, int]:
+        """The strides of tables whose rows come with their key groups, if this version makes the tables."""
+        ...
+
+    @property
     def parallelism(self) -> int: ...
     @property
     def needs_visible_base(self) -> bool:
@@ -96,9 +108,12 @@ class Barrier(Protocol):
 def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
     """Admit the barrier's new tables, and log a warning from three quarters of the room on.
 
-    Raises: ConfigError: a Decided record has no room for them.
+    Raises: ConfigError: a Decided record has no room for them, or an existing table has another number of key
+    groups than the options or the barrier's rows.
     """
-    room = check_room(coordinator.folded.tables, barrier.tables)
+    strides = {table: stride_of(coordinator, barrier, table) for table in barrier.tables}
+    _refuse_other_strides(coordinator, barrier)
+    room = check_room(coordinator.folded.tables, strides)
     if room is not None and room.is_short:
         logger.warning(
             "namespace %s has %s; a new table above that number is refused, so write further tables into"
@@ -106,6 +121,50 @@ def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
             coordinator.endpoints.namespace,
             room,
         )
+
+
+def stride_of(coordinator: Coordinator, barrier: Barrier, table: str) -> int:
+    """Return the stride of a table that the barrier writes: fixed when the table is made."""
+    return stride_here(coordinator, table, barrier.drops, barrier.strides)
+
+
+def stride_here(
+    coordinator: Coordinator,
+    table: str,
+    drops: Collection[str] = (),
+    brought: Mapping[str, int] = NONE_BROUGHT,
+) -> int:
+    """Return the stride that a table has, or gets when it is made: a brought one, else the options'.
+
+    The remembered deletes and the due times of a table are staged with its rows, so all have one stride.
+    """
+    of = next((table.removeprefix(f"{own}.") for own in (DELETED, DUE) if table.startswith(f"{own}.")), table)
+    existing = {name: at for name, at in coordinator.folded.tables.items() if name not in drops}
+    for name in (table, of, f"{DELETED}.{of}", f"{DUE}.{of}"):
+        if name in existing:
+            return existing[name].apart
+    stride = brought.get(table, brought.get(of))
+    return _stride_by_options(coordinator, of) if stride is None else stride
+
+
+def _stride_by_options(coordinator: Coordinator, table: str) -> int:
+    wanted, key_groups = coordinator.options.table_key_groups or {}, coordinator.folded.key_groups
+    return stride_for(table, wanted[table], key_groups) if table in wanted else 1
+
+
+def _refuse_other_strides(coordinator: Coordinator, barrier: Barrier) -> None:
+    state, wanted = coordinator.folded, coordinator.options.table_key_groups or {}
+    brought = {table: state.key_groups // stride for table, stride in barrier.strides.items()}
+    for source, numbers in (("table_key_groups names", wanted), ("its rows come in", brought)):
+        for table in sorted((state.tables.keys() - barrier.drops) & numbers.keys()):
+            has = state.key_groups // state.tables[table].apart
+            if has != numbers[table]:
+                msg = (
+                    f"table {table} has {has} key groups, and {source} {numbers[table]}: their number is"
+                    " fixed when a table is made; nothing was staged. Give the number that it has, or drop"
+                    " the table first, in a version of its own"
+                )
+                raise ConfigError(msg)
 
 
 def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> StageSpec:
@@ -125,6 +184,7 @@ def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> Stag
         called(barrier.origin),
         tuple(tuple(column.name for column in barrier.schemas[name].key) for name in barrier.tables),
         tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
+        tuple(stride_of(coordinator, barrier, name) for name in barrier.tables),
     )
 
 
@@ -153,19 +213,22 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
     state = coordinator.folded
     version = state.last_version + 1
     tables = {name: at for name, at in state.tables.items() if name not in barrier.drops}
+    strides = {name: stride_of(coordinator, barrier, name) for name in barrier.tables}
+    schemas = {name: barrier.schemas[name].grouped(strides[name]) for name in barrier.tables}
     for name in barrier.tables:
         before = tables.get(name, TableAt("", state.first_start))
         start = version if name in barrier.starts else before.start
         brought = name in barrier.expiring
         expires = True if coordinator.options.ttl_us(name) or brought else before.expires
-        tables[name] = TableAt(barrier.schemas[name].schema_id, start, expires)
+        stride = msgspec.UNSET if strides[name] == 1 else strides[name]
+        tables[name] = TableAt(schemas[name].schema_id, start, expires, stride)
     return Manifest(
         state.namespace,
         attempt,
         version,
         state.key_groups,
         barrier.tables,
-        {schema.schema_id: schema for schema in barrier.schemas.values()},
+        {schema.schema_id: schema for schema in schemas.values()},
         tables,
         {state.name: _components(barrier, acks)},
         barrier.source_offsets,
@@ -179,9 +242,13 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
 def _components(barrier: Barrier, acks: Sequence[Ack]) -> dict[str, Component]:
     """List the sink, whose tasks staged all rows, and the step of each local state."""
     staged = Component(barrier.parallelism, {str(ack.task): ack.frames for ack in acks})
-    none = Component(barrier.parallelism, {str(instance): () for instance in range(barrier.parallelism)})
-    steps = [name.removeprefix("_") for name in barrier.tables if name.startswith(f"{LOCAL}.")]
-    return {COMPONENT: staged, **dict.fromkeys(steps, none)}
+    own = {call.tables[0]: call.parallelism for call in barrier.named_calls}
+    components = {COMPONENT: staged}
+    for name in barrier.tables:
+        if name.startswith(f"{LOCAL}."):
+            instances = own.get(name) or barrier.parallelism
+            components[name.removeprefix("_")] = Component(instances, {str(i): () for i in range(instances)})
+    return components
 
 
 def _places(coordinator: Coordinator, barrier: Barrier, acks: Sequence[Ack]) -> tuple[TaskPlace | None, ...]:
@@ -207,7 +274,7 @@ def _steps(barrier: Barrier, acks: Sequence[Ack]) -> tuple[Step, ...]:
                 call.name,
                 call.kind,
                 call.tables,
-                barrier.parallelism,
+                call.parallelism or barrier.parallelism,
                 sum(share.rows for share in shares),
                 sum(share.bytes for share in shares),
                 sum(share.seconds for share in shares),
@@ -331,5 +398,5 @@ def _short(source_offsets: str) -> str:
 
 
 def parallelism_of(manifest: Manifest) -> int:
-    """Return the largest parallelism of any component: the number of tasks that staged the version."""
-    return max(c.parallelism for components in manifest.topology.values() for c in components.values())
+    """Return the number of tasks that staged the version."""
+    return max(components[COMPONENT].parallelism for components in manifest.topology.values())

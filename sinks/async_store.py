@@ -49,16 +49,28 @@ class AsyncStore(abc.ABC):
         return await self.schemas()
 
     async def get(
-        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        key: bytes,
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> bytes | None:
         """Read one key's value, None when it is absent; ``get_many`` of one key."""
-        values = await self.get_many(table, [key], version, start, at_us)
+        values = await self.get_many(table, [key], version, start, at_us, stride)
         content: bytes | None = values.to_pylist()[0]
         return content
 
     @abc.abstractmethod
     async def get_many(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        keys: Sequence[bytes],
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> Any: ...
 
     @abc.abstractmethod
@@ -85,12 +97,24 @@ class AsyncSupportsReadWithPointer(AsyncStore):
 
     @abc.abstractmethod
     async def get_with_pointer(
-        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        key: bytes,
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> tuple[bytes | None, Pointer]: ...
 
     @abc.abstractmethod
     async def get_many_with_pointer(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        keys: Sequence[bytes],
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> tuple[Any, Pointer]: ...
 
 
@@ -119,9 +143,15 @@ class ThreadedStore(AsyncStore):
         return await self._in_thread(self._store.schemas)
 
     async def get_many(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        keys: Sequence[bytes],
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> Any:
-        return await self._in_thread(lambda: self._store.get_many(table, keys, version, start, at_us))
+        return await self._in_thread(lambda: self._store.get_many(table, keys, version, start, at_us, stride))
 
     async def scan_groups(
         self, table: str, groups: Sequence[int], version: int, start: int = 0, at_us: int | None = None

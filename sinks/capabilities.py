@@ -24,16 +24,28 @@ class SupportsReadWithPointer(Store):
     """
 
     def get_with_pointer(
-        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        key: bytes,
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> tuple[bytes | None, Pointer]:
         """Do ``get``, and read the pointer within the same call. Raises: as both."""
-        return self.get(table, key, version, start, at_us), self.pointer()
+        return self.get(table, key, version, start, at_us, stride), self.pointer()
 
     def get_many_with_pointer(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        keys: Sequence[bytes],
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> tuple[Any, Pointer]:
         """Do ``get_many``, and read the pointer within the same call. Raises: as both."""
-        return self.get_many(table, keys, version, start, at_us), self.pointer()
+        return self.get_many(table, keys, version, start, at_us, stride), self.pointer()
 
 
 class SupportsNamespaces(Store):

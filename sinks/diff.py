@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tidegate.base.extras import pa, pc, require_arrow
+from tidegate.errors import ConfigError
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.columns import batch_from
 from tidegate.sinks.rules.reads import (
@@ -102,11 +103,26 @@ def _forward(
     if older is not None and newer is not None and _follows(older.tables.get(table), newer.tables.get(table)):
         yield from _written(store, table, groups, older, newer, check)
         return
+    _refuse_other_stride(table, older, newer)
     for step in windows(groups):
         check()
         old, new = (GroupedRows(_live(store, table, step, side)) for side in (older, newer))
         while (group := min(old.group, new.group)) < NO_GROUP:
             yield from _side_by_side(old.take(group), new.take(group))
+
+
+def _refuse_other_stride(table: str, older: CatalogEntry | None, newer: CatalogEntry | None) -> None:
+    """Refuse tables of one name whose keys are in other key groups. Raises: ConfigError."""
+    sides = [
+        (entry.version, entry.tables[table].apart)
+        for entry in (older, newer)
+        if entry and table in entry.tables
+    ]
+    if len({stride for _, stride in sides}) > 1:
+        raise ConfigError(
+            f"table {table} of version {sides[1][0]} was made again, with another number of key groups than"
+            f" that of version {sides[0][0]}: their rows are not compared. Read both versions whole"
+        )
 
 
 def changes_to(
@@ -130,7 +146,7 @@ def changes_to(
         for waiting in _at_once(pages):
             check_kept(store.where, wanted.version, store.pointer().horizon)
             keys = [key for _, rows in waiting for key in rows["key"].to_pylist()]
-            then, first = store.get_stored(table, keys, wanted.version, start), 0
+            then, first = store.get_stored(table, keys, wanted.version, start, now.tables[table].apart), 0
             for group, rows in waiting:
                 for batch in _back(rows["key"], rows["value"], then.slice(first, rows.num_rows)):
                     yield group, batch
@@ -222,7 +238,8 @@ def _looked_up(
     for rows in pa.Table.from_batches(pages).combine_chunks().to_batches():  # one, below 2 GiB
         keys = rows["key"].to_pylist()
         now = values_at(store.where, table, keys, rows["value"], newer.decided_at_us)
-        then = store.get_many(table, keys, older.version, start, older.decided_at_us)
+        of = older.version, start, older.decided_at_us, newer.tables[table].apart
+        then = store.get_many(table, keys, *of)
         differences = pa.record_batch([rows["key"], then, now], names=DIFFERENCES)
         yield from _non_empty(differences.filter(_differ(then, now)))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from tidegate.wal.record import Count, Dropped, KeyGroups, Origin, TableAt
+from tidegate.wal.record import COMPONENT, Count, Dropped, KeyGroups, Origin, TableAt
 
 REMOVAL_BEGINS = "{"
 """The first character of a pointer's ``writer`` that is the note of a removed store."""
@@ -98,6 +98,13 @@ class CatalogEntry(msgspec.Struct, frozen=True):
     published_at_us: Count = 0
     source_offsets: str = ""
     dropped: Dropped = msgspec.UNSET
+
+    @property
+    def tasks(self) -> int | None:
+        """The number of tasks that staged the version; None when the store does not have it."""
+        return max(
+            (parts[COMPONENT] for parts in self.parallelism.values() if COMPONENT in parts), default=None
+        )
 
     @property
     def starts(self) -> dict[str, int]:

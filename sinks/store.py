@@ -185,36 +185,54 @@ class Store(Attempts):
         return self.schemas()
 
     @abc.abstractmethod
-    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+    def get_stored(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
+    ) -> Any:
         """Read the stored values of keys at a version, with their flags byte.
 
         The result is an Arrow binary array aligned with ``keys``, null where there is no row. A deleted or
         expired row is returned as it is stored, or as null. The newest row with
-        ``start <= its version <= version`` counts; ``start`` is the table's start at that version. Raises:
-        SnapshotExpiredError: the version is below the horizon or a floor (T28). VersionRegressedError: it is
-        above the visible version; nothing half applied is shown.
+        ``start <= its version <= version`` counts; ``start`` is the table's start at that version, ``stride``
+        its stride (``TableAt``), which selects the key groups of the keys. Raises: SnapshotExpiredError: the
+        version is below the horizon or a floor (T28). VersionRegressedError: it is above the visible version;
+        nothing half applied is shown.
         """
 
-    def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
+    def get_stored_one(
+        self, table: str, key: bytes, version: int, start: int = 0, stride: int = 1
+    ) -> bytes | None:
         """Read the stored value of one key, as ``get_stored``."""
-        stored: bytes | None = self.get_stored(table, [key], version, start).to_pylist()[0]
+        stored: bytes | None = self.get_stored(table, [key], version, start, stride).to_pylist()[0]
         return stored
 
     def get_many(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        keys: Sequence[bytes],
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> Any:
         """Read values of keys at a version: an Arrow binary array aligned with ``keys``, without flags byte.
 
         A value is null if the key is absent, deleted, or expired at ``at_us``, the version's
         ``decided_at_us``. Raises: as ``get_stored``. ValueError: a value expires and no time was given.
         """
-        return values_at(self.where, table, keys, self.get_stored(table, keys, version, start), at_us)
+        return values_at(self.where, table, keys, self.get_stored(table, keys, version, start, stride), at_us)
 
     def get(
-        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        key: bytes,
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> bytes | None:
         """Read the value of one key, as ``get_many``."""
-        return value_at(self.where, table, key, self.get_stored_one(table, key, version, start), at_us)
+        stored = self.get_stored_one(table, key, version, start, stride)
+        return value_at(self.where, table, key, stored, at_us)
 
     @abc.abstractmethod
     def scan_stored(self, table: str, group: int, version: int, start: int = 0) -> Iterator[Any]:
@@ -432,7 +450,7 @@ class Store(Attempts):
         return ""
 
     @abc.abstractmethod
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
         """Read the rows of exactly this version: an Arrow binary array of stored values.
 
         It is aligned with ``keys``. Values have their flags byte; null where there is no such row. For

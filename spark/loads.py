@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.base.names import check_token, did_you_mean
-from tidegate.committers.transfer.import_rows import importable
+from tidegate.committers.transfer.import_rows import KeyGroupsHere, importable
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
 from tidegate.spark.batch import refuse_connect
@@ -24,7 +24,7 @@ from tidegate.values.state_versions import plain
 from tidegate.wal.record import Folded, ImportOrigin, LoadOrigin, Origin, TableSchema
 from tidegate.wal.staging.spec import StageSpec
 
-Write = Callable[[Transaction, int], None]
+Write = Callable[[Transaction, KeyGroupsHere], None]
 """Makes the calls; gets the namespace's number of key groups, too."""
 
 
@@ -62,7 +62,7 @@ def load_of(
     _check_loaded(tables)
     by_table = {name: keys.get(name) if isinstance(keys, Mapping) else keys for name in tables}
 
-    def write(txn: Transaction, _: int) -> None:
+    def write(txn: Transaction, _: KeyGroupsHere) -> None:
         for name, rows in tables.items():
             key = by_table[name]
             if key is None:
@@ -88,8 +88,8 @@ def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once
     check_files(spark, folder, manifest)
     frames = {name: frame_of(spark, folder, name, table) for name, table in manifest.tables.items()}
 
-    def write(txn: Transaction, key_groups: int) -> None:
-        names = importable(manifest.tables, manifest.key_groups, key_groups)
+    def write(txn: Transaction, here: KeyGroupsHere) -> None:
+        names = importable(manifest, here)
         for name in names:
             txn.stored(name, frames[name], manifest.tables[name].table_schema)
         txn.forget_timeouts(names)
@@ -153,7 +153,7 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
     )
     rows = migrated_rows(session, work, wanted.migrate)
 
-    def write(txn: Transaction, _: int) -> None:
+    def write(txn: Transaction, _: KeyGroupsHere) -> None:
         txn.stored(table, rows, after)
 
     token = f"{MIGRATION}{state.last_version} {table}"

@@ -14,12 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from tidegate.base.deadline import check_ends
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
-from tidegate.committers.barrier import value_bytes_max
+from tidegate.committers.barrier import stride_here, value_bytes_max
 from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.operations.rename_column import rename_barrier
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
+from tidegate.committers.transfer.import_rows import KeyGroupsHere
 from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
 from tidegate.observe.events import Commit
 from tidegate.options import PIPELINED, Endpoints, Options, SinkOptions, StoreRef
@@ -551,7 +552,8 @@ class VersionedSink:
             fact = decided_for(coordinator.folded, once.origin)
             return None if fact is None else fact.version
         txn = Transaction(-1, coordinator.folded.last_version, writer.schemas())
-        once.write(txn, coordinator.folded.key_groups)
+        here = KeyGroupsHere(coordinator.folded.key_groups, partial(stride_here, coordinator))
+        once.write(txn, here)
         fact = self._committed(writer, txn, once.origin, once.rows, expiring=once.expiring)
         writer.commits.drain(self._options.apply_deadline_s)
         return fact.version

@@ -333,10 +333,14 @@ class Transaction:
         schema: Ddl | None = None,
         redistribute: Redistribute = "split",
         outputs: Outputs = (),
+        parallelism: int | None = None,
         state_version: int = 1,
         migrate: Migrate | None = None,
     ) -> None:
-        """Store a list of items per instance of this step; the batch's ``parallelism`` is their number.
+        """Store a list of items per instance of this step, of which there are ``parallelism``.
+
+        Without a number there are as many as the batch has tasks. ``parallelism=1`` is for results over all
+        rows, such as the ten largest: one instance gets every row.
 
         ``fn(instance, rows, state, emit)`` is called once per instance for every batch, also without
         rows, and returns the list that the instance (``index``, ``parallelism``, ``before``) has from
@@ -344,7 +348,7 @@ class Transaction:
         ``order_by``, then by all columns. Items are bytes, or with a ``schema`` dicts. ``emit``,
         ``outputs`` and errors are as in ``update``. Items are read as table ``_local.<name>``.
 
-        When the parallelism changes, "split" distributes all items evenly, in order, and "union" gives all
+        When their number changes, "split" distributes all items evenly, in order, and "union" gives all
         to each. With ``(split, merge)``, ``split(state, n)`` returns n lists for an instance and its new
         relatives, and ``merge(states)`` returns one list (docs/state.md). With a greater ``state_version``
         ``migrate(item, version)`` is called for each item, before that: all are written again.
@@ -355,7 +359,7 @@ class Transaction:
         by_columns = tuple(columns_named(table, "by", by))
         order_columns = tuple(columns_named(table, "order_by", order_by))
         emits = output_schemas(table, outputs, self._known)
-        check_local(name, rows, fn, (*by_columns, *order_columns), redistribute)
+        check_local(name, rows, fn, (*by_columns, *order_columns), redistribute, parallelism)
         known = self._known.get(table)
         items = state_of(table, items_schema(table, schema), known, state_version, migrate)
         call = LocalState(
@@ -368,6 +372,7 @@ class Transaction:
             by=by_columns,
             order_by=order_columns,
             redistribute=redistribute,
+            parallelism=parallelism,
             outputs=tuple(emits),
             migrate=migrate,
             migrated=known if known is not None and known.version < items.version else None,

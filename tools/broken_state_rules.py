@@ -161,13 +161,42 @@ RULES: list[Rule] = [
         "tests/unit/spark/state/test_local_state.py",
     ),
     (
+        "stride-of-readers-is-lost",
+        "a reader looks for a key where it was written: in a multiple of the table's stride",
+        "src/tidegate/reader/table.py",
+        "    return TableView(where, table, *of, values, at.apart)",
+        "    return TableView(where, table, *of, values)",
+        "tests/unit/committers/test_table_key_groups.py",
+    ),
+    (
+        "stride-of-deletes-is-lost",
+        "the deletes that a table remembers are read in the key groups in which its rows are staged",
+        "committers/barrier.py",
+        """    of = table.removeprefix(f"{DELETED}.")\n""",
+        """    of = table\n""",
+        "tests/unit/committers/test_table_key_groups.py",
+    ),
+    (
+        "stride-in-any-key-group",
+        "I4: rows of a table outside its own key groups are never decided: no reader would find them",
+        "wal/manifest.py",
+        "    if any(group % strides[table] for group, table in runs):",
+        "    if any(group % strides[table] < 0 for group, table in runs):",
+        "tests/unit/committers/test_table_key_groups.py",
+    ),
+    (
+        "stride-in-an-old-format",
+        "a release that knows no stride stops at a record with one, and never looks for its keys elsewhere",
+        "wal/record.py",
+        "    return any(at.stride for at in tables.values())",
+        "    return False",
+        "tests/unit/committers/test_table_key_groups.py",
+    ),
+    (
         "local-no-marks",
         "I1: the acks name which run of an instance their rows are of",
         "spark/state/local_state.py",
-        (
-            '    yield output.marks(f"local state {work.name}/{index}", work.parallelism,'
-            " work.spec.key_groups)\n"
-        ),
+        ('    yield output.marks(f"local state {work.name}/{index}", work.tasks, work.spec.key_groups)\n'),
         "",
         "tests/unit/spark/state/test_local_state.py",
     ),

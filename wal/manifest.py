@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -192,8 +192,8 @@ def _impossible(manifest: Manifest) -> str:
         if name in manifest.table_schemas:
             return f"it drops table {name} and has it"
     for name, at in manifest.table_schemas.items():
-        if at.start > manifest.version:
-            return f"table {name} starts at version {at.start}"
+        if why := _impossible_table(manifest, at):
+            return f"table {name} {why}"
     for topology, components in manifest.topology.items():
         for name, component in components.items():
             instances, parallelism = len(component.instances), component.parallelism
@@ -204,9 +204,10 @@ def _impossible(manifest: Manifest) -> str:
     steps = [step.name for step in manifest.steps or ()]
     if len(set(steps)) < len(steps):
         return "it names a step twice"
+    strides = [manifest.table_schemas[name].apart for name in manifest.tables]
     seen = set()
     for topology, of, instance, frame in manifest.placed():
-        why = _impossible_frame(frame, len(manifest.tables), manifest.key_groups)
+        why = _impossible_frame(frame, strides, manifest.key_groups)
         if frame.address in seen:
             why = "is listed twice"
         if why:
@@ -215,7 +216,19 @@ def _impossible(manifest: Manifest) -> str:
     return ""
 
 
-def _impossible_frame(frame: FrameRef, tables: int, key_groups: int) -> str:
+def _impossible_table(manifest: Manifest, at: TableAt) -> str:
+    """Return why a table cannot be as its entry describes, or ''."""
+    if at.start > manifest.version:
+        return f"starts at version {at.start}"
+    if manifest.key_groups % at.apart:
+        return f"has the stride {at.stride}, and there are {manifest.key_groups} key groups"
+    schema = manifest.schemas.get(at.schema_id)
+    if schema is not None and schema != schema.grouped(at.apart):
+        return f"has the stride {at.apart}, and values of format {schema.stored_format}"
+    return ""
+
+
+def _impossible_frame(frame: FrameRef, strides: Sequence[int], key_groups: int) -> str:
     """Return why a frame cannot be as its entry describes, or ''."""
     if not len(frame.groups) == len(frame.tables) == len(frame.rows):
         return (
@@ -224,13 +237,15 @@ def _impossible_frame(frame: FrameRef, tables: int, key_groups: int) -> str:
         )
     if max(frame.groups, default=0) >= key_groups:
         return f"has rows of key group {max(frame.groups)}, there are {key_groups}"
-    if max(frame.tables, default=-1) >= tables:
-        return f"has rows of table number {max(frame.tables)}, the version has {tables}"
+    if max(frame.tables, default=-1) >= len(strides):
+        return f"has rows of table number {max(frame.tables)}, the version has {len(strides)}"
     if 0 in frame.rows:
         return "has a run without rows"
     runs = list(zip(frame.groups, frame.tables, strict=True))
     if not all(map(operator.lt, runs, runs[1:])):
         return "has runs that are not in the order of their key groups and tables"
+    if any(group % strides[table] for group, table in runs):
+        return "has runs of a table in key groups that are no multiple of its stride"
     if frame.changes * ROW_BYTES_MIN > frame.bytes:
         return f"has {frame.changes} rows in {frame.bytes} bytes"
     return ""

@@ -2,7 +2,7 @@
 
 A record's bytes (published in docs/storage-format.md)::
 
-    1 byte   format, 1; 2 if the record knows of dropped tables
+    1 byte   format, 1; 2 if the record knows of dropped tables; 3 if it knows of a table with a stride
     8 bytes  XXH3-64 of the body, big-endian
     n bytes  body: one JSON object; its field "kind" names the record
 
@@ -14,7 +14,7 @@ fields bound their values: a value out of bounds cannot be decoded, so no later 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
@@ -29,12 +29,17 @@ from tidegate.wal.tokens import Tokens
 FORMAT = 1
 FORMAT_WITH_DROPS = 2
 """The format of a record that only releases that know ``dropped`` and ``dropped_at`` may read."""
+FORMAT_WITH_STRIDES = 3
+"""The format of a record with a table that only releases that know ``stride`` may read."""
 DECIDED_BYTES_MAX = 64 * 1024
 """A Decided record is always one record of at most this size."""
 OFFSETS_BYTES_MAX = 16 * 1024
 """Longer source offsets are only in the manifest, and so are those for which the tables leave no room; the
 fingerprint represents them in the record.
 """
+
+COMPONENT = "sink"
+"""The component of the tasks that stage a version: they share its key groups. Others are local states."""
 
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """The errors of msgspec on hostile bytes: too deep nesting and bad UTF-8 are not DecodeErrors (T49)."""
@@ -121,12 +126,19 @@ class TableAt(msgspec.Struct, frozen=True):
     """A table at a version: its schema, and the version at which it was last emptied (0: never).
 
     ``expires`` is set, and true, from the first version on that gave the table's rows an expiry:
-    rows with an expiry may remain after the table has lost its time to live.
+    rows with an expiry may remain after the table has lost its time to live. ``stride`` is that of a table
+    with fewer key groups than the namespace: a key's is the namespace's, rounded down to a multiple of it.
     """
 
     schema_id: str
     start: Count = 0
     expires: bool | msgspec.UnsetType = msgspec.UNSET
+    stride: Annotated[int, msgspec.Meta(ge=2, le=KEY_GROUPS_MAX)] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def apart(self) -> int:
+        """The distance between two key groups of the table: its stride, or 1."""
+        return self.stride or 1
 
 
 class Decided(Record, frozen=True, kw_only=True, tag="decided"):
@@ -287,10 +299,16 @@ def encode_record(record: AnyRecord) -> bytes:
 
 def _format_of(record: AnyRecord) -> int:
     match record:
+        case Decided(tables=tables) | Summary(state=Folded(tables=tables)) if _has_stride(tables):
+            return FORMAT_WITH_STRIDES
         case Decided(dropped=drops) | Summary(state=Folded(dropped_at=drops)) if drops:
             return FORMAT_WITH_DROPS
         case _:
             return FORMAT
+
+
+def _has_stride(tables: Mapping[str, TableAt]) -> bool:
+    return any(at.stride for at in tables.values())
 
 
 def decode_record(content: bytes, where: str) -> AnyRecord:
@@ -302,7 +320,7 @@ def decode_record(content: bytes, where: str) -> AnyRecord:
     if len(content) <= 1 + CHECKSUM_BYTES:
         msg = f"{where}: a record of {len(content)} bytes is too short"
         raise CorruptError(msg)
-    if content[0] not in (FORMAT, FORMAT_WITH_DROPS):
+    if content[0] not in (FORMAT, FORMAT_WITH_DROPS, FORMAT_WITH_STRIDES):
         msg = f"{where}: record format {content[0]} is not known to this release; upgrade tidegate"
         raise ConfigError(msg)
     body = content[1 + CHECKSUM_BYTES :]
@@ -338,6 +356,8 @@ STATE_VERSION_MAX = 2**31 - 1
 """The largest version of a state."""
 JSON_RENAMED = "json_renamed"
 """The format of ``json`` values with a renamed column: releases that know no ``stored`` stop at it."""
+GROUPED = "grouped_"
+"""The start of the format of a table with a stride."""
 JSON_STATES = "json_states"
 """The format of a table with rows of ``older`` state versions: releases that know none stop at it."""
 
@@ -371,15 +391,27 @@ class TableSchema(msgspec.Struct, frozen=True):
     ``value_format`` is ``json`` (an object of ``value`` columns), ``json_renamed`` (the same, where a
     column is ``stored`` under another name), ``json_states`` (the same, with rows of ``older`` state
     versions) or ``bytes`` (one column, unchanged). ``state_version`` is missing if it is 1.
+
+    ``stored_format`` begins with ``GROUPED`` if the table has a stride (``TableAt``), and is ``value_format``
+    otherwise: releases that know no stride would look for keys in other key groups, and stop at it.
     """
 
     key: tuple[Column, ...]
     value: tuple[Column, ...]
-    value_format: str = "json"
+    stored_format: str = msgspec.field(default="json", name="value_format")
     state_version: Annotated[int, msgspec.Meta(ge=2, le=STATE_VERSION_MAX)] | msgspec.UnsetType = (
         msgspec.UNSET
     )
     older: tuple[StateColumns, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def value_format(self) -> str:
+        return self.stored_format.removeprefix(GROUPED)
+
+    def grouped(self, stride: int) -> TableSchema:
+        """Return the schema as it is stored for a table with this stride."""
+        stored = self.value_format if stride == 1 else GROUPED + self.value_format
+        return self if stored == self.stored_format else msgspec.structs.replace(self, stored_format=stored)
 
     @property
     def key_types(self) -> list[str]:

@@ -34,7 +34,7 @@ from tidegate.errors import (
     WalGapError,
     WalUnavailableError,
 )
-from tidegate.keys.groups import key_groups_for
+from tidegate.keys.groups import key_groups_for, stride_for
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.records import Identity, Pointer, Stamp
 from tidegate.sinks.rules.fit import Fit, fit_of
@@ -196,6 +196,8 @@ def ensure_made(coordinator: Coordinator) -> Folded:
             " groups are fixed for life; leave the option out, or use a new namespace"
         )
         raise ConfigError(msg)
+    for table, of_table in (coordinator.options.table_key_groups or {}).items():
+        stride_for(table, of_table, state.key_groups)
     return state
 
 

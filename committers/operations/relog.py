@@ -217,6 +217,7 @@ def _barrier(new: Coordinator, saved: Saved, keep: Callable[[], None]) -> Stored
         lambda: _changes(saved, keep),
         new.clock,
         expiring=frozenset(table for table in tables if entry.tables[table].expires),
+        strides={table: entry.tables[table].apart for table in tables},
         source_offsets=saved.batch.source_offsets if saved.batch else "",
     )
 

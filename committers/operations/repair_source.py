@@ -143,9 +143,10 @@ class ExportSource(Source):
 
     def runs(self, entry: CatalogEntry, groups: Collection[int], key_groups: int) -> Iterator[Run]:
         """``Source.runs``."""
-        for table in sorted(entry.tables):
+        for table, at in sorted(entry.tables.items()):
+            stride = at.apart
             for batch in batches_of(self._folder, table, self._manifest.tables[table]):
-                of_each = np.array(key_group_of_each(batch["key"].to_pylist(), key_groups), np.int64)
+                of_each = np.array(key_group_of_each(batch["key"].to_pylist(), key_groups, stride), np.int64)
                 for group in sorted(set(of_each.tolist()) & set(groups)):
                     rows = batch.filter(pa.array(of_each == group))
                     yield Run(group, table, rows["key"], rows["value"])

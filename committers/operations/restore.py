@@ -123,6 +123,7 @@ def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) 
             lambda: _rows(coordinator, held, tables, wanted, compared, rows),
             coordinator.clock,
             starts=replaced,
+            strides={name: _source(name, wanted, now).tables[name].apart for name in tables},
             expiring=frozenset(name for name, at in wanted.tables.items() if at.expires),
             source_offsets=(plan.kept.source_offsets if plan.kept else "")
             or offsets_at(store.catalog(*offsets_stand_in(version))),

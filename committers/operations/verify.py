@@ -238,7 +238,8 @@ class _Check:
             self.report.rows += sum(len(run.keys) for run in chunk.runs)
             if compared:
                 for run in chunk.runs:
-                    findings += self._read([], partial(compare_version, self.store, version, run, key_types))
+                    of = version, run, key_types, manifest.table_schemas[run.table].apart
+                    findings += self._read([], partial(compare_version, self.store, *of))
         if findings and self.store.pointer().horizon >= version:
             self.report.note(f"version {version} was retired during the check; its rows were not compared")
             return

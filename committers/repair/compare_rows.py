@@ -25,12 +25,14 @@ KeyTypes = Mapping[str, Sequence[str]]
 """The types of each table's key, so that findings name keys as a reader writes them."""
 
 
-def compare_version(store: Store, version: int, run: Run, key_types: KeyTypes) -> list[Finding]:
+def compare_version(
+    store: Store, version: int, run: Run, key_types: KeyTypes, stride: int = 1
+) -> list[Finding]:
     """Find where the store's rows of exactly this version are not those of the run."""
     wrong = []
     for at in range(0, len(run.keys), KEYS_AT_ONCE):
         keys, values = run.keys.slice(at, KEYS_AT_ONCE), run.values.slice(at, KEYS_AT_ONCE)
-        found = store.rows_of(run.table, keys.to_pylist(), version)
+        found = store.rows_of(run.table, keys.to_pylist(), version, stride)
         if found.equals(values):
             continue
         wrong += [
@@ -123,11 +125,11 @@ class Horizon:
 
     def differing(self, table: str, stored: Mapping[bytes, bytes]) -> list[Unlike]:
         """List the keys for which a reader gets another value than the one in ``stored``."""
-        start, at_us, keys = self._entry.tables[table].start, self._entry.decided_at_us, list(stored)
+        of_table, at_us, keys = self._entry.tables[table], self._entry.decided_at_us, list(stored)
         wrong = []
         for at in range(0, len(keys), KEYS_AT_ONCE):
             some = keys[at : at + KEYS_AT_ONCE]
-            rows = self._store.get_stored(table, some, self._entry.version, start)
+            rows = self._store.get_stored(table, some, self._entry.version, of_table.start, of_table.apart)
             values = values_at(self._store.where, table, some, rows, at_us).to_pylist()
             for key, row, there in zip(some, rows.to_pylist(), values, strict=True):
                 wanted = payload(stored[key], at_us)

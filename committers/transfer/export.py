@@ -18,6 +18,8 @@ from tidegate.base.clock import Clock
 from tidegate.base.files import create, make_folder, sync_above
 from tidegate.committers.background.pin import EXPORT, VersionPin
 from tidegate.committers.transfer.export_format import (
+    FORMAT,
+    FORMAT_WITH_STRIDES,
     MANIFEST,
     File,
     Manifest,
@@ -75,7 +77,7 @@ def export(
                 raise no_schema(store.where, version, name, at.schema_id)
             files = _write(folder, name, _live(store, held, entry, name, identity.key_groups), file_bytes)
             rows = sum(file.rows for file in files)
-            written[name] = Table(schemas[at.schema_id], rows, tuple(files), bool(at.expires))
+            written[name] = Table(schemas[at.schema_id], rows, tuple(files), bool(at.expires), at.stride)
         manifest = Manifest(
             identity.name,
             identity.uuid,
@@ -84,6 +86,7 @@ def export(
             entry.decided_at_us,
             identity.key_groups,
             written,
+            FORMAT_WITH_STRIDES if any(table.stride for table in written.values()) else FORMAT,
         )
         _write_manifest(folder, manifest)
         return manifest

@@ -30,6 +30,8 @@ from tidegate.wal.record import Count, KeyGroups, TableSchema
 from tidegate.wal.staging import own_tables
 
 FORMAT = 1
+FORMAT_WITH_STRIDES = 2
+"""The format of an export that only releases that know the stride of a table may read."""
 MANIFEST = "manifest.json"
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 READ_BYTES = 1024 * 1024
@@ -44,12 +46,18 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """One table. ``expires``: its rows may have an expiry."""
+    """One table. ``expires``: its rows may have an expiry. ``stride``: as in ``TableAt``."""
 
     table_schema: TableSchema = msgspec.field(name="schema")
     rows: Count
     files: tuple[File, ...]
     expires: bool = False
+    stride: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def apart(self) -> int:
+        """The distance between two key groups of the table: its stride, or 1."""
+        return self.stride or 1
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -96,9 +104,10 @@ def manifest_in(path: str, content: bytes) -> tuple[Manifest, str]:
         manifest = json_decoder(Manifest).decode(content)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise CorruptError(f"{path} is no manifest of an export: {error}") from None
-    if manifest.format != FORMAT:
+    if manifest.format not in (FORMAT, FORMAT_WITH_STRIDES):
         raise ConfigError(
-            f"{path} has format {manifest.format}, this release knows {FORMAT}: upgrade tidegate"
+            f"{path} has format {manifest.format}, this release knows {FORMAT} and {FORMAT_WITH_STRIDES}:"
+            " upgrade tidegate"
         )
     check_name("namespace", manifest.namespace)
     for name, table in manifest.tables.items():
@@ -116,6 +125,8 @@ def _fault_of(name: str, table: Table, manifest: Manifest) -> str:
         return str(error)
     if table.rows != sum(file.rows for file in table.files):
         return f"it has {table.rows} rows, and its files have others"
+    if table.apart < 1 or manifest.key_groups % table.apart:
+        return f"it has the stride {table.stride}, and there are {manifest.key_groups} key groups"
     if not own_tables.is_own(name):
         return ""
     others = {other: of.table_schema for other, of in manifest.tables.items()}
@@ -187,7 +198,7 @@ def batches_of(folder: Path, name: str, table: Table, key_groups: int | None = N
     manifest's, they have other columns, they would take too much memory, or a table of this schema cannot
     have such a row.
     """
-    of = RowsOf(table.table_schema, table.expires, key_groups)
+    of = RowsOf(table.table_schema, table.expires, key_groups, table.apart)
     before = None
     for number, file in enumerate(table.files):
         path = place_of(folder, name, number)

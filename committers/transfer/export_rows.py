@@ -36,6 +36,7 @@ class RowsOf(NamedTuple):
     expires: bool
     key_groups: int | None
     """None: the key groups are not compared with the keys."""
+    stride: int = 1
 
 
 class Place(NamedTuple):
@@ -99,7 +100,7 @@ def _unplaced(batch: Any, of: RowsOf, before: Place | None) -> tuple[int, str] |
     groups, keys = batch["key_group"].to_numpy(), batch["key"]
     wrong = np.zeros(batch.num_rows, bool)
     if of.key_groups is not None:
-        wrong = groups != np.array(key_group_of_each(keys.to_pylist(), of.key_groups), np.int32)
+        wrong = groups != np.array(key_group_of_each(keys.to_pylist(), of.key_groups, of.stride), np.int32)
     up = np.diff(groups)
     after = pc.greater(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
     unordered = ~((up > 0) | ((up == 0) & after))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,12 +81,15 @@ def import_rows(
     if before is not None:
         return before._replace(recovered=recovered)
     _refuse_other_keys(coordinator, manifest)
-    key_groups = coordinator.folded.key_groups
-    tables = importable(manifest.tables, manifest.key_groups, key_groups)
+    key_groups, strides = coordinator.folded.key_groups, _strides(coordinator.folded, manifest)
+    tables = importable(manifest, KeyGroupsHere(key_groups, strides.__getitem__))
+    strides = {name: strides[name] for name in tables}
     size = sum(file.bytes for name in tables for file in manifest.tables[name].files)
     buckets = max(1, min(-(-size // bucket_bytes), key_groups, BUCKETS_MAX))
     with tempfile.TemporaryDirectory(prefix="tidegate-import-") as beside:
-        places = _deal(folder, manifest, tables, key_groups, [Path(beside, str(at)) for at in range(buckets)])
+        places = _deal(
+            folder, manifest, strides, key_groups, [Path(beside, str(at)) for at in range(buckets)]
+        )
         barrier = StoredRowsBarrier(
             coordinator.log,
             ImportOrigin(token),
@@ -96,27 +99,57 @@ def import_rows(
             coordinator.clock,
             starts=frozenset(tables),
             drops=own_tables.stale_timeouts(tables, coordinator.folded.tables),
+            strides=strides,
             expiring=frozenset(name for name in tables if manifest.tables[name].expires),
         )
         return Imported(commit(coordinator, barrier).version, new=True, recovered=recovered)
 
 
-def importable(tables: Iterable[str], exported: int, here: int) -> tuple[str, ...]:
-    """Return the tables of an export that can be imported here, sorted, by both numbers of key groups.
+class KeyGroupsHere(NamedTuple):
+    """The key groups of the namespace that imports: their number, and the stride of each table."""
 
-    The due times of a state are by key group: where the numbers differ they are left out, which is logged.
+    number: int
+    stride: Callable[[str], int]
+
+
+def importable(manifest: Manifest, here: KeyGroupsHere) -> tuple[str, ...]:
+    """Return the tables of an export that can be imported here, sorted.
+
+    The due times of a state are by key group: where its key groups are others here they are left out, which
+    is logged.
     """
-    every = tuple(sorted(tables))
-    left_out = [name for name in every if name.startswith(UNLISTED)] if exported != here else []
+
+    def fits(name: str) -> bool:
+        table = name.partition(".")[2]
+        strides = {manifest.tables[table].apart, here.stride(table)} if table in manifest.tables else {1}
+        return not name.startswith(UNLISTED) or (here.number == manifest.key_groups and len(strides) == 1)
+
+    every = tuple(sorted(manifest.tables))
+    same = tuple(filter(fits, every))
+    left_out = [name for name in every if name not in same]
     if left_out:
         logger.warning(
-            "the export has %s key groups, this namespace %s: %s are left out, so the states of the export"
-            " have no timeout here before their keys' next rows",
-            exported,
-            here,
+            "the export has %s key groups, this namespace %s, or a table has others: %s are left out, so the"
+            " states of the export have no timeout here before their keys' next rows",
+            manifest.key_groups,
+            here.number,
             ", ".join(left_out),
         )
-    return tuple(name for name in every if name not in left_out)
+    return same
+
+
+def _strides(state: Folded, manifest: Manifest) -> dict[str, int]:
+    """Return the stride of each table: its own, or the one that keeps the exported number of key groups.
+
+    Where that is no divisor of the namespace's, a new table has as many as the namespace.
+    """
+    strides = {}
+    for name, table in manifest.tables.items():
+        exported = manifest.key_groups // table.apart if table.stride else state.key_groups
+        fits = state.key_groups % exported == 0
+        new = state.key_groups // exported if fits else 1
+        strides[name] = state.tables[name].apart if name in state.tables else new
+    return strides
 
 
 def _refuse_other_keys(coordinator: Coordinator, manifest: Manifest) -> None:
@@ -149,16 +182,19 @@ BUCKETS_MAX = 500
 
 
 def _deal(
-    folder: Path, manifest: Manifest, tables: tuple[str, ...], key_groups: int, places: list[Path]
+    folder: Path, manifest: Manifest, strides: Mapping[str, int], key_groups: int, places: list[Path]
 ) -> list[Path]:
     """Write every row into the bucket of its key group, as ``CHANGES``."""
     writers = [pa.ipc.new_stream(str(place), CHANGES) for place in places]
     try:
-        for index, name in enumerate(tables):
+        for index, name in enumerate(sorted(strides)):
+            was = manifest.key_groups, manifest.tables[name].apart
             for batch in batches_of(folder, name, manifest.tables[name], manifest.key_groups):
                 keys, groups = batch["key"], batch["key_group"].to_numpy()
-                if key_groups != manifest.key_groups:
-                    groups = np.array(key_group_of_each(keys.to_pylist(), key_groups), np.int32)
+                if (key_groups, strides[name]) != was:
+                    groups = np.array(
+                        key_group_of_each(keys.to_pylist(), key_groups, strides[name]), np.int32
+                    )
                 of_table = pa.repeat(pa.scalar(index, pa.int32()), batch.num_rows)
                 rows = pa.record_batch([pa.array(groups), of_table, keys, batch["value"]], schema=CHANGES)
                 buckets = groups.astype(np.int64) * len(places) // key_groups

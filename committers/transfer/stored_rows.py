@@ -31,6 +31,7 @@ class StoredRowsBarrier:
     starts: frozenset[str] = frozenset()
     drops: frozenset[str] = frozenset()
     expiring: frozenset[str] = frozenset()
+    strides: Mapping[str, int] = dataclasses.field(default_factory=dict)
     source_offsets: str = ""
     parallelism: int = 1
     needs_visible_base: bool = False

@@ -32,7 +32,7 @@ _NOTHING = pa.RecordBatch.from_pylist([], schema=ROWS)
 class StateAt:
     """One task's reads of the state at its base version, of key groups in ``groups``. For one thread.
 
-    The frames are read once, at the first read of any key.
+    ``stride`` returns a table's stride. The frames are read once, at the first read of any key.
     """
 
     def __init__(
@@ -42,9 +42,11 @@ class StateAt:
         in_flight: InFlightVersions = ALL_VISIBLE,
         log: Callable[[], Blobs] | None = None,
         groups: range = range(0),
+        stride: Callable[[str], int] = lambda _: 1,
     ) -> None:
         self.store, self.base_version = store, base_version
         self._in_flight, self._log, self._groups = in_flight, log, groups
+        self._stride = stride
         self._read_at = in_flight.visible if in_flight.versions else base_version
         self._changes: dict[str, list[tuple[int, Any]]] | None = None
         self._newest: dict[tuple[str, int], Any] = {}
@@ -58,7 +60,7 @@ class StateAt:
         if not self.base_version:
             return pa.nulls(len(rows), pa.binary())
         if not self._in_flight.versions:
-            return self.store.get_stored(table, rows["k"].to_pylist(), self.base_version, start)
+            return self._stored(table, start, rows, self.base_version)
         values = self._of_frames(table, start, rows)
         missing = pc.is_null(values)
         asked = rows.filter(missing)
@@ -66,11 +68,15 @@ class StateAt:
             return values
         return pc.replace_with_mask(values, missing, self._of_store(table, start, asked))
 
+    def _stored(self, table: str, start: int, rows: Any, version: int) -> Any:
+        keys, stride = rows["k"].to_pylist(), self._stride(table)
+        return self.store.get_stored(table, keys, version, start, stride)
+
     def _of_store(self, table: str, start: int, rows: Any) -> Any:
         """Read keys that no version in flight changed, at a version that is visible."""
         while start <= self._read_at:
             try:
-                return self.store.get_stored(table, rows["k"].to_pylist(), self._read_at, start)
+                return self._stored(table, start, rows, self._read_at)
             except SnapshotExpiredError:  # retired meanwhile, since later ones are visible
                 visible = min(self.base_version, self.store.pointer().visible)
                 if visible <= self._read_at:

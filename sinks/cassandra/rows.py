@@ -194,9 +194,9 @@ class Rows:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def get(self, table: str, key: bytes, version: int, start: int) -> bytes | None:
+    def get(self, table: str, key: bytes, version: int, start: int, stride: int) -> bytes | None:
         """Return the stored value of a key. One request if there is a row, delete markers included."""
-        group = key_group(key, self._space.made.identity.key_groups)
+        group = key_group(key, self._space.made.identity.key_groups, stride)
         rows_of_key = (
             self._space.rows("get", table, group, key, version, start) if len(key) <= KEY_MAX else []
         )
@@ -206,11 +206,13 @@ class Rows:
         stored: bytes = rows_of_key[0][0]
         return stored
 
-    def look_up(self, name: str, table: str, keys: Sequence[bytes], *bounds: int) -> list[bytes | None]:
+    def look_up(
+        self, name: str, table: str, keys: Sequence[bytes], stride: int, *bounds: int
+    ) -> list[bytes | None]:
         """Return stored values, aligned with ``keys``, by a statement on several keys of a partition."""
         space, values = self._space, dict[bytes, bytes]()
         distinct = [key for key in dict.fromkeys(keys) if len(key) <= KEY_MAX]
-        asked = by_group(distinct, space.made.identity.key_groups, KEYS_AT_ONCE)
+        asked = by_group(distinct, space.made.identity.key_groups, KEYS_AT_ONCE, stride)
         requests = (
             (
                 space.session.bind(

@@ -171,15 +171,19 @@ class CassandraStore(SupportsNamespaces):
     def schemas(self) -> dict[str, TableSchema]:
         return {name: decode(self.where, schema, TableSchema) for name, schema in self._space.rows("schemas")}
 
-    def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
+    def get_stored_one(
+        self, table: str, key: bytes, version: int, start: int = 0, stride: int = 1
+    ) -> bytes | None:
         made = self._space.check_before(version)
-        value = self._rows.get(table, key, version, start)
+        value = self._rows.get(table, key, version, start, stride)
         self._space.check_same(made)
         return value
 
-    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+    def get_stored(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
+    ) -> Any:
         made = self._space.check_before(version)
-        values = self._rows.look_up("get_some", table, keys, version, start)
+        values = self._rows.look_up("get_some", table, keys, stride, version, start)
         if None in values:
             self._space.check_after(version)
         self._space.check_same(made)
@@ -309,8 +313,8 @@ class CassandraStore(SupportsNamespaces):
     def checks(self, *, thorough: bool = False) -> list[Check]:
         return set_up(self._space, self.value_bytes_max, thorough=thorough)
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
-        return column_of(self._rows.look_up("of_version", table, keys, version))
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
+        return column_of(self._rows.look_up("of_version", table, keys, stride, version))
 
     def self_check(self) -> Iterator[Finding]:
         yield from self_check.check_catalog(self.where, self.pointer, self.catalog)

@@ -30,13 +30,21 @@ def verify(space: MemoryNamespace, where: str, version: int, counts: Counts) -> 
 
 
 def self_check(space: MemoryNamespace, where: str) -> Iterator[Finding]:
-    """Yield keys in another key group than their own, and floors above the horizon."""
+    """Yield keys in another key group than their own, and floors above the horizon.
+
+    The key groups of a table that no visible version has are not known.
+    """
     key_groups = space.identity.key_groups if space.identity else 1
     with space.lock:
         rows = [(*at, key) for at, of_group in space.rows.items() for key in of_group]
         floors, pointer = dict(space.floors), space.pointer
+        ats = {(name, at.apart) for entry in space.catalog.values() for name, at in entry.tables.items()}
+    strides: dict[str, list[int]] = {}
+    for table, stride in ats:
+        strides.setdefault(table, []).append(stride)
     for table, group, key in rows:
-        if key_group(key, key_groups) != group:
+        own = {key_group(key, key_groups, stride) for stride in strides.get(table, ())}
+        if own and group not in own:
             yield Finding(
                 f"{where}, table {table}, key group {group}", "keys of this key group", f"key {key!r}"
             )

@@ -16,7 +16,7 @@ import msgspec
 from tidegate.base.clock import Clock
 from tidegate.base.names import check_name
 from tidegate.base.urls import redact
-from tidegate.keys.groups import key_group
+from tidegate.keys.groups import key_group_of_each
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.memory import aliases as memory_aliases
@@ -242,11 +242,13 @@ class MemoryStore(SupportsReadWithPointer):
         with space.lock:
             return dict(space.schemas)
 
-    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+    def get_stored(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
+    ) -> Any:
         space = self._space
         key_groups = space.identity.key_groups if space.identity else 1
         with space.lock:
-            groups = [key_group(key, key_groups) for key in keys]
+            groups = key_group_of_each(keys, key_groups, stride)
             self._check_readable(space, version, set(groups))
             values = [
                 newest_of(space.rows[table, group].get(key, {}), version, start)
@@ -437,13 +439,13 @@ class MemoryStore(SupportsReadWithPointer):
                 for key, versions in of_group.items()
             )
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
         space = self._space
         key_groups = space.identity.key_groups if space.identity else 1
         with space.lock:
             values = [
-                space.rows.get((table, key_group(key, key_groups)), {}).get(key, {}).get(version)
-                for key in keys
+                space.rows.get((table, group), {}).get(key, {}).get(version)
+                for group, key in zip(key_group_of_each(keys, key_groups, stride), keys, strict=True)
             ]
         return column_of(values)
 

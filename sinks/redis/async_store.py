@@ -131,37 +131,61 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
     # -- rows --------------------------------------------------------------------------------------
 
     async def get(
-        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        key: bytes,
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> bytes | None:
-        ((stored,),) = await self._asked([await self._read_of(table, key, version, start)], version)
+        ((stored,),) = await self._asked([await self._read_of(table, key, version, start, stride)], version)
         return value_at(self.where, table, key, stored, at_us)
 
     async def get_with_pointer(
-        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        key: bytes,
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> tuple[bytes | None, Pointer]:
-        read = await self._read_of(table, key, version, start)
+        read = await self._read_of(table, key, version, start, stride)
         fields, (stored,) = await self._asked([Call(self._meta, "pointer", read.args[:1]), read], version)
         known = self._note(fields)
         return value_at(self.where, table, key, stored, at_us), known.pointer
 
-    async def _read_of(self, table: str, key: bytes, version: int, start: int) -> Call:
+    async def _read_of(self, table: str, key: bytes, version: int, start: int, stride: int) -> Call:
         """Return the call that reads one key."""
         identity = self._identity or await self._made()
         await self._check_readable(version)
-        group, head = key_group(key, identity.key_groups), head_of(table, version, start)
+        group, head = key_group(key, identity.key_groups, stride), head_of(table, version, start)
         return of_group(self.namespace, identity.uuid.encode(), group, "read", *head, key)
 
     async def get_many(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        keys: Sequence[bytes],
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> Any:
-        groups, calls = await self._reads(table, keys, version, start)
+        groups, calls = await self._reads(table, keys, version, start, stride)
         stored = in_places(groups, await self._asked(calls, version), len(keys))
         return values_at(self.where, table, keys, stored, at_us)
 
     async def get_many_with_pointer(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        keys: Sequence[bytes],
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> tuple[Any, Pointer]:
-        groups, calls = await self._reads(table, keys, version, start)
+        groups, calls = await self._reads(table, keys, version, start, stride)
         uuid = (await self._made()).uuid.encode()
         fields, *replies = await self._asked([Call(self._meta, "pointer", (uuid,)), *calls], version)
         known = self._note(fields)
@@ -169,12 +193,12 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         return values_at(self.where, table, keys, stored, at_us), known.pointer
 
     async def _reads(
-        self, table: str, keys: Sequence[bytes], version: int, start: int
+        self, table: str, keys: Sequence[bytes], version: int, start: int, stride: int
     ) -> tuple[list[tuple[int, list[int]]], list[Call]]:
         """Return the positions of the keys by key group, and a call for each group."""
         identity = self._identity or await self._made()
         await self._check_readable(version)
-        groups = by_group(keys, identity.key_groups, KEYS_AT_ONCE)
+        groups = by_group(keys, identity.key_groups, KEYS_AT_ONCE, stride)
         uuid, head = identity.uuid.encode(), head_of(table, version, start)
         return groups, [
             of_group(self.namespace, uuid, group, "read", *head, *(keys[index] for index in indexes))

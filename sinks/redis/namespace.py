@@ -349,41 +349,57 @@ class RedisReads(SupportsReadWithPointer):
         self._space = space
         self.where = space.where
 
-    def get_stored_one(self, table: str, key: bytes, version: int, start: int = 0) -> bytes | None:
-        call = self._call_of(table, key, version, start)
+    def get_stored_one(
+        self, table: str, key: bytes, version: int, start: int = 0, stride: int = 1
+    ) -> bytes | None:
+        call = self._call_of(table, key, version, start, stride)
         ((stored,),) = self._read(version, self._space.asked_few, [call])
         return stored  # type: ignore[no-any-return]
 
     def get_with_pointer(
-        self, table: str, key: bytes, version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        key: bytes,
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> tuple[bytes | None, Pointer]:
-        call = self._call_of(table, key, version, start)
+        call = self._call_of(table, key, version, start, stride)
         ((stored,),), pointer = self._read(version, self._space.asked_with_pointer, [call])
         if stored is not None and stored[:1] == VALUE:  # no expiry and no sequence, as most values
             return stored[1:], pointer
         return value_at(self.where, table, key, stored, at_us), pointer
 
-    def _call_of(self, table: str, key: bytes, version: int, start: int) -> Call:
+    def _call_of(self, table: str, key: bytes, version: int, start: int, stride: int) -> Call:
         """Return one call, without the grouping of many keys."""
-        group = key_group(key, self._space.made.key_groups)
+        group = key_group(key, self._space.made.key_groups, stride)
         return self._space.of_group(group, "read", *head_of(table, version, start), key)
 
-    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
-        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+    def get_stored(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
+    ) -> Any:
+        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE, stride)
         calls = self._calls_of(groups, "read", head_of(table, version, start), keys)
         return in_places(groups, self._read(version, self._space.asked_few, calls), len(keys))
 
     def get_many_with_pointer(
-        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, at_us: int | None = None
+        self,
+        table: str,
+        keys: Sequence[bytes],
+        version: int,
+        start: int = 0,
+        at_us: int | None = None,
+        stride: int = 1,
     ) -> tuple[Any, Pointer]:
-        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE, stride)
         calls = self._calls_of(groups, "read", head_of(table, version, start), keys)
         replies, pointer = self._read(version, self._space.asked_with_pointer, calls)
         stored = in_places(groups, replies, len(keys))
         return values_at(self.where, table, keys, stored, at_us), pointer
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
-        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE)
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
+        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE, stride)
         calls = self._calls_of(groups, "rows", (table.encode(), number(version)), keys)
         return in_places(groups, self._space.asked(calls), len(keys))
 

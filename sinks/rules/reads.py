@@ -139,10 +139,12 @@ def lost(where: str) -> StoreLostError:
 # -- keys and rows --------------------------------------------------------------------------------
 
 
-def by_group(keys: Sequence[bytes], key_groups: int, at_once: int) -> list[tuple[int, list[int]]]:
+def by_group(
+    keys: Sequence[bytes], key_groups: int, at_once: int, stride: int = 1
+) -> list[tuple[int, list[int]]]:
     """Group the indexes of keys by key group, at most ``at_once`` in each list."""
     indexes: dict[int, list[int]] = {}
-    for index, group in enumerate(key_group_of_each(keys, key_groups)):
+    for index, group in enumerate(key_group_of_each(keys, key_groups, stride)):
         indexes.setdefault(group, []).append(index)
     return [
         (group, of_one[at : at + at_once])

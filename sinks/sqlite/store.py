@@ -11,6 +11,7 @@ version may be half applied), the floor in one transaction with the rows, the ho
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from tidegate.base.clock import Clock
 from tidegate.base.files import used_share
 from tidegate.base.names import check_name, escape
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
-from tidegate.keys.groups import key_group
+from tidegate.keys.groups import key_group_of_each
 from tidegate.options import LEASES_MAX
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.capabilities import SupportsNamespaces, SupportsUsage
@@ -308,11 +309,14 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
             rows = meta.execute("SELECT schema_id, schema FROM schemas").fetchall()
         return {schema_id: self._decode(content, TableSchema) for schema_id, content in rows}
 
-    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+    def get_stored(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
+    ) -> Any:
         shards = self._shards
         self._check_visible(version)
         values: list[bytes | None] = [None] * len(keys)
-        asked = (Asked(place, key_group(key, self._key_groups), key) for place, key in enumerate(keys))
+        groups = key_group_of_each(keys, self._key_groups, stride)
+        asked = map(Asked, itertools.count(), groups, keys)
         for place, value in shards.look_up(table, asked, version, start):
             values[place] = value
         self._check_horizon(version)
@@ -474,10 +478,11 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         _ = self._shards
         return checks.refused_writes(self._files)
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
         values: list[bytes | None] = [None] * len(keys)
         shards = self._shards
-        asked = (Asked(place, key_group(key, self._key_groups), key) for place, key in enumerate(keys))
+        groups = key_group_of_each(keys, self._key_groups, stride)
+        asked = map(Asked, itertools.count(), groups, keys)
         for place, value in shards.look_up(table, asked, version, version, retired_too=True):
             values[place] = value
         return column_of(values)

@@ -21,6 +21,7 @@ from tidegate.spark.calls.nested import Leaf, holds, may_hold
 from tidegate.values.decode import kind_of
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.staging.last_per_key import HASH_BITS, TABLE_BITS
+from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, UNUSABLE, VALUE
 
 JSON_OPTIONS = {
@@ -149,14 +150,19 @@ def _part(field: types.StructField) -> Column:
     return value.try_cast("string").cast("binary")
 
 
-def key_group(key: Column, key_groups: int) -> Column:
-    """Return ``xxh64(key, seed 42) mod key_groups`` over the unsigned hash; Spark's is signed."""
+def key_group(key: Column, key_groups: int, stride: int | Column = 1) -> Column:
+    """Return ``xxh64(key, seed 42) mod key_groups`` over the unsigned hash; Spark's is signed.
+
+    It is rounded down to a multiple of the table's stride.
+    """
     signed = functions.xxhash64(key)
     group = functions.pmod(signed, functions.lit(key_groups).cast("bigint"))
     wrapped = 2**64 % key_groups
     if wrapped:
         shifted = functions.pmod(group + functions.lit(wrapped), functions.lit(key_groups).cast("bigint"))
         group = functions.when(signed < 0, shifted).otherwise(group)
+    if isinstance(stride, Column) or stride > 1:
+        group = group - group % stride
     return group.cast("int")
 
 
@@ -181,8 +187,11 @@ def group_at(place: str) -> Column:
     return functions.shiftright(place, TABLE_BITS + HASH_BITS)
 
 
-def output_changes(output: DataFrame, call: int, key_groups: int) -> DataFrame:
+def output_changes(output: DataFrame, call: int, spec: StageSpec) -> DataFrame:
     """Convert users' functions' output (``OUTPUT_DDL``) to the rows of one call for staging."""
+    stride: int | Column = 1
+    if any(each > 1 for each in spec.strides):  # by the index of the table; a mark has its key group
+        stride = functions.get(functions.lit(list(spec.strides)), functions.col("t"))
     return output.select(
         "k",
         "t",
@@ -190,7 +199,7 @@ def output_changes(output: DataFrame, call: int, key_groups: int) -> DataFrame:
         functions.col("a").alias(f"o{call}_0"),
         functions.col("n").alias(f"o{call}_1"),
         "v",
-        functions.coalesce("g", key_group(functions.col("k"), key_groups)).alias("g"),
+        functions.coalesce("g", key_group(functions.col("k"), spec.key_groups, stride)).alias("g"),
     )
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession, functions, types
 
 from tidegate.base.names import check_name
 from tidegate.errors import ConfigError
+from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.checks import no_dataframe
@@ -33,7 +34,12 @@ ITEM_KEY = [
 
 
 def check_local(
-    name: str, rows: DataFrame, fn: Step, columns: Sequence[str], redistribute: Redistribute
+    name: str,
+    rows: DataFrame,
+    fn: Step,
+    columns: Sequence[str],
+    redistribute: Redistribute,
+    parallelism: object = None,
 ) -> None:
     """Raise ConfigError if the call cannot be run. ``columns`` are those of ``by`` and ``order_by``."""
     table, where = table_of(name), f"local state {name}"
@@ -42,6 +48,11 @@ def check_local(
         raise ConfigError(
             f"{where}: redistribute={redistribute!r}; it is 'split', 'union', or two functions"
             " (split, merge), either of which may be None"
+        )
+    if parallelism is not None and not _is_parallelism(parallelism):
+        raise ConfigError(
+            f"{where}: parallelism={parallelism!r}; it is the number of instances, 1 to {KEY_GROUPS_MAX:,},"
+            " or None for as many as the batch has tasks"
         )
     for field in rows.schema.fields:
         check_value_type(table, field)
@@ -82,6 +93,10 @@ def _is_redistribution(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(fn is None or callable(fn) for fn in value)
 
 
+def _is_parallelism(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= KEY_GROUPS_MAX
+
+
 # -- the stage ------------------------------------------------------------------------------------
 
 
@@ -89,7 +104,7 @@ def local_stage(call: LocalState, work: LocalWork, endpoints: Endpoints) -> Data
     """Return the function's output from its rows: (k, t, c, two order columns, v, g)."""
     sent = _sent_to_instances(call, work.parallelism)
     output = sent.mapInArrow(_instances(call, work, endpoints), OUTPUT_DDL)
-    return output_changes(output, work.call, work.spec.key_groups)
+    return output_changes(output, work.call, work.spec)
 
 
 def _sent_to_instances(call: LocalState, parallelism: int) -> DataFrame:

@@ -134,7 +134,8 @@ class ApplyChanges(KeyedCall):
 class LocalState(AnyCall):
     """Call a function for each instance of a step; ``table`` holds the step's items.
 
-    ``migrated`` is the table's schema at the base version, if all items get a newer state version now.
+    ``parallelism`` is the number of instances; None: the batch's tasks. ``migrated`` is the table's schema
+    at the base version, if all items get a newer state version now.
     """
 
     kind = "local_state"
@@ -143,6 +144,7 @@ class LocalState(AnyCall):
     by: tuple[str, ...]
     order_by: tuple[str, ...]
     redistribute: Redistribute
+    parallelism: int | None
     outputs: tuple[str, ...]
     migrate: Migrate | None
     migrated: TableSchema | None

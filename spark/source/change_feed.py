@@ -114,10 +114,10 @@ class Feed:
         entry = next(iter(store.catalog(version, version)), None) if version else None
         if (entry is not None and leased.table not in entry.tables) or version == 0 or work.emptied:
             return pa.nulls(len(keys), pa.binary())
-        start, at_us = (0, 0) if entry is None else (entry.tables[leased.table].start, entry.decided_at_us)
-        return store.get_many(
-            leased.table, keys, version, start, at_us
-        )  # raises when that version was retired
+        if entry is None:
+            return store.get_many(leased.table, keys, version, 0, 0)  # raises: that version was retired
+        at = entry.tables[leased.table]
+        return store.get_many(leased.table, keys, version, at.start, entry.decided_at_us, at.apart)
 
     def _batch(self, columns: dict[str, Any] | None, kinds: Any, version: int, schema: Any) -> Any:
         rows = len(kinds)

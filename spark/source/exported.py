@@ -55,7 +55,10 @@ def check_files(spark: SparkSession, folder: str, manifest: Manifest) -> None:
     (``export_rows.py``).
     """
     expected = {
-        _end(name, number): (file, RowsOf(table.table_schema, table.expires, manifest.key_groups))
+        _end(name, number): (
+            file,
+            RowsOf(table.table_schema, table.expires, manifest.key_groups, table.apart),
+        )
         for name, table in manifest.tables.items()
         for number, file in enumerate(table.files)
     }

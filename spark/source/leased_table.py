@@ -58,6 +58,7 @@ class LeasedTable:
     schema: TableSchema
     lease_id: str
     lease_s: float
+    stride: int = 1
 
     @property
     def values(self) -> Values:
@@ -72,7 +73,14 @@ class LeasedTable:
     def encode(self, key: tuple[Any, ...]) -> bytes:
         """Encode a key. Raises: BadRecordError, it is of other types."""
         view = TableView(
-            self.where, self.table, self.version, self.start, self.at_us, self.key_groups, self.values
+            self.where,
+            self.table,
+            self.version,
+            self.start,
+            self.at_us,
+            self.key_groups,
+            self.values,
+            self.stride,
         )
         return view.encode(key if len(key) > 1 else key[0])
 
@@ -108,13 +116,14 @@ class LeasedTable:
         return gathered(rows)
 
     def _of_groups(self, store: Store, groups: range) -> Iterator[Any]:
-        for _, batch in store.scan_groups(self.table, groups, self.version, self.start, self.at_us):
+        of_table = [group for group in groups if group % self.stride == 0]
+        for _, batch in store.scan_groups(self.table, of_table, self.version, self.start, self.at_us):
             yield batch
 
     def _of_keys(self, store: Store, keys: Sequence[bytes]) -> Iterator[Any]:
         for first in range(0, len(keys), KEYS_AT_ONCE):
             chunk = keys[first : first + KEYS_AT_ONCE]
-            values = store.get_many(self.table, chunk, self.version, self.start, self.at_us)
+            values = store.get_many(self.table, chunk, self.version, self.start, self.at_us, self.stride)
             batch = pa.record_batch({"key": pa.array(chunk, pa.binary()), "value": values})
             live = batch.filter(values.is_valid())
             if live.num_rows:
@@ -234,4 +243,5 @@ def _leased(
         schema=view.values.schema,
         lease_id=lease.lease_id,
         lease_s=options.lease_s,
+        stride=view.stride,
     )

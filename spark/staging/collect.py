@@ -23,7 +23,7 @@ from tidegate.spark.calls.records import FUNCTION_CALLS, Call, KeyedCall
 from tidegate.spark.session.jvm import ArrowBatches, NoArrowBatchesError, column_seq, filtered
 from tidegate.spark.staging.small_batches import CELL_BYTES, SmallBatchPredictor
 from tidegate.wal.staging.last_per_key import sorted_by_all
-from tidegate.wal.staging.spec import CHANGES
+from tidegate.wal.staging.spec import CHANGES, StageSpec
 
 _TEXTS = (types.StringType, types.BinaryType)
 _FLOATS = (types.FloatType, types.DoubleType)
@@ -154,15 +154,19 @@ def _is_cut(table: Any, quota: int) -> bool:
 # -- sorting ----------------------------------------------------------------------------------------
 
 
-def changes_of(table: Any, tables: Sequence[int], key_groups: int) -> Any:
+def changes_of(table: Any, tables: Sequence[int], spec: StageSpec) -> Any:
     """Return the collected rows as one batch of ``CHANGES`` and the call ``c``, in order for ``stage_task``.
 
     ``tables`` has the index of each call's table.
     """
     keys = table["k"].combine_chunks()
-    of_null = HASH_SEED % key_groups  # Spark's hash of null is the seed
-    groups = [of_null if key is None else key_group(key, key_groups) for key in keys.to_pylist()]
+    of_null = HASH_SEED % spec.key_groups  # Spark's hash of null is the seed
+    groups = np.array(
+        [of_null if key is None else key_group(key, spec.key_groups) for key in keys.to_pylist()], np.int32
+    )
     indexes = np.array(tables, np.int32)[table["c"].to_numpy()]
+    if spec.strides:
+        groups -= groups % np.array(spec.strides, np.int32)[indexes]
     by: dict[str, Any] = {"g": pa.array(groups, pa.int32()), "t": pa.array(indexes, pa.int32()), "k": keys}
     by |= {name: table[name] for name in ("c", *_orders(table.column_names), "v")}
     rows = pa.table(by)

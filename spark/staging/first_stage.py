@@ -53,7 +53,7 @@ def first_stage(
     orders = {f"o{place}": column for place, column in enumerate(call.order)}
     keyed = call.rows.select(
         call.key.alias("k"), *(column.alias(name) for name, column in orders.items()), call.value.alias("v")
-    ).withColumn("g", key_group(functions.col("k"), work.spec.key_groups))
+    ).withColumn("g", key_group(functions.col("k"), work.spec.key_groups, work.spec.stride(work.table)))
     if work.timeout is not None:
         keyed = keyed.unionByName(_marks(call.rows.sparkSession, work), allowMissingColumns=True)
     owner = task_of(functions.col("g"), work.parallelism, work.spec.key_groups)
@@ -66,7 +66,7 @@ def first_stage(
     if places is not None:
         sorted_rows = placed(sorted_rows, places)
     output = sorted_rows.mapInArrow(run, OUTPUT_DDL)
-    return output_changes(output, work.call, work.spec.key_groups)
+    return output_changes(output, work.call, work.spec)
 
 
 def _marks(session: SparkSession, work: UpdateWork) -> DataFrame:
@@ -105,8 +105,8 @@ def _functions(
             cache = CachedState(cached_at, work.spec, owner, work.parallelism, run, work.cached_tables, log)
         store = shared_store(endpoints.store, *named, endpoints.store_options)
         groups = range(0) if owner is None else groups_of(owner, work.parallelism, work.spec.key_groups)
-        read = state_reader(StateAt(store, *base, log, groups), work.spec, cache)
-        every_group = StateAt(store, *base, log, range(work.spec.key_groups))
+        read = state_reader(StateAt(store, *base, log, groups, work.spec.stride), work.spec, cache)
+        every_group = StateAt(store, *base, log, range(work.spec.key_groups), work.spec.stride)
         read_stored = uncached(every_group, work.spec.at_us)
         yield from run_function(_without_marks(batches), work, called, read, task, read_stored)
         if cache is not None:

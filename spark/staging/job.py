@@ -8,7 +8,7 @@ streamed through Arrow batches into frames. The driver stages a small batch by t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -102,6 +102,8 @@ class SparkBarrier:
     """Tables whose rows may have an expiry already."""
     in_flight: InFlightVersions | None = ALL_VISIBLE
     """The versions in flight up to the base version; None: the tasks' parts of them cannot be read."""
+    strides: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """The strides that new tables bring."""
     placement: Placement | None = None
     function_deadline_s: float = 60.0
     cache: CachePlace | None = None
@@ -128,7 +130,15 @@ class SparkBarrier:
     @property
     def named_calls(self) -> tuple[NamedCall, ...]:
         """The calls as steps of the version."""
-        return tuple(NamedCall(call.step, call.kind, tuple(call.touches)) for call in self.calls)
+        return tuple(
+            NamedCall(
+                call.step,
+                call.kind,
+                tuple(call.touches),
+                call.parallelism if isinstance(call, LocalState) else None,
+            )
+            for call in self.calls
+        )
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -268,7 +278,7 @@ class SparkBarrier:
             *(column.alias(f"o{number}_{place}") for place, column in enumerate(call.order)),
             call.value.alias("v"),
         )
-        return keyed.withColumn("g", key_group(functions.col("k"), self.key_groups))
+        return keyed.withColumn("g", key_group(functions.col("k"), self.key_groups, spec.stride(call.table)))
 
     def _local_work(self, number: int, call: LocalState, spec: StageSpec, base_version: int) -> LocalWork:
         instances, items = (
@@ -287,7 +297,8 @@ class SparkBarrier:
             starts=(instances, items),
             batch=spec.batch,
             deadline_s=self.function_deadline_s,
-            parallelism=self.parallelism,
+            parallelism=call.parallelism or self.parallelism,
+            tasks=self.parallelism,
         )
 
     def _update_work(self, number: int, call: Update, spec: StageSpec) -> UpdateWork:

@@ -42,7 +42,7 @@ class DriverStage:
         try:
             with typed():
                 rows = collect(calls, self._small)
-            changes = None if rows is None else changes_of(rows, tables, work.spec.key_groups)
+            changes = None if rows is None else changes_of(rows, tables, work.spec)
         except BaseException:
             self._small.overflowed()  # it may have been too much for the driver: the next try uses the job
             raise

@@ -7,14 +7,11 @@ import logging
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from tidegate.keys.groups import KEY_GROUPS_MAX, check_parallelism, key_groups_for, shares
+from tidegate.keys.groups import KEY_GROUPS_MAX, check_parallelism, imbalance_of
 from tidegate.options import EXECUTORS, Options
 from tidegate.spark.session.jvm import jvm_context
 
 logger = logging.getLogger("tidegate")
-
-IMBALANCE_MAX = 0.1
-"""With ten key groups for each task, as a new namespace has them, it is at most this."""
 
 
 def tasks_for(options: Options, context: SparkContext, key_groups: int = KEY_GROUPS_MAX) -> int:
@@ -32,23 +29,8 @@ def tasks_for(options: Options, context: SparkContext, key_groups: int = KEY_GRO
 
 def warn_of_imbalance(namespace: str, tasks: int, key_groups: int) -> None:
     """Log a warning if a task has over ``IMBALANCE_MAX`` more key groups than another."""
-    share = shares(tasks, key_groups)
-    if share.imbalance > IMBALANCE_MAX:
-        logger.warning(
-            "namespace %s: of %d tasks %d have %d of the %d key groups, the others %d: %.0f %% more work for"
-            " some. %d key groups would do, and their number is fixed: `tidegate export FOLDER`, and"
-            " `tidegate import FOLDER --key-groups N` makes a new namespace; or set parallelism to a"
-            " divisor of %d",
-            namespace,
-            tasks,
-            share.with_one_more,
-            share.smallest + 1,
-            key_groups,
-            share.smallest,
-            100 * share.imbalance,
-            key_groups_for(tasks),
-            key_groups,
-        )
+    if found := imbalance_of(tasks, key_groups):
+        logger.warning("namespace %s: %s", namespace, found)
 
 
 def slots_now(context: SparkContext) -> int:

@@ -72,7 +72,7 @@ class StageWork:
         spent = [0.0] * len(self.merged)
         if self.merged:
             groups = groups_of(task, self.tasks, spec.key_groups)
-            state = StateAt(store(), self.base_version, self.in_flight, blobs, groups)
+            state = StateAt(store(), self.base_version, self.in_flight, blobs, groups, spec.stride)
             read, tables = state_reader(state, spec, cache), list(self.merged.values())
             merge = merge_with(read, tables, self.base_version, spec, uncached(state, spec.at_us), spent)
         marks: dict[str, RunMark] = {}  # of functions' first stages; every staging task receives all

@@ -79,8 +79,8 @@ class LocalWork:
     ``starts`` are the starts of ``_local`` and of the items' table at the base version, -1 where
     the table did not exist; ``migrated`` is the schema of items of an older state version, whose table
     begins again with this batch; ``rows`` describes the rows of the function, ``outputs`` the tables
-    that it may emit to. ``call`` distinguishes the calls of one transaction; ``batch`` is for
-    messages.
+    that it may emit to. ``parallelism`` is the number of instances, ``tasks`` that of the tasks of the
+    second stage. ``call`` distinguishes the calls of one transaction; ``batch`` is for messages.
     """
 
     spec: StageSpec
@@ -95,6 +95,7 @@ class LocalWork:
     batch: str
     deadline_s: float
     parallelism: int
+    tasks: int
     migrated: TableSchema | None = None
 
     @property
@@ -211,7 +212,7 @@ def run_local(
     for _ in batches:  # rows that the function did not read: otherwise Spark would end this process
         pass
     yield from output.rest()
-    yield output.marks(f"local state {work.name}/{index}", work.parallelism, work.spec.key_groups)
+    yield output.marks(f"local state {work.name}/{index}", work.tasks, work.spec.key_groups)
 
 
 def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:

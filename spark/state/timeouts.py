@@ -103,7 +103,7 @@ class TimeoutQueue:
     ) -> None:
         self._work, self._spec, self._output, self._groups = work, spec, output, groups
         self._read, self._read_stored = read, read_stored
-        self._due, self._queue = due_table(table), queue_table(table)
+        self._due, self._queue, self._stride = due_table(table), queue_table(table), spec.stride(table)
         self._due_index, self._queue_index = map(spec.tables.index, (self._due, self._queue))
         self._next_us = work.due_us(spec.at_us)
         self._times: dict[int, dict[int, Parts]] = {}
@@ -141,7 +141,7 @@ class TimeoutQueue:
         if content is None:
             raise self._corrupt(f"the row {(group, due_us, part)} is not there")
         keys = self._decoded(content, list[bytes])
-        if {*key_group_of_each(keys, self._spec.key_groups)} - {group}:
+        if {*key_group_of_each(keys, self._spec.key_groups, self._stride)} - {group}:
             raise self._corrupt(f"the row {(group, due_us, part)} has keys of other key groups")
         self._taken |= dict.fromkeys((due_us, key) for key in keys)
         self._put(group, due_us, part, DELETE)
@@ -178,7 +178,7 @@ class TimeoutQueue:
         """Yield the taken keys that are due, with their states; queue those again that are due later."""
         taken, chunks = iter(self._taken), ReadChunks()
         while some := list(islice(taken, READ_AT_ONCE)):
-            for rows in chunks.of(self._rows(list(self._sorted_out(some)))):
+            for rows in chunks.of(self._rows(list(self._sorted_out(some)), self._stride)):
                 states = chunks.counted(self._read(table, start, rows)).to_pylist()
                 for key, state in zip(rows["k"].to_pylist(), states, strict=True):
                     self._output.add(self._due_index, key, DELETE)
@@ -188,7 +188,7 @@ class TimeoutQueue:
     def _sorted_out(self, taken: Sequence[tuple[int, bytes]]) -> Iterator[bytes]:
         """Yield the keys that are due; move the others to their times. Some are in the queue elsewhere."""
         keys = list(dict.fromkeys(key for _, key in taken))
-        stored = self._read(self._due, self._work.due_start, self._rows(keys)).to_pylist()
+        stored = self._read(self._due, self._work.due_start, self._rows(keys, self._stride)).to_pylist()
         dues = dict(zip(keys, map(self._due_of, stored), strict=True))
         for queued_us, key in taken:
             of_key = dues[key]
@@ -213,7 +213,9 @@ class TimeoutQueue:
         return due_us <= self._spec.at_us
 
     def _append(self, key: bytes, due_us: int) -> None:
-        self._pending.setdefault((key_group(key, self._spec.key_groups), due_us), []).append(key)
+        self._pending.setdefault((key_group(key, self._spec.key_groups, self._stride), due_us), []).append(
+            key
+        )
         self._pending_bytes += len(key)
         if self._pending_bytes >= PENDING_BYTES:
             self._flush()
@@ -240,12 +242,12 @@ class TimeoutQueue:
         check_size(where, "value", "value", value[1:], self._spec.value_bytes_max)
         self._output.add(self._queue_index, key, value)
 
-    def _rows(self, keys: Sequence[bytes]) -> Any:
-        groups = key_group_of_each(keys, self._spec.key_groups)
+    def _rows(self, keys: Sequence[bytes], stride: int) -> Any:
+        groups = key_group_of_each(keys, self._spec.key_groups, stride)
         return pa.record_batch({"g": pa.array(groups, pa.int32()), "k": pa.array(keys, pa.binary())})
 
     def _stored(self, places: Sequence[tuple[int, int, int]]) -> list[bytes | None]:
-        rows = self._rows([_place_key(*place) for place in places])
+        rows = self._rows([_place_key(*place) for place in places], self._spec.stride(self._queue))
         values: list[bytes | None] = self._read_stored(self._queue, self._work.queue_start, rows).to_pylist()
         return values
 

@@ -102,7 +102,8 @@ def run_function(
     output = OutputRows(task)
     queue = None
     if work.timeout is not None and read_stored is not None:
-        groups = groups_of(task, work.parallelism, work.spec.key_groups)
+        stride, groups = work.spec.stride(work.table), groups_of(task, work.parallelism, work.spec.key_groups)
+        groups = range(-(-groups.start // stride) * stride, groups.stop, stride)
         queue = TimeoutQueue(work.timeout, work.spec, work.table, groups, read, read_stored, output)
 
     def read_state(rows: Any) -> Any:

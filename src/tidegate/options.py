@@ -13,7 +13,7 @@ from tidegate.base.local_dir import LocalDirs, check_local_dir
 from tidegate.base.names import DELETED, LOCAL, UNLISTED, check_name, did_you_mean
 from tidegate.base.urls import redact, scheme_of
 from tidegate.errors import ConfigError
-from tidegate.keys.groups import check_key_groups, check_parallelism
+from tidegate.keys.groups import check_key_groups, check_parallelism, stride_for
 
 KEY_BYTES_MAX = 32 * 1024
 VALUE_BYTES_MAX = 16 * 1024 * 1024
@@ -59,8 +59,9 @@ class Options:
     ``parallelism`` None means Spark's default parallelism, "executors" the number of tasks that the
     executors can run at once; both are read for each batch. ``keep_versions`` and ``max_layers``
     None mean the store's default; ``local_dir`` None the system's temporary folder. ``ttl`` is by
-    table: rows written from now on expire after it; tables without one keep their rows. Durations
-    are in seconds, sizes in bytes.
+    table: rows written from now on expire after it; tables without one keep their rows.
+    ``table_key_groups`` has the number of key groups of tables that are made with fewer than the
+    namespace has. Durations are in seconds, sizes in bytes.
 
     Raises: ConfigError: a value is of the wrong type or out of range.
     """
@@ -92,6 +93,7 @@ class Options:
     local_dir: LocalDirs = None
     affinity: bool = True
     ttl: Mapping[str, Duration | None] | None = None
+    table_key_groups: Mapping[str, int] | None = None
     state_cache_bytes: int = 256 * 1024 * 1024
     state_memory_bytes: int = 128 * 1024 * 1024
     commit: Literal["sync", "pipelined"] = "sync"
@@ -135,6 +137,7 @@ class Options:
         if self.local_dir is not None:
             check_local_dir(self.local_dir)
         self._check_ttl()
+        self._check_table_key_groups()
         if self.metrics_port is not None:
             address_of(self.metrics_port)
         for name in DURATIONS:
@@ -172,6 +175,21 @@ class Options:
                 msg = f"ttl of {table}: due times do not expire; leave it out"
                 raise ConfigError(msg)
             self.ttl_us(table)
+
+    def _check_table_key_groups(self) -> None:
+        if self.table_key_groups is not None and not isinstance(self.table_key_groups, Mapping):
+            msg = (
+                f"table_key_groups is {self.table_key_groups!r}; it must be a number per table, as in"
+                " table_key_groups={'airports': 4}"
+            )
+            raise ConfigError(msg)
+        for table, key_groups in (self.table_key_groups or {}).items():
+            if check_name("table", table).startswith("_"):
+                msg = f"table_key_groups of {table}: a table of tidegate's own has the namespace's key groups"
+                raise ConfigError(msg)
+            _whole(f"table_key_groups of table {table}", key_groups, 1)
+            if self.key_groups is not None:
+                stride_for(table, key_groups, self.key_groups)
 
     def ttl_us(self, table: str) -> int:
         """Return how long rows of a table live after they were written, in microseconds; 0: permanently."""
@@ -271,6 +289,8 @@ class SinkOptions(TypedDict, total=False):
     """Ask Spark to run tasks where their key groups' tasks ran last. Default: True."""
     ttl: Mapping[str, Duration | None] | Duration | None
     """Time to live by table, as in ``{"sessions": "7 days"}``, or of the one table. Default: none."""
+    table_key_groups: Mapping[str, int] | None
+    """Key groups of new tables with fewer than the namespace has, as in ``{"airports": 4}``. Default: all."""
     state_cache_bytes: int
     """State that a host keeps locally, in bytes; 0: none. Default: 256 MiB."""
     state_memory_bytes: int

@@ -21,6 +21,7 @@ MEANT_BY_NONE = {
     "parallelism": "Spark's default",
     "keep_versions": "100; Redis 2",
     "ttl": "rows do not expire",
+    "table_key_groups": "as many as the namespace",
     "local_dir": "the system's temporary folder",
     "max_layers": "keep_versions + 1,000; Redis + 14",
 }

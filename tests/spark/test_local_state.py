@@ -10,7 +10,9 @@ import pytest
 from pyspark import cloudpickle
 
 from tidegate.base import failpoints
+from tidegate.committers.apply.apply import read_manifest
 from tidegate.errors import ConfigError, FunctionError
+from tidegate.wal.fold import View, fold_all
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
 
@@ -73,6 +75,54 @@ def test_two_to_five_to_three_to_one_loses_and_doubles_nothing_i1(stream):
         assert [item for share in shares for item in share] == old
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
         assert [state[: len(share)] for state, share in zip(newest, shares, strict=True)] == shares
+
+
+def largest(instance, rows, state, emit):
+    """The three largest numbers that this instance was ever given, the largest first."""
+    given = [*(int(item) for item in state), *(row["n"] for row in rows)]
+    return [b"%d" % number for number in sorted(given, reverse=True)[:3]]
+
+
+def keep_largest(states):
+    return [
+        b"%d" % number for number in sorted((int(i) for state in states for i in state), reverse=True)[:3]
+    ]
+
+
+@pytest.mark.timeout(300)  # five batches with two steps of local state
+def test_one_state_has_its_own_parallelism_and_its_own_rescale_i1(stream):
+    """From 3 to 1 and back, while the batch's tasks and another local state stay at 2."""
+    flights = stream(SCHEMA)
+    own = [3, 1, 4, 1, None]
+    for step, parallelism in enumerate(own):
+
+        def each(txn, rows, parallelism=parallelism):
+            txn.local_state("seen", rows, collect)
+            txn.local_state(
+                "top", rows, largest, by="n", parallelism=parallelism, redistribute=(None, keep_largest)
+            )
+
+        flights.commit(
+            flights.sink(parallelism=2, key_groups=5).each(each), numbers(10 * step, 10 * step + 10)
+        )
+    for version, parallelism in enumerate(own, 1):
+        assert [len(lists(flights, "seen", version)), len(lists(flights, "top", version))] == [
+            2,
+            parallelism or 2,
+        ]
+        assert flat(lists(flights, "seen", version)) == list(range(10 * version))
+    for version in (2, 4):  # one instance: the three largest of all rows
+        assert lists(flights, "top", version) == [[b"%d" % (10 * version - n) for n in (1, 2, 3)]]
+    with flights.log.opened("flights") as log:
+        decided = fold_all(View(), log.decisions()).state.recent
+        manifests = [read_manifest(log, each) for each in decided]
+    for manifest, parallelism in zip(manifests, own, strict=True):
+        parts = {name: part.parallelism for name, part in manifest.topology["flights"].items()}
+        assert parts == {"sink": 2, "local.seen": 2, "local.top": parallelism or 2}
+        assert [(step.name, step.parallelism) for step in manifest.steps] == [
+            ("local_state.seen", 2),
+            ("local_state.top", parallelism or 2),
+        ]
 
 
 def test_what_instances_emit_is_in_the_same_version(stream):
@@ -236,6 +286,8 @@ WRONG = {
         {"redistribute": "round"},
         "redistribute='round'; it is 'split', 'union'",
     ),
+    "no instance": ({"parallelism": 0}, "parallelism=0; it is the number of instances, 1 to 32,768"),
+    "half an instance": ({"parallelism": 1.5}, "parallelism=1.5; it is the number of instances"),
     "one function": ({"redistribute": (collect,)}, "two functions"),
     "a column that is not there": ({"by": "m"}, "column 'm' is missing; there are k, n"),
     "a column without order": ({"order_by": ["n", "tags"]}, "column 'tags' is a map"),

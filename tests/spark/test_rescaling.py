@@ -15,11 +15,11 @@ from pyspark import cloudpickle
 import tidegate
 from tidegate.base import failpoints
 from tidegate.committers.apply.apply import read_manifest
-from tidegate.committers.barrier import COMPONENT
 from tidegate.errors import ConfigError
 from tidegate.spark import VersionedSink
 from tidegate.spark.staging.parallelism import slots_now
 from tidegate.wal.fold import View, fold_all
+from tidegate.wal.record import COMPONENT
 
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests

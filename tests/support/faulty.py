@@ -227,9 +227,11 @@ class FaultyStore(Store):
     def schemas(self) -> dict[str, TableSchema]:
         return self._port.call(_reads_store("schemas"), self._inner.schemas)
 
-    def get_stored(self, table: str, keys: Sequence[bytes], version: int, start: int = 0) -> Any:
+    def get_stored(
+        self, table: str, keys: Sequence[bytes], version: int, start: int = 0, stride: int = 1
+    ) -> Any:
         def effect() -> Any:
-            return self._inner.get_stored(table, keys, version, start)
+            return self._inner.get_stored(table, keys, version, start, stride)
 
         return self._port.call(_reads_store("get_stored"), effect)
 
@@ -300,8 +302,10 @@ class FaultyStore(Store):
     def size(self) -> int:
         return self._port.call(_reads_store("size"), self._inner.size)
 
-    def rows_of(self, table: str, keys: Sequence[bytes], version: int) -> Any:
-        return self._port.call(_reads_store("rows_of"), lambda: self._inner.rows_of(table, keys, version))
+    def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
+        return self._port.call(
+            _reads_store("rows_of"), lambda: self._inner.rows_of(table, keys, version, stride)
+        )
 
     def self_check(self) -> Iterator[Finding]:
         yield from self._port.call(_reads_store("self_check"), lambda: list(self._inner.self_check()))

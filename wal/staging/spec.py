@@ -26,7 +26,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     State is read as of it. ``ttls_us`` holds, per table, how long after it the rows expire; 0:
     never. ``batch`` is the name of the attempt's rows in messages. ``key_names`` and
     ``time_columns`` hold, per table, the key columns, and field and name of the value columns that
-    may hold dates or times.
+    may hold dates or times. ``strides`` holds, per table, the distance of its key groups; empty: 1.
     """
 
     namespace: str
@@ -43,3 +43,8 @@ class StageSpec(msgspec.Struct, frozen=True):
     batch: str = ""
     key_names: tuple[tuple[str, ...], ...] = ()
     time_columns: tuple[tuple[tuple[str, str], ...], ...] = ()
+    strides: tuple[int, ...] = ()
+
+    def stride(self, table: str) -> int:
+        """Return the distance between two key groups of a table."""
+        return self.strides[self.tables.index(table)] if self.strides else 1

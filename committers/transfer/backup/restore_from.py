@@ -46,7 +46,15 @@ from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal.fold import last_batch_within, recent_version
 from tidegate.wal.manifest import Component, Manifest, encode_manifest, manifest_digest
-from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, RestoreOrigin, Rewound, Summary
+from tidegate.wal.record import (
+    COMPONENT,
+    BatchOrigin,
+    DecidedVersion,
+    Folded,
+    RestoreOrigin,
+    Rewound,
+    Summary,
+)
 from tidegate.wal.staging.spec import CHANGES
 
 logger = logging.getLogger("tidegate")
@@ -280,6 +288,7 @@ def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
             starts=frozenset(tables),
             drops=frozenset(state.tables.keys() - entry.tables.keys()),
             expiring=frozenset(name for name, at in entry.tables.items() if at.expires),
+            strides={name: at.apart for name, at in entry.tables.items()},
             source_offsets=contents.reached.source_offsets,
         )
         decided, manifest, _ = until_decided(coordinator, barrier)
@@ -389,6 +398,6 @@ def _without_frames(decided: DecidedVersion, contents: Contents, uuid: str) -> M
         (),
         {},
         dict(state.tables),
-        {state.name: {"sink": Component(1, {"0": ()})}},
+        {state.name: {COMPONENT: Component(1, {"0": ()})}},
         contents.reached.source_offsets,
     )

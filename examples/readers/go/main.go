@@ -50,7 +50,7 @@ func read(client *redis.Client, namespace, table string, keys []string) (lines [
 		KeyGroups uint64 `json:"key_groups"`
 		Format    int
 		DecidedAt int64 `json:"decided_at_us"`
-		Tables    map[string]struct{ Start int64 }
+		Tables    map[string]struct{ Start, Stride int64 }
 	}
 	found, err := client.HGetAll(ctx, tag+"}:meta").Result()
 	if err != nil || json.Unmarshal([]byte(found["identity"]), &facts) != nil || facts.Format > 1 {
@@ -74,6 +74,9 @@ func read(client *redis.Client, namespace, table string, keys []string) (lines [
 		key, digest := keys[len(lines)], xxhash.NewWithSeed(42)
 		digest.WriteString(key)
 		group := digest.Sum64() % facts.KeyGroups
+		if at.Stride > 0 { // the table has fewer key groups than the namespace
+			group -= group % uint64(at.Stride)
+		}
 		reply, err := client.FCallRO(ctx, found["library"]+"_read", []string{fmt.Sprintf("%s/%d}:h", tag, group)},
 			facts.Uuid, server, table, version, at.Start, key).Slice()
 		code, id, _ := strings.Cut(fmt.Sprint(err), " ")

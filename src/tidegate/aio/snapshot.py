@@ -170,7 +170,7 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
 async def _rows_of(reader: TableReader) -> AsyncGenerator[tuple[Any, Value], None]:
     """Yield all live rows, decoded, one key group after the other."""
     view = reader.view
-    for groups in windows(range(view.key_groups)):
+    for groups in windows(view.groups):
         reader.check()
         scan = reader.store.scan_groups(view.name, groups, view.version, view.start, view.at_us)
         async with contextlib.aclosing(scan) as batches:

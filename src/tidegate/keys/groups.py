@@ -23,6 +23,8 @@ from tidegate.errors import BadRecordError, ConfigError, CorruptError
 HASH_SEED = 42
 KEY_GROUPS_DEFAULT = 128
 KEY_GROUPS_MAX = 32_768
+IMBALANCE_MAX = 0.1
+"""The surplus of a task over another without a warning: a new namespace has ten key groups a task."""
 
 INTEGER_LIMITS = {"tinyint": 2**7, "smallint": 2**15, "int": 2**31, "bigint": 2**63}
 """Types of integer key columns, each with the first value beyond its range."""
@@ -34,23 +36,26 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
-def key_group(key: bytes, key_groups: int) -> int:
-    """Return the key group of a key, 0 <= group < key_groups.
+def key_group(key: bytes, key_groups: int, stride: int = 1) -> int:
+    """Return the key group of a key, 0 <= group < key_groups: of a table with a stride, a multiple of it.
 
-    >>> key_group(b"abc", 128)
-    102
+    >>> key_group(b"abc", 128), key_group(b"abc", 128, 32)
+    (102, 96)
     """
-    return int(xxhash.xxh64_intdigest(key, seed=HASH_SEED) % key_groups)
+    group = int(xxhash.xxh64_intdigest(key, seed=HASH_SEED) % key_groups)
+    return group - group % stride
 
 
-def key_group_of_each(keys: Sequence[bytes], key_groups: int) -> list[int]:
+def key_group_of_each(keys: Sequence[bytes], key_groups: int, stride: int = 1) -> list[int]:
     """Return the key group of each key, in a third of the time of separate calls of ``key_group``.
 
-    >>> key_group_of_each([b"abc", b"abc"], 128)
-    [102, 102]
+    >>> key_group_of_each([b"abc", b"abc"], 128), key_group_of_each([b"abc"], 128, 32)
+    ([102, 102], [96])
     """
     digest = xxhash.xxh64_intdigest
-    return [digest(key, HASH_SEED) % key_groups for key in keys]
+    if stride == 1:
+        return [digest(key, HASH_SEED) % key_groups for key in keys]
+    return [digest(key, HASH_SEED) % key_groups // stride * stride for key in keys]
 
 
 def key_groups_for(tasks: int) -> int:
@@ -63,6 +68,20 @@ def key_groups_for(tasks: int) -> int:
     (128, 256, 2048)
     """
     return min(KEY_GROUPS_MAX, max(KEY_GROUPS_DEFAULT, 1 << (10 * tasks).bit_length()))
+
+
+def stride_for(table: str, of_table: int, key_groups: int) -> int:
+    """Return the distance between two key groups of a table that has ``of_table`` of the namespace's.
+
+    Raises: ConfigError: ``of_table`` is no divisor of ``key_groups``.
+    """
+    if key_groups % of_table:
+        msg = (
+            f"table_key_groups of table {table} is {of_table}, and the namespace has {key_groups} key groups:"
+            f" it must be a divisor of {key_groups}"
+        )
+        raise ConfigError(msg)
+    return key_groups // of_table
 
 
 def check_key_groups(key_groups: int) -> int:
@@ -116,6 +135,24 @@ def shares(parallelism: int, key_groups: int) -> Shares:
     """
     smallest, with_one_more = divmod(key_groups, check_parallelism(parallelism, key_groups))
     return Shares(parallelism, smallest, with_one_more)
+
+
+def imbalance_of(tasks: int, key_groups: int) -> str:
+    """Return how unevenly key groups go to tasks, with numbers and remedies; '' up to ``IMBALANCE_MAX``.
+
+    >>> imbalance_of(12, 128), imbalance_of(30, 256).partition(":")[0]
+    ('', 'of 30 tasks 16 have 9 of the 256 key groups, the others 8')
+    """
+    share = shares(tasks, key_groups)
+    if share.imbalance <= IMBALANCE_MAX:
+        return ""
+    return (
+        f"of {tasks} tasks {share.with_one_more} have {share.smallest + 1} of the {key_groups} key groups,"
+        f" the others {share.smallest}: {100 * share.imbalance:.0f} % more work for some."
+        f" {key_groups_for(tasks)} key groups would do, and their number is fixed: `tidegate export FOLDER`,"
+        " and `tidegate import FOLDER --key-groups N` makes a new namespace; or set parallelism to a divisor"
+        f" of {key_groups}"
+    )
 
 
 def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int:

@@ -82,9 +82,8 @@ class Changes(Iterator[WrittenRow]):
         if table in manifest.tables:
             values = values_of(manifest.schemas[at.schema_id])
             where = f"log {log.log.where}, version {fact.version}"
-            self._view = TableView(
-                where, table, fact.version, at.start, fact.decided_at_us, manifest.key_groups, values
-            )
+            of = fact.version, at.start, fact.decided_at_us, manifest.key_groups
+            self._view = TableView(where, table, *of, values, at.apart)
         self._rows = self._read()
 
     @property

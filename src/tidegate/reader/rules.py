@@ -86,7 +86,7 @@ def info_of(entry: CatalogEntry) -> VersionInfo:
         moment(entry.decided_at_us),
         moment(entry.published_at_us),
         dict(entry.changes),
-        max((tasks for parts in entry.parallelism.values() for tasks in parts.values()), default=None),
+        entry.tasks,
         entry.dropped or (),
     )
 

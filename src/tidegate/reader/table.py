@@ -197,10 +197,12 @@ class TableReader:
         self.check()
         if self.optimistic:
             content, self.pointer = yield self.store.get_with_pointer(
-                view.name, encoded, view.version, view.start, view.at_us
+                view.name, encoded, view.version, view.start, view.at_us, view.stride
             )
         else:
-            content = yield self.store.get(view.name, encoded, view.version, view.start, view.at_us)
+            content = yield self.store.get(
+                view.name, encoded, view.version, view.start, view.at_us, view.stride
+            )
         return None if content is None else view.decode(encoded, content)
 
     def get_many(self, keys: Iterable[Any]) -> Steps[dict[Any, Value]]:
@@ -220,9 +222,11 @@ class TableReader:
     def _contents(self, keys: list[bytes]) -> Steps[Any]:
         view = self.view
         if not self.optimistic or self.pointer is not None:
-            return (yield self.store.get_many(view.name, keys, view.version, view.start, view.at_us))
+            return (
+                yield self.store.get_many(view.name, keys, view.version, view.start, view.at_us, view.stride)
+            )
         contents, self.pointer = yield self.store.get_many_with_pointer(
-            view.name, keys, view.version, view.start, view.at_us
+            view.name, keys, view.version, view.start, view.at_us, view.stride
         )
         return contents
 
@@ -234,7 +238,7 @@ class TableReader:
     def rows(self) -> Iterator[tuple[Any, Value]]:
         """Yield all live rows, decoded, one key group after the other. In threads."""
         view = self.view
-        for groups in windows(range(view.key_groups)):
+        for groups in windows(view.groups):
             self.check()
             for _, batch in self.store.scan_groups(view.name, groups, view.version, view.start, view.at_us):
                 self.check()
@@ -255,6 +259,12 @@ class TableView(NamedTuple):
     at_us: int
     key_groups: int
     values: Values
+    stride: int = 1
+
+    @property
+    def groups(self) -> range:
+        """The key groups that may have rows of the table."""
+        return range(0, self.key_groups, self.stride)
 
     def encode(self, key: Any) -> bytes:
         """Encode the key. Raises: BadRecordError, with the table and its key's columns."""
@@ -331,7 +341,8 @@ def view_of(
             f"there is no table {table!r} at version {entry.version} of namespace {identity.name};"
             f" the tables there are: {existing}"
         )
-    start, schema_id = entry.tables[table].start, entry.tables[table].schema_id
+    at = entry.tables[table]
+    schema_id = at.schema_id
     schema = schemas.get(schema_id)
     if schema is None:
         return None
@@ -341,7 +352,8 @@ def view_of(
         values = values_of(schema)
     except ConfigError as error:
         raise ConfigError(f"{where}, table {table}, schema {schema_id}: {error}") from None
-    return TableView(where, table, entry.version, start, entry.decided_at_us, identity.key_groups, values)
+    of = entry.version, at.start, entry.decided_at_us, identity.key_groups
+    return TableView(where, table, *of, values, at.apart)
 
 
 def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptError:

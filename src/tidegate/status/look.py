@@ -195,11 +195,14 @@ def _in_store(store: Store) -> InStore:
     pointer = Pointer() if identity is None else store.pointer()
     entries = store.catalog(pointer.visible, pointer.visible) if pointer.visible else []
     return InStore(
-        identity, pointer, entries[0] if entries else None, _tables(store, entries[0]) if entries else []
+        identity,
+        pointer,
+        entries[0] if entries else None,
+        _tables(store, identity, entries[0]) if entries else [],
     )
 
 
-def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
+def _tables(store: Store, identity: Identity | None, entry: CatalogEntry) -> list[dict[str, Any]]:
     schemas = store.schemas()
     found = []
     for name, at in sorted(entry.tables.items()):
@@ -215,6 +218,7 @@ def _tables(store: Store, entry: CatalogEntry) -> list[dict[str, Any]]:
                 "state_versions": list(schema.states),
                 "schema_id": at.schema_id,
                 "emptied_at": at.start,
+                "key_groups": identity and identity.key_groups // at.apart,
                 "shown": (described(schema.key), described(schema.columns)),
             }
         )

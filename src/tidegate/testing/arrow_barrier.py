@@ -45,6 +45,7 @@ class ArrowBarrier:
     starts: frozenset[str] = frozenset()
     drops: frozenset[str] = frozenset()
     expiring: frozenset[str] = frozenset()
+    strides: Mapping[str, int] = dataclasses.field(default_factory=dict)
     batch_rows: int = 1000
     needs_visible_base: bool = False
     state_calls: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -62,6 +63,7 @@ class ArrowBarrier:
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Stage all tasks in turn. ``base_version`` is not needed: plain rows read no state."""
         del base_version
+        self.strides = dict(zip(spec.tables, spec.strides, strict=True))
         return [
             stage_task(
                 self.batches(task),
@@ -93,7 +95,12 @@ class ArrowBarrier:
     @functools.cached_property
     def _sorted_changes(self) -> list[tuple[int, int, bytes, bytes]]:
         return sorted(
-            (key_group(key, self.key_groups), index, key, DELETE if value is None else VALUE + value)
+            (
+                key_group(key, self.key_groups, self.strides.get(table, 1)),
+                index,
+                key,
+                DELETE if value is None else VALUE + value,
+            )
             for index, table in enumerate(self.tables)
             for key, value in self.rows[table].items()
         )

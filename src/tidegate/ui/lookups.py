@@ -271,7 +271,7 @@ def _rows(place: _Place, table: str, version: int | None, group: int, skip: int)
 def _from(place: _Place, view: TableView, group: int) -> Iterator[tuple[int, int, Any]]:
     """Yield the batches from a key group on, each with its key group and its first row's number there."""
     current, first = group, 0
-    for step in windows(range(group, view.key_groups)):
+    for step in windows([each for each in view.groups if each >= group]):
         place.check()
         for read, batch in place.scan_groups(view.name, step, view.version, view.start, view.at_us):
             current, first = (current, first) if read == current else (read, 0)

@@ -85,7 +85,7 @@ def reads_all(newer: TableSchema, older: TableSchema, *, same_start: bool = Fals
     ``same_start``: the table was not replaced in between, so a field is one column, whatever its names.
     """
     if newer.key != older.key or "bytes" in (newer.value_format, older.value_format):
-        return newer == older
+        return newer.grouped(1) == older.grouped(1)
     changes = _Changes()
     for version, columns in older.states.items():
         by_field = {column.field: column for column in newer.states.get(version, ())}
@@ -134,7 +134,7 @@ def renamed(table: str, schema: TableSchema, old: str, new: str) -> TableSchema 
         raise ConfigError(f"table {table}, column {old}: the name {new!r} is in use{where}; choose another")
     value = tuple(_named(column, new) if column.name == old else column for column in schema.value)
     is_renamed = any(column.stored for column in value)
-    return msgspec.structs.replace(schema, value=value, value_format=JSON_RENAMED if is_renamed else "json")
+    return msgspec.structs.replace(schema, value=value, stored_format=JSON_RENAMED if is_renamed else "json")
 
 
 def stored_names(schema: TableSchema | None) -> dict[str, str]:

@@ -40,7 +40,19 @@ def batch(store, version, parallelism, fn, redistribute):
     spec = StageSpec(uuid, f"a{version}", TABLES, KEY_TYPES, *sizes, KEY_GROUPS, at_us=at_us)
     starts = (0, 0) if version > 1 else (-1, -1)
     work = LocalWork(
-        spec, 0, "seen", redistribute, ITEMS, ROWS, {}, version - 1, starts, "batch 7", 300.0, parallelism
+        spec,
+        0,
+        "seen",
+        redistribute,
+        ITEMS,
+        ROWS,
+        {},
+        version - 1,
+        starts,
+        "batch 7",
+        300.0,
+        parallelism,
+        parallelism,
     )
     changes = {name: {} for name in TABLES}
     with Deadline(work.deadline_s) as deadline:

@@ -232,11 +232,11 @@ def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_on
     with connect_to(writer) as gate:
         found = gate._reader.store.get_stored
 
-        def retired_meanwhile(table, keys, version, start):
+        def retired_meanwhile(table, keys, version, *at):
             if version == 1:
                 writer.write(BATCHES[1])
                 assert writer.driver.store.announce(2) == 2
-            return found(table, keys, version, start)
+            return found(table, keys, version, *at)
 
         monkeypatch.setattr(gate._reader.store, "get_stored", retired_meanwhile)
         assert gate.table("airports").get("EWR") == {"departures": 2, "delay": 1.5}
@@ -245,7 +245,7 @@ def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_on
 def test_t28_reading_again_has_an_end(gate, monkeypatch):
     tries = []
 
-    def always(table, keys, version, start):
+    def always(table, keys, version, *at):
         tries.append(version)
         raise SnapshotExpiredError("retired")
 

@@ -129,7 +129,7 @@ def test_a_call_must_know_the_versions_that_are_there():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"value_format": "json"},
+        {"stored_format": "json"},
         {"older": msgspec.UNSET},
         {"older": ()},
         {"state_version": msgspec.UNSET},

@@ -1,4 +1,6 @@
-"""The part of ``tidegate doctor`` about limits: a process's descriptors and threads, a namespace's tables."""
+"""The part of ``tidegate doctor`` about limits: a process's descriptors and threads, a namespace's tables
+and key groups.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,16 @@ from typing import NamedTuple
 
 from tidegate.base.checks import Check
 from tidegate.base.urls import scheme_of
+from tidegate.keys.groups import imbalance_of
+from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.store import Store
 from tidegate.wal.record import Folded
-from tidegate.wal.table_room import room_for
+from tidegate.wal.table_room import room_for, strides_of
 
 ANSWERS = "a process that reaches a limit ends or waits in the middle of a version"
+EVEN = "none: a task with more key groups than another works longer, and the batch waits for it"
+LAST_VERSIONS = 20
+"""The versions whose parallelism is compared with the key groups."""
 PIDS = Path("/sys/fs/cgroup/pids.max"), Path("/sys/fs/cgroup/pids.current")
 """The limit of threads of a container, and their number."""
 
@@ -90,6 +98,19 @@ def _container_pids() -> tuple[int, int] | None:
 
 def check_tables(state: Folded) -> Check:
     """Compare the number of tables with the room in a decision. A warning from three quarters on."""
-    room = room_for(state.tables)
+    room = room_for(strides_of(state.tables))
     found = f"{room}: a new table above that number is refused" if room.tables else "no table yet"
     return Check("tables", "warn" if room.is_short else "pass", found, "new tables are admitted")
+
+
+def check_balance(store: Store, identity: Identity, pointer: Pointer) -> Check:
+    """Compare the key groups with the tasks of the last versions. A warning above ``IMBALANCE_MAX``."""
+    first = max(pointer.horizon, pointer.visible - LAST_VERSIONS + 1, 1)
+    entries = store.catalog(first, pointer.visible) if pointer.visible else []
+    tasks = sorted({entry.tasks for entry in entries if entry.tasks is not None})
+    name, key_groups = f"{identity.key_groups:,} key groups", identity.key_groups
+    for each in reversed(tasks):
+        if why := imbalance_of(each, key_groups):
+            return Check("key groups", "warn", why, EVEN)
+    found = f"{name}, and {' or '.join(map(str, tasks))} tasks in the last {len(entries)} versions"
+    return Check("key groups", "pass", found if tasks else f"{name}, no version yet", EVEN)

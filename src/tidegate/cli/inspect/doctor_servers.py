@@ -16,7 +16,7 @@ from tidegate.base.checks import Check, Outcome
 from tidegate.base.urls import redact, scheme_of
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.inspect.doctor_disks import check_room, check_writable, folder_of, free_bytes
-from tidegate.cli.inspect.doctor_limits import check_tables
+from tidegate.cli.inspect.doctor_limits import check_balance, check_tables
 from tidegate.committers.opening.store_list import suggested_fixes
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
@@ -286,6 +286,15 @@ def _check_store(
         seen.checks.append(Check("store: options", "fail", str(error), OF_STORE))
         return
     _look_at_store(url, namespace, options, seen, closing)
+    if seen.store is not None and seen.identity is not None:
+        seen.checks += timed(partial(_balance, url, seen.store, seen.identity, seen.pointer))
+
+
+def _balance(url: str, store: Store, identity: Identity, pointer: Pointer) -> list[Check]:
+    try:
+        return [check_balance(store, identity, pointer)]
+    except (TidegateError, OSError) as error:
+        return [_failed("key groups", url, error, OF_STORE)]
 
 
 def _look_at_store(

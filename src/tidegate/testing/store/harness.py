@@ -137,25 +137,28 @@ class StoreHarness(abc.ABC):
 # -- versions from dictionaries ---------------------------------------------------------------
 
 
-def group_of(key: bytes, key_groups: int = KEY_GROUPS) -> int:
-    return int(xxhash.xxh64_intdigest(key, seed=42) % key_groups)
+def group_of(key: bytes, key_groups: int = KEY_GROUPS, stride: int = 1) -> int:
+    group = int(xxhash.xxh64_intdigest(key, seed=42) % key_groups)
+    return group - group % stride
 
 
-def runs_of(changes: Changes, key_groups: int = KEY_GROUPS) -> list[Run]:
+def runs_of(changes: Changes, key_groups: int = KEY_GROUPS, stride: int = 1) -> list[Run]:
     """Return the changes as sorted runs."""
     stored = {
         table: {key: b"-" if value is None else b"+" + value for key, value in rows.items()}
         for table, rows in changes.items()
     }
-    return runs_of_stored(stored, key_groups)
+    return runs_of_stored(stored, key_groups, stride)
 
 
-def runs_of_stored(values: Mapping[str, Mapping[bytes, bytes]], key_groups: int = KEY_GROUPS) -> list[Run]:
+def runs_of_stored(
+    values: Mapping[str, Mapping[bytes, bytes]], key_groups: int = KEY_GROUPS, stride: int = 1
+) -> list[Run]:
     """Return stored values, by table and key, as sorted runs."""
     runs: dict[tuple[int, str], list[bytes]] = {}
     for table, rows in values.items():
         for key in sorted(rows):
-            runs.setdefault((group_of(key, key_groups), table), []).append(key)
+            runs.setdefault((group_of(key, key_groups, stride), table), []).append(key)
     return [
         Run(group, table, binary(keys), binary(values[table][key] for key in keys))
         for (group, table), keys in sorted(runs.items())

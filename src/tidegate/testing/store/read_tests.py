@@ -8,11 +8,13 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from tidegate.errors import SnapshotExpiredError
 from tidegate.keys.groups import decode_key, encode_key
+from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.store import Store
 from tidegate.testing.store.harness import (
     EPOCH,
@@ -31,6 +33,7 @@ from tidegate.testing.store.harness import (
     stamp,
 )
 from tidegate.wal.frame import Chunk
+from tidegate.wal.record import TableAt
 
 ODD_KEYS = [
     b"",
@@ -49,6 +52,36 @@ ODD_KEYS = [
 
 
 class ReadTests(StoreHarness):
+    def test_keys_of_a_table_with_a_stride_are_in_multiples_of_it(self, store: Store) -> None:
+        stride, keys = KEY_GROUPS // 2, [b"key-%02d" % number for number in range(40)]
+        rows = {key: key[-2:] for key in keys}
+        runs = runs_of({"t": rows}, stride=stride)
+        assert {run.group for run in runs} == {0, stride}
+        at = {"t": TableAt("schema-1", stride=stride)}
+        store.apply(stamp(1), Chunk(0, runs))
+        store.seal(stamp(1), counts_of_runs(runs))
+        assert store.publish(msgspec.structs.replace(entry(1, {"t": rows}), tables=at), EPOCH) is True
+        assert store.catalog(1, 1)[0].tables == at
+        asked, at_us = [*keys, b"absent"], stamp(1).decided_at_us
+        values = [*rows.values(), None]
+        assert store.get_many("t", asked, 1, 0, at_us, stride).to_pylist() == values
+        assert [store.get("t", key, 1, 0, at_us, stride) for key in asked] == values
+        assert store.rows_of("t", keys, 1, stride).to_pylist() == [b"+" + value for value in rows.values()]
+        if isinstance(store, SupportsReadWithPointer):
+            found, pointer = store.get_many_with_pointer("t", asked, 1, 0, at_us, stride)
+            assert (found.to_pylist(), pointer.visible) == (values, 1)
+            assert [store.get_with_pointer("t", key, 1, 0, at_us, stride)[0] for key in asked] == values
+        scanned_rows = [
+            row
+            for group in (0, stride)
+            for batch in store.scan("t", group, 1, 0, at_us)
+            for row in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
+        ]
+        assert dict(scanned_rows) == rows
+        assert len(scanned_rows) == len(rows)
+        assert store.get_many("t", keys, 1, 0, at_us).null_count, "these are the namespace's key groups"
+        assert list(store.self_check()) == []
+
     def test_the_newest_row_at_or_below_the_version_counts(self, store: Store) -> None:
         """T26: keys that a version did not touch are still there."""
         put(store, 1, {"t": {b"a": b"a1", b"b": b"b1"}})

@@ -22,7 +22,7 @@ from tidegate.errors import (
     StoreUnavailableError,
     WaitTimeoutError,
 )
-from tidegate.options import parse_store
+from tidegate.options import Options, parse_store
 from tidegate.sinks.redis.client import channel as redis_channel
 from tidegate.sinks.redis.client.channel import Channel, connected
 from tidegate.sinks.redis.client.settings import settings_of
@@ -504,3 +504,25 @@ def test_a_namespace_that_is_gone_is_no_proof_of_a_drop(writer):
             await gate.version()
 
     run(writer, read)
+
+
+def test_tables_with_fewer_key_groups_are_read_by_key_and_whole(redis: RedisServer, namespace, tmp_path):
+    options = Options(key_groups=8, table_key_groups={"aircraft": 2})
+    small = Example(f"file://{tmp_path}/wal", redis.url, namespace, options=options)
+    rows = {f"N{number}": {"carrier": "UA", "flights": number} for number in range(20)}
+    small.write({"aircraft": rows})
+
+    async def read(gate):
+        newest = gate.table("aircraft")
+        found = [await newest.get("N7"), await newest.get_many(rows)]
+        async with gate.snapshot() as snapshot:
+            pinned = snapshot.table("aircraft")
+            found += [await pinned.get("N7"), await pinned.get_many(rows)]
+            found.append({key: value async for key, value in pinned.scan()})
+        return found
+
+    assert run(small, read) == [rows["N7"], rows, rows["N7"], rows, rows]
+    with tidegate.connect(redis.url, namespace) as gate:
+        assert gate.table("aircraft").get("N7") == rows["N7"]
+        assert gate.table("aircraft").get_many(rows) == rows
+    small.close()

@@ -67,6 +67,19 @@ def test_both_read_the_same(reader, redis, namespace, flights):
 
 
 @pytest.mark.timeout(BUILD_S + 60)
+def test_tables_with_fewer_key_groups(reader, redis, namespace, tmp_path):
+    options = Options(key_groups=8, table_key_groups={"aircraft": 2})
+    flights = Example(f"file://{tmp_path}/wal", redis.url, namespace, options=options)
+    rows = {f"N{number}": {"carrier": "UA", "flights": number} for number in range(20)}
+    flights.write({"aircraft": rows})
+    done = read(reader, redis.url, namespace, "aircraft", *rows)
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert {key: json.loads(value) for key, _, value in lines} == rows
+    assert {int(group) for _, group, _ in lines} == {0, 4}
+    flights.close()
+
+
+@pytest.mark.timeout(BUILD_S + 60)
 def test_by_an_alias(reader, redis, namespace, flights):
     flights.write(BATCHES[0])
     alias = f"{namespace}.live"

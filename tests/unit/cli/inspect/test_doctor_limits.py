@@ -1,10 +1,12 @@
 """`tidegate doctor` on limits: descriptors, threads, tables."""
 
 import resource
+import types
 
 import pytest
 
 from tidegate.cli.inspect import doctor_limits
+from tidegate.sinks.records import CatalogEntry, Pointer
 from tidegate.wal.record import Folded, TableAt
 
 SQLITE = ["file:///data/wal", "sqlite:///data/store"]
@@ -83,3 +85,39 @@ def test_tables_are_compared_with_their_room(count, outcome, found):
     state = Folded("u", "n", 4, "", tables={f"table-{number:04}": TableAt("") for number in range(count)})
     check = doctor_limits.check_tables(state)
     assert (check.outcome, check.found[: len(found)]) == (outcome, found)
+
+
+@pytest.fixture
+def balance():
+    """Check the balance of a namespace whose last versions had these numbers of tasks."""
+
+    def check(key_groups, *tasks, horizon=0):
+        entries = [
+            CatalogEntry(version, "", "", None, 0, {}, {}, {"flights": {"sink": each, "local.top": 1}})
+            for version, each in enumerate(tasks, 1)
+        ]
+        store = types.SimpleNamespace(catalog=lambda first, last: entries[first - 1 : last])
+        identity = types.SimpleNamespace(key_groups=key_groups)
+        found = doctor_limits.check_balance(store, identity, Pointer(visible=len(tasks), horizon=horizon))
+        return found.outcome, found.found
+
+    return check
+
+
+def test_key_groups_that_go_evenly_to_the_tasks_pass(balance):
+    assert balance(128, 12, 12) == ("pass", "128 key groups, and 12 tasks in the last 2 versions")
+    assert balance(128, 4, 8) == ("pass", "128 key groups, and 4 or 8 tasks in the last 2 versions")
+    assert balance(128) == ("pass", "128 key groups, no version yet")
+
+
+def test_an_imbalance_over_ten_percent_is_a_warning_with_numbers(balance):
+    outcome, found = balance(256, 8, 30, 8)
+    assert outcome == "warn"
+    assert found.startswith("of 30 tasks 16 have 9 of the 256 key groups, the others 8: 12 % more work")
+    assert "512 key groups would do" in found
+    assert "set parallelism to a divisor of 256" in found
+
+
+def test_versions_that_are_long_ago_or_cannot_be_read_do_not_count(balance):
+    assert balance(256, 30, *[8] * 20)[0] == "pass"
+    assert balance(256, 30, 8, horizon=2)[0] == "pass"

@@ -220,7 +220,7 @@ def damage(folder, how):
     else:
         told = json.loads(manifest.read_text())
         if how == "newer":
-            told["format"] = 2
+            told["format"] = 3
         elif how in ("columns", "none"):  # a file put there by hand, and its checksum into the manifest
             if how == "columns":
                 pq.write_table(pq.read_table(file).drop_columns("value"), file)

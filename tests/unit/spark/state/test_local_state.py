@@ -82,7 +82,7 @@ def changes(rows, index, parallelism, fn, redistribute="split"):
     spec = StageSpec("uuid", "attempt", (LOCAL, TABLE), (("string", "int"), ("int", "int")), 1000, 20, 100, 8)
     starts = (0, 0) if rows.version else (-1, -1)
     work = LocalWork(
-        spec, 0, NAME, redistribute, ITEMS, ROWS, {}, rows.version, starts, "batch 7", 60.0, parallelism
+        spec, 0, NAME, redistribute, ITEMS, ROWS, {}, rows.version, starts, "batch 7", 60.0, parallelism, 3
     )
     with Deadline(work.deadline_s) as deadline:
         calls = UdfRunner(spec, {}, OutputRows(index), deadline, lambda: None)
@@ -344,7 +344,7 @@ def task(fn, numbers=(), index=1, deadline_s=60.0, key_bytes_max=20):
     """What a task gives for an instance of two, as rows (t, k, v); t -1 is a mark."""
     types = (("string", "int"), ("int", "int"))
     spec = StageSpec("uuid", "attempt", (LOCAL, TABLE), types, 1000, key_bytes_max, 100, 8)
-    work = LocalWork(spec, 0, NAME, "split", ITEMS, ROWS, {}, 0, (-1, -1), "batch 7", deadline_s, 2)
+    work = LocalWork(spec, 0, NAME, "split", ITEMS, ROWS, {}, 0, (-1, -1), "batch 7", deadline_s, 2, 5)
     rows = [None, *(f'{{"n":{number}}}'.encode() for number in numbers)]
     source = pa.record_batch(
         {"i": pa.array([index] * len(rows), pa.int32()), "r": pa.array(rows, pa.binary())}
@@ -366,7 +366,7 @@ def test_a_task_gives_the_changes_of_its_instance_and_a_mark_for_every_task():
         *((1, item_key(1, place), b"+%d" % number) for place, number in enumerate([5, 6, 7])),
         (0, instance_key(NAME, 1), b'+{"items":3,"parallelism":2}'),
     ]
-    assert [(table, key) for table, key, _ in made[4:]] == [(MARK, b"")] * 2
+    assert [(table, key) for table, key, _ in made[4:]] == [(MARK, b"")] * 5, "of the staging, which has five"
     assert b"local state seen/1" in made[4][2]
 
 
@@ -379,7 +379,7 @@ def test_the_marks_tell_runs_apart_that_made_other_rows():
 
 
 def test_rows_that_the_function_does_not_look_at_are_taken_all_the_same():
-    assert len(task(lambda *_: [b"x"], range(20))) == 2 + 2
+    assert len(task(lambda *_: [b"x"], range(20))) == 2 + 5
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,7 @@ def test_every_item_is_migrated_once_while_the_state_is_rescaled():
 
     written = []
     for index in range(3):
-        work = LocalWork(spec, 0, NAME, "split", newer, ROWS, {}, 1, (0, 0), "batch 7", 60.0, 3, ITEMS)
+        work = LocalWork(spec, 0, NAME, "split", newer, ROWS, {}, 1, (0, 0), "batch 7", 60.0, 3, 3, ITEMS)
         with Deadline(60.0) as deadline:
             calls = UdfRunner(spec, {}, OutputRows(index), deadline, lambda: None)
             written += run_instance(work, keep, rows, index, iter(()), calls, migrate)

@@ -45,7 +45,10 @@ def close(key, state, emit):
 class Place:
     """The tables of a namespace, changed by batch after batch, as the store would have them."""
 
-    def __init__(self, fn=count, on_timeout=close, timeout=TIMEOUT, key_bytes_max=100, value_bytes_max=1000):
+    def __init__(
+        self, fn=count, on_timeout=close, timeout=TIMEOUT, key_bytes_max=100, value_bytes_max=1000, stride=1
+    ):
+        self.strides = tuple(stride if name in ("t", "_due.t") else 1 for name in NAMES)
         self.rows = {name: {} for name in NAMES}
         self.functions = Functions(fn, None, on_timeout)
         self.timeout = timeout
@@ -57,7 +60,8 @@ class Place:
         keys = rows["k"].to_pylist()
         self.asked += [(table, key) for key in keys]
         if "g" in rows.schema.names:
-            assert rows["g"].to_pylist() == [key_group(key, KEY_GROUPS) for key in keys]
+            stride = self.strides[NAMES.index(table)]
+            assert rows["g"].to_pylist() == [key_group(key, KEY_GROUPS, stride) for key in keys]
         values = [self.rows[table].get(key) for key in keys]
         return pa.array([None if value is None else value[1:] for value in values], pa.binary())
 
@@ -74,6 +78,7 @@ class Place:
             KEY_GROUPS,
             at_us=START + int(at * SECOND),
             batch="batch 7",
+            strides=self.strides,
         )
         work = UpdateWork(
             spec=spec,
@@ -91,7 +96,12 @@ class Place:
         self.asked = []
         for task in range(tasks):
             output = run_function(
-                given_to(task, tasks, rows), work, self.functions, self.read, task, self.read
+                given_to(task, tasks, rows, spec.stride("t")),
+                work,
+                self.functions,
+                self.read,
+                task,
+                self.read,
             )
             for found in strip_marks(output, {}):
                 for row in found.to_pylist():
@@ -115,10 +125,11 @@ class Place:
         return {key.decode(): msgspec.json.decode(value[1:])["n"] for key, value in self.rows["t"].items()}
 
 
-def given_to(task, tasks, rows):
+def given_to(task, tasks, rows, stride):
     """The rows of a task, sorted as Spark hands them over."""
     placed = sorted(
-        (key_group(key.encode(), KEY_GROUPS), key.encode(), place, n) for place, (key, n) in enumerate(rows)
+        (key_group(key.encode(), KEY_GROUPS, stride), key.encode(), place, n)
+        for place, (key, n) in enumerate(rows)
     )
     mine = [
         (g, k, msgspec.json.encode({"n": n}))
@@ -279,14 +290,20 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.sampled_from([2, 100_000]), st.sampled_from([12, 65_536]), st.sampled_from([8, 4_000_000]))
-def test_any_history_is_followed_as_by_a_dictionary_whatever_the_number_of_tasks(steps, most, part, pending):
+LIMITS = st.tuples(
+    st.sampled_from([2, 100_000]), st.sampled_from([12, 65_536]), st.sampled_from([8, 4_000_000])
+)
+
+
+@given(STEPS, LIMITS, st.sampled_from([1, 4, 8]))
+def test_any_history_is_followed_as_by_a_dictionary_whatever_the_number_of_tasks(steps, limits, stride):
     """With ``most`` keys at once some are late, and none is lost or early."""
+    most, part, pending = limits
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeouts, "DUE_MAX", most)
         patch.setattr(timeouts, "PART_BYTES", part)
         patch.setattr(timeouts, "PENDING_BYTES", pending)
-        place, states, dues, now = Place(), {}, {}, 0
+        place, states, dues, now = Place(stride=stride), {}, {}, 0
         for wait, rows, tasks, timeout in [*steps, *[(400 * SECOND, [], 1, 64)] * 12]:
             now += wait
             place.timeout = timeout * SECOND
