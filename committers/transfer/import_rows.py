@@ -129,10 +129,10 @@ def importable(manifest: Manifest, here: KeyGroupsHere) -> tuple[str, ...]:
     left_out = [name for name in every if name not in same]
     if left_out:
         logger.warning(
-            "the export has %s key groups, this namespace %s, or a table has others: %s are left out, so the"
-            " states of the export have no timeout here before their keys' next rows",
+            "the export has %s key groups, this namespace %s: %s are left out, so the states of the export"
+            " have no timeout here before their keys' next rows",
             manifest.key_groups,
-            here.number,
+            here.number if here.number != manifest.key_groups else "others for these tables",
             ", ".join(left_out),
         )
     return same
