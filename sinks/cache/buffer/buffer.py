@@ -15,9 +15,10 @@ name is the caller's choice. Usage::
             table = pa.ipc.open_stream(held.view(segment)).read_all()
         new = held.write([chunk, chunk])          # None: there is no room anywhere
         if new is not None:
-            held.keep([*held.segments, new], b"what it is valid for", batch=41, requests=9000)
+            held.keep([*held.segments, new], b"what it is valid for", groups=range(7, 8))
     seen = buffer.look("7")                       # without a claim: any number at the same time
-    buffer.put("8", [chunk], batch=41)            # a claim with one write and a keep
+    buffer.put("8", [chunk], groups=range(8, 9))  # a claim with one write and a keep
+    buffer.rates.add(requests, 41, 0.3)           # of a task, by key group: what is hot stays in memory
     balance(buffer, batch=41)                     # balance.py: spill, or load back
 
 - **One at a time.** Only the claim's holder changes a unit; a second claim gets None. A claim ends
@@ -56,6 +57,7 @@ from tidegate.sinks.cache.buffer.limits import BufferLimits
 from tidegate.sinks.cache.buffer.mapped_files import HEADROOM_BYTES, BusyError, MappedFiles, warn_once
 from tidegate.sinks.cache.buffer.note import EMPTY, Segment, Tier, UnitManifest, decode_note
 from tidegate.sinks.cache.buffer.owner import Host, enter, host_at, owner_of_this_process
+from tidegate.sinks.cache.buffer.rates import RatesFile
 from tidegate.sinks.cache.buffer.unit import ClaimedUnit
 from tidegate.sinks.cache.buffer.usage import Usage, Used
 
@@ -121,6 +123,7 @@ class Buffer:
         # Locks, notes and the count are here only: two copies could disagree.
         self.home = [*self._tiers["memory"], *self._tiers["disk"]][0]
         self.usage = Usage(self.home.folder / "usage")
+        self.rates = RatesFile(self.home.folder / "rates")
         self._verified: dict[Segment, None] = {}  # segments whose checksums this process has compared
         self._enter()
         if self.home.usable():
@@ -179,7 +182,6 @@ class Buffer:
         chunks: Sequence[Any],
         caller: bytes = b"",
         *,
-        batch: int,
         groups: range | None = None,
     ) -> bool:
         """Replace the unit by these bytes, as one segment. False: it is unchanged, or there is no
@@ -189,13 +191,7 @@ class Buffer:
         """
         with self.claim(unit) as held:
             new = held and held.write(chunks)
-            return bool(held and new and held.keep([new], caller, batch=batch, requests=0, groups=groups))
-
-    def touch(self, unit: str, *, batch: int, requests: int) -> None:
-        """Account for requests to an existing unit; not for one that is claimed elsewhere."""
-        with self.claim(unit) as held:
-            if held is not None and held.segments:
-                held.touch(batch=batch, requests=requests)
+            return bool(held and new and held.keep([new], caller, groups=groups))
 
     def drop(self, unit: str) -> bool:
         """Drop the unit and free its bytes; return whether it is gone. False: it is claimed elsewhere."""

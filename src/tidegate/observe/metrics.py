@@ -67,6 +67,9 @@ COUNTS = {
     Count.CACHE_MISSES: Metric(
         COUNTER, "tidegate_cache_misses_total", ("namespace",), Count.CACHE_MISSES.value
     ),
+    Count.CACHE_MOVED: Metric(
+        COUNTER, "tidegate_cache_moved_bytes_total", ("namespace", "reason"), Count.CACHE_MOVED.value
+    ),
 }
 LEVELS = {
     Gauge.DECIDED: Metric(GAUGE, "tidegate_decided_version", ("namespace",), Gauge.DECIDED.value),

@@ -147,7 +147,7 @@ def test_a_note_that_cannot_be_written_drops_the_group(opened, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with buffer.claim("1") as held:
-        assert not held.touch(batch=2, requests=1)
+        assert not held.keep(held.segments, held.caller)
         assert held.segments == ()
     assert buffer.notes() == {}
     assert files_of(buffer, "memory") == []
@@ -174,7 +174,7 @@ def test_a_folder_deleted_while_a_group_is_held_ends_in_nothing(opened, tmp_path
             shutil.rmtree(tmp_path / folder)
             (tmp_path / folder).write_bytes(b"in the way")
         assert held.write([b"b"]) is None
-        assert not held.keep([], b"", batch=1, requests=1)
+        assert not held.keep([], b"")
     with buffer.claim("1") as held:
         assert held is None
     assert buffer.notes() == {}

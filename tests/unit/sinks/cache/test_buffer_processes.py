@@ -89,7 +89,7 @@ def test_two_processes_share_what_was_kept(run, opened):
     first = run("""
         with buffer.claim("3") as held:
             kept = [held.write([bytes([tier]) * 5000], name) for tier, name in enumerate(["memory", "disk"])]
-            held.keep(kept, b"chain 7", batch=7, requests=3)
+            held.keep(kept, b"chain 7")
         print(json.dumps("done"))
     """)
     assert result_of(first) == "done"
@@ -114,7 +114,7 @@ def test_the_limit_holds_for_all_processes_together(run, opened):
             with buffer.claim(str(group)) as held:
                 segment = held.write([b"x" * 30_000])
                 if segment is not None:
-                    held.keep([segment], b"", batch=1, requests=1)
+                    held.keep([segment], b"")
                 tiers.append(segment and segment.tier)
         print(json.dumps(tiers))
     """
@@ -134,14 +134,14 @@ def test_who_counts_anew_while_another_writes_counts_what_is_being_written(opene
 
     monkeypatch.setattr(MappedFiles, "write", counted_meanwhile)
     with buffer.claim("3") as held:
-        held.keep([held.write([b"x" * 30_000])], b"", batch=1, requests=1)
+        held.keep([held.write([b"x" * 30_000])], b"")
     assert buffer.used_bytes("memory") == sizes(buffer)["memory"] == 30_016
 
 
 def test_a_process_that_is_killed_leaves_the_group_as_it_was(run, opened):
     process = run("""
         with buffer.claim("3") as held:
-            held.keep([held.write([b"kept" * 1000])], b"7", batch=7, requests=3)
+            held.keep([held.write([b"kept" * 1000])], b"7")
         with buffer.claim("3") as held:
             for size in range(20):
                 held.write([b"lost" * 1000 * size + b"x"])
@@ -159,7 +159,7 @@ def test_a_process_that_is_killed_leaves_the_group_as_it_was(run, opened):
     assert before["memory"] > 400_000
     with buffer.claim("3") as held:
         assert [held.view(segment).to_pybytes() for segment in held.segments] == [b"kept" * 1000]
-        held.keep([held.write([b"new" * 1000])], b"8", batch=8, requests=1)
+        held.keep([held.write([b"new" * 1000])], b"8")
     assert sizes(buffer)["disk"] == 0
     assert sizes(buffer)["memory"] <= 2 * 16384
     assert buffer.used_bytes("memory") == sizes(buffer)["memory"]
@@ -199,11 +199,11 @@ SWEEP = """
 
     def work(buffer):
         with buffer.claim("5") as held:
-            held.keep([held.write([first()])], b"1", batch=1, requests=1)
+            held.keep([held.write([first()])], b"1")
         with buffer.claim("5") as held:
-            held.keep([held.write([second()]), *held.segments], b"2", batch=2, requests=1)
+            held.keep([held.write([second()]), *held.segments], b"2")
             held.move("disk")
-            held.keep(held.segments[:1], b"3", batch=3, requests=1)
+            held.keep(held.segments[:1], b"3")
         with buffer.claim("5") as held:
             held.move("memory")
             held.drop()
@@ -255,7 +255,7 @@ def test_killed_at_any_io_a_group_is_as_it_was_or_as_it_was_to_be(run):
 
 KEEP = """
     with buffer.claim("3") as held:
-        held.keep([held.write([b"x" * 5000])], b"", batch=1, requests=1)
+        held.keep([held.write([b"x" * 5000])], b"")
 """
 WAIT = """
     print("ready", flush=True)
@@ -389,7 +389,7 @@ FILL = """
     for group in range(40):
         with buffer.claim(str(group)) as held:
             segment = held and held.write([bytes([group]) * 100_000], sys.argv[2])
-            if segment is None or not held.keep([segment], b"", batch=1, requests=1):
+            if segment is None or not held.keep([segment], b""):
                 lost += 1
     for group, note in buffer.notes().items():
         with buffer.claim(group) as held:
