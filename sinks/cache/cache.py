@@ -38,9 +38,9 @@ import xxhash
 from tidegate.base.decoders import msgpack_decoder
 from tidegate.base.local_dir import LocalDir
 from tidegate.errors import CorruptError
-from tidegate.sinks.cache.compaction import cut, evict, merge, merge_from, newest, without_expired
 from tidegate.sinks.cache.buffer.policy import Reason
 from tidegate.sinks.cache.buffer.pressure import WaitMeter
+from tidegate.sinks.cache.compaction import cut, evict, merge, merge_from, newest, without_expired
 from tidegate.sinks.cache.links import Link
 from tidegate.sinks.cache.lookup import Hashes
 from tidegate.sinks.cache.pieces import Pieces

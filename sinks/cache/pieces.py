@@ -123,7 +123,7 @@ class Pieces:
         memory, disk = self._buffer.used_bytes("memory"), self._buffer.used_bytes("disk")
         budget, bands = self._buffer.limit("memory"), self._buffer.limits.bands
         container, share = container_memory(), wait.share(bands.fault_s)
-        sample = Sample(memory, budget, *(container or (0, None)), share)
+        sample = Sample(memory, budget, container, share)
         if not disk and memory <= bands.load_below * budget and not advise(sample, bands).spill_bytes:
             return {}
         with warn_once(self._buffer.home.local):

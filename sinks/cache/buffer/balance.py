@@ -16,6 +16,7 @@ from tidegate.sinks.cache.buffer.note import Tier
 from tidegate.sinks.cache.buffer.policy import (
     Candidate,
     Candidates,
+    ContainerMemory,
     Reason,
     Sample,
     advise,
@@ -23,7 +24,6 @@ from tidegate.sinks.cache.buffer.policy import (
     to_load,
     to_spill,
 )
-from tidegate.sinks.cache.buffer.pressure import ContainerMemory
 
 logger = logging.getLogger("tidegate")
 
@@ -87,10 +87,9 @@ class _Balance:
     def run(self, container: ContainerMemory | None, wait_share: float) -> None:
         buffer, done = self._buffer, self._done
         used = buffer.recount()
-        of_container = (0, None) if container is None else container
         # It has spilled for this batch's wait already: the wait only keeps it from loading.
         counted = min(wait_share, self._bands.wait_spill_above) if self._before.waited else wait_share
-        sample = Sample(used.memory, buffer.limits.memory_bytes_max, *of_container, counted)
+        sample = Sample(used.memory, buffer.limits.memory_bytes_max, container, counted)
         advice = advise(sample, self._bands)
         if advice.spill_bytes:
             self._spill(advice.spill_bytes)
@@ -101,12 +100,12 @@ class _Balance:
             waited = self._before.waited or advice.reason == "wait"
             moved = self._before.bytes + done.spilled + done.loaded
             self._path.write_bytes(_MOVED.pack(self._before.batch, moved, waited))
+            limited = f"{container.used} of {container.limit}" if container else "without a limit"
             logger.debug(
                 "the cache of state spilled %d bytes, loaded %d, gave up %d parts (reason: %s): memory %d of"
                 " %d bytes, container %s, waiting %.3f of the time",
-                done.spilled, done.loaded, done.dropped, done.reason, used.memory,
-                sample.budget_bytes, f"{container.used} of {container.limit}" if container else "without a limit",
-                wait_share,
+                done.spilled, done.loaded, done.dropped, done.reason, used.memory, sample.budget_bytes,
+                limited, wait_share,
             )  # fmt: skip
 
     def _candidates(self, tier: Tier) -> dict[str, Candidate]:

@@ -21,14 +21,20 @@ Reason: TypeAlias = Literal["", "budget", "container", "wait", "room"]
 """The signal that started a spill; ``room``: there is room, which starts a load."""
 
 
+class ContainerMemory(NamedTuple):
+    """Memory of a container that only a spill or an end of a process frees, and its limit, in bytes."""
+
+    used: int
+    limit: int
+
+
 class Sample(NamedTuple):
     """One measurement of the signals."""
 
     memory_bytes: int
     """The memory tier's bytes, of all processes of the host."""
     budget_bytes: int
-    container_bytes: int = 0
-    container_limit: int | None = None
+    container: ContainerMemory | None = None
     """None: the container has no limit, or there is none."""
     wait_share: float = 0.0
 
@@ -43,13 +49,13 @@ class Advice(NamedTuple):
 
 def advise(sample: Sample, bands: StateSpill) -> Advice:
     """Return how much of the memory tier to spill, by the signal that asks for most, or how much to load."""
-    used, budget, limit = sample.memory_bytes, sample.budget_bytes, sample.container_limit
+    used, budget = sample.memory_bytes, sample.budget_bytes
     spills: dict[Reason, float] = {}
     rooms = [bands.load_to * budget - used if used < bands.load_below * budget else 0]
     if used > bands.spill_above * budget:
         spills["budget"] = used - bands.spill_to * budget
-    if limit is not None:
-        taken = sample.container_bytes
+    if sample.container is not None:
+        taken, limit = sample.container
         if taken > bands.container_spill_above * limit:
             spills["container"] = taken - bands.container_spill_to * limit
         below = taken < bands.container_load_below * limit
@@ -58,10 +64,9 @@ def advise(sample: Sample, bands: StateSpill) -> Advice:
         spills["wait"] = min(used - bands.wait_spill_to * budget, bands.wait_spill_share * budget)
     if sample.wait_share and sample.wait_share >= bands.wait_load_below:
         rooms.append(0)
-    reason = max(spills, key=lambda each: spills[each], default="")
-    spill = min(used, math.ceil(spills.get(reason, 0)))
-    if spill > 0:
-        return Advice(spill_bytes=spill, reason=reason)
+    for reason in sorted(spills, key=lambda each: -spills[each])[:1]:
+        if (spill := min(used, math.ceil(spills[reason]))) > 0:
+            return Advice(spill_bytes=spill, reason=reason)
     load = 0 if spills else int(min(rooms))
     return Advice(load_bytes=load, reason="room") if load > 0 else Advice()
 

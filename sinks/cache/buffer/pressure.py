@@ -1,4 +1,4 @@
-"""Signals of memory pressure from Linux: the container's memory, and the time that processes waited for memory.
+"""Signals of memory pressure from Linux: the container's memory, and the time of waiting for memory.
 
 Files in ``/dev/shm`` count towards the memory of the container (cgroup) whose process wrote them,
 as its heaps do. Pages of files on disks do not count here: the kernel takes them back by itself.
@@ -7,12 +7,14 @@ Elsewhere than on Linux there are no signals.
 
 from __future__ import annotations
 
+import itertools
 import re
 import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+from tidegate.sinks.cache.buffer.policy import ContainerMemory
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 NO_LIMIT = 1 << 60
@@ -22,13 +24,6 @@ TASK_S_MIN = 1.0
 
 TROUBLE = (OSError, ValueError, KeyError)
 """The errors of files that are missing, switched off, or of another form."""
-
-
-class ContainerMemory(NamedTuple):
-    """Memory that only a spill or an end of a process frees, and its limit, in bytes."""
-
-    used: int
-    limit: int
 
 
 def container_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> ContainerMemory | None:
@@ -56,9 +51,9 @@ def _groups(proc: Path, cgroups: Path) -> Iterator[tuple[str, Path]]:
     for line in lines:
         _, controllers, name = line.split(":", 2)
         if controllers == "":
-            version, roots = "2", (cgroups, cgroups / "unified")
+            version, roots = "2", [cgroups, cgroups / "unified"]
         elif "memory" in controllers.split(","):
-            version, roots = "1", (cgroups / "memory",)
+            version, roots = "1", [cgroups / "memory"]
         else:
             continue
         path = Path(name.lstrip("/"))
@@ -107,12 +102,12 @@ class WaitMeter:
     def __init__(
         self, proc: Path = PROC, cgroups: Path = CGROUPS, now: Callable[[], float] = time.monotonic
     ) -> None:
-        pressures = [
-            folder / "memory.pressure" for version, folder in _groups(proc, cgroups) if version == "2"
-        ]
+        groups = (folder for version, folder in _groups(proc, cgroups) if version == "2")
+        files = (folder / "memory.pressure" for folder in groups)
         self._now, self._began = now, now()
-        self._stalls, self._stalled_before = None, 0.0
-        for file in (*pressures, proc / "pressure/memory"):
+        self._stalls: Path | None = None
+        self._stalled_before = 0.0
+        for file in itertools.chain(files, [proc / "pressure/memory"]):
             if (stalled := _stalled_s(file)) is not None:
                 self._stalls, self._stalled_before = file, stalled
                 break

@@ -27,22 +27,22 @@ class Rates:
 
     def __init__(self, batch: int = 0, by_group: Any = ()) -> None:
         self.batch = batch
-        self._by_group: npt.NDArray[np.float64] = np.asarray(by_group, np.float64)
+        self.by_group: npt.NDArray[np.float64] = np.asarray(by_group, np.float64)
 
     def mean(self, first: int, end: int) -> float:
         """Return the mean rate of the key groups in [first, end)."""
-        return float(self._by_group[first:end].sum()) / max(1, end - first)
+        return float(self.by_group[first:end].sum()) / max(1, end - first)
 
     def at(self, batch: int, new_share: float) -> Rates:
         """Return the rates as of a batch: they decay without requests. An earlier batch changes nothing."""
         passed = max(0, batch - self.batch)
-        return Rates(max(batch, self.batch), self._by_group * (1 - new_share) ** passed)
+        return Rates(max(batch, self.batch), self.by_group * (1 - new_share) ** passed)
 
     def after(self, requests: Requests, batch: int, new_share: float) -> Rates:
         """Return the rates after more requests in a batch."""
         rates = self.at(batch, new_share)
-        grown = np.zeros(max(len(rates._by_group), len(requests)))
-        grown[: len(rates._by_group)] += rates._by_group
+        grown = np.zeros(max(len(rates.by_group), len(requests)))
+        grown[: len(rates.by_group)] += rates.by_group
         grown[: len(requests)] += new_share * requests
         return Rates(rates.batch, grown)
 
@@ -63,7 +63,7 @@ class RatesFile:
         """Add the requests of one task in a batch."""
         with locked(self._path) as fd:
             rates = _parse(os.pread(fd, os.fstat(fd).st_size, 0)).after(requests, batch, new_share)
-            os.pwrite(fd, _BATCH.pack(rates.batch) + rates._by_group.tobytes(), 0)
+            os.pwrite(fd, _BATCH.pack(rates.batch) + rates.by_group.tobytes(), 0)
 
 
 def _parse(content: bytes) -> Rates:
@@ -72,4 +72,4 @@ def _parse(content: bytes) -> Rates:
     by_group = np.frombuffer(content, np.float64, offset=_BATCH.size)
     if not (np.isfinite(by_group) & (by_group >= 0)).all():
         return Rates()
-    return Rates(*_BATCH.unpack_from(content), by_group)
+    return Rates(_BATCH.unpack_from(content)[0], by_group)

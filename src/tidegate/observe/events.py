@@ -61,7 +61,7 @@ class Gauge(enum.Enum):
 
 
 class Labels(NamedTuple):
-    """The labels of an event. The only other labels are a phase and the name of an error, alarm or call."""
+    """The labels of an event. The only others are a phase, a reason, the name of an error, alarm or call."""
 
     namespace: str
     store: str = ""

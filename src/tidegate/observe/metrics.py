@@ -115,6 +115,7 @@ COMMITS_KEPT = 1_000
 QUARANTINE = "_quarantine"
 PHASES = ("stage", "manifest", "decide", "apply", "publish")
 ALARMS = ("stuck", "behind")
+MOVE_REASONS = ("budget", "container", "wait", "room")
 LASTING = (LEVELS[Gauge.UP], LEVELS[Gauge.VERSION_AT])
 """The gauges that a failed query keeps: alerts fire until a query writes the namespace again."""
 
@@ -146,6 +147,8 @@ class Metrics(Observer):
             self._of(FAILED, at, error)
         for phase in PHASES:
             self._of(COUNTS[Count.RETRIES], at, phase)
+        for reason in MOVE_REASONS:
+            self._of(COUNTS[Count.CACHE_MOVED], at, reason)
         for store in stores:
             for alarm in ALARMS:
                 self._of(COUNTS[Count.ALARMS], Labels(namespace, store), alarm)

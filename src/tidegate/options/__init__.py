@@ -45,7 +45,7 @@ DURATIONS = (
     *("function_deadline_s", "stuck_alarm_s"),
 )
 """Options of less than a day."""
-SPILL_EXAMPLE = "StateSpill(spill_above=0.95)"
+SPILL_EXAMPLE = "tidegate.StateSpill, as in StateSpill(spill_above=0.95)"
 DELETED_TTL = "7 days"
 """How long the sequences of rows that ``apply_changes`` deleted are kept, unless ``ttl`` sets
 another time.
@@ -139,7 +139,7 @@ class Options:
             check_local_dir(self.local_dir)
         self._check_ttl()
         if not isinstance(self.state_spill, StateSpill | None):
-            msg = f"state_spill is {self.state_spill!r}; it must be a tidegate.StateSpill, as in {SPILL_EXAMPLE}"
+            msg = f"state_spill is {self.state_spill!r}; it must be a {SPILL_EXAMPLE}"
             raise ConfigError(msg)
         if self.metrics_port is not None:
             address_of(self.metrics_port)

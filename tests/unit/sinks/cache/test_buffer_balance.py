@@ -10,7 +10,7 @@ from tidegate.options.state_spill import StateSpill
 from tidegate.sinks.cache.buffer.balance import Balanced, balance
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
-from tidegate.sinks.cache.buffer.pressure import ContainerMemory
+from tidegate.sinks.cache.buffer.policy import ContainerMemory
 
 KIB = 1024
 BUDGET = 1000 * KIB

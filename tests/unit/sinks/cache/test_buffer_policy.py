@@ -17,7 +17,15 @@ from tidegate.sinks.cache.buffer.note import (
     decode_note,
     encode_note,
 )
-from tidegate.sinks.cache.buffer.policy import Candidate, Sample, advise, to_drop, to_load, to_spill
+from tidegate.sinks.cache.buffer.policy import (
+    Candidate,
+    ContainerMemory,
+    Sample,
+    advise,
+    to_drop,
+    to_load,
+    to_spill,
+)
 from tidegate.sinks.cache.buffer.rates import Rates, RatesFile
 
 BANDS = StateSpill()
@@ -189,13 +197,14 @@ def bands(draw):
 @given(st.integers(0, 2000), st.integers(0, 12_000) | st.none(), bands())
 def test_a_move_ends_where_nothing_more_moves(used, container, bands):
     """Neither a spill nor a load makes another, or the opposite."""
-    limit = None if container is None else LIMIT
-    sample = Sample(used, BUDGET, container or 0, limit)
+    memory = None if container is None else ContainerMemory(container, LIMIT)
+    sample = Sample(used, BUDGET, memory)
     spill, load, reason = advise(sample, bands)
     assert not (spill and load)
     assert bool(reason) == bool(spill or load)
     assert 0 <= spill <= used
-    moved = sample._replace(memory_bytes=used - spill + load, container_bytes=(container or 0) - spill + load)
+    after = memory and memory._replace(used=memory.used - spill + load)
+    moved = Sample(used - spill + load, BUDGET, after)
     assert not advise(moved, bands).load_bytes or not spill
     if spill < used:
         assert not advise(moved, bands).spill_bytes
@@ -229,7 +238,7 @@ def test_without_a_budget_everything_leaves_memory():
     ],
 )
 def test_the_containers_memory_spills_and_keeps_from_loading(used, container, advice):
-    assert advise(Sample(used, BUDGET, container, LIMIT), BANDS) == advice
+    assert advise(Sample(used, BUDGET, ContainerMemory(container, LIMIT)), BANDS) == advice
 
 
 @pytest.mark.parametrize(

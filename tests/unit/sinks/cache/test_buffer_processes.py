@@ -443,3 +443,49 @@ def test_a_read_only_place_is_told_once(run, tmp_path):
     assert (process.returncode, out) == (0, "null\n")
     assert len(err.splitlines()) == 3, err
     assert all("Work continues without it" in line for line in err.splitlines())
+
+
+MAPPED = """
+    import shutil
+    from tidegate.sinks.cache.buffer.balance import balance
+
+    buffer = opened(disk_bytes_max=4 << 20)
+    content = {group: bytes([group]) * 100_000 for group in range(32)}
+    for group in range(9):
+        with buffer.claim(str(group)) as held:
+            assert held.keep([held.write([content[group]], "disk")], b"")
+    views = {group: buffer.look(str(group)).views[0] for group in range(9)}
+    assert {note.segments[0].path for note in buffer.notes().values()} == {0, 1}
+
+    disk = root / "disk0"
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    with (disk / "ballast").open("wb") as file:  # of others: the disk is full
+        os.posix_fallocate(file.fileno(), 0, free)
+    for group in range(9, 19):
+        assert buffer.put(str(group), [content[group]])
+    spilled = balance(buffer, batch=1).spilled
+    spilled_to = {
+        (segment.tier, segment.path)
+        for unit, note in buffer.notes().items() if int(unit) >= 9 for segment in note.segments
+    }
+    full = all(view.to_pybytes() == content[group] for group, view in views.items())
+    looked = all(buffer.look(unit).views[0].to_pybytes() == content[int(unit)] for unit in buffer.notes())
+
+    for name in ("disk0", "disk1"):  # deleted by someone
+        shutil.rmtree(root / name / f"tidegate-{os.getuid()}")
+    gone = all(view.to_pybytes() == content[group] for group, view in views.items())
+    balance(buffer, batch=2)
+    os.truncate(disk / "ballast", 0)
+    with buffer.claim("31") as held:
+        assert held.keep([held.write([content[31]], "disk")], b"")
+    again = buffer.look("31").views[0].to_pybytes() == content[31]
+    print(json.dumps([spilled > 0, sorted(spilled_to), full, looked, gone, again]))
+"""
+
+
+@pytest.mark.skipif(not MOUNTS, reason="no file system can be mounted here")
+def test_mapped_files_survive_a_full_disk_and_a_deleted_folder(run, tmp_path):
+    """No signal, no wrong byte: a spill takes the next disk, and what is mapped stays as it was."""
+    (tmp_path / "disk0").mkdir()
+    found = result_of(run(MAPPED, prefix=mounted("size=2m", tmp_path / "disk0")))
+    assert found == [True, [["disk", 1], ["memory", 0]], True, True, True, True]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from tidegate.base.local_dir import LocalDir
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
-from tidegate.sinks.cache.buffer.pressure import WaitMeter
+from tidegate.sinks.cache.buffer.policy import ContainerMemory
 from tidegate.sinks.cache.pieces import Pieces
 from tidegate.sinks.cache.runs import PieceRef, places_of, rows_of
 
@@ -22,19 +23,21 @@ ROWS = 40
 PIECE = 10_000
 """More bytes than one piece takes up, and less than two do."""
 
+NO_WAIT = SimpleNamespace(share=lambda _fault_s: 0.0)
+WAITED = SimpleNamespace(share=lambda _fault_s: 0.5)
+
 SCRIPT = """
     import os, signal, sys
     sys.path.insert(0, sys.argv[2])
     from pathlib import Path
-    from test_pieces import opened, rows
     import numpy as np
-    from tidegate.sinks.cache.buffer.pressure import WaitMeter
+    from test_pieces import NO_WAIT, opened, rows
     from tidegate.sinks.cache.pieces import Pieces
     pieces = Pieces(lambda: opened(Path(sys.argv[1]), int(sys.argv[3])))
     for number in range(6):
         ref = pieces.write(f"7-{number}", rows(number))
         print(ref.name, ref.first, ref.last, ref.bytes, ref.checksum, flush=True)
-    pieces.balance(np.array([5]), 7, WaitMeter())
+    pieces.balance(np.array([5]), 7, NO_WAIT)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -53,7 +56,18 @@ def opened(folder, memory_bytes, disk_bytes=1 << 20):
 
 
 @pytest.fixture
-def pieces(tmp_path):
+def container(monkeypatch):
+    """Sets the container's memory; without a call there is no limit."""
+
+    def set_to(memory):
+        monkeypatch.setattr("tidegate.sinks.cache.pieces.container_memory", lambda: memory)
+
+    set_to(None)
+    return set_to
+
+
+@pytest.fixture
+def pieces(tmp_path, container):
     made = []
 
     def make(*limits):
@@ -88,11 +102,11 @@ def test_the_hot_come_back_to_memory_and_the_cold_leave_it(pieces):
     hot, requests = {refs[5].name, refs[6].name}, np.array([0, 0, 0, 0, 0, 9, 9])
     assert on_disk(buffer) == hot
     for version in range(1, 4):
-        held.balance(requests, version, WaitMeter())
+        held.balance(requests, version, NO_WAIT)
         assert buffer.used_bytes("memory") <= 4 * PIECE
     for ref in refs[:3]:
         held.drop(ref.name)
-    moved = held.balance(requests, 4, WaitMeter())
+    moved = held.balance(requests, 4, NO_WAIT)
     assert hot - on_disk(buffer)
     assert moved["room"] > 0
     assert all(held.open(ref).equals(rows(number, number)) for number, ref in enumerate(refs) if number >= 5)
@@ -102,9 +116,31 @@ def test_while_there_is_room_nothing_is_noted(pieces):
     buffer, held = pieces(1 << 20)
     held.write("1-1", rows(1))
     before = buffer.notes()
-    assert held.balance(np.array([5]), 1, WaitMeter()) == {}
+    assert held.balance(np.array([5]), 1, NO_WAIT) == {}
     assert buffer.notes() == before
     assert not (buffer.home.folder / "rates").exists()
+
+
+def test_a_full_container_moves_pieces_to_disk_though_there_is_room(pieces, container):
+    buffer, held = pieces(1 << 20)
+    refs = [held.write(f"1-{number}", rows(number, number)) for number in range(3)]
+    container(ContainerMemory(960_000, 1_000_000))
+    moved = held.balance(np.array([9, 1, 9]), 1, NO_WAIT)
+    assert moved == {"container": sum(ref.bytes for ref in refs)}
+    assert on_disk(buffer) == {ref.name for ref in refs}
+    assert held.balance(np.array([9, 1, 9]), 2, NO_WAIT) == {}, "it is still too full to load"
+    container(ContainerMemory(500_000, 1_000_000))
+    assert held.balance(np.array([9, 1, 9]), 3, NO_WAIT) == {"room": moved["container"]}
+    assert all(held.open(ref).equals(rows(number, number)) for number, ref in enumerate(refs))
+
+
+def test_a_wait_for_memory_moves_the_coldest_key_groups_to_disk(pieces):
+    buffer, held = pieces(6 * PIECE)
+    for number in range(3):
+        held.write(f"1-{number}", rows(number, number))
+    moved = held.balance(np.array([9, 1, 9]), 1, WAITED)
+    assert moved.keys() == {"wait"}
+    assert on_disk(buffer) == {"1-1"}
 
 
 def test_no_room_anywhere_is_a_full_disk_and_what_is_dropped_is_gone(pieces):
