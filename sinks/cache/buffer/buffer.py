@@ -54,7 +54,14 @@ import xxhash
 from tidegate.base.local_dir import MEMORY_PATH, LocalDir, LocalDirs, local_dirs
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.sinks.cache.buffer.limits import BufferLimits
-from tidegate.sinks.cache.buffer.mapped_files import HEADROOM_BYTES, BusyError, MappedFiles, warn_once
+from tidegate.sinks.cache.buffer.mapped_files import (
+    HEADROOM_BYTES,
+    TRIES,
+    BusyError,
+    MappedFiles,
+    make_folder,
+    warn_once,
+)
 from tidegate.sinks.cache.buffer.note import EMPTY, Segment, Tier, UnitManifest, decode_note
 from tidegate.sinks.cache.buffer.owner import Host, enter, host_at, owner_of_this_process
 from tidegate.sinks.cache.buffer.rates import RatesFile
@@ -66,7 +73,6 @@ logger = logging.getLogger("tidegate")
 UNIT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}", re.ASCII)
 FILE_NAME = re.compile(r"\d{6,12}-[0-9a-f]{8}\.(memory|disk)", re.ASCII)
 VERIFIED_MAX = 100_000
-TRIES = 5
 LOOK_S = 2.0
 """A unit that keeps changing for this long during a read is read from the store."""
 POLL_S = 0.002
@@ -235,7 +241,7 @@ class Buffer:
                 return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             if not self.home.usable():
                 return None
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent)
         return None
 
     # -- reading ----------------------------------------------------------------------------------
