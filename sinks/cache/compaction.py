@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from tidegate.sinks.cache.lookup import Places
 from tidegate.sinks.cache.runs import ROWS, OpenPiece, Run, places_in
-from tidegate.sinks.rules.expiry import is_hidden
-from tidegate.wal.value_flags import DELETE, EXPIRY_END, WITH_EXPIRY
+from tidegate.sinks.rules.layout import payloads
+from tidegate.wal.value_flags import DELETE, WITH_EXPIRY
 
 _WITH_EXPIRY = pa.array(WITH_EXPIRY, pa.large_binary())
 NEARLY = 0.8
@@ -66,10 +66,9 @@ def without_expired(rows: Any, at_us: int) -> Any:
     expiring = pc.is_in(pc.binary_slice(rows["v"], 0, 1), value_set=_WITH_EXPIRY)
     if not pc.any(expiring).as_py():
         return rows
-    values = [DELETE if is_hidden(value[:EXPIRY_END], at_us) else value for value in rows["v"].to_pylist()]
-    return rows.set_column(
-        rows.schema.get_field_index("v"), ROWS.field("v"), pa.array(values, pa.large_binary())
-    )
+    expired = pc.and_(expiring, pc.is_null(payloads(rows["v"].cast(pa.binary()), at_us)))
+    values = pc.if_else(expired, pa.scalar(DELETE, pa.large_binary()), rows["v"])
+    return rows.set_column(rows.schema.get_field_index("v"), ROWS.field("v"), values)
 
 
 def merge(runs: Sequence[Run], open_piece: OpenPiece, piece_bytes: int) -> Iterator[Any]:

@@ -1,8 +1,7 @@
 """The request rate of each key group on a host: one file for all its processes.
 
 Pieces of state come and go with every batch, key groups stay: so a new piece of a group that is
-asked for often is known to be hot. The file is as long as the highest group asks for. A damaged or
-missing one is no rates.
+asked for often is known to be hot. A damaged or missing file is no rates.
 """
 
 from __future__ import annotations
@@ -63,7 +62,9 @@ class RatesFile:
         """Add the requests of one task in a batch."""
         with locked(self._path) as fd:
             rates = _parse(os.pread(fd, os.fstat(fd).st_size, 0)).after(requests, batch, new_share)
-            os.pwrite(fd, _BATCH.pack(rates.batch) + rates.by_group.tobytes(), 0)
+            content = _BATCH.pack(rates.batch) + rates.by_group.tobytes()
+            os.ftruncate(fd, len(content))  # a damaged one may be longer
+            os.pwrite(fd, content, 0)
 
 
 def _parse(content: bytes) -> Rates:
