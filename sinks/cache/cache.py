@@ -39,7 +39,6 @@ from tidegate.base.decoders import msgpack_decoder
 from tidegate.base.local_dir import LocalDir
 from tidegate.errors import CorruptError
 from tidegate.sinks.cache.buffer.policy import Reason
-from tidegate.sinks.cache.buffer.pressure import WaitMeter
 from tidegate.sinks.cache.compaction import cut, evict, merge, merge_from, newest, without_expired
 from tidegate.sinks.cache.links import Link
 from tidegate.sinks.cache.lookup import Hashes
@@ -164,7 +163,7 @@ class StateCache:
         self._hits = self._absent = self._misses = 0
         self._seconds = 0.0
         self._folder = local.shared(FOLDER) if spec.bytes_max else None
-        self._wait = WaitMeter()
+        self._wait = pieces.meter()
         with self._guarded():
             self._open()
 

@@ -28,7 +28,7 @@ from tidegate.sinks.cache.buffer.mapped_files import warn_once
 from tidegate.sinks.cache.buffer.note import Segment
 from tidegate.sinks.cache.buffer.owner import host_at
 from tidegate.sinks.cache.buffer.policy import Reason, Sample, advise
-from tidegate.sinks.cache.buffer.pressure import WaitMeter, container_memory
+from tidegate.sinks.cache.buffer.pressure import KERNEL, Meter, Signals
 from tidegate.sinks.cache.buffer.rates import Requests
 from tidegate.sinks.cache.runs import ROWS, PieceRef, group_at, places_in
 
@@ -47,8 +47,9 @@ class Pieces:
     The buffer is opened on first use: without a cache there is none.
     """
 
-    def __init__(self, opened: Callable[[], Buffer]) -> None:
-        self._opened = opened
+    def __init__(self, opened: Callable[[], Buffer], signals: Signals = KERNEL) -> None:
+        self._opened, self._container = opened, signals.container
+        self.meter = signals.meter
         self._verified: dict[Segment, Stamp] = {}
 
     @cached_property
@@ -114,15 +115,16 @@ class Pieces:
         """Return the bytes on disks, of all processes of the host."""
         return self._buffer.used_bytes("disk")
 
-    def balance(self, requests: Requests, version: int, wait: WaitMeter) -> dict[Reason, int]:
+    def balance(self, requests: Requests, version: int, wait: Meter) -> dict[Reason, int]:
         """Record a finished task's requests by key group, and spill or load if needed.
 
-        ``wait`` was made when the task began. Returns the bytes that were moved, by reason. While all
-        pieces are in memory and no signal asks for a spill, no choice is needed, and nothing is recorded.
+        ``wait`` is a ``meter()`` from when the task began. Returns the bytes that were moved, by
+        reason. While all pieces are in memory and no signal asks for a spill, no choice is needed, and
+        nothing is recorded.
         """
         memory, disk = self._buffer.used_bytes("memory"), self._buffer.used_bytes("disk")
         budget, bands = self._buffer.limit("memory"), self._buffer.limits.bands
-        container, share = container_memory(), wait.share(bands.fault_s)
+        container, share = self._container(), wait.share(bands.fault_s)
         sample = Sample(memory, budget, container, share)
         if not disk and memory <= bands.load_below * budget and not advise(sample, bands).spill_bytes:
             return {}

@@ -13,6 +13,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from tidegate.sinks.cache.buffer.policy import ContainerMemory
 
@@ -89,7 +90,20 @@ def _counted(folder: Path, used: int, limit: int, prefix: str) -> ContainerMemor
     return ContainerMemory(max(0, used - files), limit)
 
 
+class Signals(NamedTuple):
+    """The sources of the two signals: the kernel's, or a test's own."""
+
+    container: Callable[[], ContainerMemory | None]
+    meter: Callable[[], Meter]
+
+
 # -- the wait for memory --------------------------------------------------------------------------
+
+
+class Meter(Protocol):
+    """A wait for memory since a moment."""
+
+    def share(self, fault_s: float, /) -> float: ...
 
 
 class WaitMeter:
@@ -134,3 +148,13 @@ def _stalled_s(file: Path) -> float | None:
 
 def _major_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+class _NoWait:
+    def share(self, _fault_s: float, /) -> float:
+        return 0.0
+
+
+KERNEL = Signals(container_memory, WaitMeter)
+QUIET = Signals(lambda: None, _NoWait)
+"""No signal, whatever else the machine does: for schedules that are repeated by their seed."""

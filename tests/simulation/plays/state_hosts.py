@@ -24,6 +24,7 @@ from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.keys.groups import groups_of, key_group
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.pressure import QUIET
 from tidegate.sinks.cache.cache import CacheSpec, StateCache
 from tidegate.sinks.cache.links import link_of
 from tidegate.sinks.cache.pieces import Pieces
@@ -63,7 +64,7 @@ class StateHosts:
         starts = {name: at.start for name, at in state.tables.items()}
         links = StateLinks(driver).at_last()
         self._first_starts[state.last_version] = state.first_start
-        return CacheSpec(state.last_version, links, starts, state.key_groups, BYTES_MAX)
+        return CacheSpec(state.last_version, links, starts, state.key_groups, BYTES_MAX, state.decided_at_us)
 
     def opened(self, spec: StageSpec, told: CacheSpec, task: int, parallelism: int, run: str) -> StateTask:
         """Open the cache in one run of a task, on one of the hosts; sometimes a file is lost there."""
@@ -77,7 +78,7 @@ class StateHosts:
             )
             limits = BufferLimits(MEMORY_BYTES_MAX)
             self._pieces = [
-                Pieces(partial(Buffer, memory, [local], limits))
+                Pieces(partial(Buffer, memory, [local], limits), QUIET)
                 for local, memory in zip(self._locals, self._memories, strict=True)
             ]
         chance = self._world.chance

@@ -1,7 +1,6 @@
 """The cache of state under its monitor: what frees memory, and what comes back into it."""
 
 import struct
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -9,10 +8,10 @@ import pytest
 
 from tidegate.base.local_dir import LocalDir
 from tidegate.options.state_spill import StateSpill
-from tidegate.sinks.cache import cache as state_cache
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
 from tidegate.sinks.cache.buffer.policy import ContainerMemory
+from tidegate.sinks.cache.buffer.pressure import QUIET
 from tidegate.sinks.cache.cache import CacheSpec, StateCache
 from tidegate.sinks.cache.links import Link
 from tidegate.sinks.cache.pieces import Pieces
@@ -29,7 +28,8 @@ class Host:
     def __init__(self, folder, memory_bytes, bands):
         self.local, memory = (LocalDir(str(folder / name), "flights", "u1") for name in ("disk", "memory"))
         self.buffer = Buffer(memory, [self.local], BufferLimits(memory_bytes, 8 * BYTES, bands=bands))
-        self.pieces = Pieces(lambda: self.buffer)
+        self.container = None
+        self.pieces = Pieces(lambda: self.buffer, QUIET._replace(container=lambda: self.container))
         self.store, self.asked = {}, []
         self.links = ()
         self.close = lambda: [local.close() for local in (self.local, memory)]
@@ -69,9 +69,7 @@ def values_of(name, number, value):
 
 
 @pytest.fixture
-def host(tmp_path, monkeypatch):
-    monkeypatch.setattr(state_cache, "WaitMeter", lambda: SimpleNamespace(share=lambda _fault_s: 0.0))
-    monkeypatch.setattr("tidegate.sinks.cache.pieces.container_memory", lambda: None)
+def host(tmp_path):
     made = []
 
     def make(memory_bytes=BYTES, **bands):
@@ -132,11 +130,10 @@ def test_requests_count_by_key_group(host):
     )
 
 
-def test_a_full_container_is_in_the_counts(host, monkeypatch):
+def test_a_full_container_is_in_the_counts(host):
     one = host()
     one.commit(1, {"large": values_of(b"large", 400, b"+" + b"x" * 400)})
-    full = ContainerMemory(99_000_000, 100_000_000)
-    monkeypatch.setattr("tidegate.sinks.cache.pieces.container_memory", lambda: full)
+    one.container = ContainerMemory(99_000_000, 100_000_000)
     _, counts = one.commit(2, {"large": values_of(b"large", 1, b"+1")})
     assert counts.moved.keys() == {"container"}
     assert counts.moved["container"] > 100_000

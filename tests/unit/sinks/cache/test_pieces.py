@@ -16,6 +16,7 @@ from tidegate.base.local_dir import LocalDir
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
 from tidegate.sinks.cache.buffer.policy import ContainerMemory
+from tidegate.sinks.cache.buffer.pressure import QUIET
 from tidegate.sinks.cache.pieces import Pieces
 from tidegate.sinks.cache.runs import PieceRef, places_of, rows_of
 
@@ -23,7 +24,7 @@ ROWS = 40
 PIECE = 10_000
 """More bytes than one piece takes up, and less than two do."""
 
-NO_WAIT = SimpleNamespace(share=lambda _fault_s: 0.0)
+NO_WAIT = QUIET.meter()
 WAITED = SimpleNamespace(share=lambda _fault_s: 0.5)
 
 SCRIPT = """
@@ -56,14 +57,9 @@ def opened(folder, memory_bytes, disk_bytes=1 << 20):
 
 
 @pytest.fixture
-def container(monkeypatch):
-    """Sets the container's memory; without a call there is no limit."""
-
-    def set_to(memory):
-        monkeypatch.setattr("tidegate.sinks.cache.pieces.container_memory", lambda: memory)
-
-    set_to(None)
-    return set_to
+def container():
+    """Its ``memory`` is that of the container."""
+    return SimpleNamespace(memory=None)
 
 
 @pytest.fixture
@@ -73,7 +69,7 @@ def pieces(tmp_path, container):
     def make(*limits):
         buffer = opened(tmp_path, *limits)
         made.append(buffer)
-        return buffer, Pieces(lambda: buffer)
+        return buffer, Pieces(lambda: buffer, QUIET._replace(container=lambda: container.memory))
 
     yield make
     for buffer in made:
@@ -124,12 +120,12 @@ def test_while_there_is_room_nothing_is_noted(pieces):
 def test_a_full_container_moves_pieces_to_disk_though_there_is_room(pieces, container):
     buffer, held = pieces(1 << 20)
     refs = [held.write(f"1-{number}", rows(number, number)) for number in range(3)]
-    container(ContainerMemory(960_000, 1_000_000))
+    container.memory = ContainerMemory(960_000, 1_000_000)
     moved = held.balance(np.array([9, 1, 9]), 1, NO_WAIT)
     assert moved == {"container": sum(ref.bytes for ref in refs)}
     assert on_disk(buffer) == {ref.name for ref in refs}
     assert held.balance(np.array([9, 1, 9]), 2, NO_WAIT) == {}, "it is still too full to load"
-    container(ContainerMemory(500_000, 1_000_000))
+    container.memory = ContainerMemory(500_000, 1_000_000)
     assert held.balance(np.array([9, 1, 9]), 3, NO_WAIT) == {"room": moved["container"]}
     assert all(held.open(ref).equals(rows(number, number)) for number, ref in enumerate(refs))
 
