@@ -69,12 +69,12 @@ def content_of(unit: int) -> bytes:
     return np.random.default_rng(unit).bytes(UNIT_BYTES)
 
 
-def fill(buffer: Buffer, unit: int, content: bytes, tier: Tier | None = None, batch: int = 1) -> None:
+def fill(buffer: Buffer, unit: int, content: bytes, tier: Tier | None = None) -> None:
     with buffer.claim(str(unit)) as held:
         assert held is not None
         segment = held.write([content], tier)
         assert segment is not None
-        assert held.keep([segment], b"", batch=batch, requests=1)
+        assert held.keep([segment], b"", groups=range(unit, unit + 1))
 
 
 def move(buffer: Buffer, unit: int, tier: Tier) -> None:
@@ -172,11 +172,13 @@ def work(disk: str, memory_bytes: int) -> None:
         weights = 1 / np.arange(1, UNITS + 1)  # zipf
         started = time.perf_counter()
         for batch in range(2, BATCHES + 2):
-            for unit in chance.choice(UNITS, READ_PER_BATCH, p=weights / weights.sum()).tolist():
+            read = chance.choice(UNITS, READ_PER_BATCH, p=weights / weights.sum())
+            for unit in read.tolist():
                 look(buffer, unit)
             for unit in chance.choice(UNITS, WRITTEN_PER_BATCH, p=weights / weights.sum()).tolist():
-                fill(buffer, unit, spare, batch=batch)
+                fill(buffer, unit, spare)
             tier_peak = max(tier_peak, buffer.used_bytes("memory"))
+            buffer.rates.add(np.bincount(read, minlength=UNITS), batch, 0.3)
             spilled += balance(buffer, batch=batch).spilled
         took = time.perf_counter() - started
         disk_bytes = buffer.used_bytes("disk")

@@ -1,22 +1,26 @@
-r"""Word count over a state of some hundred MB: tidegate's ``reduce`` beside Spark's own state store.
+r"""Word count over a state of some hundred MB: FLIP-50's table, with Spark's own state store as the baseline.
 
     tools/run python tests/services/run.py redis -- \
-        python benchmarks/bench_word_count.py --store {redis} [--state-mb 566] [--zipf]
+        python benchmarks/bench_word_count.py --store {redis} [--state-mb 566] [--shapes uniform]
     tools/run python benchmarks/bench_word_count.py --store sqlite:///tmp/word-count --state-mb 64
 
-The same stream (Spark's rate-micro-batch, words by their number's hash; ``--zipf``: rank r about 1/r of the
-time) on local[2], one query after the other, each on its own state, filled with every word once before it
+The same stream (Spark's rate-micro-batch, words by their number's hash; of shape zipf: rank r about 1/r of
+the time) on local[2], one query after the other, each on its own state, filled with every word once before it
 is timed:
 
-    spark              groupBy().count() with RocksDB, update mode, written nowhere
-    spark, MSET        the same, its rows to ``--redis`` (default: ``--store``) by one MSET per Arrow batch
-    spark, pipelines   the same by redis-py pipelines of 5,000 SETs
-    tidegate, cached   txn.reduce, its state cached on the host, log and store and flip counted
-    tidegate, 43 %     the cache has room for 43 % of the state, the rest is read from the store
-    tidegate, no cache every state is read from the store
+    spark, all in memory        groupBy().count(), update mode, written nowhere; RocksDB with memory for all
+    spark, 43 %                 RocksDB with memory for 43 % of the state, the rest on the disk
+    spark, MSET, ...            the same two, their rows to ``--redis`` (default: ``--store``) by one MSET per
+                                Arrow batch
+    tidegate, all in memory     txn.reduce, its state cached in memory; log, store and flip are counted
+    tidegate, 57 % spilled      memory for 43 % of the state, the rest of the cache on the disk
+    tidegate, cache for 43 %    the rest is read from the store
+    tidegate, no cache          every state is read from the store
 
-Printed: records per second of each batch and their medians, and the ratios to "spark, MSET". The words
-are 80 bytes, so 566 MB are about 5.6 million words. None of Spark's writers makes a batch visible as a whole.
+RocksDB's memory is that of its block cache and its write buffers, of all its instances together. Printed per
+shape: records per second of each batch and their medians, and the ratios to Spark's with the same memory,
+alone and with MSET. The words are 80 bytes, so 566 MB are about 5.6 million words. None of Spark's writers
+makes a batch visible as a whole.
 """
 
 from __future__ import annotations
@@ -48,7 +52,10 @@ from harness import (
 
 WORD_BYTES, ROW_BYTES = 80, 101
 SHARE = 0.43
-"""Of the state in the cache, where not all is: FLIP-50 spilled 57 %."""
+"""Of the state in memory, where not all is: FLIP-50 spilled 57 %."""
+ALL, PART = "all in memory", "43 %"
+SHAPES = ("uniform", "zipf")
+ROCKSDB_CONF = "spark.sql.streaming.stateStore.rocksdb"
 
 
 # -- the stream -----------------------------------------------------------------------------------------
@@ -67,7 +74,7 @@ def words(spark: Any, arguments: argparse.Namespace) -> Any:
     )
 
 
-# -- Spark alone, and what it may be written with -----------------------------------------------------------
+# -- Spark alone, and followed by a writer ------------------------------------------------------------------
 
 
 def writers_to(url: str) -> dict[str, Callable[[Any], object]]:
@@ -76,12 +83,21 @@ def writers_to(url: str) -> dict[str, Callable[[Any], object]]:
     if url:
         import redis
 
-        from tidegate.bench.baselines.redis import write_arrow, write_rows
+        from tidegate.bench.baselines.redis import write_arrow
 
         client = functools.partial(redis.Redis.from_url, url)
         writers["spark, MSET"] = functools.partial(write_arrow, client, "m:")
-        writers["spark, pipelines"] = functools.partial(write_rows, client, "p:")
     return writers
+
+
+def limit_rocksdb(spark: Any, memory_bytes: int) -> None:
+    """Let all RocksDB instances of the JVM that are opened from now on share that memory."""
+    spark.conf.set(f"{ROCKSDB_CONF}.boundedMemoryUsage", "true")
+    spark.conf.set(f"{ROCKSDB_CONF}.maxMemoryUsageMB", str(max(1, memory_bytes // 1_000_000)))
+    # The first limit of a JVM would stay.
+    state = spark._jvm.org.apache.spark.sql.execution.streaming.state  # noqa: SLF001 - no setting does it
+    state.StateStore.stop()
+    state.RocksDBMemoryManager.resetWriteBufferManagerAndCache()
 
 
 def nowhere(batch: Any) -> None:
@@ -116,7 +132,14 @@ def timed(
     return per_second[: arguments.rounds]
 
 
-def ours(spark: Any, arguments: argparse.Namespace, cache_bytes: int, name: str) -> list[float]:
+def theirs(
+    spark: Any, arguments: argparse.Namespace, write: Callable[[Any], object], memory_bytes: int
+) -> list[float]:
+    limit_rocksdb(spark, memory_bytes)
+    return timed(spark, arguments, lambda batch, _: write(batch), counted=True)
+
+
+def ours(spark: Any, arguments: argparse.Namespace, name: str, **options: int) -> list[float]:
     notes: list[dict[str, float]] = []
 
     def count(txn: Any, batch: Any) -> None:
@@ -124,7 +147,7 @@ def ours(spark: Any, arguments: argparse.Namespace, cache_bytes: int, name: str)
 
     with (
         new_folder() as folder,
-        sink_in(folder, arguments, f"-{name}", state_cache_bytes=cache_bytes) as sink,
+        sink_in(folder, arguments, f"-{name.rsplit(maxsplit=1)[-1].strip('%')}", **options) as sink,
     ):
         commit = sink.each(count)
 
@@ -133,27 +156,47 @@ def ours(spark: Any, arguments: argparse.Namespace, cache_bytes: int, name: str)
             state = sink.last_state
             asked = max(1, state.hits + state.absent + state.misses)
             known = (state.hits + state.absent) / asked
-            notes.append(sink.last_phases | {"reading": state.seconds, "known": known})
+            on_disk = state.disk_bytes / max(1, state.cache_bytes)
+            notes.append(sink.last_phases | {"reading": state.seconds, "known": known, "on disk": on_disk})
 
         per_second = timed(spark, arguments, write, counted=False)
     counted = notes[arguments.fills + 1 :]
     phases = ", ".join(
         f"{phase} {statistics.median(note[phase] for note in counted):.2f}" for phase in counted[0]
     )
-    print(f"{name}: seconds of {phases}", file=sys.stderr, flush=True)
+    print(f"{name}: {phases}", file=sys.stderr, flush=True)
     return per_second
+
+
+def runs_of(spark: Any, arguments: argparse.Namespace, redis: str) -> dict[str, Callable[[], list[float]]]:
+    """Return every run by its name."""
+    state = arguments.state_mb * 1_000_000
+    # The newest values are next to older ones until they are merged.
+    everything, part = 4 * state, int(SHARE * state)
+    runs: dict[str, Callable[[], list[float]]] = {}
+    for writer, write in writers_to(redis).items():
+        for amount, memory in ((ALL, everything), (PART, part)):
+            runs[f"{writer}, {amount}"] = functools.partial(theirs, spark, arguments, write, memory)
+    cached = {"state_cache_bytes": everything, "state_memory_bytes": everything}
+    for name, options in {
+        ALL: cached,
+        "57 % spilled": cached | {"state_memory_bytes": part},
+        "cache for 43 %": {"state_cache_bytes": part, "state_memory_bytes": part},
+        "no cache": {"state_cache_bytes": 0},
+    }.items():
+        runs[f"tidegate, {name}"] = functools.partial(ours, spark, arguments, name, **options)
+    return runs
 
 
 def main() -> None:
     parser = parser_of(__doc__, wal=False, store=True, state_mb=566, rounds=4)
     parser.add_argument("--redis", help="where Spark's rows go")
     parser.add_argument("--batch", type=int, default=1_000_000, help="records per batch")
-    parser.add_argument("--zipf", action="store_true")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES)
     parser.add_argument("--only", nargs="*", help="beginnings of the names of what to run")
     parser.add_argument("--deadline-s", type=float, default=900.0, help="of each query")
     arguments = parser.parse_args()
-    state = arguments.state_mb * 1_000_000
-    arguments.words = state // ROW_BYTES
+    arguments.words = arguments.state_mb * 1_000_000 // ROW_BYTES
     arguments.fills = -(-arguments.words // arguments.batch)
     arguments.fill_rows = arguments.fills * arguments.batch
     redis = arguments.redis or (arguments.store if arguments.store.startswith("redis") else "")
@@ -163,15 +206,11 @@ def main() -> None:
         "spark__sql__streaming__numRecentProgressUpdates": "1000",
     }
     with spark_on(**settings) as spark:
-        runs: dict[str, Callable[[], list[float]]] = {
-            name: lambda write=write: timed(spark, arguments, lambda batch, _: write(batch), counted=True)
-            for name, write in writers_to(redis).items()
-        }
-        runs["tidegate, cached"] = lambda: ours(spark, arguments, 8 * state, "cached")
-        runs["tidegate, 43 %"] = lambda: ours(spark, arguments, int(SHARE * state), "part")
-        runs["tidegate, no cache"] = lambda: ours(spark, arguments, 0, "none")
         names = tuple(arguments.only or ("",))
-        report({name: run() for name, run in runs.items() if name.startswith(names)}, arguments)
+        for shape in arguments.shapes:
+            arguments.zipf = shape == "zipf"
+            runs = runs_of(spark, arguments, redis)
+            report({name: run() for name, run in runs.items() if name.startswith(names)}, arguments)
 
 
 def report(per_second: Samples, arguments: argparse.Namespace) -> None:
@@ -181,11 +220,12 @@ def report(per_second: Samples, arguments: argparse.Namespace) -> None:
         f" {arguments.batch:,} records per batch"
     )
     middle = medians(per_second, warm_up=0)
-    base = middle.get("spark, MSET", middle.get("spark"))
     for name, each in per_second.items():
-        ratio = f"{middle[name] / base:5.2f}" if base else "    -"
+        amount = ALL if name.endswith(ALL) else PART
+        bases = (middle.get(f"{writer}, {amount}") for writer in ("spark", "spark, MSET"))
+        ratios = " ".join(f"{middle[name] / base:5.2f}" if base else "    -" for base in bases)
         rates = shown((one / 1e3 for one in each), 0)
-        print(f"{name:18} {middle[name] / 1e3:7.0f} K records/s  {ratio} of spark's   ({rates})")
+        print(f"{name:27} {middle[name] / 1e3:7.0f} K records/s  {ratios} of spark's, MSET's   ({rates})")
 
 
 if __name__ == "__main__":

@@ -82,6 +82,8 @@ class SinkReporter:
         events.level(Gauge.SPILL_BYTES, of, spilled_bytes)
         events.count(Count.CACHE_HITS, of, state.hits + state.absent)
         events.count(Count.CACHE_MISSES, of, state.misses)
+        for reason, moved in state.moved.items():
+            events.count(Count.CACHE_MOVED, of, moved, reason)
 
     def failed(self, batch_id: int, error: BaseException) -> None:
         """Report that a batch raised; the namespace is opened again before anything else is written."""

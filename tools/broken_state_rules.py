@@ -73,6 +73,14 @@ RULES: list[Rule] = [
         STATE_CACHE,
     ),
     (
+        "state-cache-expires-early",
+        "a cached row ends with its expiry by the base version's time, not before",
+        "sinks/cache/cache.py",
+        "without_expired(rows, self._spec.decided_at_us)",
+        "without_expired(rows, self._spec.decided_at_us + 1)",
+        "tests/unit/sinks/cache/test_cache_spill.py",
+    ),
+    (
         "state-cache-behind-what-is-lost",
         "an older run does not know the last words of a lost run",
         "sinks/cache/cache.py",

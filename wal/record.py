@@ -475,6 +475,7 @@ class StateReads(msgspec.Struct, frozen=True, array_like=True):
     ``hits``: keys whose value was in its host's cache. ``absent``: keys that the cache knew not to
     exist. ``misses``: keys that were read from the store. ``cache_bytes``: memory the cache takes
     now. ``seconds``: time spent reading. ``disk_bytes``: what its host's cache has on disks.
+    ``moved``: bytes that it moved between memory and disks, by the reason.
     """
 
     hits: Count = 0
@@ -483,6 +484,7 @@ class StateReads(msgspec.Struct, frozen=True, array_like=True):
     cache_bytes: Count = 0
     seconds: float = 0.0
     disk_bytes: Count = 0
+    moved: dict[str, Count] = {}
 
 
 class CallShare(msgspec.Struct, frozen=True, array_like=True):

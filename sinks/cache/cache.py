@@ -26,12 +26,12 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -39,7 +39,8 @@ import xxhash
 from tidegate.base.decoders import msgpack_decoder
 from tidegate.base.local_dir import LocalDir
 from tidegate.errors import CorruptError, TidegateError
-from tidegate.sinks.cache.compaction import cut, evict, merge, merge_from, newest
+from tidegate.sinks.cache.buffer.policy import Reason
+from tidegate.sinks.cache.compaction import cut, evict, merge, merge_from, newest, without_expired
 from tidegate.sinks.cache.in_flight import NOT_BEHIND, Behind, EarlierLinks, VersionFrames
 from tidegate.sinks.cache.links import Link
 from tidegate.sinks.cache.lookup import Hashes
@@ -127,7 +128,8 @@ class CacheSpec:
 
     ``links`` are those that hold at ``base_version``, ``starts`` the tables' starts there.
     ``bytes_max`` is the most that all tasks of a host may keep together; with 0 the folder is not
-    used. ``behind`` are caches of earlier versions, and how they catch up.
+    used. ``behind`` are caches of earlier versions, and how they catch up. ``decided_at_us`` is the
+    time of the base version's decision.
     """
 
     base_version: int
@@ -136,6 +138,7 @@ class CacheSpec:
     key_groups: int
     bytes_max: int
     behind: Behind = NOT_BEHIND
+    decided_at_us: int = 0
 
     @property
     def every_link(self) -> tuple[Link, ...]:
@@ -167,20 +170,23 @@ class StateCache:
         self._tables: dict[str, _Table] = {name: self._new(name) for name in reads}
         self._opened: dict[str, Any] = {}
         self._placed: tuple[Any, Hashes] | None = None
-        self._requests: Counter[str] = Counter()
+        self._requests = np.zeros(spec.key_groups, np.int64)
+        self._moved: dict[Reason, int] = {}
         self._written = 0
         self._room = 0
         self._hits = self._absent = self._misses = 0
         self._seconds = 0.0
         self._folder = local.shared(FOLDER) if spec.bytes_max else None
+        self._wait = pieces.meter()
         with self._guarded():
             self._open()
 
     @property
     def counts(self) -> StateReads:
-        """The reads so far, and the bytes that are held."""
+        """The reads so far, and the bytes that are held and were moved."""
         held = sum(table.bytes for table in self._tables.values())
-        return StateReads(self._hits, self._absent, self._misses, held, self._seconds)
+        moved = {str(reason): size for reason, size in self._moved.items()}
+        return StateReads(self._hits, self._absent, self._misses, held, self._seconds, moved=moved)
 
     @property
     def disk_bytes(self) -> int:
@@ -256,6 +262,7 @@ class StateCache:
         if not self._spec.base_version:
             return pa.nulls(len(rows), pa.binary())
         table = self._tables[name]
+        self._requests += np.bincount(rows["g"].to_numpy(), minlength=len(self._requests))
         values = self._look_up(table.runs, rows)
         missing = pc.is_null(values)
         held = pc.filter(values, pc.invert(missing))
@@ -295,7 +302,6 @@ class StateCache:
         return self._placed[1]
 
     def _piece(self, ref: PieceRef) -> Any:
-        self._requests[ref.name] += 1
         if ref.name not in self._opened:
             self._opened[ref.name] = self._pieces.open(ref)
         return self._opened[ref.name]
@@ -322,7 +328,7 @@ class StateCache:
             _write_index(self._path(_index_name(link)), Index(tables), self._run)
             self._sweep(link)
             self._opened.clear()  # so that spilled pieces leave memory at once
-            self._pieces.balance(self._requests, self._spec.base_version + 1)
+            self._moved = self._pieces.balance(self._requests, self._spec.base_version + 1, self._wait)
 
     def hand_over(self) -> None:
         """Leave this run's reads of the store to the run that keeps, of the same barrier and key groups.
@@ -392,7 +398,8 @@ class StateCache:
         first = merge_from([run.bytes for run in table.runs], RUNS_MAX)
         older, merged = table.runs[:first], table.runs[first:]
         if merged:
-            pieces = [self._write(rows) for rows in merge(merged, self._piece, self._piece_bytes)]
+            rows_of_pieces = merge(merged, self._piece, self._piece_bytes)
+            pieces = [self._write(without_expired(rows, self._spec.decided_at_us)) for rows in rows_of_pieces]
             table.runs = older + [self._run_of(pieces)] * bool(pieces)
             self._discard(merged)
 
@@ -410,8 +417,7 @@ class StateCache:
 
     def _write(self, rows: Any) -> PieceRef:
         self._written += 1
-        name = f"{self._mine}{self._written}"
-        return self._pieces.write(name, rows, self._spec.base_version + 1, self._groups)
+        return self._pieces.write(f"{self._mine}{self._written}", rows)
 
     @property
     def _mine(self) -> str:
@@ -455,7 +461,6 @@ class StateCache:
 
     def _drop(self, piece: str) -> None:
         self._opened.pop(piece, None)
-        self._requests.pop(piece, None)
         self._pieces.drop(piece)
 
     def _names(self) -> set[str]:

@@ -13,8 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.sinks.cache.lookup import Places
-from tidegate.sinks.cache.runs import OpenPiece, Run, places_in
+from tidegate.sinks.cache.runs import ROWS, OpenPiece, Run, places_in
+from tidegate.sinks.rules.layout import payloads
+from tidegate.wal.value_flags import DELETE, WITH_EXPIRY
 
+_WITH_EXPIRY = pa.array(WITH_EXPIRY, pa.large_binary())
 NEARLY = 0.8
 """Runs of versions of equal size are never exactly equal."""
 
@@ -52,6 +55,20 @@ def _without(rows: Any, numbers: Places) -> Any:
     kept = np.ones(len(rows), bool)
     kept[numbers] = False
     return rows.filter(pa.array(kept))
+
+
+def without_expired(rows: Any, at_us: int) -> Any:
+    """Replace the values that had expired by ``at_us`` by delete markers, which take a byte each.
+
+    ``at_us`` is the time of a version's decision: no later version shows them, since the times of
+    decisions only increase.
+    """
+    expiring = pc.is_in(pc.binary_slice(rows["v"], 0, 1), value_set=_WITH_EXPIRY)
+    if not pc.any(expiring).as_py():
+        return rows
+    expired = pc.and_(expiring, pc.is_null(payloads(rows["v"].cast(pa.binary()), at_us)))
+    values = pc.if_else(expired, pa.scalar(DELETE, pa.large_binary()), rows["v"])
+    return rows.set_column(rows.schema.get_field_index("v"), ROWS.field("v"), values)
 
 
 def merge(runs: Sequence[Run], open_piece: OpenPiece, piece_bytes: int) -> Iterator[Any]:

@@ -9,7 +9,7 @@ loses none.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,17 @@ import xxhash
 from tidegate.base import forks
 from tidegate.base.local_dir import check_local_dir
 from tidegate.errors import CorruptError
+from tidegate.options.state_spill import StateSpill
 from tidegate.sinks.cache.buffer.balance import balance
 from tidegate.sinks.cache.buffer.buffer import Buffer, open_buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.mapped_files import warn_once
 from tidegate.sinks.cache.buffer.note import Segment
 from tidegate.sinks.cache.buffer.owner import host_at
-from tidegate.sinks.cache.buffer.policy import LOAD_BELOW
-from tidegate.sinks.cache.runs import ROWS, PieceRef, places_in
+from tidegate.sinks.cache.buffer.policy import Reason, Sample, advise
+from tidegate.sinks.cache.buffer.pressure import KERNEL, Meter, Signals
+from tidegate.sinks.cache.buffer.rates import Requests
+from tidegate.sinks.cache.runs import ROWS, PieceRef, group_at, places_in
 
 DISK_SHARE = 4
 """Disks may hold this multiple of the cache's bytes: two versions' pieces, and those of attempts
@@ -43,16 +47,17 @@ class Pieces:
     The buffer is opened on first use: without a cache there is none.
     """
 
-    def __init__(self, opened: Callable[[], Buffer]) -> None:
-        self._opened = opened
+    def __init__(self, opened: Callable[[], Buffer], signals: Signals = KERNEL) -> None:
+        self._opened, self._container = opened, signals.container
+        self.meter = signals.meter
         self._verified: dict[Segment, Stamp] = {}
 
     @cached_property
     def _buffer(self) -> Buffer:
         return self._opened()
 
-    def write(self, name: str, rows: Any, version: int, groups: range) -> PieceRef:
-        """Write sorted rows of these key groups as a new piece; the result has its checksum.
+    def write(self, name: str, rows: Any) -> PieceRef:
+        """Write sorted rows as a new piece; the result has its checksum.
 
         Raises: OSError: neither memory nor a disk has room for it; nothing was written.
         """
@@ -60,10 +65,10 @@ class Pieces:
         with pa.ipc.new_file(sink, ROWS) as writer:
             writer.write_batch(rows)
         content = sink.getvalue()
-        if not self._buffer.put(name, [content], batch=version, groups=groups):
-            raise OSError(errno.ENOSPC, "no space in memory or on a disk for a piece of the cache of state")
         places = places_in(rows)
         first, last = int(places[0]), int(places[-1])
+        if not self._buffer.put(name, [content], groups=range(group_at(first), group_at(last) + 1)):
+            raise OSError(errno.ENOSPC, "no space in memory or on a disk for a piece of the cache of state")
         return PieceRef(name, first, last, content.size, xxhash.xxh3_64_hexdigest(content))
 
     def open(self, ref: PieceRef) -> Any:
@@ -110,18 +115,24 @@ class Pieces:
         """Return the bytes on disks, of all processes of the host."""
         return self._buffer.used_bytes("disk")
 
-    def balance(self, requests: Mapping[str, int], version: int) -> None:
-        """Record the requests of a finished task for these pieces, and spill or load if needed.
+    def balance(self, requests: Requests, version: int, wait: Meter) -> dict[Reason, int]:
+        """Record a finished task's requests by key group, and spill or load if needed.
 
-        While all pieces are in memory and there is room, no choice is needed, and nothing is
-        recorded.
+        ``wait`` is a ``meter()`` from when the task began. Returns the bytes that were moved, by
+        reason. While all pieces are in memory and no signal asks for a spill, no choice is needed, and
+        nothing is recorded.
         """
         memory, disk = self._buffer.used_bytes("memory"), self._buffer.used_bytes("disk")
-        if not disk and memory <= LOAD_BELOW * self._buffer.limit("memory"):
-            return
-        for name, count in requests.items():
-            self._buffer.touch(name, batch=version, requests=count)
-        balance(self._buffer, batch=version)
+        budget, bands = self._buffer.limit("memory"), self._buffer.limits.bands
+        container, share = self._container(), wait.share(bands.fault_s)
+        sample = Sample(memory, budget, container, share)
+        if not disk and memory <= bands.load_below * budget and not advise(sample, bands).spill_bytes:
+            return {}
+        with warn_once(self._buffer.home.local):
+            self._buffer.rates.add(requests, version, bands.new_share)
+        done = balance(self._buffer, batch=version, container=container, wait_share=share)
+        moved = done.spilled + done.loaded
+        return {done.reason: moved} if moved else {}
 
 
 # -- one per process ------------------------------------------------------------------------------
@@ -131,7 +142,12 @@ _pieces_lock = forks.Lock()
 
 
 def host_pieces(
-    local_dir: tuple[str, ...] | None, namespace: str, uuid: str, memory_bytes: int, cache_bytes: int
+    local_dir: tuple[str, ...] | None,
+    namespace: str,
+    uuid: str,
+    memory_bytes: int,
+    cache_bytes: int,
+    bands: StateSpill | None = None,
 ) -> Pieces:
     """Return this process's handle on a namespace's pieces on this host; the same object each time.
 
@@ -139,9 +155,9 @@ def host_pieces(
     was deleted and created again it counts as another one: its earlier content is not shared.
     """
     host = host_at(Path(check_local_dir(local_dir)[0]))
-    named = local_dir, host, uuid, memory_bytes, cache_bytes
+    named = local_dir, host, uuid, memory_bytes, cache_bytes, bands
     with _pieces_lock:
         if named not in _pieces:
-            limits = BufferLimits(memory_bytes, DISK_SHARE * cache_bytes)
+            limits = BufferLimits(memory_bytes, DISK_SHARE * cache_bytes, bands=bands or StateSpill())
             _pieces[named] = Pieces(partial(open_buffer, namespace, uuid, local_dir, limits))
         return _pieces[named]

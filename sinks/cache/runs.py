@@ -84,6 +84,11 @@ def place_of(group: int) -> int:
     return group << HASH_BITS
 
 
+def group_at(place: int) -> int:
+    """Return the key group of a place."""
+    return place >> HASH_BITS
+
+
 def places_of(groups: npt.NDArray[np.int32], keys: Any) -> Hashes:
     """Return the place of each key."""
     places: Hashes = hashes_of(keys) >> np.uint64(64 - HASH_BITS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from tidegate.base.local_dir import check_local_dir, local_dirs
 from tidegate.keys.groups import groups_of
 from tidegate.options import Options
+from tidegate.options.state_spill import StateSpill
 from tidegate.sinks.cache.cache import FOLDER, CacheSpec, StateCache
 from tidegate.sinks.cache.in_flight import NOT_BEHIND, Behind, VersionFrames
 from tidegate.sinks.cache.links import Link, link_of
@@ -44,13 +46,14 @@ class CachePlace:
     """The location of a namespace's cache on each host, and what holds in it. Travels to tasks.
 
     ``local_dir`` None is the host's temporary folder. ``memory_bytes`` of a host's cache may be in
-    memory.
+    memory. ``bands`` None are those of ``StateSpill()``.
     """
 
     local_dir: tuple[str, ...] | None
     name: str
     spec: CacheSpec
     memory_bytes: int
+    bands: StateSpill | None = None
 
 
 class CachedState:
@@ -73,7 +76,7 @@ class CachedState:
         self._groups = groups_of(task, parallelism, stage.key_groups)
         named = place.local_dir, place.name, stage.namespace
         local = local_dirs(*named)[0]
-        pieces = host_pieces(*named, place.memory_bytes, place.spec.bytes_max)
+        pieces = host_pieces(*named, place.memory_bytes, place.spec.bytes_max, place.bands)
         run = f"{stage.attempt}-{task}-{task_attempt}"
 
         def changes(versions: Sequence[VersionFrames]) -> Iterator[tuple[str, int, Any]]:
@@ -140,15 +143,15 @@ def total_reads(acks: list[StateReads]) -> StateReads:
         sum(one.cache_bytes for one in acks),
         max((one.seconds for one in acks), default=0.0),
         max((one.disk_bytes for one in acks), default=0),
+        dict(sum((Counter(one.moved) for one in acks), Counter())),
     )
 
 
 def cache_place(state: Folded, links: LinksAt, options: Options) -> CachePlace:
     """Return the hosts' caches of state that hold at the base version."""
     starts = {name: at.start for name, at in state.tables.items()}
-    spec = CacheSpec(
-        state.last_version, links.links, starts, state.key_groups, options.state_cache_bytes, links.behind
-    )
+    of_host = options.state_cache_bytes, links.behind, state.decided_at_us
+    spec = CacheSpec(state.last_version, links.links, starts, state.key_groups, *of_host)
     # Without the option each host has its own temporary folder, which is determined there, not here.
     local = None if options.local_dir is None else check_local_dir(options.local_dir)
-    return CachePlace(local, state.name, spec, options.state_memory_bytes)
+    return CachePlace(local, state.name, spec, options.state_memory_bytes, options.state_spill)

@@ -113,7 +113,7 @@ def exposed():
         with teller.watching(driver, barrier.origin) as phases:
             fact = commit(driver, barrier)
             teller.published(fact, driver.last_manifest, phases)
-        teller.decided(driver, fact, StateReads(1, 0, 1, 10, 0.1), 5)
+        teller.decided(driver, fact, StateReads(1, 0, 1, 10, 0.1, moved={"budget": 3}), 5)
 
     write(0)
     store.hold = threading.Event()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tidegate.keys.groups import KEY_GROUPS_DEFAULT
 from tidegate.options import Options
+from tidegate.options.state_spill import StateSpill
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.wal.file.log import FileLog
 
@@ -23,6 +24,7 @@ MEANT_BY_NONE = {
     "ttl": "rows do not expire",
     "table_key_groups": "as many as the namespace",
     "local_dir": "the system's temporary folder",
+    "state_spill": "`StateSpill()`",
     "max_layers": "keep_versions + 1,000; Redis + 14",
 }
 
@@ -40,6 +42,16 @@ def test_every_option_stands_there_with_its_default() -> None:
             continue
         number, _, unit = rows[name].partition(" ")
         assert float(number.replace(",", "")) * UNITS[unit] == default, name
+
+
+def test_the_bands_of_the_spill_monitor_stand_there_with_their_defaults() -> None:
+    table = WHOLE.partition("| field of `StateSpill` |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.MULTILINE))
+    fields = {field.name: field.default for field in dataclasses.fields(StateSpill)}
+    assert list(rows) == list(fields)
+    for name, default in fields.items():
+        number, _, unit = rows[name].partition(" ")
+        assert float(number) * UNITS[unit] == default, name
 
 
 def test_the_options_of_files_stand_there_with_their_defaults() -> None:

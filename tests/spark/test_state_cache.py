@@ -9,6 +9,7 @@ import pytest
 
 from tidegate.committers import commit as committing
 from tidegate.errors import WalUnavailableError
+from tidegate.options.state_spill import StateSpill
 
 pytestmark = pytest.mark.spark
 
@@ -159,12 +160,17 @@ def test_with_little_memory_state_is_on_several_disks_and_read_from_there(
 ):
     flights = stream(SCHEMA)
     disks = [str(tmp_path / name) for name in ("disk0", "disk1")]
-    run = noted(flights.sink(parallelism=2, local_dir=disks, state_memory_bytes=memory_bytes))
+    bands = StateSpill(spill_above=0.01, spill_to=0, load_to=0, load_below=0)
+    sink = flights.sink(parallelism=2, local_dir=disks, state_memory_bytes=memory_bytes, state_spill=bands)
+    run, moved = noted(sink), Counter()
     batches = [rows_of(n) for n in range(5)]
-    flights.commit(run, *batches)
+    for rows in batches:
+        flights.commit(run, rows)
+        moved.update(sink.last_state.moved)
     assert run.reads == [(0, 0, 0)] + [(KEYS, 0, 0)] * 4
     assert flights.rows("sums") == sums(*batches)
     assert list(tmp_path.rglob("disk*/**/*.disk"))
+    assert set(moved) == {"budget"} if memory_bytes else not moved
 
 
 def test_a_version_without_changes_and_one_without_state_keep_it(stream, noted, tmp_path):

@@ -15,9 +15,10 @@ name is the caller's choice. Usage::
             table = pa.ipc.open_stream(held.view(segment)).read_all()
         new = held.write([chunk, chunk])          # None: there is no room anywhere
         if new is not None:
-            held.keep([*held.segments, new], b"what it is valid for", batch=41, requests=9000)
+            held.keep([*held.segments, new], b"what it is valid for", groups=range(7, 8))
     seen = buffer.look("7")                       # without a claim: any number at the same time
-    buffer.put("8", [chunk], batch=41)            # a claim with one write and a keep
+    buffer.put("8", [chunk], groups=range(8, 9))  # a claim with one write and a keep
+    buffer.rates.add(requests, 41, 0.3)           # of a task, by key group: what is hot stays in memory
     balance(buffer, batch=41)                     # balance.py: spill, or load back
 
 - **One at a time.** Only the claim's holder changes a unit; a second claim gets None. A claim ends
@@ -53,9 +54,17 @@ import xxhash
 from tidegate.base.local_dir import MEMORY_PATH, LocalDir, LocalDirs, local_dirs
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.sinks.cache.buffer.limits import BufferLimits
-from tidegate.sinks.cache.buffer.mapped_files import HEADROOM_BYTES, BusyError, MappedFiles, warn_once
+from tidegate.sinks.cache.buffer.mapped_files import (
+    HEADROOM_BYTES,
+    TRIES,
+    BusyError,
+    MappedFiles,
+    make_folder,
+    warn_once,
+)
 from tidegate.sinks.cache.buffer.note import EMPTY, Segment, Tier, UnitManifest, decode_note
 from tidegate.sinks.cache.buffer.owner import Host, enter, host_at, owner_of_this_process
+from tidegate.sinks.cache.buffer.rates import RatesFile
 from tidegate.sinks.cache.buffer.unit import ClaimedUnit
 from tidegate.sinks.cache.buffer.usage import Usage, Used
 
@@ -64,7 +73,6 @@ logger = logging.getLogger("tidegate")
 UNIT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}", re.ASCII)
 FILE_NAME = re.compile(r"\d{6,12}-[0-9a-f]{8}\.(memory|disk)", re.ASCII)
 VERIFIED_MAX = 100_000
-TRIES = 5
 LOOK_S = 2.0
 """A unit that keeps changing for this long during a read is read from the store."""
 POLL_S = 0.002
@@ -121,6 +129,7 @@ class Buffer:
         # Locks, notes and the count are here only: two copies could disagree.
         self.home = [*self._tiers["memory"], *self._tiers["disk"]][0]
         self.usage = Usage(self.home.folder / "usage")
+        self.rates = RatesFile(self.home.folder / "rates")
         self._verified: dict[Segment, None] = {}  # segments whose checksums this process has compared
         self._enter()
         if self.home.usable():
@@ -179,7 +188,6 @@ class Buffer:
         chunks: Sequence[Any],
         caller: bytes = b"",
         *,
-        batch: int,
         groups: range | None = None,
     ) -> bool:
         """Replace the unit by these bytes, as one segment. False: it is unchanged, or there is no
@@ -189,13 +197,7 @@ class Buffer:
         """
         with self.claim(unit) as held:
             new = held and held.write(chunks)
-            return bool(held and new and held.keep([new], caller, batch=batch, requests=0, groups=groups))
-
-    def touch(self, unit: str, *, batch: int, requests: int) -> None:
-        """Account for requests to an existing unit; not for one that is claimed elsewhere."""
-        with self.claim(unit) as held:
-            if held is not None and held.segments:
-                held.touch(batch=batch, requests=requests)
+            return bool(held and new and held.keep([new], caller, groups=groups))
 
     def drop(self, unit: str) -> bool:
         """Drop the unit and free its bytes; return whether it is gone. False: it is claimed elsewhere."""
@@ -239,7 +241,7 @@ class Buffer:
                 return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             if not self.home.usable():
                 return None
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent)
         return None
 
     # -- reading ----------------------------------------------------------------------------------

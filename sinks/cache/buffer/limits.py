@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from tidegate.errors import ConfigError
+from tidegate.options.state_spill import StateSpill
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +18,8 @@ class BufferLimits:
     """Likewise on all disks together."""
     file_bytes: int = 1024 * 1024
     """Size of the files in rotation. A larger segment has a file of its own, which is removed with it."""
+    bands: StateSpill = dataclasses.field(default_factory=StateSpill)
+    """When units move between the tiers, and how much in one batch."""
 
     def __post_init__(self) -> None:
         for name, least in (("memory_bytes_max", 0), ("disk_bytes_max", 0), ("file_bytes", 64)):

@@ -35,6 +35,8 @@ WHAT = "buffer"
 VECTORS_MAX = 512
 """Chunks in one write; Linux takes 1,024."""
 PIECE_BYTES = 1024 * 1024
+TRIES = 5
+"""How often a folder is made again when another process removes it at the same moment."""
 HEADROOM_BYTES = 1024 * 1024
 """The bytes left free on a path, for notes."""
 
@@ -113,9 +115,14 @@ class MappedFiles:
     def make(self, unit: str, name: str) -> None:
         """Create an empty file, and the unit's folder."""
         path = self.path(unit, name)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
-            pass
+        for left in reversed(range(TRIES)):
+            make_folder(path.parent)
+            try:
+                with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
+                    return
+            except FileNotFoundError:
+                if not left:
+                    raise
 
     def grow(self, unit: str, name: str, length: int) -> None:
         """Extend a file. The new part takes no disk space until it is written."""
@@ -178,6 +185,15 @@ class MappedFiles:
             if length < size_min:
                 raise CorruptError(f"{path}: {size_min} bytes were written, there are {length}")
             return mmap.mmap(fd, length, access=mmap.ACCESS_READ)
+
+
+def make_folder(path: Path) -> None:
+    """Create a unit's folder. It may be missing afterwards: the end of another claim removes an empty one."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:  # it was there, and is not any more; or a file is in the way
+        if os.path.lexists(path):
+            raise
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The manifest of a unit of the buffer: its segments, its usage statistics, and the caller's bytes.
+"""The manifest of a unit of the buffer: its segments, their sizes, its key groups, and the caller's bytes.
 
 A **unit** is written, moved and dropped as a whole by its caller: the data of a key group, or of
 several. A **segment** names bytes that were written into a file of the buffer and never change. A
@@ -8,6 +8,7 @@ Its bytes: ``TGBN1``, 8 bytes of XXH3-64, then MessagePack.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -35,13 +36,20 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnitStats(msgspec.Struct, frozen=True, array_like=True):
-    """The size of one unit, and its request rate."""
+    """The size of one unit in each tier."""
 
     memory_bytes: int = 0
     disk_bytes: int = 0
-    rate: float = 0.0
-    """Requests per batch, exponentially weighted, as of ``batch``."""
-    batch: int = 0
+
+    def of(self, tier: Tier) -> int:
+        return self.memory_bytes if tier == "memory" else self.disk_bytes
+
+    @classmethod
+    def of_segments(cls, segments: Sequence[Segment]) -> UnitStats:
+        sizes = {"memory": 0, "disk": 0}
+        for segment in segments:
+            sizes[segment.tier] += segment.bytes
+        return cls(sizes["memory"], sizes["disk"])
 
 
 class UnitManifest(msgspec.Struct, frozen=True, array_like=True):

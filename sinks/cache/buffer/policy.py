@@ -1,34 +1,42 @@
-"""The choice of units to spill, load or drop, after FLIP-50: large and cold out, hot and small in. Pure.
+"""When to spill or load, and which units, after FLIP-50: large and cold out, hot and small in. Pure.
 
-The share of the memory budget in use starts a move. Between the thresholds nothing moves, and a load
-ends below the start of a spill, so that neither causes the other.
+Three signals start a move: the share of the memory budget in use, the share of the container's
+memory, and the wait for memory. Between the thresholds nothing moves, and a load ends below the
+start of a spill, so that neither causes the other.
 
-The weight of a unit is the weighted average of its size and its request rate, each normalised by
-the largest among the candidates. A spill takes the heaviest when large and cold ones weigh most; a
-load takes the heaviest when hot and small ones do.
+The weight of a unit is the weighted average of its size and its request rate, both per key group
+and normalised by the largest among the candidates. A spill takes the heaviest when large and cold
+ones weigh most; a load takes the heaviest when hot and small ones do.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
-import msgspec
+from tidegate.options.state_spill import StateSpill
 
-from tidegate.sinks.cache.buffer.note import Segment, UnitStats
+Reason: TypeAlias = Literal["", "budget", "container", "wait", "room"]
+"""The signal that started a spill; ``room``: there is room, which starts a load."""
 
-SPILL_ABOVE, SPILL_TO = 0.9, 0.8
-"""Shares of the memory budget: above the first, spill down to the second."""
-LOAD_BELOW, LOAD_TO = 0.6, 0.7
-"""Shares of the memory budget: below the first, load up to the second."""
 
-NEW_SHARE = 0.3
-"""The share of the newest batch in a request rate; the one before it has 0.7 of that, and so on."""
-SIZE_SHARE = 0.5
-"""The share of the size in a weight; the request rate has the rest."""
-RATE_MIN = 1e-3
-"""A unit with a lower rate is not loaded: it would only be spilled again."""
+class ContainerMemory(NamedTuple):
+    """Memory of a container that only a spill or an end of a process frees, and its limit, in bytes."""
+
+    used: int
+    limit: int
+
+
+class Sample(NamedTuple):
+    """One measurement of the signals."""
+
+    memory_bytes: int
+    """The memory tier's bytes, of all processes of the host."""
+    budget_bytes: int
+    container: ContainerMemory | None = None
+    """None: the container has no limit, or there is none."""
+    wait_share: float = 0.0
 
 
 class Advice(NamedTuple):
@@ -36,95 +44,95 @@ class Advice(NamedTuple):
 
     spill_bytes: int = 0
     load_bytes: int = 0
+    reason: Reason = ""
 
 
-def advise(used_bytes: int, budget_bytes: int) -> Advice:
-    """Return how much of the memory tier to spill, or how much to load into it."""
-    if used_bytes > SPILL_ABOVE * budget_bytes:
-        return Advice(spill_bytes=math.ceil(used_bytes - SPILL_TO * budget_bytes))
-    if used_bytes < LOAD_BELOW * budget_bytes:
-        return Advice(load_bytes=int(LOAD_TO * budget_bytes - used_bytes))
-    return Advice()
+def advise(sample: Sample, bands: StateSpill) -> Advice:
+    """Return how much of the memory tier to spill, by the signal that asks for most, or how much to load."""
+    used, budget = sample.memory_bytes, sample.budget_bytes
+    spills: dict[Reason, float] = {}
+    rooms = [bands.load_to * budget - used if used < bands.load_below * budget else 0]
+    if used > bands.spill_above * budget:
+        spills["budget"] = used - bands.spill_to * budget
+    if sample.container is not None:
+        taken, limit = sample.container
+        if taken > bands.container_spill_above * limit:
+            spills["container"] = taken - bands.container_spill_to * limit
+        below = taken < bands.container_load_below * limit
+        rooms.append(bands.container_load_to * limit - taken if below else 0)
+    if sample.wait_share > bands.wait_spill_above:
+        spills["wait"] = min(used - bands.wait_spill_to * budget, bands.wait_spill_share * budget)
+    if sample.wait_share and sample.wait_share >= bands.wait_load_below:
+        rooms.append(0)
+    for reason in sorted(spills, key=lambda each: -spills[each])[:1]:
+        if (spill := min(used, math.ceil(spills[reason]))) > 0:
+            return Advice(spill_bytes=spill, reason=reason)
+    load = 0 if spills else int(min(rooms))
+    return Advice(load_bytes=load, reason="room") if load > 0 else Advice()
 
 
-def rate_at(account: UnitStats, batch: int) -> float:
-    """Return the request rate as of a batch: it decays without requests."""
-    rate: float = account.rate * (1 - NEW_SHARE) ** max(0, batch - account.batch)
-    return rate
+# -- which units ----------------------------------------------------------------------------------
 
 
-def after_batch(account: UnitStats, batch: int, requests: int) -> UnitStats:
-    """Return the statistics after ``requests`` more requests in a batch."""
-    rate = rate_at(account, batch) + NEW_SHARE * requests
-    return msgspec.structs.replace(account, rate=rate, batch=max(batch, account.batch))
+class Candidate(NamedTuple):
+    """A unit that may move: its bytes in its tier, its key groups, and the mean request rate of these."""
+
+    bytes: int
+    groups: int = 1
+    rate: float = 0.0
 
 
-def with_sizes(account: UnitStats, segments: tuple[Segment, ...]) -> UnitStats:
-    memory = sum(segment.bytes for segment in segments if segment.tier == "memory")
-    disk = sum(segment.bytes for segment in segments if segment.tier == "disk")
-    return msgspec.structs.replace(account, memory_bytes=memory, disk_bytes=disk)
+Candidates: TypeAlias = Mapping[str, Candidate]
 
 
-def to_spill(accounts: Mapping[str, UnitStats], target: int, batch: int) -> list[str]:
-    """Return units whose bytes in memory make up ``target``, the first to spill in front.
+def to_spill(units: Candidates, target: int, bands: StateSpill) -> list[str]:
+    """Return units in memory that make up ``target``, the first to spill in front.
 
-    No more than needed: without any one of them the rest falls short. If all units with bytes in
-    memory do not suffice, it returns all.
+    No more than needed: without any one of them the rest falls short. If all units do not suffice,
+    it returns all.
     """
-    sizes = {unit: account.memory_bytes for unit, account in accounts.items() if account.memory_bytes > 0}
-    rates = _cooled(accounts, batch)
-    order = _ordered(sizes, lambda size, rate: SIZE_SHARE * size + (1 - SIZE_SHARE) * (1 - rate), rates)
-    return _just_enough(order, sizes, target)
+    size = bands.size_share
+    return _just_enough(
+        _ordered(units, lambda large, hot: size * large + (1 - size) * (1 - hot)), units, target
+    )
 
 
-def to_load(accounts: Mapping[str, UnitStats], room: int, batch: int) -> list[str]:
-    """Return units whose bytes on disk fit into ``room`` together, the first to load in front."""
-    rates = _cooled(accounts, batch)
-    sizes = {
-        unit: account.disk_bytes
-        for unit, account in accounts.items()
-        if account.disk_bytes > 0 and rates[unit] >= RATE_MIN
-    }
-    chosen = []
-    for unit in _ordered(sizes, lambda size, rate: SIZE_SHARE * (1 - size) + (1 - SIZE_SHARE) * rate, rates):
-        if sizes[unit] <= room:
-            chosen.append(unit)
-            room -= sizes[unit]
+def to_load(units: Candidates, room: int, bands: StateSpill) -> list[str]:
+    """Return units on disk that fit into ``room`` together, the first to load in front."""
+    size, chosen = bands.size_share, []
+    hot_units = {name: unit for name, unit in units.items() if unit.rate >= bands.rate_min}
+    for name in _ordered(hot_units, lambda large, hot: size * (1 - large) + (1 - size) * hot):
+        if units[name].bytes <= room:
+            chosen.append(name)
+            room -= units[name].bytes
     return chosen
 
 
-def to_drop(accounts: Mapping[str, UnitStats], target: int, batch: int) -> list[str]:
+def to_drop(units: Candidates, target: int) -> list[str]:
     """Return units on disk to drop for ``target`` bytes there: the coldest, no more than needed."""
-    sizes = {unit: account.disk_bytes for unit, account in accounts.items() if account.disk_bytes > 0}
-    rates = _cooled(accounts, batch)
-    return _just_enough(sorted(sizes, key=lambda unit: (rates[unit], unit)), sizes, target)
+    return _just_enough(sorted(units, key=lambda name: (units[name].rate, name)), units, target)
 
 
-def _cooled(accounts: Mapping[str, UnitStats], batch: int) -> dict[str, float]:
-    return {unit: rate_at(account, batch) for unit, account in accounts.items()}
-
-
-def _ordered(
-    sizes: Mapping[str, int], weight: Callable[[float, float], float], rates: Mapping[str, float]
-) -> list[str]:
-    """Sort the units by descending weight of (normalised size, normalised rate)."""
+def _ordered(units: Candidates, weight: Callable[[float, float], float]) -> list[str]:
+    """Sort the units by descending weight of (normalised size, normalised rate), per key group."""
+    sizes = {name: unit.bytes / max(1, unit.groups) for name, unit in units.items()}
     size_max = max(sizes.values(), default=0) or 1
-    rate_max = max((rates[unit] for unit in sizes), default=0.0) or 1.0
-    weights = {unit: weight(size / size_max, rates[unit] / rate_max) for unit, size in sizes.items()}
-    return sorted(sizes, key=lambda unit: (-weights[unit], unit))
+    rate_max = max((unit.rate for unit in units.values()), default=0.0) or 1.0
+    weights = {name: weight(sizes[name] / size_max, unit.rate / rate_max) for name, unit in units.items()}
+    return sorted(units, key=lambda name: (-weights[name], name))
 
 
-def _just_enough(order: list[str], sizes: Mapping[str, int], target: int) -> list[str]:
+def _just_enough(order: list[str], units: Candidates, target: int) -> list[str]:
     """Return the first units that make up the target, without dispensable ones."""
     chosen: list[str] = []
     total = 0
-    for unit in order:
+    for name in order:
         if total >= target:
             break
-        chosen.append(unit)
-        total += sizes[unit]
-    for unit in reversed(chosen.copy()):
-        if total - sizes[unit] >= target:
-            chosen.remove(unit)
-            total -= sizes[unit]
+        chosen.append(name)
+        total += units[name].bytes
+    for name in reversed(chosen.copy()):
+        if total - units[name].bytes >= target:
+            chosen.remove(name)
+            total -= units[name].bytes
     return chosen

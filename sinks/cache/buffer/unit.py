@@ -18,7 +18,6 @@ import xxhash
 from tidegate.sinks.cache.buffer.allocator import FileName, Place, SpaceAllocator, aligned
 from tidegate.sinks.cache.buffer.mapped_files import MappedFiles, warn_once
 from tidegate.sinks.cache.buffer.note import EMPTY, Segment, Tier, UnitManifest, UnitStats, encode_note
-from tidegate.sinks.cache.buffer.policy import after_batch, with_sizes
 
 if TYPE_CHECKING:
     from tidegate.sinks.cache.buffer.limits import BufferLimits
@@ -83,7 +82,7 @@ class ClaimedUnit:
 
     @property
     def account(self) -> UnitStats:
-        """The statistics of the last keep or touch."""
+        """The sizes of the last keep."""
         return self._note.account
 
     @property
@@ -215,23 +214,16 @@ class ClaimedUnit:
         segments: Sequence[Segment],
         caller: bytes,
         *,
-        batch: int,
-        requests: int,
         groups: range | None = None,
     ) -> bool:
         """Make the unit exactly these segments: written by this claim, or kept before.
 
-        Atomic: one rename, for a process killed at any point. ``requests`` of ``batch`` are added
-        to the statistics; ``groups`` are the key groups of its data, by default the previous ones.
-        False: it could not be kept; the unit is then dropped, as by ``drop``.
+        Atomic: one rename, for a process killed at any point. ``groups`` are the key groups of its
+        data, by default the previous ones. False: it could not be kept; the unit is then dropped, as
+        by ``drop``.
         """
-        account = after_batch(self.account, batch, requests)
         between = (groups.start, groups.stop) if groups else self._note.groups
-        return self._keep(UnitManifest(account, tuple(segments), caller, between))
-
-    def touch(self, *, batch: int, requests: int) -> bool:
-        """Update the statistics for a batch that changed nothing. False: as for ``keep``."""
-        return self.keep(self.segments, self.caller, batch=batch, requests=requests)
+        return self._keep(UnitManifest(UnitStats(), tuple(segments), caller, between))
 
     def drop(self) -> None:
         """Drop the unit and free all its bytes. Repeatable."""
@@ -267,7 +259,7 @@ class ClaimedUnit:
             raise ValueError(
                 "a kept segment was neither kept before nor written by this claim, or is given twice"
             )
-        note = msgspec.structs.replace(note, account=with_sizes(note.account, wanted))
+        note = msgspec.structs.replace(note, account=UnitStats.of_segments(wanted))
         folder = self._buffer.home.unit_folder(self.unit)
         try:
             (folder / "note.new").write_bytes(encode_note(note))

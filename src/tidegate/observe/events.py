@@ -30,6 +30,7 @@ class Count(enum.Enum):
     ALARMS = "alarms"
     CACHE_HITS = "keys of state that a host's cache answered"
     CACHE_MISSES = "keys of state that were read from the store"
+    CACHE_MOVED = "bytes of state moved between memory and disks"
 
 
 class Gauge(enum.Enum):
@@ -60,7 +61,7 @@ class Gauge(enum.Enum):
 
 
 class Labels(NamedTuple):
-    """The labels of an event. The only other labels are a phase and the name of an error, alarm or call."""
+    """The labels of an event. The only others are a phase, a reason, the name of an error, alarm or call."""
 
     namespace: str
     store: str = ""
@@ -135,7 +136,9 @@ class Observer:
         """Receive the end of a phase, of a commit or in parallel to them (``retire``)."""
 
     def count(self, what: Count, at: Labels, amount: int, kind: str) -> None:
-        """Receive an increase of a counter; ``kind`` is the phase of a retry, the name of an alarm."""
+        """Receive an increase of a counter; ``kind`` is the phase of a retry, the name of an alarm, the
+        reason of a move.
+        """
 
     def level(self, what: Gauge, at: Labels, value: float) -> None:
         """Receive a gauge's current value; NaN: not known any more."""

@@ -67,6 +67,9 @@ COUNTS = {
     Count.CACHE_MISSES: Metric(
         COUNTER, "tidegate_cache_misses_total", ("namespace",), Count.CACHE_MISSES.value
     ),
+    Count.CACHE_MOVED: Metric(
+        COUNTER, "tidegate_cache_moved_bytes_total", ("namespace", "reason"), Count.CACHE_MOVED.value
+    ),
 }
 LEVELS = {
     Gauge.DECIDED: Metric(GAUGE, "tidegate_decided_version", ("namespace",), Gauge.DECIDED.value),
@@ -112,6 +115,7 @@ COMMITS_KEPT = 1_000
 QUARANTINE = "_quarantine"
 PHASES = ("stage", "manifest", "decide", "apply", "publish")
 ALARMS = ("stuck", "behind")
+MOVE_REASONS = ("budget", "container", "wait", "room")
 LASTING = (LEVELS[Gauge.UP], LEVELS[Gauge.VERSION_AT])
 """The gauges that a failed query keeps: alerts fire until a query writes the namespace again."""
 
@@ -143,6 +147,8 @@ class Metrics(Observer):
             self._of(FAILED, at, error)
         for phase in PHASES:
             self._of(COUNTS[Count.RETRIES], at, phase)
+        for reason in MOVE_REASONS:
+            self._of(COUNTS[Count.CACHE_MOVED], at, reason)
         for store in stores:
             for alarm in ALARMS:
                 self._of(COUNTS[Count.ALARMS], Labels(namespace, store), alarm)

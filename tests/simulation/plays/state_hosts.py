@@ -24,6 +24,7 @@ from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, WalGapE
 from tidegate.keys.groups import groups_of, key_group
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.pressure import QUIET
 from tidegate.sinks.cache.cache import CacheSpec, StateCache
 from tidegate.sinks.cache.in_flight import InFlightVersions, VersionFrames
 from tidegate.sinks.cache.links import link_of
@@ -67,7 +68,8 @@ class StateHosts:
         starts = {name: at.start for name, at in state.tables.items()}
         links = self._links.setdefault(driver.writer, StateLinks(driver)).at_last()
         self._first_starts[state.last_version] = state.first_start
-        return CacheSpec(state.last_version, links.links, starts, state.key_groups, BYTES_MAX, links.behind)
+        known = links.links, starts, state.key_groups, BYTES_MAX, links.behind, state.decided_at_us
+        return CacheSpec(state.last_version, *known)
 
     def opened(
         self, spec: StageSpec, told: CacheSpec, task: int, parallelism: int, run: str, log: Log
@@ -83,7 +85,7 @@ class StateHosts:
             )
             limits = BufferLimits(MEMORY_BYTES_MAX)
             self._pieces = [
-                Pieces(partial(Buffer, memory, [local], limits))
+                Pieces(partial(Buffer, memory, [local], limits), QUIET)
                 for local, memory in zip(self._locals, self._memories, strict=True)
             ]
         chance = self._world.chance

@@ -12,14 +12,12 @@ KIB = 1024
 SMALL = BufferLimits(memory_bytes_max=256 * KIB, disk_bytes_max=1024 * KIB, file_bytes=16 * KIB)
 
 
-def fill(
-    buffer: Buffer, group: object, *contents: bytes, tier: Any = None, batch: int = 1, requests: int = 1
-) -> list[Any]:
+def fill(buffer: Buffer, group: object, *contents: bytes, tier: Any = None) -> list[Any]:
     """Keep exactly these contents; their segments."""
     with buffer.claim(str(group)) as held:
         assert held is not None
         segments: list[Any] = [held.write([content], tier) for content in contents]
-        assert held.keep(segments, b"caller", batch=batch, requests=requests)
+        assert held.keep(segments, b"caller")
         return segments
 
 

@@ -21,6 +21,7 @@ from tidegate.errors import SnapshotExpiredError
 from tidegate.keys.groups import groups_of, key_group
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.pressure import QUIET
 from tidegate.sinks.cache.cache import CacheSpec
 from tidegate.sinks.cache.in_flight import (
     NOT_BEHIND,
@@ -83,7 +84,7 @@ class World:
         self.memories = [LocalDir(str(folder / f"memory-{n}"), "flights", UUID) for n in range(HOSTS)]
         limits = BufferLimits(memory_bytes, 1 << 24)
         self.pieces = {
-            local: Pieces(partial(Buffer, memory, [local], limits))
+            local: Pieces(partial(Buffer, memory, [local], limits), QUIET)
             for local, memory in zip(self.locals, self.memories, strict=True)
         }
         self.counts: Counter[str] = Counter()

@@ -132,7 +132,7 @@ def committed(driver, teller, batch_id=0, **more):
     with teller.watching(driver, barrier.origin) as phases:
         fact = commit(driver, barrier)
         done = teller.published(fact, driver.last_manifest, phases)
-    teller.decided(driver, fact, StateReads(5, 1, 2, 1000, 0.1, 300), 300)
+    teller.decided(driver, fact, StateReads(5, 1, 2, 1000, 0.1, 300, {"budget": 40}), 300)
     return done
 
 
@@ -434,6 +434,8 @@ def test_a_drivers_metrics_say_what_happened(place, registry):
     assert value(registry, "tidegate_cache_misses_total", **one) == 4
     assert value(registry, "tidegate_cache_bytes", **one) == 1000
     assert value(registry, "tidegate_spill_bytes", **one) == 300
+    assert value(registry, "tidegate_cache_moved_bytes_total", **one, reason="budget") == 80
+    assert value(registry, "tidegate_cache_moved_bytes_total", **one, reason="wait") == 0
     teller.closed()
     assert value(registry, "tidegate_decided_version", **one) is None
     assert value(registry, "tidegate_commits_total", **at) == 2
@@ -565,7 +567,7 @@ def test_everything_that_is_told_has_a_metric_and_somebody_who_tells_it():
         assert re.search(rf"\b{type(member).__name__}\.{member.name}\b", code), member
     assert len({metric.name for metric in metrics.ALL}) == len(metrics.ALL)
     labels = {label for metric in metrics.ALL for label in metric.labels}
-    assert labels == {"namespace", "store", "table", "phase", "error", "alarm", "step"}
+    assert labels == {"namespace", "store", "table", "phase", "error", "alarm", "step", "reason"}
 
 
 def test_the_page_has_every_metric_with_its_labels():

@@ -15,11 +15,11 @@ from tidegate.sinks.cache.buffer.note import Segment, UnitStats
 
 
 def test_what_is_kept_is_there_for_the_next_process(opened):
-    fill(opened(), 7, b"first", b"second" * 1000, batch=4, requests=10)
+    fill(opened(), 7, b"first", b"second" * 1000)
     again = opened()
     with again.claim("7") as held:
         assert held.caller == b"caller"
-        assert held.account == UnitStats(5 + 6000, 0, 3.0, 4)
+        assert held.account == UnitStats(5 + 6000, 0)
         assert held.tier == "memory"
     assert contents_of(again, 7) == [b"first", b"second" * 1000]
     assert again.notes().keys() == {"7"}
@@ -72,24 +72,21 @@ def test_an_empty_unit_leaves_nothing_behind(opened):
         assert files.units() == []
 
 
-def test_a_unit_of_one_segment_is_put_touched_and_dropped(opened):
+def test_a_unit_of_one_segment_is_put_and_dropped(opened):
     buffer, other = opened(), opened()
-    assert buffer.put("41-3", [b"a", b"b"], b"caller", batch=41, groups=range(4, 9))
-    buffer.touch("41-3", batch=42, requests=10)
+    assert buffer.put("41-3", [b"a", b"b"], b"caller", groups=range(4, 9))
     note, [view] = other.look("41-3")
     assert view.to_pybytes() == b"ab"
-    assert (note.caller, note.groups, note.account) == (b"caller", (4, 9), UnitStats(2, 0, 3.0, 42))
+    assert (note.caller, note.groups, note.account) == (b"caller", (4, 9), UnitStats(2, 0))
     assert other.units() == ["41-3"]
     with other.claim("41-3"):
-        assert not buffer.put("41-3", [b"c"], batch=43)
+        assert not buffer.put("41-3", [b"c"])
         assert not buffer.drop("41-3")
-        buffer.touch("41-3", batch=42, requests=10)
     assert buffer.look("41-3").note == note
-    assert buffer.put("41-3", [b"c"], batch=43)
+    assert buffer.put("41-3", [b"c"])
     assert [view.to_pybytes() for view in other.look("41-3").views] == [b"c"]
     assert buffer.drop("41-3")
     assert buffer.drop("41-3")
-    buffer.touch("41-3", batch=44, requests=10)
     assert other.units() == []
 
 
@@ -128,11 +125,11 @@ def test_who_looks_sees_what_one_keep_kept(opened, monkeypatch):
             with other.claim("1") as held:
                 second = held.segments[1]
                 new = [held.write([b"c" * 6000], "disk"), second]
-                held.keep(new, b"", batch=1, requests=1)
+                held.keep(new, b"")
             with other.claim("1") as held:  # the space of the first segment is used again
                 again = held.write([b"d" * 6000])
                 assert (again.file, again.offset) == (first[0].file, first[0].offset)
-                held.keep([*held.segments, again], b"", batch=1, requests=1)
+                held.keep([*held.segments, again], b"")
         return real(files, unit, name, offset, size)
 
     monkeypatch.setattr(MappedFiles, "view", meanwhile)
@@ -186,14 +183,14 @@ def test_only_what_is_known_can_be_kept(opened):
     with buffer.claim("1") as held:
         for wrong in ([Segment("memory", 0, "x", 0, 1, 2)], [kept, kept]):
             with pytest.raises(ValueError, match="kept segment"):
-                held.keep(wrong, b"", batch=1, requests=1)
+                held.keep(wrong, b"")
     assert contents_of(buffer, 1) == [b"kept"]
 
 
 def test_space_is_used_again_and_files_go(opened):
     buffer = opened()
     for batch in range(50):
-        fill(buffer, 1, bytes([batch]) * 5000, bytes([batch]) * 3000, batch=batch)
+        fill(buffer, 1, bytes([batch]) * 5000, bytes([batch]) * 3000)
         assert lengths_of(buffer, "memory") <= 3 * 16 * KIB
         assert buffer.used_bytes("memory") == lengths_of(buffer, "memory")
     with buffer.claim("1") as held:
@@ -217,7 +214,7 @@ def test_a_view_shows_the_same_bytes_whatever_happens_to_its_segment(opened):
             kept = held.segments[-1]
             new = held.write([bytes([round_]) * 6000])
             assert new.file != first.file or new.offset > 6000, "space under a view was written"
-            held.keep([kept, new], b"", batch=1, requests=1)
+            held.keep([kept, new], b"")
     with other.claim("1") as held:
         held.move("disk")
         held.drop()
@@ -230,7 +227,7 @@ def test_space_is_used_again_once_nobody_looks(opened):
     first, second = fill(buffer, 1, b"a" * 6000, b"b" * 3000)
     with buffer.claim("1") as held:
         view = held.view(first)
-        held.keep([second], b"", batch=1, requests=1)
+        held.keep([second], b"")
         assert held.write([b"c" * 6000]).offset > first.offset
     del view
     with buffer.claim("1") as held:
@@ -257,13 +254,12 @@ def test_files_go_in_rotation_over_the_paths(opened):
 def test_a_move_leaves_nothing_where_it_was(opened, there, back):
     buffer = opened()
     contents = [os.urandom(size) for size in (1, 5000, 40_000)]
-    fill(buffer, 1, *contents, tier=there, batch=3, requests=9)
+    fill(buffer, 1, *contents, tier=there)
     with buffer.claim("1") as held:
-        account = held.account
         assert held.move(there) == 0
         assert held.move(back) == 45_001
         assert held.tier == back
-        assert (held.caller, held.account.rate, held.account.batch) == (b"caller", account.rate, 3)
+        assert held.caller == b"caller"
         assert {segment.tier for segment in held.segments} == {back}
     assert files_of(buffer, there) == []
     assert buffer.used_bytes(there) == 0
@@ -314,7 +310,7 @@ def test_both_tiers_may_lie_in_one_folder(tmp_path):
     buffer = Buffer(local, [local], SMALL)
     fill(buffer, 1, b"m")
     with buffer.claim("1") as held:
-        held.keep([*held.segments, held.write([b"d"], "disk")], b"", batch=1, requests=1)
+        held.keep([*held.segments, held.write([b"d"], "disk")], b"")
     assert contents_of(buffer, 1) == [b"m", b"d"]
     with buffer.claim("1") as held:
         assert held.move("disk") == 1

@@ -62,7 +62,7 @@ class AnyOrder(RuleBasedStateMachine):
                     known.append((segment, content[:size]))
             if keep:
                 chosen = [pair for pair in known if data.draw(st.booleans())]
-                assert held.keep([segment for segment, _ in chosen], b"%d" % group, batch=1, requests=1)
+                assert held.keep([segment for segment, _ in chosen], b"%d" % group)
                 self.kept[group] = [content for _, content in chosen]
 
     @rule(who=st.integers(0, 1), group=st.integers(0, 2))

@@ -1,11 +1,16 @@
 """Spill and load after a batch: the right groups, enough of them, and never in the way of a task."""
 
+import logging
+
+import numpy as np
 import pytest
 
 from tidegate.base.local_dir import LocalDir
+from tidegate.options.state_spill import StateSpill
 from tidegate.sinks.cache.buffer.balance import Balanced, balance
 from tidegate.sinks.cache.buffer.buffer import Buffer
 from tidegate.sinks.cache.buffer.limits import BufferLimits
+from tidegate.sinks.cache.buffer.policy import ContainerMemory
 
 KIB = 1024
 BUDGET = 1000 * KIB
@@ -15,11 +20,11 @@ BUDGET = 1000 * KIB
 def opened(tmp_path):
     locals_ = []
 
-    def make(disks=1, disk_bytes_max=10 * BUDGET):
+    def make(disks=1, disk_bytes_max=10 * BUDGET, **bands):
         names = ["memory", *(f"disk{number}" for number in range(disks))]
         made = [LocalDir(str(tmp_path / name), "flights", "u1") for name in names]
         locals_.extend(made)
-        return Buffer(made[0], made[1:], BufferLimits(BUDGET, disk_bytes_max, 64 * KIB))
+        return Buffer(made[0], made[1:], BufferLimits(BUDGET, disk_bytes_max, 64 * KIB, StateSpill(**bands)))
 
     yield make
     for local in locals_:
@@ -30,7 +35,8 @@ def fill(buffer, group, kib, requests, tier="memory", batch=1):
     with buffer.claim(str(group)) as held:
         segment = held.write([bytes([group]) * kib * KIB], tier)
         assert segment.tier == tier
-        assert held.keep([segment], b"%d" % group, batch=batch, requests=requests)
+        assert held.keep([segment], b"%d" % group, groups=range(group, group + 1))
+    buffer.rates.add(requests * np.eye(32, dtype=np.int64)[group], batch, 0.3)
 
 
 def tiers(buffer):
@@ -52,7 +58,7 @@ def test_big_and_cold_is_spilled_down_to_the_threshold(opened):
         fill(buffer, group, 100, requests=10 * (group + 1))
     fill(buffer, 9, 60, requests=1)
     done = balance(buffer, batch=1)
-    assert done == Balanced(spilled=200 * KIB)
+    assert done == Balanced(spilled=200 * KIB, reason="budget")
     assert [group for group, tier in tiers(buffer).items() if tier == "disk"] == [0, 1]
     assert buffer.used_bytes("memory") <= 0.8 * BUDGET
     assert balance(buffer, batch=2) == Balanced()
@@ -67,7 +73,7 @@ def test_hot_and_small_comes_back_when_there_is_room(opened):
     fill(buffer, 11, 120, requests=50, tier="disk")
     fill(buffer, 12, 60, requests=50, tier="disk")
     fill(buffer, 13, 500, requests=900, tier="disk")
-    assert balance(buffer, batch=1) == Balanced(loaded=180 * KIB)
+    assert balance(buffer, batch=1) == Balanced(loaded=180 * KIB, reason="room")
     assert {group for group, tier in tiers(buffer).items() if tier == "disk"} == {10, 13}
     assert balance(buffer, batch=1) == Balanced()
     whole(buffer)
@@ -143,3 +149,76 @@ def test_a_count_that_is_wrong_is_mended(opened):
     buffer.usage.reserve("memory", 700 * KIB, BUDGET, lambda: None)
     assert balance(buffer, batch=1) == Balanced()
     assert buffer.used_bytes("memory") == 100 * KIB
+
+
+# -- what the monitor adds ------------------------------------------------------------------------
+
+
+def test_a_full_container_spills_though_the_budget_has_room(opened, caplog):
+    caplog.set_level(logging.DEBUG, "tidegate")
+    buffer = opened()
+    for group in range(5):
+        fill(buffer, group, 100, requests=group)
+    done = balance(buffer, batch=1, container=ContainerMemory(9_700 * KIB, 10_000 * KIB))
+    assert done == Balanced(spilled=500 * KIB, reason="container")  # 700 over 0.9 of the limit
+    assert "reason: container" in caplog.text
+    assert f"container {9_700 * KIB} of {10_000 * KIB}" in caplog.text
+    whole(buffer)
+
+
+def test_a_wait_spills_once_in_a_batch(opened):
+    buffer = opened()
+    for group in range(5):
+        fill(buffer, group, 100, requests=group + 1)
+    assert balance(buffer, batch=1, wait_share=0.5) == Balanced(spilled=100 * KIB, reason="wait")
+    for _ in range(3):  # other tasks of the batch that saw the same wait
+        assert balance(buffer, batch=1, wait_share=0.5) == Balanced()
+    assert balance(buffer, batch=2, wait_share=0.05) == Balanced()
+    assert balance(buffer, batch=3, wait_share=0.5) == Balanced(spilled=100 * KIB, reason="wait")
+    assert balance(buffer, batch=4, wait_share=0.5) == Balanced(), "not below 0.3 of the budget"
+    assert balance(buffer, batch=5).loaded == 200 * KIB
+    whole(buffer)
+
+
+def test_a_batch_moves_no_more_than_its_limit(opened):
+    buffer = opened(batch_bytes_max=250 * KIB, spill_above=0.35, spill_to=0.3, load_below=0.1, load_to=0.2)
+    for group in range(9):
+        fill(buffer, group, 105, requests=1)
+    spilled = [balance(buffer, batch=batch).spilled // KIB for batch in (1, 1, 2, 2, 3, 4)]
+    assert spilled == [210, 0, 210, 0, 210, 0]
+    whole(buffer)
+
+
+@pytest.mark.parametrize("most,spilled", [(50 * KIB, 105 * KIB), (0, 0)])
+def test_a_part_larger_than_the_limit_moves_alone(opened, most, spilled):
+    buffer = opened(batch_bytes_max=most)
+    for group in range(9):
+        fill(buffer, group, 105, requests=1)
+    assert balance(buffer, batch=1).spilled == spilled
+    assert balance(buffer, batch=1).spilled == 0
+
+
+def test_a_new_part_of_a_hot_key_group_is_hot(opened):
+    """Pieces come and go with every batch: a rate of the piece alone would make each new one cold."""
+    buffer = opened()
+    for group in range(9):
+        fill(buffer, group, 104, requests=10 * (group + 1))
+    with buffer.claim("8") as held:  # written again, as by a merge
+        held.drop()
+    fill(buffer, 8, 104, requests=0, batch=2)
+    assert balance(buffer, batch=2).spilled
+    assert tiers(buffer)[8] == "memory"
+
+
+def test_freed_memory_is_filled_again(opened):
+    """As by the removal of a table, or by rows that expired."""
+    buffer = opened()
+    for group in range(9):
+        fill(buffer, group, 104, requests=10 * (group + 1))
+    assert balance(buffer, batch=1).spilled == 208 * KIB
+    for group in (5, 6, 7, 8):
+        with buffer.claim(str(group)) as held:
+            held.drop()
+    assert balance(buffer, batch=2) == Balanced(loaded=208 * KIB, reason="room")
+    assert set(tiers(buffer).values()) == {"memory"}
+    whole(buffer)

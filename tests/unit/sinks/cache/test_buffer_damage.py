@@ -147,7 +147,7 @@ def test_a_note_that_cannot_be_written_drops_the_group(opened, monkeypatch):
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with buffer.claim("1") as held:
-        assert not held.touch(batch=2, requests=1)
+        assert not held.keep(held.segments, held.caller)
         assert held.segments == ()
     assert buffer.notes() == {}
     assert files_of(buffer, "memory") == []
@@ -174,8 +174,51 @@ def test_a_folder_deleted_while_a_group_is_held_ends_in_nothing(opened, tmp_path
             shutil.rmtree(tmp_path / folder)
             (tmp_path / folder).write_bytes(b"in the way")
         assert held.write([b"b"]) is None
-        assert not held.keep([], b"", batch=1, requests=1)
+        assert not held.keep([], b"")
     with buffer.claim("1") as held:
         assert held is None
     assert buffer.notes() == {}
     assert buffer.used_bytes("memory") == 0
+
+
+def removed_once(monkeypatch, call, folder):
+    """Another process, which ends its claim of the unit, removes the empty folder before the call."""
+    real, done = getattr(os, call), []
+
+    def remove_before(path, *rest, **given):
+        if not done and folder in (Path(path), Path(path).parent):
+            done.append(path)
+            if call == "mkdir":  # it was there, and is not any more
+                raise FileExistsError(errno.EEXIST, "File exists", str(path))
+            folder.rmdir()
+        return real(path, *rest, **given)
+
+    monkeypatch.setattr(os, call, remove_before)
+    return done
+
+
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+@pytest.mark.parametrize("call", ["mkdir", "open"])
+def test_a_folder_that_another_process_removes_meanwhile_is_made_again(
+    opened, monkeypatch, caplog, call, tier
+):
+    """Else this process would have no cache for 60 s, with a warning that somebody deleted it."""
+    buffer = opened(disks=1)
+    [files] = buffer.paths(tier)
+    if (call, tier) == ("open", "memory"):  # the lock is in that folder: it has none without it
+        files.unit_folder("1").mkdir(parents=True)
+    done = removed_once(monkeypatch, call, files.unit_folder("1"))
+    fill(buffer, 1, b"a" * 5000, tier=tier)
+    assert done
+    assert contents_of(buffer, 1) == [b"a" * 5000]
+    assert buffer.notes()["1"].segments[0].tier == tier
+    assert caplog.records == []
+
+
+def test_a_file_in_the_way_of_a_units_folder_is_told(opened, caplog):
+    buffer = opened()
+    buffer.home.unit_folder("1").parent.mkdir(parents=True)
+    buffer.home.unit_folder("1").write_text("in the way")
+    with buffer.claim("1") as held:
+        assert held is None
+    assert "File exists" in caplog.text

@@ -25,7 +25,7 @@ KEEP = """
     from tidegate.sinks.cache.buffer import buffer
     buffer.MEMORY_PATH = sys.argv[1]
     kept = buffer.open_buffer("flights", sys.argv[3], sys.argv[2])
-    assert kept.put("1-kept", [b"x" * 5000], batch=1)
+    assert kept.put("1-kept", [b"x" * 5000])
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -98,7 +98,7 @@ def test_the_cache_of_one_host_is_not_swept_by_another(tmp_path, memory):
 
 def test_whoever_shares_the_folder_shares_the_memory_by_any_path(tmp_path, memory):
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    assert open_buffer("flights", "u1", str(tmp_path / "a")).put("1-x", [b"1"], batch=1)
+    assert open_buffer("flights", "u1", str(tmp_path / "a")).put("1-x", [b"1"])
     assert open_buffer("flights", "u1", str(tmp_path / "link")).look("1-x").views[0].to_pybytes() == b"1"
     assert open_buffer("flights", "u1", str(tmp_path / "b")).look("1-x") is None
 
@@ -143,7 +143,7 @@ def test_a_note_of_a_host_that_cannot_be_read_removes_nothing(keeper, tmp_path, 
 def test_without_memory_in_the_limits_all_is_in_the_folder(tmp_path, memory):
     """So containers that share a node's folder, and not its memory, have one cache."""
     buffer = open_buffer("flights", "u1", str(tmp_path / "a"), BufferLimits(memory_bytes_max=0))
-    assert buffer.put("1-x", [b"1"], batch=1)
+    assert buffer.put("1-x", [b"1"])
     assert buffer.home.local.root == tmp_path / "a"
     assert not list(memory.iterdir())
 

@@ -89,7 +89,7 @@ def test_two_processes_share_what_was_kept(run, opened):
     first = run("""
         with buffer.claim("3") as held:
             kept = [held.write([bytes([tier]) * 5000], name) for tier, name in enumerate(["memory", "disk"])]
-            held.keep(kept, b"chain 7", batch=7, requests=3)
+            held.keep(kept, b"chain 7")
         print(json.dumps("done"))
     """)
     assert result_of(first) == "done"
@@ -114,7 +114,7 @@ def test_the_limit_holds_for_all_processes_together(run, opened):
             with buffer.claim(str(group)) as held:
                 segment = held.write([b"x" * 30_000])
                 if segment is not None:
-                    held.keep([segment], b"", batch=1, requests=1)
+                    held.keep([segment], b"")
                 tiers.append(segment and segment.tier)
         print(json.dumps(tiers))
     """
@@ -134,14 +134,14 @@ def test_who_counts_anew_while_another_writes_counts_what_is_being_written(opene
 
     monkeypatch.setattr(MappedFiles, "write", counted_meanwhile)
     with buffer.claim("3") as held:
-        held.keep([held.write([b"x" * 30_000])], b"", batch=1, requests=1)
+        held.keep([held.write([b"x" * 30_000])], b"")
     assert buffer.used_bytes("memory") == sizes(buffer)["memory"] == 30_016
 
 
 def test_a_process_that_is_killed_leaves_the_group_as_it_was(run, opened):
     process = run("""
         with buffer.claim("3") as held:
-            held.keep([held.write([b"kept" * 1000])], b"7", batch=7, requests=3)
+            held.keep([held.write([b"kept" * 1000])], b"7")
         with buffer.claim("3") as held:
             for size in range(20):
                 held.write([b"lost" * 1000 * size + b"x"])
@@ -159,7 +159,7 @@ def test_a_process_that_is_killed_leaves_the_group_as_it_was(run, opened):
     assert before["memory"] > 400_000
     with buffer.claim("3") as held:
         assert [held.view(segment).to_pybytes() for segment in held.segments] == [b"kept" * 1000]
-        held.keep([held.write([b"new" * 1000])], b"8", batch=8, requests=1)
+        held.keep([held.write([b"new" * 1000])], b"8")
     assert sizes(buffer)["disk"] == 0
     assert sizes(buffer)["memory"] <= 2 * 16384
     assert buffer.used_bytes("memory") == sizes(buffer)["memory"]
@@ -199,11 +199,11 @@ SWEEP = """
 
     def work(buffer):
         with buffer.claim("5") as held:
-            held.keep([held.write([first()])], b"1", batch=1, requests=1)
+            held.keep([held.write([first()])], b"1")
         with buffer.claim("5") as held:
-            held.keep([held.write([second()]), *held.segments], b"2", batch=2, requests=1)
+            held.keep([held.write([second()]), *held.segments], b"2")
             held.move("disk")
-            held.keep(held.segments[:1], b"3", batch=3, requests=1)
+            held.keep(held.segments[:1], b"3")
         with buffer.claim("5") as held:
             held.move("memory")
             held.drop()
@@ -255,7 +255,7 @@ def test_killed_at_any_io_a_group_is_as_it_was_or_as_it_was_to_be(run):
 
 KEEP = """
     with buffer.claim("3") as held:
-        held.keep([held.write([b"x" * 5000])], b"", batch=1, requests=1)
+        held.keep([held.write([b"x" * 5000])], b"")
 """
 WAIT = """
     print("ready", flush=True)
@@ -389,7 +389,7 @@ FILL = """
     for group in range(40):
         with buffer.claim(str(group)) as held:
             segment = held and held.write([bytes([group]) * 100_000], sys.argv[2])
-            if segment is None or not held.keep([segment], b"", batch=1, requests=1):
+            if segment is None or not held.keep([segment], b""):
                 lost += 1
     for group, note in buffer.notes().items():
         with buffer.claim(group) as held:
@@ -443,3 +443,49 @@ def test_a_read_only_place_is_told_once(run, tmp_path):
     assert (process.returncode, out) == (0, "null\n")
     assert len(err.splitlines()) == 3, err
     assert all("Work continues without it" in line for line in err.splitlines())
+
+
+MAPPED = """
+    import shutil
+    from tidegate.sinks.cache.buffer.balance import balance
+
+    buffer = opened(disk_bytes_max=4 << 20)
+    content = {group: bytes([group]) * 100_000 for group in range(32)}
+    for group in range(9):
+        with buffer.claim(str(group)) as held:
+            assert held.keep([held.write([content[group]], "disk")], b"")
+    views = {group: buffer.look(str(group)).views[0] for group in range(9)}
+    assert {note.segments[0].path for note in buffer.notes().values()} == {0, 1}
+
+    disk = root / "disk0"
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    with (disk / "ballast").open("wb") as file:  # of others: the disk is full
+        os.posix_fallocate(file.fileno(), 0, free)
+    for group in range(9, 19):
+        assert buffer.put(str(group), [content[group]])
+    spilled = balance(buffer, batch=1).spilled
+    spilled_to = {
+        (segment.tier, segment.path)
+        for unit, note in buffer.notes().items() if int(unit) >= 9 for segment in note.segments
+    }
+    full = all(view.to_pybytes() == content[group] for group, view in views.items())
+    looked = all(buffer.look(unit).views[0].to_pybytes() == content[int(unit)] for unit in buffer.notes())
+
+    for name in ("disk0", "disk1"):  # deleted by someone
+        shutil.rmtree(root / name / f"tidegate-{os.getuid()}")
+    gone = all(view.to_pybytes() == content[group] for group, view in views.items())
+    balance(buffer, batch=2)
+    os.truncate(disk / "ballast", 0)
+    with buffer.claim("31") as held:
+        assert held.keep([held.write([content[31]], "disk")], b"")
+    again = buffer.look("31").views[0].to_pybytes() == content[31]
+    print(json.dumps([spilled > 0, sorted(spilled_to), full, looked, gone, again]))
+"""
+
+
+@pytest.mark.skipif(not MOUNTS, reason="no file system can be mounted here")
+def test_mapped_files_survive_a_full_disk_and_a_deleted_folder(run, tmp_path):
+    """No signal, no wrong byte: a spill takes the next disk, and what is mapped stays as it was."""
+    (tmp_path / "disk0").mkdir()
+    found = result_of(run(MAPPED, prefix=mounted("size=2m", tmp_path / "disk0")))
+    assert found == [True, [["disk", 1], ["memory", 0]], True, True, True, True]

@@ -53,7 +53,7 @@ def folder(tmp_path):
                 if end > start:
                     self.number += 1
                     part = all_rows.slice(start, end - start)
-                    refs.append(buffered.write(f"piece-{self.number}", part, 1, groups))
+                    refs.append(buffered.write(f"piece-{self.number}", part))
             return Run(groups.start, groups.stop, tuple(refs))
 
         def open(self, ref):

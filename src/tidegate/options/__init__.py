@@ -1,4 +1,4 @@
-"""All options, in one frozen and validated dataclass."""
+"""All options, in one frozen and validated dataclass; ``state_spill.py`` has those of the spill monitor."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tidegate.base.names import DELETED, LOCAL, UNLISTED, check_name, did_you_me
 from tidegate.base.urls import redact, scheme_of
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import check_key_groups, check_parallelism, stride_for
+from tidegate.options.state_spill import StateSpill
 
 KEY_BYTES_MAX = 32 * 1024
 VALUE_BYTES_MAX = 16 * 1024 * 1024
@@ -44,6 +45,7 @@ DURATIONS = (
     *("function_deadline_s", "stuck_alarm_s"),
 )
 """Options of less than a day."""
+SPILL_EXAMPLE = "tidegate.StateSpill, as in StateSpill(spill_above=0.95)"
 DELETED_TTL = "7 days"
 """How long the sequences of rows that ``apply_changes`` deleted are kept, unless ``ttl`` sets
 another time.
@@ -96,6 +98,7 @@ class Options:
     table_key_groups: Mapping[str, int] | None = None
     state_cache_bytes: int = 256 * 1024 * 1024
     state_memory_bytes: int = 128 * 1024 * 1024
+    state_spill: StateSpill | None = None
     commit: Literal["sync", "pipelined"] = "sync"
     commit_in_flight: int = 2
     stuck_alarm_s: float = 60.0
@@ -138,6 +141,9 @@ class Options:
             check_local_dir(self.local_dir)
         self._check_ttl()
         self._check_table_key_groups()
+        if not isinstance(self.state_spill, StateSpill | None):
+            msg = f"state_spill is {self.state_spill!r}; it must be a {SPILL_EXAMPLE}"
+            raise ConfigError(msg)
         if self.metrics_port is not None:
             address_of(self.metrics_port)
         for name in DURATIONS:
@@ -295,6 +301,8 @@ class SinkOptions(TypedDict, total=False):
     """State that a host keeps locally, in bytes; 0: none. Default: 256 MiB."""
     state_memory_bytes: int
     """The part of it that is in memory, in bytes. Default: 128 MiB."""
+    state_spill: StateSpill | None
+    """When state moves between memory and disks. Default: ``StateSpill()``."""
     commit: Literal["sync", "pipelined"]
     """End a batch when its version is visible, or when it is decided. Default: "sync"."""
     commit_in_flight: int
