@@ -45,10 +45,10 @@ demo: setup ## Run the demo on real departures (WAL=kafka STORE=redis or cassand
 check: setup lint types ## Check style, types and the unit tests, without servers or Spark: a few minutes
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" tests/unit tests/repo --ignore tests/repo/test_packaging.py $(PYTEST_ARGS)
 
-test: setup ## Run the tests: plain ones in parallel, those with servers, then Spark's with one JVM
+test: setup ## Run the tests: plain ones in parallel, those with servers, then Spark's in two JVMs
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(FAST) $(PYTEST_ARGS) $(OR_NONE)
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
-	$(RUN) pytest -m "spark and not slow" $(SPARK) $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
+	$(RUN) pytest -n $(JOBS) --dist loadfile -m "spark and not slow" $(SPARK) $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
 	$(RUN) pytest -m on_kafka $(SPARK) --log kafka $(PYTEST_ARGS) $(OR_NONE)
 
 full: setup ## Run all tests, the slow ones too

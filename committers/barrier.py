@@ -138,7 +138,8 @@ def stride_here(
 
     The remembered deletes and the due times of a table are staged with its rows, so all have one stride.
     """
-    of = next((table.removeprefix(f"{own}.") for own in (DELETED, DUE) if table.startswith(f"{own}.")), table)
+    kind, _, name = table.partition(".")
+    of = name if kind in (DELETED, DUE) else table
     existing = {name: at for name, at in coordinator.folded.tables.items() if name not in drops}
     for name in (table, of, f"{DELETED}.{of}", f"{DUE}.{of}"):
         if name in existing:

@@ -180,8 +180,8 @@ RULES: list[Rule] = [
         "stride-of-deletes-is-lost",
         "the deletes that a table remembers are read in the key groups in which its rows are staged",
         "committers/barrier.py",
-        """    of = table.removeprefix(f"{DELETED}.")\n""",
-        """    of = table\n""",
+        "    of = name if kind in (DELETED, DUE) else table\n",
+        "    of = table\n",
         "tests/unit/committers/test_table_key_groups.py",
     ),
     (

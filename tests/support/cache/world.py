@@ -232,7 +232,7 @@ class World:
         frames = [one.frames for one in self.versions[visible + 1 : base_version + 1]]
         in_flight = InFlightVersions(visible, tuple(one for one in frames if one is not None))
 
-        def get_stored(table: str, keys: Sequence[bytes], version: int, start: int) -> Any:
+        def get_stored(table: str, keys: Sequence[bytes], version: int, start: int, _: int) -> Any:
             assert start <= version
             if version < base_version and self.completion.random() < 0.3:
                 raise SnapshotExpiredError("retired")
