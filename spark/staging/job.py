@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, functions
 from tidegate.base.names import LOCAL
 from tidegate.committers.barrier import NamedCall
 from tidegate.options import Endpoints
-from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
+from tidegate.sinks.cache.in_flight import ALL_VISIBLE, FRAMES_BYTES_MAX, InFlightVersions
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.columns import group_at, key_group, place, schema_column, task_of
 from tidegate.spark.calls.local_state import local_stage
@@ -118,9 +118,10 @@ class SparkBarrier:
         """Whether a call reads its state at the base version, and not by way of the versions in flight."""
         if self.in_flight is None:
             return any(isinstance(call, STATE_CALLS) for call in self.calls)
-        # The rows of a timeout's queue are in any key group, so a task reads all frames.
-        times_out = not self.in_flight.fit(1, self.key_groups) and any(map(_times_out, self.calls))
-        return times_out or any(isinstance(call, LocalState) for call in self.calls)
+        # The rows of a timeout's queue are in any key group, so each task reads all frames.
+        all_read = self.parallelism * self.in_flight.bytes_of(range(self.key_groups))
+        too_much = all_read > FRAMES_BYTES_MAX
+        return any(isinstance(call, LocalState) or (too_much and _times_out(call)) for call in self.calls)
 
     @property
     def state_calls(self) -> dict[str, str]:

@@ -38,6 +38,7 @@ from services.support.kafka.server import KafkaCluster
 from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.base.clock import Clock
+from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.spark import VersionedSink
 from tidegate.spark.calls.columns import arrow_schema_of
 from tidegate.wal.fold import View, fold_all
@@ -312,6 +313,20 @@ def stream(
         return Stream(spark, tmp_path / name, schema, log_at(tmp_path / name), staged_by)
 
     return make
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Nothing is published until this is set."""
+    let_go, plain = threading.Event(), SqliteStore.publish
+
+    def publish(store: Any, entry: Any, epoch: int) -> Any:
+        assert let_go.wait(60)
+        return plain(store, entry, epoch)
+
+    monkeypatch.setattr(SqliteStore, "publish", publish)
+    yield let_go
+    let_go.set()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from sink_threads import sink_threads
 from tidegate.base import failpoints
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.spark
 
@@ -48,20 +47,6 @@ def pipelined(stream):
             return made
 
         yield flights, sink
-
-
-@pytest.fixture
-def held(monkeypatch):
-    """Nothing is published until this is set."""
-    let_go, plain = threading.Event(), SqliteStore.publish
-
-    def publish(store, entry, epoch):
-        assert let_go.wait(60)
-        return plain(store, entry, epoch)
-
-    monkeypatch.setattr(SqliteStore, "publish", publish)
-    yield let_go
-    let_go.set()
 
 
 @pytest.fixture

@@ -93,6 +93,21 @@ def test_keys_time_out_in_batches_without_rows_too_at_any_number_of_tasks(stream
             assert {change.table for change in changes} == {"closed", "open"}
 
 
+def test_a_key_times_out_while_its_versions_are_in_flight_in_a_table_with_fewer_key_groups(
+    stream, play, held
+):
+    place = stream(SCHEMA)
+    pipelined = {"commit": "pipelined", "commit_in_flight": 3}
+    sink = place.sink(parallelism=3, table_key_groups={"open": 4}, **pipelined)
+    each = sink.each(write)
+    play(place, (0, each, rows(**dict.fromkeys("abcdef", 1))), (6, each, rows(a=1)), (6, each, []))
+    assert (place.decided(), place.version()) == (3, 0)
+    held.set()
+    sink.drain(60)
+    assert place.rows("closed") == {key: {"n": 1} for key in "bcdef"}
+    assert place.rows("open") == {"a": {"n": 2}}
+
+
 def test_a_batch_that_is_run_again_times_a_key_out_in_one_version_i2_i4(stream, pass_by):
     """After a crash before the decision the batch gets a new attempt; after it none."""
     place = stream(SCHEMA)
