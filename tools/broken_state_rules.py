@@ -123,7 +123,7 @@ RULES: list[Rule] = [
     (
         "state-cache-under-anothers-name",
         "an index counts under the name that it was written under",
-        "sinks/cache/cache.py",
+        "sinks/cache/index.py",
         'xxhash.xxh3_64_digest(path.name.encode() + b"\\n" + body)',
         "xxhash.xxh3_64_digest(body)",
         STATE_CACHE,

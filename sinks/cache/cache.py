@@ -30,23 +30,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
-from tidegate.base.decoders import msgpack_decoder
 from tidegate.base.local_dir import LocalDir
 from tidegate.errors import CorruptError, TidegateError
 from tidegate.sinks.cache.buffer.policy import Reason
 from tidegate.sinks.cache.compaction import cut, evict, merge, merge_from, newest, without_expired
 from tidegate.sinks.cache.in_flight import NOT_BEHIND, Behind, EarlierLinks, VersionFrames
+from tidegate.sinks.cache.index import Index, TableRuns, index_name, read_index, version_of, write_index
 from tidegate.sinks.cache.links import Link
 from tidegate.sinks.cache.lookup import Hashes
 from tidegate.sinks.cache.pieces import Pieces
 from tidegate.sinks.cache.runs import Answers, PieceRef, Run, places_of, rows_of
-from tidegate.wal.record import UNREADABLE, StateReads
+from tidegate.wal.record import StateReads
 from tidegate.wal.value_flags import DELETE
 
 logger = logging.getLogger("tidegate")
@@ -54,8 +52,6 @@ logger = logging.getLogger("tidegate")
 FOLDER = "state"
 READ = ".read"
 """The suffix of the files by which a first stage hands over what it read."""
-MAGIC = b"TGS2"
-CHECKSUM_BYTES = 8
 RUNS_MAX = 12
 """The most runs of a table; above that all are merged."""
 MEMORY_BYTES = 8 * 1024 * 1024
@@ -71,19 +67,6 @@ ReadChanges = Callable[[Sequence[VersionFrames]], Iterator[tuple[str, int, Any]]
 """Reads (table, version, rows) of the changes of the task's key groups, the oldest version first."""
 Ask = Callable[[Any], Any]
 """Returns stored values, from the store, of the keys of these rows: null where there is none."""
-
-
-class TableRuns(msgspec.Struct, frozen=True):
-    """The cached runs of one table, the oldest first; ``start`` is the table's start at that time."""
-
-    start: int
-    runs: tuple[Run, ...]
-
-
-class Index(msgspec.Struct, frozen=True):
-    """The cached rows of one run of a task at its version, of its key groups."""
-
-    tables: dict[str, TableRuns]
 
 
 @dataclasses.dataclass
@@ -116,10 +99,6 @@ class _Table:
     @property
     def bytes(self) -> int:
         return sum(run.bytes for run in self.runs)
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgpack_decoder(Index)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,14 +180,14 @@ class StateCache:
         """Take over what holds of this task's key groups at the base version."""
         names = self._names()
         for at in (EarlierLinks(self._spec.base_version, self._spec.links), *self._spec.behind.earlier):
-            kept_links = [link for link in at.links if _index_name(link) in names]
+            kept_links = [link for link in at.links if index_name(link) in names]
             latest = max((link.version for link in kept_links), default=0)
             kept_links = [link for link in kept_links if link.version == latest]
             self._room = self._room_beside(kept_links)
             mine = [link for link in kept_links if self._shares(link)]
             for link in mine:
                 try:
-                    self._take(_read_index(self._path(_index_name(link))))
+                    self._take(read_index(self._path(index_name(link))))
                 except TROUBLE as error:  # its key groups are read from the store; others hold
                     self._tell(error)
             if mine:
@@ -325,7 +304,7 @@ class StateCache:
                 self._merge(table)
             self._fit()
             tables = {name: TableRuns(t.start, tuple(t.runs)) for name, t in self._tables.items()}
-            _write_index(self._path(_index_name(link)), Index(tables), self._run)
+            write_index(self._path(index_name(link)), Index(tables), self._run)
             self._sweep(link)
             self._opened.clear()  # so that spilled pieces leave memory at once
             self._moved = self._pieces.balance(self._requests, self._spec.base_version + 1, self._wait)
@@ -344,7 +323,7 @@ class StateCache:
             read = {name: TableRuns(t.start, tuple(t.read.runs)) for name, t in self._tables.items()}
             if any(held.runs for held in read.values()):
                 name = f"{self._spec.base_version + 1}-{self._run}{READ}"
-                _write_index(self._path(name), Index(read), self._run)
+                write_index(self._path(name), Index(read), self._run)
             self._opened.clear()
 
     def take_over(self, runs: str) -> None:
@@ -354,7 +333,7 @@ class StateCache:
             for name in sorted(self._names()):
                 if name.startswith(before) and name.endswith(READ):
                     with contextlib.suppress(*TROUBLE):  # it is read from the store again
-                        for table, held in _read_index(self._path(name)).tables.items():
+                        for table, held in read_index(self._path(name)).tables.items():
                             if table in self._tables and held.start == self._tables[table].start:
                                 self._tables[table].read.runs += held.runs
 
@@ -443,20 +422,20 @@ class StateCache:
         spec are needed. Files of later versions stay, for the tasks that work on them.
         """
         base = self._spec.base_version
-        needed = {_index_name(link) for link in (*self._spec.every_link, mine)}
+        needed = {index_name(link) for link in (*self._spec.every_link, mine)}
         pieces: set[str] = set()
         for name in self._names():
             if name.endswith(".index"):
-                if name not in needed and _version_of(name) <= base:
+                if name not in needed and version_of(name) <= base:
                     self._path(name).unlink(missing_ok=True)
                     continue
                 with contextlib.suppress(*TROUBLE):  # the task that uses it will warn
-                    index = _read_index(self._path(name))
+                    index = read_index(self._path(name))
                     pieces |= {p.name for t in index.tables.values() for r in t.runs for p in r.pieces}
-            elif _version_of(name) <= base:  # an unfinished index
+            elif version_of(name) <= base:  # an unfinished index
                 self._path(name).unlink(missing_ok=True)
         for name in self._pieces.names():
-            if name not in pieces and _version_of(name) <= base:
+            if name not in pieces and version_of(name) <= base:
                 self._drop(name)
 
     def _drop(self, piece: str) -> None:
@@ -494,39 +473,3 @@ class StateCache:
 
 def _same_keys(left: Any, right: Any) -> bool:
     return len(left) == len(right) and bool(left["k"].equals(right["k"]) and left["g"].equals(right["g"]))
-
-
-def _index_name(link: Link) -> str:
-    return f"{link.version}-{link.token}.index"
-
-
-def _version_of(name: str) -> int:
-    """Return the version of a file; 0 for a foreign name."""
-    number = name.partition("-")[0]
-    return int(number) if number.isdecimal() else 0
-
-
-def _write_index(path: Path, index: Index, run: str) -> None:
-    """Write a temporary file, then rename it: the index is whole or absent, whichever process is killed."""
-    body = _encoder.encode(index)
-    fresh = path.with_name(f"{_version_of(path.name)}-{run}.new")
-    fresh.write_bytes(MAGIC + _checksum(path, body) + body)
-    fresh.replace(path)
-
-
-def _read_index(path: Path) -> Index:
-    """Read an index. Raises: OSError: it cannot be read. CorruptError: its content is not of this name."""
-    content = path.read_bytes()
-    start = len(MAGIC) + CHECKSUM_BYTES
-    body = content[start:]
-    if content[: len(MAGIC)] != MAGIC or _checksum(path, body) != content[len(MAGIC) : start]:
-        raise CorruptError(f"{path}: the checksum does not fit")
-    try:
-        return _decoder.decode(body)
-    except UNREADABLE as error:
-        raise CorruptError(f"{path}: it cannot be read: {error}") from error
-
-
-def _checksum(path: Path, body: bytes) -> bytes:
-    """Checksum name and content: under another name, a whole file would describe another range or version."""
-    return xxhash.xxh3_64_digest(path.name.encode() + b"\n" + body)
