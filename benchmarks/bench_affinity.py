@@ -4,7 +4,8 @@
 
 A standalone Spark on this machine: a master and three workers of one core at 127.0.0.1 to .3, a
 stream that sums by key (by a reducer, or by a function of ``update``), its versions applied by the
-executors. After ``stable`` batches one worker is killed, after as many again another one comes.
+executors. After ``stable`` batches one worker is killed, after as many again another one comes. With
+``--play shared`` it and another one are one location; with ``--play rolling`` all are restarted in turn.
 Told for each phase, from the tasks' own word where they ran:
 
     assigned   the task ran on the executor that it was assigned to
@@ -85,6 +86,7 @@ def main() -> None:
     parser.add_argument(
         "--step", choices=("reduce", "update"), default="reduce", help="which reads the state"
     )
+    parser.add_argument("--play", choices=("lost", "shared", "rolling"), default="lost")
     parser.add_argument("--wait", default="3s", help="spark.locality.wait; Spark's own default")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))

@@ -3,10 +3,10 @@
     python affinity_driver.py FOLDER SETTINGS
 
 SETTINGS, as JSON: ``affinity``, ``wait`` (spark.locality.wait), ``tasks``, ``rows``, ``stable`` (batches per
-phase), ``step`` ("reduce", or "update": its state is read in a stage in front), and ``options`` of the
-sink. A standalone cluster with workers at 127.0.0.1 to .3, each with its own
-temporary folder for the cache of state; after ``stable`` batches the second is killed, after as many again
-another one comes in its place.
+phase), ``step`` ("reduce", or "update": its state is read in a stage in front), ``play`` (of ``PLAYS``:
+"lost" if it is left out), and ``options`` of the sink. A standalone cluster with workers at 127.0.0.1 to .3,
+each with its own temporary folder for the cache of state. With "shared" the first two are one location, and
+share it. Before each phase of the play workers are killed, or come in place of killed ones.
 
 It prints a line of JSON per batch: phase, assigned (executor of each task, null without), ran (executor and
 host of each task), reads (keys that the caches knew, all that were asked for), executors (id: host), seconds.
@@ -29,7 +29,16 @@ from tidegate.spark import VersionedSink
 from tidegate.spark.placement.preferred import executors_now
 from tidegate.spark.staging import job
 
-ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+ADDRESSES = FIRST, SECOND, THIRD = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+SHARED = {FIRST: "H1", SECOND: "H1", THIRD: "H3"}
+LOST = {"stable": "", "lost": f"kill {SECOND}", "back": f"add {SECOND}"}
+PLAYS = {
+    "lost": LOST,
+    "shared": LOST,
+    "rolling": {"stable": ""}
+    | {f"{at} {how}": f"{what} {at}" for at in ADDRESSES for how, what in (("down", "kill"), ("up", "add"))},
+}
+"""What happens to a worker before each phase, by the play."""
 DEADLINE_S = 120.0
 
 
@@ -55,13 +64,15 @@ def wait_for_executors(spark: SparkSession, count: int) -> None:
 def main(folder: Path, settings: dict) -> None:
     (folder / "input").mkdir(parents=True)
     tempfile.tempdir = str(folder)  # the driver's own: it remembers there where tasks ran
-    batches = 3 * settings["stable"]
+    play = settings.get("play", "lost")
+    batches = len(PLAYS[play]) * settings["stable"]
     for at in range(batches):
         rows = [{"k": f"k{n}", "n": n} for n in range(settings["rows"])]
         path = folder / "input" / f"{at:04}.json"
         path.write_text("\n".join(map(json.dumps, rows)))
         os.utime(path, (1_600_000_000 + 100 * at,) * 2)
-    with SparkCluster(folder / "cluster", *ADDRESSES) as cluster:
+    locations = SHARED if play == "shared" else None
+    with SparkCluster(folder / "cluster", *ADDRESSES, locations=locations) as cluster:
         spark = start_session(cluster.url, settings["wait"])
         try:
             run(spark, cluster, folder, settings)
@@ -94,16 +105,15 @@ def run(spark: SparkSession, cluster: SparkCluster, folder: Path, settings: dict
     def total(_key, rows, state, _emit):
         return {"n": (state["n"] if state else 0) + sum(row["n"] for row in rows)}
 
+    phases = list(PLAYS[settings.get("play", "lost")].items())
     commit = sink.each(update if settings.get("step") == "update" else reduce)
 
     def each(rows, batch_id):
-        phase = ("stable", "lost", "back")[batch_id // settings["stable"]]
-        if batch_id == settings["stable"]:
-            cluster.kill("127.0.0.2")
-            wait_for_executors(spark, 2)
-        if batch_id == 2 * settings["stable"]:
-            cluster.add("127.0.0.2")
-            wait_for_executors(spark, 3)
+        phase, happens = phases[batch_id // settings["stable"]]
+        what, _, address = happens.partition(" ")
+        if what and batch_id % settings["stable"] == 0:
+            getattr(cluster, what)(address)
+            wait_for_executors(spark, 2 if what == "kill" else 3)
         start = time.monotonic()
         commit(rows, batch_id)
         state = sink.last_state

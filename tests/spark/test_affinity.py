@@ -5,6 +5,7 @@ A master and three workers with loopback addresses of their own; the driver is a
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -53,3 +54,52 @@ def test_only_the_share_of_a_lost_worker_moves_i1_i2(drive, tmp_path, affinity, 
     came = next(iter(set(back) - set(lost)))
     assert back.count(came) == TASKS // 3
     assert sum(old != new for old, new in zip(lost, back, strict=True)) == TASKS // 3
+
+
+def played(drive, tmp_path, play):
+    """What each batch noted; the sums are right in the end."""
+    settings = {
+        "affinity": True,
+        "wait": "300s",
+        "tasks": TASKS,
+        "rows": ROWS,
+        "stable": STABLE,
+        "play": play,
+    }
+    code, told = drive("affinity_driver.py", tmp_path, json.dumps(settings | {"play": play}), deadline_s=450)
+    assert code == 0, told
+    notes = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    with tidegate.connect(f"sqlite://{tmp_path}/store", namespace="flights") as gate:
+        with gate.snapshot() as snapshot:
+            sums = dict(snapshot.table("sums").scan())
+        assert sums == {f"k{n}": {"n": gate.version() * n} for n in range(ROWS)}
+    for note in notes:
+        assert [executor for executor, _ in note["ran"]] == note["assigned"]
+    for note in notes[STABLE - 1 :: STABLE]:
+        assert note["reads"] == [ROWS, ROWS]
+    return notes
+
+
+def moved(before, after):
+    """How many tasks are at another location."""
+    return sum(was != now for (_, was), (_, now) in zip(before["ran"], after["ran"], strict=True))
+
+
+def test_two_processes_of_one_location_share_its_cache_i1(drive, tmp_path):
+    """Of the two tasks of the lost one, one stays at its location, where its cache is."""
+    notes = played(drive, tmp_path, "shared")
+    assert {location for note in notes for _, location in note["ran"]} == {"H1", "H3"}
+    first = notes[::STABLE]
+    assert [moved(before, after) for before, after in itertools.pairwise(first)] == [1, 1]
+    for note in first[1:]:
+        assert note["reads"][0] >= ROWS * 0.75
+
+
+def test_a_rolling_restart_moves_each_workers_share_alone_i1(drive, tmp_path):
+    """Down, a worker's tasks go to the others; up again, as many come back. The rest stay."""
+    notes = played(drive, tmp_path, "rolling")
+    first = notes[::STABLE]
+    assert [note["phase"].split()[-1] for note in first] == ["stable", *("down", "up") * 3]
+    for before, after in itertools.pairwise(first):
+        assert moved(before, after) == TASKS // 3
+        assert after["reads"][0] >= ROWS * 0.5

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -28,9 +29,12 @@ def spark_home() -> Path:
     return Path(found.origin).parent
 
 
-def environment(address: str, folder: Path) -> dict[str, str]:
-    """Of a daemon and what it starts; its temporary folder is its own, as another host's would be."""
-    temporary = folder / f"tmp-{address}"
+def environment(address: str, folder: Path, location: str = "") -> dict[str, str]:
+    """Of a daemon and what it starts; its temporary folder is its location's, as another host's would be.
+
+    Without a location its address is one.
+    """
+    temporary = folder / f"tmp-{location or address}"
     temporary.mkdir(exist_ok=True)
     return {
         **os.environ,
@@ -40,16 +44,26 @@ def environment(address: str, folder: Path) -> dict[str, str]:
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "PYSPARK_PYTHON": sys.executable,
+        "TIDEGATE_LOCATION_ID": location,
     }
 
 
 class SparkCluster:
     """A master and its workers; ends them all, SIGKILL if need be.
 
+    Workers with the same of ``locations``, by address, share a temporary folder, and say so to tidegate.
     They are of the process group of whoever starts them, so that killing that group ends them, too.
     """
 
-    def __init__(self, folder: Path, *addresses: str, cores: int = 1, memory: str = "600m") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *addresses: str,
+        cores: int = 1,
+        memory: str = "600m",
+        locations: Mapping[str, str] | None = None,
+    ) -> None:
+        self.locations = locations or {}
         self.folder, self.addresses, self.cores, self.memory = folder, addresses, cores, memory
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.port = 0
@@ -97,7 +111,7 @@ class SparkCluster:
         with (self.folder / f"{name}.log").open("ab") as output:
             self.processes[name] = subprocess.Popen(
                 [str(spark_home() / "bin" / "spark-class"), *words],
-                env=environment(address, self.folder),
+                env=environment(address, self.folder, self.locations.get(name, "")),
                 cwd=self.folder,
                 stdout=output,
                 stderr=subprocess.STDOUT,
