@@ -95,6 +95,14 @@ RULES: list[Rule] = [
         "tests/unit/sinks/cache/test_state_at.py",
     ),
     (
+        "in-flight-in-the-logs-order",
+        "I1: a log returns frames in any order, and the newest change of a key counts",
+        "sinks/cache/state_at.py",
+        "in sorted(found, key=lambda each: each[0].version):",
+        "in found:",
+        "tests/unit/sinks/cache/test_state_at.py",
+    ),
+    (
         "in-flight-before-the-start",
         "I1: rows from before a table was emptied are no state",
         "sinks/cache/state_at.py",

@@ -114,17 +114,19 @@ def read_changes(
     Raises: as ``Log.read``. CorruptError: a frame is not what its manifest says, or is missing.
     """
     wanted = {ref.address: (one, ref) for one in versions for ref in one.frames if touches(ref, groups)}
-    for blob in log.read(list(wanted)) if wanted else ():
+    found: list[tuple[VersionFrames, list[Run]]] = []
+    for blob in log.read(list(wanted)) if wanted else ():  # in any order
         one, ref = wanted.pop(blob.address)
         where = f"{log.where}, version {one.version}, frame at {blob.address}"
         runs = decode_frame(blob.content, ref, one.attempt, where)
-        for table in one.tables:
-            mine = [run for run in runs if run.table == table and run.group in groups]
-            if mine:
-                yield table, one.version, _rows_of(mine)
+        found.append((one, [run for run in runs if run.group in groups]))
     if wanted:
         msg = f"{log.where}: the log returned nothing for {', '.join(wanted)}; {MEND}"
         raise CorruptError(msg)
+    for one, runs in sorted(found, key=lambda each: each[0].version):
+        for table in one.tables:
+            if mine := [run for run in runs if run.table == table]:
+                yield table, one.version, _rows_of(mine)
 
 
 def _rows_of(runs: Sequence[Run]) -> Any:

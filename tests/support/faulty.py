@@ -35,7 +35,7 @@ from tidegate.sinks.rules.leases import Lease, LeaseInfo
 from tidegate.sinks.store import Store
 from tidegate.wal.fold import Entry
 from tidegate.wal.frame import Chunk, Run
-from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
+from tidegate.wal.log import Appended, Blob, Blobs, Log, LogSize, Trimmed
 from tidegate.wal.record import TableSchema
 
 T = TypeVar("T")
@@ -333,3 +333,13 @@ def _shown(content: bytes) -> str:
     """Return a record's kind, for traces, without decoding it."""
     _, _, rest = content.partition(b'"kind":"')
     return rest.partition(b'"')[0].decode(errors="replace")
+
+
+class Backwards:
+    """A log whose blobs come in another order than they were asked for: any is right."""
+
+    def __init__(self, log: Blobs) -> None:
+        self._log, self.where = log, log.where
+
+    def read(self, addresses: Sequence[str]) -> Iterator[Blob]:
+        yield from reversed(list(self._log.read(addresses)))

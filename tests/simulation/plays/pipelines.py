@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from simulation.invariants import History, live, require
 from simulation.plays.world import Actor, Crashed, Status, TaskLostError, World
-from support.faulty import Call, FaultyLog, FaultyStore
+from support.faulty import Backwards, Call, FaultyLog, FaultyStore
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.pipeline import Changes, Pipeline
 from tidegate.errors import (
@@ -152,7 +152,7 @@ class Pipelines:
         history = self._history
         self.in_flight_seen += len(in_flight.versions)
         store, log = FaultyStore(history.store, actor), FaultyLog(history.log, actor)
-        state = StateAt(store, base_version, in_flight, lambda: log, range(key_groups))
+        state = StateAt(store, base_version, in_flight, lambda: Backwards(log), range(key_groups))
         shown = live(history.rows[base_version], at_us)
         for table, start in history.starts[base_version].items():
             expected = shown.get(table, {})

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from simulation.invariants import History, live, require
 from simulation.plays.world import TaskLostError, World
+from support.faulty import Backwards
 from tidegate.base.local_dir import LocalDir
 from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, WalGapError, WalUnavailableError
@@ -98,7 +99,7 @@ class StateHosts:
         groups = groups_of(task, parallelism, spec.key_groups)
 
         def changes(versions: Sequence[VersionFrames]) -> Iterator[tuple[str, int, Any]]:
-            return read_changes(log, versions, groups)
+            return read_changes(Backwards(log), versions, groups)
 
         return StateTask(self, StateCache(*here, told, groups, run, spec.tables, changes), spec, told, groups)
 
@@ -137,7 +138,7 @@ class StateTask:
 
     def read(self, store: Store, in_flight: InFlightVersions, log: Log) -> None:
         """Read every table's state."""
-        state = StateAt(store, self._told.base_version, in_flight, lambda: log, self._groups)
+        state = StateAt(store, self._told.base_version, in_flight, lambda: Backwards(log), self._groups)
         for table in self._spec.tables:
             self._hosts.check(self._cache, table, self._told, self._spec.at_us, self._groups, state)
 

@@ -203,7 +203,7 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cached_state, "local_dirs", lambda *_: [local])
             patch.setattr(cached_state, "host_pieces", lambda *_: self.pieces[local])
-            return CachedState(place, spec, task, parallelism, self.new_id(), reads, lambda: self.log)
+            return CachedState(place, spec, task, parallelism, self.new_id(), reads, self.any_order)
 
     def first_stage(
         self,
@@ -242,7 +242,17 @@ class World:
             return SimpleNamespace(visible=self.completion.randint(base_version, base_version + 2))
 
         store: Any = SimpleNamespace(get_stored=get_stored, pointer=pointer, where="the store")
-        return StateAt(store, base_version, in_flight, lambda: self.log, groups)
+        return StateAt(store, base_version, in_flight, self.any_order, groups)
+
+    def any_order(self) -> Any:
+        """The log, whose blobs come in any order."""
+
+        def read(addresses: Sequence[str]) -> list[Any]:
+            blobs = list(self.log.read(addresses))
+            self.completion.shuffle(blobs)
+            return blobs
+
+        return SimpleNamespace(read=read, where=self.log.where)
 
     def stored(self, base: Version, table: str, keys: Sequence[bytes]) -> Any:
         found = [base.content[table].get(key) for key in keys]
