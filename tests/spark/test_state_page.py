@@ -30,5 +30,8 @@ def test_the_four_kinds_of_state_in_one_version(stream):
     assert flights.rows("users") == {"u0": {"page": "p39"}, "u1": {"page": "p37"}, "u2": {"page": "p38"}}
     assert flights.rows("pages")["p07"] == {"ms": 59, "user": 1}
     slowest = sorted(rows, key=lambda row: (-row["ms"], row["page"]))[:3]
+    flights.commit(flights.sink(parallelism=3).each(pasted["write_top"]), rows)
+    top = [item["page"] for item in flights.rows("_local.top").values()]
+    assert sorted(top) == sorted(row["page"] for row in sorted(rows, key=lambda row: -row["ms"])[:10])
     with flights.gate() as gate:
         assert pasted["slowest_of_all"](gate) == [{"page": row["page"], "ms": row["ms"]} for row in slowest]
