@@ -1,12 +1,13 @@
 r"""What pipelined commits gain for stateful batches, with log and store some way off.
 
     tools/run python tests/services/run.py redis-memory -- \
-        python benchmarks/bench_pipelined_state.py --store {redis} [--log-ms 2] [--store-ms 5] [--rounds 3]
+        python benchmarks/bench_pipelined_state.py --store {redis} [--rounds 3] [--driver-apply 5000]
 
 A broker of its own and the given Redis, each behind a relay that keeps every byte for half of the time there
-and back. A query on local[2] sums 50,000 rows a batch by key, over 400,000 keys: with ``commit="sync"``, and
-pipelined, in turns. Printed: seconds from the second batch's start until the last version is visible, per
-batch; and the ratio of the medians.
+and back (``--log-ms 2``, ``--store-ms 5``). A query on local[2] sums 50,000 rows a batch by key, over 400,000
+keys: with ``commit="sync"``, and pipelined, in turns. The driver applies versions of up to ``--driver-apply``
+changes. Printed: seconds from the second batch's start until the last version is visible, per batch; and the
+ratio of the medians.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ KEYS = 400_000
 def query(spark: Any, arguments: argparse.Namespace, name: str, **options: Any) -> float:
     """Run one query on a namespace of its own; return seconds per batch, without the first."""
     began: list[float] = []
+    options["driver_apply_max_changes"] = arguments.driver_apply
     with sink_in(None, arguments, name=name, wal_options={}, **options) as sink:
 
         def add(txn: Any, rows: Any) -> None:
@@ -54,7 +56,15 @@ def query(spark: Any, arguments: argparse.Namespace, name: str, **options: Any) 
 
 def main() -> None:
     parser = parser_of(
-        __doc__, store=True, rows=50_000, batches=16, rounds=3, log_ms=2.0, store_ms=5.0, in_flight=2
+        __doc__,
+        store=True,
+        rows=50_000,
+        batches=16,
+        rounds=3,
+        log_ms=2.0,
+        store_ms=5.0,
+        in_flight=2,
+        driver_apply=5_000,
     )
     arguments = parser.parse_args()
     samples: Samples = {"sync": [], "pipelined": []}
