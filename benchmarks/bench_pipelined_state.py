@@ -5,9 +5,9 @@ r"""What pipelined commits gain for stateful batches, with log and store some wa
 
 A broker of its own and the given Redis, each behind a relay that keeps every byte for half of the time there
 and back (``--log-ms 2``, ``--store-ms 5``). A query on local[2] sums 50,000 rows a batch by key, over 400,000
-keys: with ``commit="sync"``, and pipelined, in turns. The driver applies versions of up to ``--driver-apply``
-changes. Printed: seconds from the second batch's start until the last version is visible, per batch; and the
-ratio of the medians.
+keys. Queries with ``commit="sync"`` and pipelined ones take turns. The driver applies versions of up to
+``--driver-apply`` changes. Printed: seconds from the second batch's start until the last version is visible,
+per batch; and the ratio of the medians.
 """
 
 from __future__ import annotations

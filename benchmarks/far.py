@@ -12,7 +12,7 @@ READ_BYTES = 64 * 1024
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float) -> None:
-    """Every byte as it came, so much later."""
+    """Pass on every byte unchanged, ``delay_s`` later."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 

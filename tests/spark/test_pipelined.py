@@ -9,8 +9,11 @@ import pytest
 from sink_threads import sink_threads
 
 from tidegate.base import failpoints
+from tidegate.committers.pipeline import PipelineThread
 from tidegate.errors import ConfigError, TidegateError
+from tidegate.sinks.cache import in_flight
 from tidegate.sinks.open_store import open_store
+from tidegate.spark.staging.job import SparkBarrier
 
 pytestmark = pytest.mark.spark
 
@@ -126,6 +129,25 @@ def test_state_is_read_at_a_version_in_flight_i1(pipelined, held, call, cache_by
     held.set()
     sink.drain(60)
     check(flights, 3, "sums", sums if call in ("reduce", "update") else newest)
+
+
+def test_a_batch_waits_where_its_frames_in_flight_would_not_fit_i11(pipelined, held, monkeypatch):
+    """Nothing is published before a batch waits for it."""
+    monkeypatch.setattr(in_flight, "FRAMES_BYTES_MAX", 0)
+    drain = PipelineThread.drain
+    monkeypatch.setattr(PipelineThread, "drain", lambda *given: held.set() or drain(*given))
+    flights, make = pipelined
+    sink, stage, seen = make(state_cache_bytes=0), SparkBarrier.stage, []
+
+    def staged(barrier, spec, base_version):
+        seen.append((base_version, flights.version()))
+        return stage(barrier, spec, base_version)
+
+    monkeypatch.setattr(SparkBarrier, "stage", staged)
+    flights.commit(sink.each(write_by("reduce")), *batches(3))
+    sink.drain(60)
+    assert seen == [(0, 0), (1, 1), (2, 2)]
+    check(flights, 3, "sums", sums)
 
 
 @pytest.mark.both_ways
