@@ -13,3 +13,16 @@ pytest.register_assert_rewrite("tidegate.testing", "services.support.kafka.sweep
 settings.register_profile("here", deadline=None, max_examples=60)
 settings.register_profile("ci", settings.get_profile("here"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow all cases but one in n of a test with the mark ``one_in(n)``."""
+    seen: dict[str, int] = {}
+    for item in items:
+        if (mark := item.get_closest_marker("one_in")) is None or item.get_closest_marker("slow"):
+            continue
+        test = item.nodeid.partition("[")[0]
+        nth = seen[test] = seen.get(test, -1) + 1
+        if nth % mark.args[0]:
+            item.add_marker(pytest.mark.slow)

@@ -32,6 +32,8 @@ class DeliveryReports:
         self.appended_at_us: int | None = None
         """When the brokers took the last message, by their clock; None when they do not report it."""
         self._error: KafkaError | None = None
+        self._unplaced = False
+        """Whether a message was acknowledged without its offset: appended, and nobody knows where."""
 
     def send(self, content: bytes) -> None:
         """Enqueue one message. Raises: WalUnavailableError, an earlier one failed, or the queue
@@ -48,8 +50,9 @@ class DeliveryReports:
                 kind, at_ms = message.timestamp()
                 if kind == TIMESTAMP_LOG_APPEND_TIME:
                     self.appended_at_us = at_ms * 1000
-            elif self._error is None:
-                self._error = error or KafkaError(KafkaError._FAIL)  # noqa: SLF001 - acked without an offset
+            elif self._error is None and not self._unplaced:
+                self._error = error
+                self._unplaced = error is None
 
         self._missing += 1
         until = time.monotonic() + self._clients.settings.timeout_s
@@ -79,7 +82,7 @@ class DeliveryReports:
         # The client reports every message within its own time-out; the margin is for a client that hangs.
         until = time.monotonic() + self._clients.settings.timeout_s + 5
         is_refused = False
-        while self._missing and self._error is None and time.monotonic() < until:
+        while self._missing and self._error is None and not self._unplaced and time.monotonic() < until:
             self._poll(POLL_S)
             if self._clients.refusals() >= REFUSALS and not is_refused:
                 is_refused, until = True, min(until, time.monotonic() + REFUSED_S)
@@ -101,3 +104,11 @@ class DeliveryReports:
     def _refuse_error(self) -> None:
         if self._error is not None:
             self._clients.unavailable(f"writing to {self._topic}", self._error)
+        if self._unplaced:
+            # The client sent it again after an answer that came too late, and the broker knew it.
+            msg = (
+                f"{self._clients.where}: writing to {self._topic}: a broker acknowledged a message without its"
+                " offset, after an answer that came too late; try again, with a larger timeout_s of the log"
+                f" (now {self._clients.settings.timeout_s:g} s) if that repeats"
+            )
+            raise WalUnavailableError(msg)

@@ -134,6 +134,16 @@ class TestCassandraStore(CassandraSuite):
     def url(self, cassandra):
         return cassandra.url
 
+    # Half a minute and a quarter of one here; the ordinary run has them with Redis.
+
+    @pytest.mark.slow
+    def test_whatever_is_lost_is_put_back(self, whole):
+        super().test_whatever_is_lost_is_put_back(whole)
+
+    @pytest.mark.slow
+    def test_schemas_that_no_version_names_are_forgotten(self, store):
+        super().test_schemas_that_no_version_names_are_forgotten(store)
+
 
 @pytest.mark.slow
 class TestCassandraStoreOnThreeNodes(CassandraSuite):

@@ -39,7 +39,7 @@ class TestKafkaLog(LogSuite):
         return Place(f"kafka://{self.kafka.bootstrap}", log.test_namespace, self._options())
 
     def _options(self):
-        return {"topic_prefix": self.prefix, "partitions": 3}
+        return {"topic_prefix": self.prefix, "partitions": 3, "timeout_s": 60}
 
     def _instance(self, namespace):
         log = open_log(f"kafka://{self.kafka.bootstrap}", namespace, self._options())

@@ -32,6 +32,7 @@ def test_a_namespace_is_back_and_its_query_goes_on_exactly_once(kafka, redis, tm
     lose_and_restore(kafka, redis.url, redis.forget, tmp_path, gone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone", ["the store", "the log, too"])
 def test_a_namespace_on_cassandra_is_back_too(kafka, cassandra_tables, tmp_path, gone):
     def forget(name):

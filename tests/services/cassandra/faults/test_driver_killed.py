@@ -16,3 +16,7 @@ class TestCassandra(DriverKilled):
             yield made
             with made.opened() as (_, store):
                 store.drop()
+
+    @pytest.mark.slow  # the ordinary run has it with Redis
+    def test_killed_again_and_again(self, place):
+        super().test_killed_again_and_again(place)

@@ -73,6 +73,7 @@ def test_nobody_says_what_became_of_a_claim(
     query.check(3, cassandra.url)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("took_effect", [True, False])
 def test_nobody_says_what_became_of_an_announcement(
     took_effect: bool, cassandra: CassandraServer, cassandra_proxy: CassandraProxy, query: Query
@@ -90,6 +91,7 @@ def test_nobody_says_what_became_of_an_announcement(
     query.check(5, cassandra.url)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("took_effect", [True, False])
 def test_nobody_says_what_became_of_a_lease(
     took_effect: bool, cassandra: CassandraServer, cassandra_proxy: CassandraProxy, query: Query
@@ -175,6 +177,7 @@ def test_a_reply_is_lost_while_it_writes(
     query.check(5, cassandra.url)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("cql", ["SELECT value", "SELECT key, value", "SELECT visible", "SELECT entry", HOLD])
 def test_a_reply_is_lost_to_a_reader(
     cql: str, cassandra: CassandraServer, cassandra_proxy: CassandraProxy, query: Query

@@ -49,6 +49,7 @@ def goes_on(query: Query) -> None:
         query.retire(newer)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("place", ASLEEP)
 def test_a_driver_sleeps_at(place: str, query: Query, failing_at: Failpoints):
     zombie = query.run(4)

@@ -80,6 +80,7 @@ IN_TIME = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("place", IN_TIME)
 def test_killed_and_back_in_time(query, failing_at, bounce, place):
     driver = query.run(batches=1)
@@ -261,6 +262,7 @@ def test_not_acknowledged_is_an_error_and_the_log_works_on(query, broker, acked)
     check_acked(query, acked)
 
 
+@pytest.mark.slow
 def test_killed_while_a_reader_reads(query, acked, bounce):
     log = query.log()
     addresses = log.stage("many", map(blob, range(BLOBS)))

@@ -197,6 +197,7 @@ def test_a_bit_flipped_in_a_decision(world, kafka, nth):
     refused(world, CorruptError, f"{world.decisions}, partition 0, offset {record.offset()}")
 
 
+@pytest.mark.slow
 def test_a_consumer_that_met_damage_ends(world, kafka, caplog):
     """Its client asks on behind the damage, at an offset out of range; that answer must not meet its end."""
     world.commit(world.open(), 0, 1)

@@ -1,5 +1,7 @@
 """SIGKILL at every named place of the protocol, the log on Kafka and the store in files."""
 
+import pytest
+
 from crash.sweep.place import FINISHES, REACHED
 from services.support.workloads.driver_killed import TURNS, DriverKilled, in_turn
 
@@ -8,6 +10,10 @@ pytest_plugins = ["services.support.kafka.sweep.place"]
 
 class TestFiles(DriverKilled):
     """The fixture ``place`` has its store in files."""
+
+    @pytest.mark.slow  # the ordinary run has it with Redis
+    def test_killed_again_and_again(self, place):
+        super().test_killed_again_and_again(place)
 
 
 def test_every_name_and_every_pair_is_in_the_ordinary_run_of_some_store():

@@ -94,6 +94,7 @@ KILLED = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind, place", KILLED)
 def test_the_leader_is_killed_and_nobody_notices(query, brokers, failing_at, kind, place):
     driver = query.run(batches=1)
@@ -275,6 +276,7 @@ def test_two_of_three_die_while_it_stages(query, brokers, failing_at):
     query.check()
 
 
+@pytest.mark.slow
 def test_refused_for_too_few_in_sync(query, brokers, failing_at):
     """With all three demanded, one that is down stops every write; ConflictError only on proof."""
     strict = Query(brokers.bootstrap, query.folder, partitions=1, min_insync_replicas=3)

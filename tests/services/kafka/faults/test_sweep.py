@@ -80,6 +80,7 @@ def test_before_it_is_not_done_and_after_it_is_done(kafka_sweep, case, made, top
         assert place.topics_are_there() == topics
 
 
+@pytest.mark.slow
 def test_a_place_that_is_not_reached_is_a_run_to_the_end(kafka_sweep):
     result = kafka_sweep.run_case(Case("after", "CREATE_TOPICS", 9), "restart")
     assert (result.reached, result.wrong) == (False, "")

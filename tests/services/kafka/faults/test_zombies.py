@@ -29,6 +29,7 @@ def retiring(name):
     return ["--keep-versions", "1"] if name.startswith("retire.") else []
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", [name for name in REACHED if name != OPENS_LATE])
 def test_a_zombie_wakes_after_another_driver_finished(place, name):
     """It has one batch more to do, so wherever it slept it learns that it is not the writer any more."""
@@ -61,6 +62,7 @@ def test_who_sleeps_before_it_opens_is_the_newest_when_it_wakes(place):
     assert (place.decided().recent, decided.epoch, place.decided().epoch) == (decided.recent, 1, 2)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["decide.before_append", "publish.before", "trim.before_decisions"])
 def test_two_zombies_wake_in_turn(place, name):
     """The older wakes first, while the newer one sleeps; a third has finished."""
@@ -81,6 +83,7 @@ def test_two_zombies_wake_in_turn(place, name):
     place.check_all_of_it()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name,decided",
     [("decide.before_append", 1), ("decide.after_append", 2), ("seal.after", 2), ("publish.before", 2)],
@@ -105,6 +108,7 @@ def test_behind_a_newer_open_nothing_is_decided_and_nothing_published(place, nam
     place.check_all_of_it()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["stage.before_ack", "manifest.after_write", "decide.before_append"])
 def test_a_log_that_was_removed_and_made_again_meanwhile_is_another_log(place, name):
     """T20: positions and names are the same again, but what is written there decides nothing."""
@@ -192,6 +196,7 @@ def test_two_drivers_started_at_once(place):
 # -- what a dead driver sent --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

@@ -50,6 +50,7 @@ def go_on(query: Query, driver, batches: int) -> str:
     return ""
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("place, nth", PLACES)
 def test_server_is_killed_at(place, nth, server, query: Query, failing_at: Failpoints):
     def restart() -> None:

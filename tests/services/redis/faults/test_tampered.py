@@ -25,6 +25,7 @@ ROW_CASES = int(os.environ.get("TIDEGATE_TAMPER_ROWS", "100"))
 """The number of changes of rows."""
 
 
+@pytest.mark.slow
 def test_a_hash_with_any_field_changed_gives_what_was_there_or_an_error_that_says_where(
     private_redis, tmp_path
 ):

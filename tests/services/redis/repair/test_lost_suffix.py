@@ -175,6 +175,7 @@ def server(private_redis):
     return private_redis(settings={"enable-debug-command": "local", "appendonly": "no"})
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 10**6),

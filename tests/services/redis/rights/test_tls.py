@@ -36,7 +36,7 @@ def servers(tmp_path_factory):
 
 def url_and_options(servers, kind):
     server = servers["sentinel" if "sentinel" in kind else "rediss"]
-    return kind.format(server.address), {**server.tls_settings, "timeout_s": 5}
+    return kind.format(server.address), {**server.tls_settings, "timeout_s": 30}
 
 
 @pytest.mark.parametrize("kind", KINDS)
