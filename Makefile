@@ -49,7 +49,7 @@ test: setup ## Run the tests: plain ones in parallel, those with servers, then S
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(FAST) $(PYTEST_ARGS) $(OR_NONE)
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
 	$(RUN) pytest -n $(JOBS) --dist loadfile -m "spark and not slow" $(SPARK) $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
-	$(RUN) pytest -m on_kafka $(SPARK) --log kafka $(PYTEST_ARGS) $(OR_NONE)
+	$(RUN) pytest -m "on_kafka and not slow" $(SPARK) --log kafka $(PYTEST_ARGS) $(OR_NONE)
 
 full: setup ## Run all tests, the slow ones too
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not spark" $(FAST) $(PYTEST_ARGS) $(OR_NONE)

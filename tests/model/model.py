@@ -32,6 +32,8 @@ from tidegate.wal.record import (
 LINEAGE = "query-1"
 CLAIMED = ("recover", "recovering", "ready", "commit")
 """Phases of a driver that has claimed its epoch in the store."""
+FINAL = (State.FENCED, State.STALLED, State.BROKEN)
+"""States of a version in flight at which its pipeline stops."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,21 +41,29 @@ class Scope:
     """The limits of the exploration, and rules of the driver that a test may switch off.
 
     ``lives``: drivers that ever start, each of which may sleep while others run. ``attempts``: over all
-    drivers. ``opens``: Opens that one driver may send.
+    drivers. ``opens``: Opens that one driver may send. ``in_flight``: versions that one driver may have
+    decided and not yet made visible, the pipelined commit; 0 is the one that completes its own version.
     """
 
     lives: int = 2
     batches: int = 2
     attempts: int = 2
     opens: int = 2
+    in_flight: int = 0
     folds_through_own_open: bool = True
     claims: bool = True
     flips_from_predecessor: bool = True
     asks_which_attempt_won: bool = True
+    reads_versions_in_flight: bool = True
+    completes_fenced_versions: bool = True
 
 
 class Actor(NamedTuple):
-    """One driver. ``view`` records of the log are folded, except those in ``blind``."""
+    """One driver. ``view`` records of the log are folded, except those in ``blind``.
+
+    ``line``: its versions in flight, oldest first. ``line_state`` and ``line_epoch`` are of the first one,
+    which the completing side of the pipeline works on while the other fields change.
+    """
 
     phase: str = "new"
     state: State = State.READY
@@ -68,6 +78,9 @@ class Actor(NamedTuple):
     known: bool = False
     version: int = 0
     target: int = 0
+    line: tuple[int, ...] = ()
+    line_state: State = State.DECIDED
+    line_epoch: int = 0
 
 
 class World(NamedTuple):
@@ -131,6 +144,9 @@ class Model:
             twice = [f for f in before.recent if folding.same_barrier(f.origin, record.origin)]
             assert not twice, f"I2: {record.origin} makes a second version"
             assert record.attempt not in world.conflicts, f"proof: {record.attempt} was called undecided"
+            assert record.source_offsets == _attempts(before, 1, before.last_version), (
+                f"I1: v{record.version} was made from the state of {record.source_offsets or 'nothing'}"
+            )
         assert after.epoch >= before.epoch, "the log's epoch went back"
         late = frozenset(r for r in world.late if folding.why_void(after, self._records[r]) is None)
         return world._replace(log=log, late=late)
@@ -172,7 +188,9 @@ class Model:
         assert fact is not None, f"I5: v{version} becomes visible and is not decided"
         assert fact.digest == digest, f"I1: v{version} becomes visible with another digest"
         assert (version, fact.attempt) in world.applied, f"I3: v{version} becomes visible before it is whole"
-        assumed = max((a.epoch for a in world.actors if a.phase in CLAIMED), default=0)
+        claimed = [actor for actor in world.actors if actor.phase in CLAIMED]
+        # A driver that fences itself goes on with the version in flight that it has begun.
+        assumed = max((actor.line_epoch or actor.epoch for actor in claimed), default=0)
         assert epoch >= assumed, f"I6: epoch {epoch} flips v{version} after epoch {assumed} was claimed"
         return self._purged(world._replace(visible=version, digest=digest, epoch=max(world.epoch, epoch)))
 
@@ -205,6 +223,8 @@ class Model:
                 continue
             for label, reached in self._act(world, at, actor):
                 yield f"driver {at}, {actor.phase}: {label}", reached
+            for label, reached in self._complete_next(world, at, actor):
+                yield f"driver {at}, line: {label}", reached
 
     def _act(self, world: World, at: int, actor: Actor) -> Steps:
         match actor.phase:
@@ -252,7 +272,7 @@ class Model:
             owner = actor._replace(phase="claim", epoch=actor.tried, view=end, blind=blind)
             yield "the epoch is ours", _set(world, at, owner)
         elif state.epoch > actor.tried and actor.acked:
-            yield "fenced", _set(world, at, _gone())
+            yield "fenced", _set(world, at, _gone(actor))
         else:
             yield "not ours, again", _set(world, at, actor._replace(phase="open", view=end))
 
@@ -263,11 +283,11 @@ class Model:
             return
         claimed = self.claim(world, actor.epoch)
         ours = claimed.epoch == actor.epoch
-        yield "claimed", _set(claimed, at, actor._replace(phase=then) if ours else _gone())
+        yield "claimed", _set(claimed, at, actor._replace(phase=then) if ours else _gone(actor))
         request = ("claim", actor.epoch, 0, "")
         yield (
             "late claim, driver gives up",
-            self._purged(_set(world, at, _gone())._replace(requests=world.requests | {request})),
+            self._purged(_set(world, at, _gone(actor))._replace(requests=world.requests | {request})),
         )
 
     def _recover(self, world: World, at: int, actor: Actor) -> Steps:
@@ -294,6 +314,8 @@ class Model:
         state = self.seen(world, actor)
         if state.last_version >= self.scope.batches or world.attempts >= self.scope.attempts:
             return
+        if actor.line_state in FINAL:
+            return  # the pipeline has failed
         attempt = f"a{world.attempts + 1}"
         origin = BatchOrigin(LINEAGE, 0, state.last_version, "offsets")
         record = Decided(
@@ -309,7 +331,7 @@ class Model:
             manifest_digest=attempt,
             tables={},
             parallelism={},
-            source_offsets="",
+            source_offsets=self._state_read(world, actor),
             decided_at_us=state.last_version + 1,
         )
         content = encode_record(record)
@@ -320,11 +342,22 @@ class Model:
             _set(world, at, begun)._replace(attempts=world.attempts + 1),
         )
 
+    def _state_read(self, world: World, actor: Actor) -> str:
+        """Read the state of a batch: the store up to a visible version, then the versions in flight."""
+        state = self.seen(world, actor)
+        from_store = state.last_version - len(actor.line)
+        assert world.visible >= from_store, f"I1: v{from_store} is read from the store and not visible"
+        in_flight = _attempts(state, from_store + 1, state.last_version)
+        of_store = _attempts(state, 1, from_store)
+        return f"{of_store} {in_flight if self.scope.reads_versions_in_flight else ''}".strip()
+
     # -- the machine ---------------------------------------------------------------------------------
 
     def _commit(self, world: World, at: int, actor: Actor) -> Steps:
         match states.ACTIONS[actor.state]:
             case Action.APPEND_DECIDED:
+                if actor.line and len(actor.line) >= self.scope.in_flight:
+                    return  # until there is room
                 record = self._decided(actor)
                 for label, reached in self._send(world, at, actor, record):
                     sent = reached.actors[at]
@@ -334,6 +367,8 @@ class Model:
                 yield from self._fold(world, at, actor, can_append=False)
             case Action.APPEND_OPEN:
                 yield from self._fence(world, at, actor)
+            case Action.APPLY if self.scope.in_flight and actor.phase == "commit":
+                yield "decided", self._put(world, at, actor)
             case Action.APPLY:
                 yield from self._apply(world, at, actor)
             case Action.PUBLISH:
@@ -350,7 +385,7 @@ class Model:
             case Action.RAISE_CONFLICT:
                 yield "ConflictError", self._conflict(world, at, actor)
             case _:
-                yield f"ends {actor.state.name}", _set(world, at, _gone())
+                yield f"ends {actor.state.name}", _set(world, at, _gone(actor))
 
     def _fold(self, world: World, at: int, actor: Actor, *, can_append: bool) -> Steps:
         """Fold as ``committers/steps/decide.py`` does after an append; the deadline may pass at any time."""
@@ -416,17 +451,42 @@ class Model:
             return self._opened(world, at, actor._replace(state=State.READY))
         fact, decided = self._fact(world, actor), self._decided(actor)
         assert fact.origin == decided.origin, "I2: commit returned the version of another barrier"
-        ready = actor._replace(phase="ready", state=State.READY, record=b"", version=0, target=0)
-        return _set(world, at, ready._replace(acked=False, landed=False, known=False))
+        return _set(world, at, _ready(actor))
+
+    def _put(self, world: World, at: int, actor: Actor) -> World:
+        """Return from the commit of a pipeline, as ``commit.decided_since`` says which versions are ours."""
+        decided, state = self._decided(actor), self.seen(world, actor)
+        last, base = state.last_version, decided.base_version
+        if last == actor.version == base + 1 or not self.scope.completes_fenced_versions:
+            ours: tuple[int, ...] = (actor.version,)
+        else:
+            ours = tuple(range(min(base + 1, actor.version), last + 1))
+        return _set(world, at, _ready(actor)._replace(line=(*actor.line, *ours)))
+
+    def _complete_next(self, world: World, at: int, actor: Actor) -> Steps:
+        """Let the completing side take a step, at the epoch of the driver when it began with the version."""
+        if not actor.line or actor.line_state in FINAL:
+            return
+        epoch = actor.line_epoch or actor.epoch
+        side = actor._replace(phase="line", state=actor.line_state, version=actor.line[0], epoch=epoch)
+        if actor.line_state is State.VISIBLE:
+            assert world.visible >= side.version, f"I3: v{side.version} is completed and not visible"
+            popped = actor._replace(line=actor.line[1:], line_state=State.DECIDED, line_epoch=0)
+            yield f"v{side.version} is visible", _set(world, at, popped)
+            return
+        for label, reached in self._commit(world, at, side):
+            state = reached.actors[at].state
+            moved = actor._replace(line_state=state, line_epoch=epoch)
+            if state is State.FENCED and actor.epoch != epoch:  # this driver fenced itself
+                moved = actor._replace(line_state=State.DECIDED, line_epoch=0)
+            yield label, _set(reached, at, moved)
 
     def _conflict(self, world: World, at: int, actor: Actor) -> World:
         assert actor.record, f"proof: ConflictError for version {actor.version}, which is recovered"
         attempt = self._decided(actor).attempt
         decided = [fact.version for fact in self.folded(world.log).recent if fact.attempt == attempt]
         assert not decided, f"proof: ConflictError for {attempt}, which is version {decided}"
-        ready = actor._replace(phase="ready", state=State.READY, record=b"", version=0, target=0)
-        ready = ready._replace(acked=False, landed=False, known=False)
-        return _set(world, at, ready)._replace(conflicts=world.conflicts | {attempt})
+        return _set(world, at, _ready(actor))._replace(conflicts=world.conflicts | {attempt})
 
     def _fact(self, world: World, actor: Actor) -> DecidedVersion:
         fact = folding.recent_version(self.seen(world, actor), actor.version)
@@ -453,9 +513,24 @@ def _on(world: World, at: int, actor: Actor, event: Event) -> World:
     return _set(world, at, actor._replace(state=machine.on(event)))
 
 
-def _gone() -> Actor:
-    """Return a driver that raised and is not used again."""
-    return Actor(phase="gone")
+def _ready(actor: Actor) -> Actor:
+    """Return a driver after its commit, which may begin the next barrier."""
+    ready = actor._replace(phase="ready", state=State.READY, record=b"", version=0, target=0)
+    return ready._replace(acked=False, landed=False, known=False)
+
+
+def _gone(actor: Actor) -> Actor:
+    """Return a driver that raised and decides nothing more. Its versions in flight may still be completed."""
+    if not actor.line:
+        return Actor(phase="gone")
+    kept = {name: getattr(actor, name) for name in ("view", "blind", "epoch", *Actor._fields[-3:])}
+    return Actor(phase="gone", **kept)
+
+
+def _attempts(state: Folded, first: int, last: int) -> str:
+    """Name the attempts of these versions: the state that they make."""
+    facts = (folding.recent_version(state, version) for version in range(first, last + 1))
+    return " ".join(fact.attempt for fact in facts if fact is not None)
 
 
 def with_table(state: State, event: Event, then: State) -> dict[State, dict[Event, State]]:

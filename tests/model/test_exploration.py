@@ -22,12 +22,15 @@ SCOPES = {
     "two drivers, one batch": Scope(lives=2, batches=1, attempts=2, opens=2),
     "two drivers, two batches": Scope(lives=2, batches=2, attempts=2, opens=1),
     "two drivers, three attempts": Scope(lives=2, batches=2, attempts=3, opens=1),
+    "one driver, pipelined": Scope(lives=1, batches=3, attempts=3, opens=2, in_flight=2),
+    "two drivers, pipelined": Scope(lives=2, batches=2, attempts=2, opens=1, in_flight=2),
     "two drivers, two batches, fencing Opens": Scope(lives=2, batches=2, attempts=2, opens=2),
 }
 LONG = {"two drivers, two batches, fencing Opens"}
 LARGER = {
     "three drivers, one batch": Scope(lives=3, batches=1, attempts=2, opens=1),
     "two drivers, three attempts, fencing Opens": Scope(lives=2, batches=2, attempts=3, opens=2),
+    "two drivers, three batches, pipelined": Scope(lives=2, batches=3, attempts=3, opens=2, in_flight=2),
     "three drivers, two batches": Scope(lives=3, batches=2, attempts=3, opens=1),
 }
 SMALL = Scope(lives=2, batches=2, attempts=2, opens=2)
@@ -158,6 +161,43 @@ def test_nothing_is_flipped_before_it_is_sealed(monkeypatch):
     table[State.DECIDED][Event.NOT_FLIPPED] = State.READING_BACK
     monkeypatch.setattr(states, "TABLE", table)
     _breaks(Scope(lives=1, opens=1), "I3")
+
+
+def test_state_is_read_above_the_visible_version():
+    """A batch that reads the visible version alone overwrites what the versions in flight wrote."""
+    _breaks(Scope(lives=1, opens=1, in_flight=2, reads_versions_in_flight=False), "I1")
+
+
+@pytest.mark.parametrize("completes", [True, False])
+def test_a_driver_completes_the_versions_of_a_driver_that_it_fenced(completes):
+    """Otherwise its next batch reads a version from the store that nobody made visible.
+
+    The exploration begins where the second driver has two versions in flight, and the first one, whose
+    Decided was late, does not know them.
+    """
+    scope = Scope(lives=2, batches=3, attempts=4, in_flight=2, completes_fenced_versions=completes)
+    model = Model(scope)
+    opened = (
+        "new: fold",
+        "open: Open {} acked",
+        "own: the epoch is ours",
+        "claim: claimed",
+        "recover: opened",
+    )
+    first = [*opened, "ready: stages a1 of 0", "commit: Decided a1 late"]
+    second = list(opened)
+    for attempt, batch in (("a2", 0), ("a3", 1)):
+        second += [f"ready: stages {attempt} of {batch}", f"commit: Decided {attempt} acked"]
+        second += ["commit: folds WON", "commit: decided"]
+    world = model.start
+    for driver, labels in ((0, first), (1, second)):
+        for label in labels:
+            world = dict(model.steps(world))[f"driver {driver}, {label.format(driver + 1)}"]
+    if completes:
+        assert explore(world, model.steps, 50_000).depth > 9
+    else:
+        with pytest.raises(Counterexample, match="I1: v1 is read from the store and not visible"):
+            explore(world, model.steps, 50_000)
 
 
 def test_a_lower_open_never_takes_the_epoch_back(monkeypatch):

@@ -76,6 +76,7 @@ def test_a_second_query_gets_the_living_writer_and_its_own_cause_after_that(flig
     assert "living writer" not in message
 
 
+@pytest.mark.slow
 def test_a_killed_driver_counts_as_running(flights, driver):
     driver.send_signal(signal.SIGKILL)
     driver.wait(DEADLINE_S)

@@ -46,6 +46,7 @@ def test_a_day_of_both_calendars_comes_back_as_it_was(stream):
         assert row["moment"] == datetime.datetime(day.year, day.month, day.day, 0, 0, 0, 1, UTC)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.both_ways
 @pytest.mark.parametrize("n", OTHERWISE)
 def test_a_day_that_would_be_another_one_fails_the_batch_in_words(stream, n):
@@ -113,6 +114,7 @@ INSIDE = {
 }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", ["date", "timestamp"])
 @pytest.mark.parametrize("inside", INSIDE)
 def test_a_day_inside_of_another_column_fails_the_batch_too(stream, inside, kind):
@@ -133,6 +135,7 @@ def test_a_day_inside_of_another_column_fails_the_batch_too(stream, inside, kind
     flights.in_batch(check)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("inside", INSIDE)
 def test_all_other_days_inside_of_columns_are_written_as_they_are(stream, inside):
     flights = stream("n int")

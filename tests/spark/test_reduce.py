@@ -116,6 +116,7 @@ def comparable(content):
     return {k: {n: str(x) if isinstance(x, float) else x for n, x in v.items()} for k, v in content.items()}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.both_ways
 @pytest.mark.parametrize(
     "seed, calls", [(1, CALLS), pytest.param(2, CALLS, marks=pytest.mark.slow), (3, OTHER_CALLS)]

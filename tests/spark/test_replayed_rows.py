@@ -29,6 +29,7 @@ def stored(folder):
             return sorted(int(key.rpartition("-")[2]) for key, _ in snapshot.table("t").scan())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call", [CALLS[0], *(pytest.param(call, marks=pytest.mark.slow) for call in CALLS[1:])]
 )

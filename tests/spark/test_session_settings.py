@@ -43,6 +43,7 @@ def write(txn, rows):
     txn.apply_changes("changes", changes, "b", sequence_by="k", op_column="op")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.both_ways
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_of_the_session_changes_nothing_that_is_stored(stream, conf, setting):
@@ -184,6 +185,7 @@ def frames_by_setting(stream):
     }
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.both_ways
 @pytest.mark.parametrize("setting", MEANINGS)
 def test_a_setting_changes_no_stored_byte(stream, setting, request):

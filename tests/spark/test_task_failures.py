@@ -122,6 +122,7 @@ def test_a_staging_task_that_never_acks_ends_the_query_and_the_next_run_makes_th
     assert flights.rows("t") == CONTENT
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
 def test_executors_apply_a_large_version(stream, parallelism):
     flights = stream(SCHEMA)

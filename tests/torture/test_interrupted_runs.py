@@ -67,6 +67,7 @@ def outcomes(folder):
     return [msgspec.json.decode(line, type=Outcome) for line in lines]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("file", ["judge.txt", "drop.txt"])
 def test_ctrl_c_in_a_terminal_reaches_all_processes_and_finds_nothing(urls, tmp_path, file):
     """The judge, or who drops a namespace, died of it: a cell was called violated, a namespace stayed."""

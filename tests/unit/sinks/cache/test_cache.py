@@ -59,6 +59,7 @@ def run(make, seeds, steps=40, **how):
     return counts
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("first", range(0, 12, 4))
 def test_a_cache_never_answers_otherwise_than_the_store(world, first):
     counts = run(world, range(first, first + 4))
@@ -68,12 +69,14 @@ def test_a_cache_never_answers_otherwise_than_the_store(world, first):
     assert counts["lost"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bytes_max", [0, 3_000, 12_000])
 def test_nor_with_little_room(world, bytes_max):
     counts = run(world, range(100, 103), bytes_max=bytes_max)
     assert bool(counts["hits"]) == bool(bytes_max)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("memory_bytes", [0, 1_000, 10_000])
 def test_nor_with_little_memory(world, memory_bytes):
     """Most pieces are on a disk, some are spilled or loaded between two tasks; they answer as well."""
