@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from tidegate.reader.diff import Diff as Diff
     from tidegate.reader.diff import DiffCounts as DiffCounts
     from tidegate.reader.gate import Gate as Gate
+    from tidegate.reader.mirror.mirror import Mirror as Mirror
+    from tidegate.reader.mirror.view import MirroredTable as MirroredTable
+    from tidegate.reader.mirror.view import MirrorView as MirrorView
     from tidegate.reader.open_gate import connect as connect
     from tidegate.reader.rules import VersionInfo as VersionInfo
     from tidegate.reader.snapshot import Snapshot as Snapshot
@@ -52,6 +55,8 @@ _HOME = {
     "connect": "tidegate.reader.open_gate",
     **dict.fromkeys(("Changes", "WrittenRow"), "tidegate.reader.changes"),
     **dict.fromkeys(("Change", "Diff", "DiffCounts"), "tidegate.reader.diff"),
+    "Mirror": "tidegate.reader.mirror.mirror",
+    **dict.fromkeys(("MirroredTable", "MirrorView"), "tidegate.reader.mirror.view"),
     **dict.fromkeys(("Scan", "Table"), "tidegate.reader.table"),
     "Snapshot": "tidegate.reader.snapshot",
     **dict.fromkeys(("Options", "SinkOptions"), "tidegate.options"),

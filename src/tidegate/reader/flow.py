@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from tidegate.base import forks
 from tidegate.base.clock import Clock
@@ -19,7 +19,6 @@ from tidegate.base.text import html_table
 from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError
 from tidegate.observe import events
 from tidegate.reader import rules
-from tidegate.reader.hints import TableHints
 from tidegate.reader.leases import Hold, LeaseKeeper
 from tidegate.reader.rules import TRIES, VersionInfo
 from tidegate.reader.table import Result, Steps, TableReader, TableView, no_schema, view_of
@@ -30,6 +29,25 @@ from tidegate.wal.record import TableSchema
 UNOBSERVED = contextlib.nullcontext()
 VIEWS_MAX = 1_000
 """The number of tables at a version whose views a gate remembers."""
+
+
+OF_TABLES = frozenset({"get", "get_many", "scan", "schema", "to_arrow"})
+"""The methods of a table that are sought at a gate or a snapshot."""
+
+
+class TableHints:
+    """A class whose tables are found by ``table``. Type checkers see no hints: they have their own."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            own = type(self).__name__
+            hint = f": reads are of a table, {own.lower()}.table(NAME).{name}" if name in OF_TABLES else ""
+            raise AttributeError(f"a {own} has no attribute {name!r}{hint}", name=name, obj=self)
+
+        def __getitem__(self, name: Any) -> NoReturn:
+            own = type(self).__name__
+            raise TypeError(f"a {own} has no items: its tables are {own.lower()}.table({name!r})")
 
 
 def is_of(entry: CatalogEntry, pointer: Pointer) -> bool:
@@ -339,6 +357,10 @@ class SnapshotFlow(TableHints):
     def namespace(self) -> str:
         """The snapshot's namespace; for an alias, its target when the snapshot was taken."""
         return self._reader.identity.name
+
+    def is_beside(self, other: SnapshotFlow) -> bool:
+        """Whether both are of one namespace, read in one store by one gate."""
+        return self._reader is other._reader
 
     @property
     def closed(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from tidegate.reader.changes import Changes
 from tidegate.reader.decided_log import DecidedLog
 from tidegate.reader.diff import Diff, Side, Sides
 from tidegate.reader.flow import GateFlow, Reader
+from tidegate.reader.mirror.mirror import BYTES_MAX, Mirror
+from tidegate.reader.mirror.view import MirrorView
 from tidegate.reader.rules import LEASE_S, VersionInfo
 from tidegate.reader.snapshot import Snapshot
 from tidegate.reader.table import Steps, Table, TableReader, run
@@ -196,6 +198,28 @@ class Gate(GateFlow):
         rules.check_is_visible(version, rules.newest_of(pointer, where), self.namespace)
         self._decided.check_same_history(pointer)
         return self._decided
+
+    def mirror(
+        self,
+        tables: Iterable[str],
+        *,
+        bytes_max: int = BYTES_MAX,
+        on_version: Callable[[MirrorView], None] | None = None,
+    ) -> Mirror:
+        """Read whole tables into this process, and keep them at the newest version.
+
+        Use it as a context manager. Its reads take microseconds, answer from one version, and go on while
+        the store is away. A thread of the mirror moves it: it reads the rows that differ between two
+        versions, and switches the content as a whole. Versions in between may be left out. Its version is
+        pinned by a lease; if that was revoked (``max_lease_s``, ``max_layers``), it reads the tables whole.
+
+        ``bytes_max`` is the most memory that the rows may take: the bytes of keys and stored values, and 110
+        per row. A read of whole tables takes it twice while it lasts. ``on_version`` is called in the
+        mirror's thread with each new content; what it raises is logged. It needs ``tidegate[arrow]``.
+
+        Raises: ConfigError: there is no such table, or the rows take more than ``bytes_max``. As ``scan``.
+        """
+        return Mirror(self, tables, bytes_max, on_version)
 
     def close(self) -> None:
         """Release the connection; its tables and snapshots end with it. Repeatable."""

@@ -1,0 +1,1 @@
+"""Whole tables of a namespace in a reader's process."""
