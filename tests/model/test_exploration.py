@@ -101,6 +101,7 @@ def test_validity_counts_version_and_batch_not_only_the_epoch(monkeypatch):
     _breaks(SMALL, "I7", "I2")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("guards", list(itertools.combinations(GUARDS, 3)), ids="+".join)
 def test_any_three_guards_of_validity_off_is_too_many(monkeypatch, guards):
     _without(monkeypatch, guards)
@@ -111,6 +112,7 @@ def test_any_three_guards_of_validity_off_is_too_many(monkeypatch, guards):
         _breaks(SMALL, "I7", "I2", "I1", "I5", "I6", "proof")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("guard", GUARDS)
 def test_any_one_guard_of_validity_may_fail(monkeypatch, guard):
     """They stand behind each other; none is there for show, see above."""

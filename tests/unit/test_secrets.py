@@ -99,6 +99,7 @@ def words_for(leaf, name, value):
     return words
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("words", sorted(LEAVES), ids=" ".join)
 def test_no_command_shows_a_login_t48(words, caplog):
     """In each of its parameters in turn, also where there is one too many."""

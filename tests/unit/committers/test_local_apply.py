@@ -317,6 +317,7 @@ def test_a_process_that_ends_without_a_word_is_a_defect(place, monkeypatch):
     assert type(caught.value) is TidegateError  # not one that is tried again
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", BY_NAME)
 def test_each_error_travels_as_itself(place, name):
     told = local_worker.Failed(local_worker._known_name(BY_NAME[name]("why")), "why")

@@ -18,6 +18,7 @@ WITHOUT = sorted(
 BLOCKED = "import sys; sys.modules['pyspark'] = None; import importlib; importlib.import_module({name!r})"
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("path", WITHOUT, ids=lambda path: path.relative_to(SPARK).as_posix())
 def test_spark_module_is_imported_without_pyspark(path):
     parts = path.relative_to(SPARK).with_suffix("").parts
