@@ -46,6 +46,11 @@ NAMES = (
     "follow.after_claim",  # the epoch is claimed in a secondary, nothing is written there
     "repair.after_version",  # a lost version is restored, later ones are not
     "repair.before_listing",  # everything is restored, its servers still count as changed
+    "rekey.after_first_record",  # the log of the new namespace has begun, its store is not made
+    "rekey.after_copy",  # the rows are copied; no later version is
+    "rekey.after_version",  # a later version is copied
+    "rekey.after_move",  # the source follows a lineage that no query has; the copy lacks its last versions
+    "rekey.after_whole",  # the copy is whole, no alias names it
     "retire.after_announce",  # the horizon moved, nothing deleted
     "retire.after_group",  # some key groups retired, others not
     "trim.before_decisions",  # a Summary to cut at is found, nothing is cut
