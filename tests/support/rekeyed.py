@@ -40,7 +40,11 @@ class RekeyedPlace:
             self.old.write(rows, source_offsets=OFFSETS)
 
     def writer(self, namespace: str = "flights", **options: Any) -> Example:
-        given = {"apply_deadline_s": 0.5, "table_key_groups": {"aircraft": 2}, "ttl": {"notes": "1d"}}
+        given: dict[str, Any] = {
+            "apply_deadline_s": 0.5,
+            "table_key_groups": {"aircraft": 2},
+            "ttl": {"notes": "1d"},
+        }
         return Example(self.wal, self.store, namespace, options=Options(**given | options))
 
     def load(self, token: str, rows: Rows) -> None:
@@ -114,7 +118,7 @@ class RekeyedPlace:
 def queue_of(place: RekeyedPlace) -> dict[str, int]:
     """Read the queue of ``aircraft`` in the copy: the time of each key; every row is in its place."""
     queue = {key: value[1:] for (table, key), value in place.stored(NEW).items() if table.startswith(QUEUES)}
-    times = {}
+    times: dict[str, int] = {}
     for group in range(0, 32, 16):
         listed = queue.pop(place_key(group, *TIMES), None)
         for parts in [] if listed is None else msgspec.msgpack.decode(listed, type=list[Parts]):

@@ -115,7 +115,7 @@ def copy_rows(old: Coordinator, new: Coordinator, source: Source, pin: VersionPi
     schemas, key_groups = schemas_of(old.store, entry), old.folded.key_groups
 
     def rows(_: tuple[str, ...]) -> Iterator[TableRows]:
-        for _, some in live_rows(old.store, entry, key_groups, entry.decided_at_us, pin.keep):
+        for _table, some in live_rows(old.store, entry, key_groups, entry.decided_at_us, pin.keep):
             yield some
 
     strides = _strides(new, key_groups, entry.tables)
