@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,12 +31,12 @@ DUES = TableSchema((Column("tailnum", "string"),), DUE_COLUMNS)
 
 
 class RekeyedPlace:
-    """The namespace, with three batches; ``old`` is its writer."""
+    """The namespace, by default with three batches; ``old`` is its writer."""
 
-    def __init__(self, wal: str, store: str) -> None:
+    def __init__(self, wal: str, store: str, batches: Sequence[Rows] = BATCHES) -> None:
         self.wal, self.store = wal, store
         self.old = self.writer(key_groups=8)
-        for rows in BATCHES:
+        for rows in batches:
             self.old.write(rows, source_offsets=OFFSETS)
 
     def writer(self, namespace: str = "flights", **options: Any) -> Example:

@@ -65,11 +65,10 @@ def begin(old: Coordinator, new: Coordinator, version: int, key_groups: int) -> 
     """Create the log and the store of the copy, which will hold this version of the old namespace first.
 
     The last batch is left out of the state: the first version gets its origin, so that its replay is found.
-    Durable: on return both exist. Repeatable: the first record wins. Raises: ConfigError: as
-    ``refuse_undone``. Otherwise as ``ensure_made``.
+    Durable: on return both exist. Repeatable: the first record wins. Raises: as ``state_at``
+    and ``ensure_made``.
     """
     state = state_at(old.log, version)
-    refuse_undone(state)
     source = Source(state.namespace, version)
     batch, clock = last_batch(state), new.clock
     uuid = f"{clock.new_id()}{clock.new_id()}"

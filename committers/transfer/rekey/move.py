@@ -1,7 +1,7 @@
 """The steps of a rekey: begin, copy, follow; once no query runs, move, follow, compare, the last version.
 
 Each step may be interrupted anywhere and repeated. Nothing is written into the source before it is moved: an
-Adopted of a lineage that no query has ends it durably, whoever starts its query again. The copy refuses
+Adopted of a lineage that no query has ends it durably, even if its query is started again. The copy refuses
 queries until its last version, which makes it whole.
 """
 
@@ -61,6 +61,7 @@ def follow(old: Coordinator, new: Coordinator, report: Report = lambda _, __: No
     """
     old.decisions.catch_up()
     new.decisions.catch_up()
+    refuse_undone(old.folded)
     source = _copy(old, new)
     backlog = RetirementBacklog(new.log)
     retired = 0

@@ -149,9 +149,8 @@ def imbalance_of(tasks: int, key_groups: int) -> str:
     return (
         f"of {tasks} tasks {share.with_one_more} have {share.smallest + 1} of the {key_groups} key groups,"
         f" the others {share.smallest}: {100 * share.imbalance:.0f} % more work for some."
-        f" {key_groups_for(tasks)} key groups would do, and their number is fixed: `tidegate export FOLDER`,"
-        " and `tidegate import FOLDER --key-groups N` makes a new namespace; or set parallelism to a divisor"
-        f" of {key_groups}"
+        f" {key_groups_for(tasks)} key groups would do: `tidegate rekey` moves the namespace to them while the"
+        f" query runs; or set parallelism to a divisor of {key_groups}"
     )
 
 
@@ -160,8 +159,8 @@ def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int
     if parallelism > key_groups:
         msg = (
             f"parallelism is {parallelism:,}, there are {key_groups:,} key groups{where}: a task without one"
-            f" would have nothing to do. Set parallelism to at most {key_groups:,}; the number of key groups"
-            " is fixed when a namespace is created"
+            f" would have nothing to do. Set parallelism to at most {key_groups:,}; or move the namespace to"
+            " another number of key groups with `tidegate rekey`"
         )
         raise ConfigError(msg)
     return parallelism

@@ -57,9 +57,9 @@ def rekey(
 
     Without --finish it copies a version into the new namespace, then each later version from the log, until
     it has the visible one. The old namespace is only read. Repeat it until few versions are missing. Then
-    stop the query, and run it with --finish: the old namespace takes no more versions, whoever starts its
-    query again; the rest is copied, both are compared row by row, and aliases are switched last. The query
-    goes on with the same checkpoint under the new name: no batch is lost, and none counts twice.
+    stop the query, and run it with --finish: the old namespace takes no more versions, even if its
+    query is started again; the rest is copied, both are compared row by row, and aliases are switched last.
+    The query continues with its checkpoint under the new name: no batch is lost, and none counts twice.
 
     May be repeated after an interruption. Before --finish, tidegate drop of the new namespace ends it all.
     """

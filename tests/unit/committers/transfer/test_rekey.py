@@ -4,15 +4,25 @@ import contextlib
 
 import pytest
 
-from support.places import new_place
+from support.places import fails, new_place
 from support.rekeyed import MORE, NEW, RekeyedPlace, queue_of
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
+from tidegate.committers.apply.apply import chunks_of
+from tidegate.committers.commit import commit
+from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.rekeyed import source_of
 from tidegate.committers.operations.adopt import adopt
-from tidegate.errors import ConfigError, FencedError
-from tidegate.testing.arrow_barrier import batch
+from tidegate.committers.operations.drop import drop_namespace
+from tidegate.committers.operations.restore import restore
+from tidegate.committers.operations.restore_plan import plan_restore
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.transfer.rekey import versions
+from tidegate.committers.transfer.rekey.move import finish, follow
+from tidegate.errors import ConfigError, CorruptError, FencedError, SnapshotExpiredError, WalGapError
+from tidegate.options import Endpoints, Options, parse_store
+from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import LINEAGE
 from tidegate.wal.fold import once_key, replay_of
 from tidegate.wal.record import LoadOrigin
@@ -116,3 +126,114 @@ def test_batches_after_an_adoption_are_followed(place):
     place.finish()
     with place.coordinators(None) as (_, new):
         assert new.decisions.catch_up().lineage == "q2"
+
+
+# -- refusals: the source is as it was --------------------------------------------------------------
+
+
+def test_a_restore_during_the_copy_ends_it_and_a_new_copy_follows_again(place):
+    place.follow()
+    place.old.write(MORE)
+    restored(place, 2)
+    with pytest.raises(
+        ConfigError, match="version 5 cannot be followed; `tidegate drop"
+    ):
+        place.follow()
+    with place.coordinators() as (_, new):
+        drop_namespace(new)
+    expected = place.rows()
+    place.finish()
+    assert place.rows(NEW) == expected
+
+
+def restored(place, version, *, reprocess=False):
+    with place.coordinators(None) as (old, _):
+        restore(old, plan_restore(old, version, reprocess=reprocess))
+
+
+def test_a_namespace_with_undone_batches_is_refused_until_the_next_one(place):
+    restored(place, 2, reprocess=True)
+    with pytest.raises(ConfigError, match="the undone batches were not replayed"):
+        place.follow()
+    with contextlib.closing(place.writer()) as again:
+        again.write(MORE, batch_id=2)
+        expected = place.rows()
+        place.finish()
+    assert place.rows(NEW) == expected
+    with place.coordinators(None) as (_, new):
+        assert new.decisions.catch_up().batches == {LINEAGE: (1, 2)}
+
+
+def test_a_version_that_the_log_no_longer_has_ends_the_copy(place):
+    place.follow()
+    place.old.write(MORE)
+    with place.coordinators() as (old, new):
+        old.log.read = fails(WalGapError("the blob is gone"))
+        with pytest.raises(
+            WalGapError, match="version 4 of namespace flights cannot be"
+        ):
+            follow(old, new)
+    assert place.follow() == 0
+
+
+def test_a_version_that_was_retired_before_it_was_copied_ends_the_copy(place):
+    killed_at(place, "rekey.after_first_record", 1, place.follow)
+    for number in range(3):
+        place.old.write({"airports": {"LGA": {"departures": number, "delay": 0.0}}})
+    driver = place.old.driver
+    retire_up_to(driver.log, driver.store, driver.folded, Options(keep_versions=1), lambda: False)
+    with pytest.raises(SnapshotExpiredError, match="`tidegate drop --namespace flights_32`, then run this"):
+        place.follow()
+
+
+def test_another_namespace_is_no_copy(place):
+    place.writer(NEW, key_groups=32).close()
+    with pytest.raises(ConfigError, match="exists, and is no copy of namespace flights"):
+        place.follow()
+
+
+def test_a_namespace_without_versions_is_refused():
+    name = new_place()
+    empty = RekeyedPlace(f"memory://{name}", f"memory://{name}", batches=())
+    with pytest.raises(ConfigError, match="so there is nothing to copy: start"):
+        empty.follow()
+
+
+def test_a_copy_that_lost_a_row_is_found_before_the_switch(place, monkeypatch):
+    """Red without the comparison."""
+
+    def lossy(work, log):
+        for chunk in chunks_of(work, log):
+            yield chunk._replace(runs=chunk.runs[1:])
+
+    place.follow()
+    place.old.write(MORE)
+    monkeypatch.setattr(versions, "chunks_of", lossy)
+    with pytest.raises(CorruptError, match="of which it is a copy, in table airports"):
+        place.finish()
+    with pytest.raises(ConfigError, match="is being made by"):
+        opened_by(place, NEW, None)
+
+
+def test_a_copy_that_somebody_wrote_into_is_refused(place):
+    place.follow()
+    place.old.write(MORE)
+    with place.coordinators() as (_, new):
+        open_namespace(new, None, rekeying=True)
+        commit(new, ArrowBarrier(new.log, {}, LoadOrigin("foreign"), 32))
+    place.old.write(MORE)
+    with pytest.raises(ConfigError, match="version 2 of namespace flights_32 is no copy of version 4"):
+        place.follow()
+
+
+def test_a_source_moves_once(place):
+    place.finish()
+    with (
+        place.coordinators() as (old, _),
+        coordinator_for(
+            Endpoints.of("other", place.wal, [parse_store(place.store)]), Options(key_groups=16)
+        ) as other,
+    ):
+        source = follow(old, other).source
+        with pytest.raises(ConfigError, match="was moved to namespace flights_32 before"):
+            finish(old, other, source, lambda _, __: None)
