@@ -149,8 +149,8 @@ def imbalance_of(tasks: int, key_groups: int) -> str:
     return (
         f"of {tasks} tasks {share.with_one_more} have {share.smallest + 1} of the {key_groups} key groups,"
         f" the others {share.smallest}: {100 * share.imbalance:.0f} % more work for some."
-        f" {key_groups_for(tasks)} key groups would do: `tidegate rekey` moves the namespace to them while the"
-        f" query runs; or set parallelism to a divisor of {key_groups}"
+        f" {key_groups_for(tasks)} key groups would do: `tidegate rekey` moves the namespace to another one"
+        f" that has them, while its query runs; or set parallelism to a divisor of {key_groups}"
     )
 
 

@@ -15,6 +15,7 @@ from tidegate.cli.core.app import print_message
 from tidegate.cli.core.operation import Operation, catch_up_others, operation, require_namespace
 from tidegate.cli.core.options import Jobs, Yes, confirm, examples
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.committers.operations.alias import aliases_of, refuse_taken, set_alias
 from tidegate.committers.transfer.rekey.begin import known_source
 from tidegate.committers.transfer.rekey.move import finish as finish_copy
@@ -69,6 +70,7 @@ def rekey(
         refuse_taken(at, each)
     with work.coordinator() as old:
         require_namespace(old)
+        refuse_other_stores(old, old.folded)  # the new namespace gets the stores of the old one
         where = dataclasses.replace(old.endpoints, namespace=to)
         with work.coordinator(where, jobs, key_groups) as new:
             done = _done(work, old, new, finish=finish, yes=yes)

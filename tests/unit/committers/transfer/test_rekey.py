@@ -135,9 +135,7 @@ def test_a_restore_during_the_copy_ends_it_and_a_new_copy_follows_again(place):
     place.follow()
     place.old.write(MORE)
     restored(place, 2)
-    with pytest.raises(
-        ConfigError, match="version 5 cannot be followed; `tidegate drop"
-    ):
+    with pytest.raises(ConfigError, match="version 5 cannot be followed; `tidegate drop"):
         place.follow()
     with place.coordinators() as (_, new):
         drop_namespace(new)
@@ -169,9 +167,7 @@ def test_a_version_that_the_log_no_longer_has_ends_the_copy(place):
     place.old.write(MORE)
     with place.coordinators() as (old, new):
         old.log.read = fails(WalGapError("the blob is gone"))
-        with pytest.raises(
-            WalGapError, match="version 4 of namespace flights cannot be"
-        ):
+        with pytest.raises(WalGapError, match="version 4 of namespace flights cannot be"):
             follow(old, new)
     assert place.follow() == 0
 
