@@ -1,4 +1,4 @@
-"""A query with states and timeouts continues in a namespace with other key groups, from its checkpoint (I2)."""
+"""A query with states and timeouts continues with other key groups, from its own checkpoint (I2)."""
 
 from __future__ import annotations
 
