@@ -209,7 +209,8 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None) -> Folde
     if wanted is not None and wanted != state.key_groups:
         msg = (
             f"namespace {state.name} was made with key_groups={state.key_groups}, {wanted} was asked for: key"
-            " groups are fixed for life; leave the option out, or run `tidegate rekey`"
+            " groups are fixed for life; leave the option out, or run `tidegate rekey"
+            f" --to NAME --key-groups {wanted}`"
         )
         raise ConfigError(msg)
     for table, of_table in (coordinator.options.table_key_groups or {}).items():

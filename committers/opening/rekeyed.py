@@ -89,7 +89,7 @@ def refuse_unfinished(state: Folded) -> None:
     source = source_of(state)
     if source is not None and not is_whole(state, source):
         raise ConfigError(
-            f"namespace {state.name} is being made by `tidegate rekey`, and lacks versions of its source:"
-            " nothing was written. Stop the query and run the same `tidegate rekey` with --finish; or"
+            f"namespace {state.name} is being made by a rekey, and lacks versions of its source: nothing was"
+            f" written. Stop the query and run `tidegate rekey --to {state.name} --finish` for the source; or"
             f" `tidegate drop --namespace {state.name}` removes it, and its source is as it was"
         )

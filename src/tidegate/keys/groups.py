@@ -149,8 +149,9 @@ def imbalance_of(tasks: int, key_groups: int) -> str:
     return (
         f"of {tasks} tasks {share.with_one_more} have {share.smallest + 1} of the {key_groups} key groups,"
         f" the others {share.smallest}: {100 * share.imbalance:.0f} % more work for some."
-        f" {key_groups_for(tasks)} key groups would do: `tidegate rekey` moves the namespace to another one"
-        f" that has them, while its query runs; or set parallelism to a divisor of {key_groups}"
+        f" {key_groups_for(tasks)} key groups would do: `tidegate rekey --to NAME --key-groups"
+        f" {key_groups_for(tasks)}` moves the namespace while its query runs; or set parallelism to a divisor"
+        f" of {key_groups}"
     )
 
 
@@ -160,7 +161,7 @@ def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int
         msg = (
             f"parallelism is {parallelism:,}, there are {key_groups:,} key groups{where}: a task without one"
             f" would have nothing to do. Set parallelism to at most {key_groups:,}; or move the namespace to"
-            " another number of key groups with `tidegate rekey`"
+            " another number of key groups with `tidegate rekey --to NAME --key-groups N`"
         )
         raise ConfigError(msg)
     return parallelism

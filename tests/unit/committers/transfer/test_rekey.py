@@ -105,7 +105,7 @@ def test_an_unfinished_copy_and_a_moved_source_refuse_queries(place):
     """Red without the refusals: a query that was started too early, or again, loses versions (I6)."""
     place.follow()
     for lineage in (LINEAGE, None):
-        with pytest.raises(ConfigError, match="is being made by `tidegate rekey`"):
+        with pytest.raises(ConfigError, match="is being made by a rekey"):
             opened_by(place, NEW, lineage)
     place.finish()
     with pytest.raises(FencedError):
