@@ -14,6 +14,7 @@ from tidegate.wal.fold import once_key
 from tidegate.wal.record import Folded, ImportOrigin
 
 _COPIED = re.compile(r"\Aimport:rekey:([0-9a-f]+):([0-9]+)\Z")
+_OWN = re.compile(r"\Aimport:rekey:[0-9a-f]+:[0-9]+(:rows|:whole)?\Z")
 _MOVED = re.compile(r"\Arekeyed to (\S+) from (\S*)\Z")
 
 
@@ -69,7 +70,7 @@ def moved_from(state: Folded) -> Moved | None:
 
 def own_tokens(state: Folded) -> tuple[str, ...]:
     """Return the tokens of a state without those of a rekey, which are of its own copy."""
-    return tuple(token for token in state.once if not token.startswith("import:rekey:"))
+    return tuple(token for token in state.once if not _OWN.match(token))
 
 
 def refuse_moved(state: Folded) -> None:

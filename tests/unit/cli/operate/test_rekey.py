@@ -83,6 +83,7 @@ def test_a_wrong_request_is_refused_and_nothing_is_made(place, words, message):
     assert run("status", f"--namespace={NEW}").exit_code != 0
 
 
+@pytest.mark.slow
 def test_the_copy_follows_in_every_store_and_is_rebuilt_from_its_own_log(tmp_path):
     stores = [f"a=sqlite://{tmp_path}/a", f"b=sqlite://{tmp_path}/b"]
     wal = f"file://{tmp_path}/wal"

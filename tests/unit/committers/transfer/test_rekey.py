@@ -74,6 +74,22 @@ def test_every_kind_of_table_and_of_version_survives(place):
         assert [replay_of(state, batch(LINEAGE, number)).version for number in (2, 3, 7)] == [1, 2, 7]
 
 
+def test_a_copy_is_rekeyed_again_to_a_number_that_its_tables_do_not_divide(place):
+    place.load("rekey:mine", MORE)
+    expected = place.rows()
+    place.finish()
+    where = [Endpoints.of(name, place.wal, [parse_store(place.store)]) for name in (NEW, "flights_5")]
+    with (
+        coordinator_for(where[0]) as old,
+        coordinator_for(where[1], Options(key_groups=5)) as new,
+    ):
+        finish(old, new, follow(old, new).source, lambda _, __: None)
+        assert new.folded.tables["aircraft"].apart == 1
+        tokens = [token for token in new.folded.once if old.folded.namespace not in token]
+        assert tokens == ["load:rekey:mine"]
+    assert place.rows("flights_5") == expected
+
+
 def killed_at(place, name, nth, call):
     """Call, and be killed on the way if the failpoint is reached."""
     failpoints.arm(f"{name}=raise@{nth}")
