@@ -16,7 +16,7 @@ from tidegate.committers.transfer.rekey.move import finish, follow, is_finished
 from tidegate.keys.groups import key_group
 from tidegate.options import Endpoints, Options, parse_store
 from tidegate.sinks.open_store import open_store
-from tidegate.testing.example import BATCHES, Example, Rows, TypedBarrier
+from tidegate.testing.example import BATCHES, LINEAGE, Example, Rows, TypedBarrier
 from tidegate.wal.record import Column, LoadOrigin, TableSchema
 from tidegate.wal.staging.due_queue import TIMES, Due, Parts, place_key
 from tidegate.wal.staging.own_tables import DUE_COLUMNS, QUEUE_SCHEMA
@@ -39,13 +39,13 @@ class RekeyedPlace:
         for rows in batches:
             self.old.write(rows, source_offsets=OFFSETS)
 
-    def writer(self, namespace: str = "flights", **options: Any) -> Example:
+    def writer(self, namespace: str = "flights", lineage: str = LINEAGE, **options: Any) -> Example:
         given: dict[str, Any] = {
             "apply_deadline_s": 0.5,
             "table_key_groups": {"aircraft": 2},
             "ttl": {"notes": "1d"},
         }
-        return Example(self.wal, self.store, namespace, options=Options(**given | options))
+        return Example(self.wal, self.store, namespace, lineage=lineage, options=Options(**given | options))
 
     def load(self, token: str, rows: Rows) -> None:
         """Write a load, once per token."""

@@ -42,9 +42,11 @@ def queue_rows(new: Coordinator, entry: CatalogEntry, queues: tuple[str, ...]) -
                 for batch in rows.take(group):
                     keys = batch["key"].to_pylist()
                     values = values_at(new.store.where, dues, keys, batch["value"], entry.decided_at_us)
-                    for key, value in zip(keys, values.to_pylist(), strict=True):
-                        if value is not None:
-                            by_time.setdefault(_queued_us(new, dues, value), []).append(key)
+                    live = values.is_valid()
+                    for key, value in zip(
+                        batch["key"].filter(live).to_pylist(), values.filter(live).to_pylist(), strict=True
+                    ):
+                        by_time.setdefault(_queued_us(new, dues, value), []).append(key)
                 if by_time:
                     yield _rows_of(index, group, by_time, value_bytes_max(new))
 

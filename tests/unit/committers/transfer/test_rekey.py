@@ -18,14 +18,25 @@ from tidegate.committers.operations.drop import drop_namespace
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.committers.transfer.rekey import versions
+from tidegate.committers.transfer import dealt_rows
+from tidegate.committers.transfer.rekey import move, versions
+from tidegate.committers.transfer.rekey.begin import state_at
 from tidegate.committers.transfer.rekey.move import finish, follow
-from tidegate.errors import ConfigError, CorruptError, FencedError, SnapshotExpiredError, WalGapError
+from tidegate.errors import (
+    ConfigError,
+    CorruptError,
+    FencedError,
+    SnapshotExpiredError,
+    TidegateError,
+    WalGapError,
+)
 from tidegate.options import Endpoints, Options, parse_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import LINEAGE
 from tidegate.wal.fold import once_key, replay_of
 from tidegate.wal.record import LoadOrigin
+from tidegate.wal.staging.due_queue import TIMES
+from tidegate.wal.staging.own_tables import QUEUE_SCHEMA
 
 FAILPOINTS = (
     "open.before_append",
@@ -140,9 +151,17 @@ def test_batches_after_an_adoption_are_followed(place):
     place.follow()
     with place.coordinators() as (old, _):
         adopt(old, "q2")
-    place.finish()
+    place.follow()
     with place.coordinators(None) as (_, new):
-        assert new.decisions.catch_up().lineage == "q2"
+        assert new.decisions.catch_up().lineage == LINEAGE  # until its first batch, or the end
+    with contextlib.closing(place.writer(lineage="q2")) as other:
+        other.write(MORE)
+    place.follow()
+    with place.coordinators() as (old, new):
+        adopt(old, "q3")
+        finish(old, new, follow(old, new).source, lambda _, __: None)
+        assert new.folded.lineage == "q3"
+        assert new.folded.batches == {LINEAGE: (0, 2), "q2": (0, 0)}
 
 
 # -- refusals: the source is as it was --------------------------------------------------------------
@@ -250,3 +269,89 @@ def test_a_source_moves_once(place):
         source = follow(old, other).source
         with pytest.raises(ConfigError, match="was moved to namespace flights_32 before"):
             finish(old, other, source, lambda _, __: None)
+
+
+# -- the rest ---------------------------------------------------------------------------------------
+
+
+def test_a_namespace_of_loads_alone_is_copied():
+    name = new_place()
+    place = RekeyedPlace(f"memory://{name}", f"memory://{name}", batches=())
+    place.load("one", MORE)
+    place.finish()
+    assert place.rows(NEW) == place.rows()
+
+
+def test_versions_that_become_visible_meanwhile_are_followed_too(place):
+    place.follow()
+    place.write_all_kinds()
+    left = [MORE]
+    with place.coordinators() as (old, new):
+
+        def report(copied, behind):
+            if left:
+                place.old.write(left.pop())
+
+        assert follow(old, new, report)[1:] == (10, 0)
+
+
+def test_a_copy_that_falls_behind_ends_and_shows_by_how_much(place):
+    place.follow()
+    place.old.write(MORE)
+    with place.coordinators() as (old, new):
+        assert follow(old, new, lambda _, __: place.old.write(MORE))[1:] == (4, 1)
+
+
+def test_two_rekeys_at_once_copy_the_rows_once(place, monkeypatch):
+    real, others = move.open_namespace, [place.follow]
+
+    def slow(*arguments, **how):
+        while others:
+            others.pop()()
+        return real(*arguments, **how)
+
+    monkeypatch.setattr(move, "open_namespace", slow)
+    place.follow()
+    with place.coordinators(None) as (_, new):
+        assert new.decisions.catch_up().last_version == 1
+
+
+def test_a_small_share_of_the_rows_is_in_memory(place, monkeypatch):
+    monkeypatch.setattr(dealt_rows, "AT_ONCE_BYTES", 1)
+    place.finish()
+    assert place.rows(NEW) == place.rows()
+
+
+def test_only_keys_with_a_due_time_are_queued(place):
+    dues = place.write_all_kinds()
+    place.old.schemas["_due_at.notes"] = QUEUE_SCHEMA
+    place.old.write({"_due.aircraft": {"N8": None}, "_due_at.notes": {(0, *TIMES): b"of no due time"}})
+    place.finish()
+    assert queue_of(place) == {key: due.queued_us for key, due in dues.items() if key != "N8"}
+
+
+def test_a_due_time_that_cannot_be_read_is_an_error(place):
+    place.write_all_kinds()
+    place.old.schemas["_due.aircraft"] = place.old.schemas["airports"]
+    place.old.write({"_due.aircraft": {"N9": {"departures": 1}}})
+    with pytest.raises(CorruptError, match=r"table _due\.aircraft has a row that cannot be read"):
+        place.finish()
+
+
+def test_a_log_without_the_decision_and_a_store_without_a_schema_are_errors(place, monkeypatch):
+    with pytest.raises(WalGapError, match="has no decision of version 9"):
+        state_at(place.old.driver.log, 9)
+    with place.coordinators() as (old, new):
+        monkeypatch.setattr(old.store, "schemas", dict)
+        with pytest.raises(TidegateError, match="schema"):
+            follow(old, new)
+    place.follow()
+    place.old.write(MORE)
+    monkeypatch.setattr(move, "decided_versions", lambda *_: iter(()))
+    with pytest.raises(WalGapError, match="no longer has the decision of version 4"):
+        place.follow()
+
+
+def test_the_same_number_of_key_groups_is_refused(place):
+    with place.coordinators(8) as (old, new), pytest.raises(ConfigError, match="give another number"):
+        follow(old, new)
