@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 from broken_pipeline_rules import RULES as PIPELINE_RULES
 from broken_redis_rules import RULES as REDIS_RULES
+from broken_rekey_rules import RULES as REKEY_RULES
 from broken_rules import RULES
 from broken_schema_rules import RULES as SCHEMA_RULES
 from broken_spark_rules import RULES as SPARK_RULES
@@ -65,6 +66,7 @@ MUTANTS = [
         *PIPELINE_RULES,
         *VERIFY_RULES,
         *SCHEMA_RULES,
+        *REKEY_RULES,
     )
 ]
 

@@ -16,6 +16,7 @@ from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
 from tidegate.committers.opening.recover import recover
+from tidegate.committers.opening.rekeyed import refuse_moved, refuse_unfinished
 from tidegate.committers.opening.store_list import list_stores_of_new, refuse_other_stores
 from tidegate.committers.repair.log_reach import (
     log_can_fill,
@@ -39,7 +40,7 @@ from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.records import Identity, Pointer, Stamp
 from tidegate.sinks.rules.fit import Fit, fit_of
 from tidegate.wal.log import Appended
-from tidegate.wal.record import Folded, Genesis
+from tidegate.wal.record import Folded, Genesis, Summary
 
 logger = logging.getLogger("tidegate")
 
@@ -50,24 +51,35 @@ Check = Callable[[Folded], None]
 
 
 def open_namespace(
-    coordinator: Coordinator, lineage: str | None, check: Check | None = None, *, changing: str | None = None
+    coordinator: Coordinator,
+    lineage: str | None,
+    check: Check | None = None,
+    *,
+    changing: str | None = None,
+    rekeying: bool = False,
 ) -> list[int]:
     """Make the driver the writer, and every decided version visible in its store; return those recovered.
 
     It is ``take_over``, then ``recover``.
     """
-    take_over(coordinator, lineage, check, changing=changing)
+    take_over(coordinator, lineage, check, changing=changing, rekeying=rekeying)
     return recover(coordinator)
 
 
 def take_over(
-    coordinator: Coordinator, lineage: str | None, check: Check | None = None, *, changing: str | None = None
+    coordinator: Coordinator,
+    lineage: str | None,
+    check: Check | None = None,
+    *,
+    changing: str | None = None,
+    rekeying: bool = False,
 ) -> None:
     """Make the driver the writer. Decided versions that are not visible wait for ``recover``.
 
     ``lineage`` None means the current one. ``check`` may refuse (raise) on the folded state, before the
     append and again after it. A driver that ran before is fenced at once. ``changing`` is a store that is
-    being added or removed: it may be in the log's list or not.
+    being added or removed: it may be in the log's list or not. ``rekeying``: the namespace may be one that
+    a rekey is making, or has moved.
 
     Raises: ConfigError, LineageError, WalGapError: refused, nothing appended. FencedError: another
     driver opened at the same time and won. OutcomeUnknownError: the outcome of the Open is unknown;
@@ -80,6 +92,9 @@ def take_over(
         state = coordinator.folded
         taken = state.lineage if lineage is None else lineage
         refuse_other_stores(coordinator, state, changing)
+        if not rekeying:
+            refuse_moved(state)
+            refuse_unfinished(state)
         _refuse_unfilled(coordinator, pointer)
         refuse_other_history(coordinator, state, pointer)
         refuse_lost_attempts(coordinator, begun)
@@ -163,10 +178,11 @@ def _owned(decisions: DecisionLog, appended: Appended | None) -> bool:
     return False
 
 
-def ensure_made(coordinator: Coordinator) -> Folded:
+def ensure_made(coordinator: Coordinator, first: Summary | None = None) -> Folded:
     """Create the namespace in log and store when neither has it, and check that both have the same one.
 
-    Repeatable: also concurrently; the first Genesis wins, and every store takes its uuid.
+    ``first`` is the first record of a log that is created, instead of a Genesis: a state without versions.
+    Repeatable: also concurrently; the first record wins, and every store takes its uuid.
     """
     identity = coordinator.store.identity()  # first: a store is created only for a log that has begun
     state = coordinator.decisions.catch_up()
@@ -175,7 +191,7 @@ def ensure_made(coordinator: Coordinator) -> Folded:
             raise log_is_empty(coordinator, identity)
         name = coordinator.endpoints.namespace
         refuse_writing(coordinator.store.where, name, coordinator.store.aliases().get(name))
-        state = _begin_log(coordinator)
+        state = _begin_log(coordinator, first)
     else:
         require_safe_setup(coordinator)
     if identity is None and state.last_version:
@@ -193,7 +209,8 @@ def ensure_made(coordinator: Coordinator) -> Folded:
     if wanted is not None and wanted != state.key_groups:
         msg = (
             f"namespace {state.name} was made with key_groups={state.key_groups}, {wanted} was asked for: key"
-            " groups are fixed for life; leave the option out, or use a new namespace"
+            " groups are fixed for life; leave the option out, or run `tidegate rekey"
+            f" --to NAME --key-groups {wanted}`"
         )
         raise ConfigError(msg)
     for table, of_table in (coordinator.options.table_key_groups or {}).items():
@@ -212,7 +229,7 @@ def refuse_lost(coordinator: Coordinator) -> None:
         )
 
 
-def _begin_log(coordinator: Coordinator) -> Folded:
+def _begin_log(coordinator: Coordinator, first: Summary | None) -> Folded:
     """Create the log with its first record.
 
     A log that is created here is checked afterwards: before its first record, a driver of an earlier log at
@@ -225,12 +242,13 @@ def _begin_log(coordinator: Coordinator) -> Folded:
     coordinator.log.create()
     try:
         key_groups = coordinator.options.key_groups or key_groups_for(coordinator.expected_tasks)
-        state = _append_genesis(coordinator.decisions, key_groups)
+        state = _append_first(coordinator.decisions, first or _genesis(coordinator.decisions, key_groups))
     except WalUnavailableError:
         if coordinator.decisions.refuses_user and not was_made:
             refuse_unsafe_log(coordinator)  # names the missing permission; nothing was written
         raise
-    _refuse_older_state(coordinator, state)
+    if first is None or state != first.state:
+        _refuse_older_state(coordinator, state)
     if not was_made:
         refuse_unsafe_log(coordinator)
     return state
@@ -246,9 +264,9 @@ def refuse_other_uuid(coordinator: Coordinator, state: Folded, identity: Identit
         )
 
 
-def _append_genesis(decisions: DecisionLog, key_groups: int) -> Folded:
+def _genesis(decisions: DecisionLog, key_groups: int) -> Genesis:
     clock = decisions.clock
-    genesis = Genesis(
+    return Genesis(
         namespace=f"{clock.new_id()}{clock.new_id()}",
         writer=decisions.writer,
         epoch=0,
@@ -257,16 +275,19 @@ def _append_genesis(decisions: DecisionLog, key_groups: int) -> Folded:
         name=decisions.namespace,
         created_at_us=clock.now_us(),
     )
+
+
+def _append_first(decisions: DecisionLog, first: Genesis | Summary) -> Folded:
     backoff = decisions.backoff()
     tried = False
     while (state := decisions.catch_up()) is None:
         if tried and decisions.should_give_up(backoff):
             msg = (
-                f"{decisions.where} did not take the first record of namespace {genesis.name}"
+                f"{decisions.where} did not take the first record of namespace {decisions.namespace}"
                 f"{decisions.describe_last_error()}"
             )
             raise WalUnavailableError(msg)
-        decisions.append(genesis)  # a second copy, or another driver's, is void after the first
+        decisions.append(first)  # a second copy, or another driver's, is void after the first
         if decisions.view.state is None:
             backoff.wait()
         tried = True

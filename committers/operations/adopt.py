@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.steps.append import append_until_confirmed
+from tidegate.committers.opening.rekeyed import refuse_unfinished
+from tidegate.committers.steps.append import append_adopted
 from tidegate.errors import ConfigError
-from tidegate.wal.record import Adopted
 
 LINEAGE_MAX = 200
 
@@ -36,17 +35,6 @@ def adopt(coordinator: Coordinator, lineage: str) -> list[int]:
     if state.lineage == lineage:
         return []
     # An epoch of its own: a copy of this Adopted that lands late, after the next Open, is void.
-    recovered = open_namespace(coordinator, None)
-    _append(coordinator.decisions, lineage)
+    recovered = open_namespace(coordinator, None, refuse_unfinished, rekeying=True)
+    append_adopted(coordinator.decisions, lineage)
     return recovered
-
-
-def _append(decisions: DecisionLog, lineage: str) -> None:
-    before = decisions.folded.lineage
-    append_until_confirmed(
-        decisions,
-        Adopted(**decisions.header(), lineage=lineage),
-        lambda state: state.lineage == lineage,
-        f"namespace {decisions.namespace}, which follows {before} so far, follows {lineage}",
-        f"tidegate adopt --lineage {lineage}",
-    )

@@ -21,10 +21,7 @@ def checked_target(at: StoreRef, alias: str, namespace: str, *, force: bool = Fa
     Raises: ConfigError: the name is a namespace's; the namespace does not exist; it has no visible version
     (unless forced).
     """
-    check_name("alias", alias)
-    with contextlib.closing(open_store(at.url, alias, at.options)) as under_it:
-        if under_it.identity() is not None:
-            raise name_is_taken(under_it.where, alias)
+    refuse_taken(at, alias)
     with contextlib.closing(open_store(at.url, namespace, at.options)) as store:
         identity = store.identity()
         if identity is None:
@@ -35,6 +32,14 @@ def checked_target(at: StoreRef, alias: str, namespace: str, *, force: bool = Fa
                 " wait for the first one, `tidegate status` shows it; or use --force"
             )
     return Target(identity.name, identity.uuid)
+
+
+def refuse_taken(at: StoreRef, alias: str) -> None:
+    """Refuse an alias that is no name, or the name of a namespace in this store. Raises: ConfigError."""
+    check_name("alias", alias)
+    with contextlib.closing(open_store(at.url, alias, at.options)) as under_it:
+        if under_it.identity() is not None:
+            raise name_is_taken(under_it.where, alias)
 
 
 def _no_target(store: Store, namespace: str, behind: Target | None) -> ConfigError:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import FencedError, OutcomeUnknownError
-from tidegate.wal.record import AnyRecord, Folded
+from tidegate.wal.record import Adopted, AnyRecord, Folded
 
 
 def append_until_confirmed(
@@ -46,3 +46,18 @@ def _refuse_if_fenced(decisions: DecisionLog, state: Folded, effect: str, comman
         f" before {effect}: stop that driver, then run `{command}` again"
     )
     raise FencedError(msg)
+
+
+def append_adopted(decisions: DecisionLog, lineage: str, command: str = "") -> None:
+    """Append Adopted until it is confirmed. The driver is open. ``command`` is named if that fails.
+
+    Raises: as ``append_until_confirmed``.
+    """
+    before = decisions.folded.lineage
+    append_until_confirmed(
+        decisions,
+        Adopted(**decisions.header(), lineage=lineage),
+        lambda state: state.lineage == lineage,
+        f"namespace {decisions.namespace}, which follows {before} so far, follows {lineage}",
+        command or f"tidegate adopt --lineage {lineage}",
+    )

@@ -1,8 +1,4 @@
-"""The import of an export as one version of a namespace, in any kind of store, with any key groups.
-
-Rows are divided by key group into buckets, in temporary files, and staged bucket by bucket. So one bucket is
-in memory, whatever the size of the export.
-"""
+"""The import of an export as one version of a namespace, in any kind of store, with any key groups."""
 
 from __future__ import annotations
 
@@ -10,30 +6,22 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import NamedTuple
 
 from tidegate.base.names import UNLISTED
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.transfer.dealt_rows import BUCKET_BYTES, TableRows, buckets_for, deal, sorted_rows
 from tidegate.committers.transfer.export_format import Manifest, batches_of, check_files, read_manifest
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
-from tidegate.keys.groups import key_group_of_each
 from tidegate.values.decode import described
 from tidegate.wal.fold import decided_for, once_key
 from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
-from tidegate.wal.staging.spec import CHANGES
 
 logger = logging.getLogger("tidegate")
-
-BUCKET_BYTES = 64 * 1024 * 1024
-"""The approximate size of a bucket, in bytes of the exported files."""
 
 
 class Imported(NamedTuple):
@@ -85,17 +73,16 @@ def import_rows(
     tables = importable(manifest, KeyGroupsHere(key_groups, strides.__getitem__))
     strides = {name: strides[name] for name in tables}
     size = sum(file.bytes for name in tables for file in manifest.tables[name].files)
-    buckets = max(1, min(-(-size // bucket_bytes), key_groups, BUCKETS_MAX))
+    buckets = buckets_for(size, key_groups, bucket_bytes)
     with tempfile.TemporaryDirectory(prefix="tidegate-import-") as beside:
-        places = _deal(
-            folder, manifest, strides, key_groups, [Path(beside, str(at)) for at in range(buckets)]
-        )
+        rows = _rows_of(folder, manifest, strides, key_groups)
+        places = deal(rows, [strides[name] for name in tables], key_groups, Path(beside), buckets)
         barrier = StoredRowsBarrier(
             coordinator.log,
             ImportOrigin(token),
             tables,
             {name: manifest.tables[name].table_schema for name in tables},
-            lambda: _rows(places),
+            lambda: sorted_rows(places),
             coordinator.clock,
             starts=frozenset(tables),
             drops=own_tables.stale_timeouts(tables, coordinator.folded.tables),
@@ -139,17 +126,26 @@ def importable(manifest: Manifest, here: KeyGroupsHere) -> tuple[str, ...]:
 
 
 def _strides(state: Folded, manifest: Manifest) -> dict[str, int]:
-    """Return the stride of each table: its own, or the one that keeps the exported number of key groups.
+    """Return the stride of each table: its own, or the one that keeps the exported number of key groups."""
+    return {
+        name: state.tables[name].apart
+        if name in state.tables
+        else kept_stride(table.apart, manifest.key_groups, state.key_groups)
+        for name, table in manifest.tables.items()
+    }
 
-    Where that is no divisor of the namespace's, a new table has as many as the namespace.
+
+def kept_stride(stride: int, of_source: int, key_groups: int) -> int:
+    """Return the stride that keeps a table's number of key groups among others of its namespace.
+
+    ``stride`` is its own among ``of_source`` key groups. Where its number is no divisor of ``key_groups``, or
+    it has no stride, it has as many as the namespace.
+
+    >>> kept_stride(4, 128, 256), kept_stride(1, 128, 256), kept_stride(4, 128, 100)
+    (8, 1, 1)
     """
-    strides = {}
-    for name, table in manifest.tables.items():
-        exported = manifest.key_groups // table.apart if table.stride else state.key_groups
-        fits = state.key_groups % exported == 0
-        new = state.key_groups // exported if fits else 1
-        strides[name] = state.tables[name].apart if name in state.tables else new
-    return strides
+    kept = of_source // stride if stride > 1 else key_groups
+    return key_groups // kept if key_groups % kept == 0 else 1
 
 
 def _refuse_other_keys(coordinator: Coordinator, manifest: Manifest) -> None:
@@ -177,38 +173,12 @@ def refuse_other_keys(there: Mapping[str, TableSchema], given: Mapping[str, Tabl
             raise ConfigError(f"table {name}: {fault}; import into a new namespace")
 
 
-BUCKETS_MAX = 500
-"""The most files that are open at once."""
-
-
-def _deal(
-    folder: Path, manifest: Manifest, strides: Mapping[str, int], key_groups: int, places: list[Path]
-) -> list[Path]:
-    """Write every row into the bucket of its key group, as ``CHANGES``."""
-    writers = [pa.ipc.new_stream(str(place), CHANGES) for place in places]
-    try:
-        for index, name in enumerate(sorted(strides)):
-            was = manifest.key_groups, manifest.tables[name].apart
-            for batch in batches_of(folder, name, manifest.tables[name], manifest.key_groups):
-                keys, groups = batch["key"], batch["key_group"].to_numpy()
-                if (key_groups, strides[name]) != was:
-                    groups = np.array(
-                        key_group_of_each(keys.to_pylist(), key_groups, strides[name]), np.int32
-                    )
-                of_table = pa.repeat(pa.scalar(index, pa.int32()), batch.num_rows)
-                rows = pa.record_batch([pa.array(groups), of_table, keys, batch["value"]], schema=CHANGES)
-                buckets = groups.astype(np.int64) * len(places) // key_groups
-                for bucket in np.unique(buckets).tolist():
-                    writers[bucket].write_batch(rows.filter(pa.array(buckets == bucket)))
-    finally:
-        for writer in writers:
-            writer.close()
-    return places
-
-
-def _rows(places: list[Path]) -> Iterator[Any]:
-    for place in places:
-        with pa.ipc.open_stream(str(place)) as stream:
-            rows = stream.read_all()
-        order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in "gtk"])
-        yield from rows.take(order).to_batches(max_chunksize=1_000)
+def _rows_of(
+    folder: Path, manifest: Manifest, strides: Mapping[str, int], key_groups: int
+) -> Iterator[TableRows]:
+    """Yield the exported rows of the tables with these strides; each table's index is its place there."""
+    for index, name in enumerate(sorted(strides)):
+        same = (key_groups, strides[name]) == (manifest.key_groups, manifest.tables[name].apart)
+        for batch in batches_of(folder, name, manifest.tables[name], manifest.key_groups):
+            groups = batch["key_group"] if same else None
+            yield TableRows(index, batch["key"], batch["value"], groups)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -24,12 +24,13 @@ import pyarrow as pa
 
 from tidegate.base.decoders import json_decoder, msgpack_decoder
 from tidegate.errors import CorruptError
-from tidegate.keys.groups import encode_key, key_group, key_group_of_each
+from tidegate.keys.groups import key_group, key_group_of_each
 from tidegate.spark.state.output_rows import OutputRows
 from tidegate.spark.state.read import ReadChunks, ReadState
 from tidegate.spark.state.udf_runner import check_size
 from tidegate.wal.record import UNREADABLE
-from tidegate.wal.staging.own_tables import QUEUE_SCHEMA, due_table, queue_table
+from tidegate.wal.staging.due_queue import TIMES, Due, Parts, parts_of, place_key
+from tidegate.wal.staging.own_tables import due_table, queue_table
 from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import DELETE, VALUE
 
@@ -37,30 +38,11 @@ STEPS = 64
 """The steps of a timeout to which due times are rounded up."""
 DUE_MAX = 100_000
 """The keys that a task takes from the queue in one batch: they are held in memory."""
-PART_BYTES = 64 * 1024
-"""The approximate bytes of the keys of one row of the queue."""
 PENDING_BYTES = 4 * 1024 * 1024
 """The bytes of keys that wait in memory for a row of the queue."""
 READ_AT_ONCE = 1_000
 PARTS_AT_ONCE = 16
 Kind = TypeVar("Kind")
-TIMES = -1, 0
-"""Time and number of the row that lists a group's times."""
-
-
-class Due(msgspec.Struct, frozen=True):
-    """A row of ``_due.<table>``: the due time of a key, and the time by which the queue has it."""
-
-    due_us: int
-    queued_us: int
-
-
-class Parts(msgspec.Struct, array_like=True):
-    """The rows of a group's time in the queue, by their numbers: ``first`` to ``end`` - 1."""
-
-    due_us: int
-    first: int
-    end: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +205,7 @@ class TimeoutQueue:
     def _flush(self) -> None:
         for (group, due_us), keys in sorted(self._pending.items()):
             parts = self._times[group].setdefault(due_us, Parts(due_us, 0, 0))
-            for some in _parts(keys, min(PART_BYTES, self._spec.value_bytes_max)):
+            for some in parts_of(keys, self._spec.value_bytes_max):
                 self._put(group, due_us, parts.end, VALUE + msgspec.msgpack.encode(some))
                 parts.end += 1
             self._changed.add(group)
@@ -237,7 +219,7 @@ class TimeoutQueue:
             return f"table {self._queue}, {self._spec.batch}"
 
         # Never quarantined: a key that is not in the queue would never time out.
-        key = _place_key(group, due_us, part)
+        key = place_key(group, due_us, part)
         check_size(where, "key", "key", key, self._spec.key_bytes_max)
         check_size(where, "value", "value", value[1:], self._spec.value_bytes_max)
         self._output.add(self._queue_index, key, value)
@@ -247,7 +229,7 @@ class TimeoutQueue:
         return pa.record_batch({"g": pa.array(groups, pa.int32()), "k": pa.array(keys, pa.binary())})
 
     def _stored(self, places: Sequence[tuple[int, int, int]]) -> list[bytes | None]:
-        rows = self._rows([_place_key(*place) for place in places], self._spec.stride(self._queue))
+        rows = self._rows([place_key(*place) for place in places], self._spec.stride(self._queue))
         values: list[bytes | None] = self._read_stored(self._queue, self._work.queue_start, rows).to_pylist()
         return values
 
@@ -267,21 +249,3 @@ class TimeoutQueue:
 
     def _corrupt(self, what: str) -> CorruptError:
         return CorruptError(f"table {self._queue}: {what}; run `tidegate verify`")
-
-
-def _place_key(group: int, due_us: int, part: int) -> bytes:
-    return encode_key([group, due_us, part], QUEUE_SCHEMA.key_types)
-
-
-def _parts(keys: Iterable[bytes], bytes_max: int) -> Iterator[list[bytes]]:
-    """Cut keys into rows of the queue: as many as fit, at least one. A key takes up to 5 bytes more there."""
-    some: list[bytes] = []
-    size = 5
-    for key in keys:
-        if some and size + len(key) + 5 > bytes_max:
-            yield some
-            some, size = [], 5
-        some.append(key)
-        size += len(key) + 5
-    if some:
-        yield some

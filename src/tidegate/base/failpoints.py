@@ -53,6 +53,15 @@ NAMES = (
     "trim.after_blobs",  # blobs are dropped, that is not recorded yet
 )
 
+OF_COMMANDS = (
+    "rekey.after_first_record",  # the log of the new namespace has begun, its store is not made
+    "rekey.after_copy",  # the rows are copied; no later version is
+    "rekey.after_version",  # a later version is copied
+    "rekey.after_move",  # the source follows a lineage that no query has; the copy lacks its last versions
+    "rekey.after_whole",  # the copy is whole, no alias names it
+)
+"""Names of places that no driver reaches, only a command."""
+
 ACTIONS = ("kill", "stop", "raise")
 
 
@@ -68,7 +77,11 @@ class _Armed:
         for part in filter(None, (piece.strip() for piece in specification.split(","))):
             name, _, action = part.partition("=")
             action, _, nth = action.partition("@")
-            if name not in NAMES or action not in ACTIONS or not re.fullmatch(r"[1-9][0-9]*|", nth):
+            if (
+                name not in (*NAMES, *OF_COMMANDS)
+                or action not in ACTIONS
+                or not re.fullmatch(r"[1-9][0-9]*|", nth)
+            ):
                 msg = f"{ENVIRONMENT_VARIABLE}: cannot arm {part!r}; names are {', '.join(NAMES)}"
                 raise ValueError(msg)
             self.actions[name, int(nth or 1)] = action

@@ -149,8 +149,8 @@ def imbalance_of(tasks: int, key_groups: int) -> str:
     return (
         f"of {tasks} tasks {share.with_one_more} have {share.smallest + 1} of the {key_groups} key groups,"
         f" the others {share.smallest}: {100 * share.imbalance:.0f} % more work for some."
-        f" {key_groups_for(tasks)} key groups would do, and their number is fixed: `tidegate export FOLDER`,"
-        " and `tidegate import FOLDER --key-groups N` makes a new namespace; or set parallelism to a divisor"
+        f" {key_groups_for(tasks)} key groups would do: `tidegate rekey --to NAME --key-groups"
+        f" {key_groups_for(tasks)}` moves the namespace while its query runs; or set parallelism to a divisor"
         f" of {key_groups}"
     )
 
@@ -160,8 +160,8 @@ def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int
     if parallelism > key_groups:
         msg = (
             f"parallelism is {parallelism:,}, there are {key_groups:,} key groups{where}: a task without one"
-            f" would have nothing to do. Set parallelism to at most {key_groups:,}; the number of key groups"
-            " is fixed when a namespace is created"
+            f" would have nothing to do. Set parallelism to at most {key_groups:,}; or move the namespace to"
+            " another number of key groups with `tidegate rekey --to NAME --key-groups N`"
         )
         raise ConfigError(msg)
     return parallelism

@@ -1,6 +1,6 @@
-"""The driver of test_relog.py: sums of the files in FOLDER/input, until they are read.
+"""The driver of test_relog.py and test_rekey.py: sums of the files in FOLDER/input, until they are read.
 
-    python relog_driver.py FOLDER NAMESPACE STORE WAL
+    python relog_driver.py FOLDER NAMESPACE STORE WAL [KEY_GROUPS]
 
 An error of the sink is printed, and the exit code is 1 then.
 """
@@ -15,9 +15,11 @@ from tidegate.errors import TidegateError
 from tidegate.spark import VersionedSink
 
 
-def main(folder: Path, namespace: str, store: str, wal: str) -> None:
+def main(folder: Path, namespace: str, store: str, wal: str, key_groups: str = "4") -> None:
     spark = session("local[2]", "relog")
-    sink = VersionedSink(namespace=namespace, store=store, wal=wal, key_groups=4, allow_unsafe=True)
+    sink = VersionedSink(
+        namespace=namespace, store=store, wal=wal, key_groups=int(key_groups), allow_unsafe=True
+    )
     commit = sink.each(lambda txn, rows: txn.reduce("sums", rows, "k", reducers={"n": "sum"}))
 
     def each(rows, batch_id):

@@ -95,6 +95,7 @@ COMMANDS = [
     "adopt",
     "rebuild-checkpoint",
     "relog",
+    "rekey",
     "doctor",
     "explain",
     "key-groups",

@@ -64,6 +64,7 @@ COMMANDS = {
     ),
     "adopt": Command("Let another Spark checkpoint take over.", "checkpoints.adopt", "adopt"),
     "rebuild-checkpoint": Command("Make a lost checkpoint from the log.", "checkpoints.rebuild", "rebuild"),
+    "rekey": Command("Move a namespace to another number of key groups.", "checkpoints.rekey", "rekey"),
     "relog": Command("Save a namespace whose log is gone, in a new one.", "checkpoints.relog", "relog"),
     "explain": Command("Print cause and next step of an error or alert.", "inspect.explain", "explain"),
     "doctor": Command("Check what the promises rest on.", "inspect.doctor", "doctor"),

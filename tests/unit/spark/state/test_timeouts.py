@@ -17,6 +17,7 @@ from tidegate.spark.state.output_rows import MARK, strip_marks
 from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.update import Functions, UpdateWork, run_function
 from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.staging import due_queue
 from tidegate.wal.staging.spec import StageSpec
 
 KEY_GROUPS = 8
@@ -261,7 +262,7 @@ def test_the_row_of_a_key_that_always_has_rows_is_written_once_in_a_step():
 
 def test_a_task_takes_a_bounded_number_of_due_keys_the_oldest_first(monkeypatch):
     monkeypatch.setattr(timeouts, "DUE_MAX", 10)
-    monkeypatch.setattr(timeouts, "PART_BYTES", 40)
+    monkeypatch.setattr(due_queue, "PART_BYTES", 40)
     place = Place()
     for batch in range(10):
         place.commit(batch, [(f"{batch}-{n}", 1) for n in range(20)])
@@ -301,7 +302,7 @@ def test_any_history_is_followed_as_by_a_dictionary_whatever_the_number_of_tasks
     most, part, pending = limits
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeouts, "DUE_MAX", most)
-        patch.setattr(timeouts, "PART_BYTES", part)
+        patch.setattr(due_queue, "PART_BYTES", part)
         patch.setattr(timeouts, "PENDING_BYTES", pending)
         place, states, dues, now = Place(stride=stride), {}, {}, 0
         for wait, rows, tasks, timeout in [*steps, *[(400 * SECOND, [], 1, 64)] * 12]:

@@ -1,0 +1,96 @@
+"""The marks that a rekey leaves in both logs, and the drivers that they refuse.
+
+A namespace that is being made with other key groups has a token for its source, and one more once it is
+whole. Its source follows a lineage that no query has, from the last version on that was copied.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tidegate.errors import ConfigError
+from tidegate.wal.fold import once_key
+from tidegate.wal.record import Folded, ImportOrigin
+
+_COPIED = re.compile(r"\Aimport:rekey:([0-9a-f]+):([0-9]+)\Z")
+_OWN = re.compile(r"\Aimport:rekey:[0-9a-f]+:[0-9]+(:rows|:whole)?\Z")
+_MOVED = re.compile(r"\Arekeyed to (\S+) from (\S*)\Z")
+
+
+class Source(NamedTuple):
+    """The namespace that is copied: its uuid, and the version that the first version of the copy holds."""
+
+    uuid: str
+    version: int
+
+    @property
+    def token(self) -> str:
+        """The token of the copy, which is in its state from its first record on."""
+        return f"rekey:{self.uuid}:{self.version}"
+
+    @property
+    def first(self) -> ImportOrigin:
+        """The origin of the first version, where the source has no batch."""
+        return ImportOrigin(f"{self.token}:rows")
+
+    @property
+    def last(self) -> ImportOrigin:
+        """The origin of the version after which the copy is whole."""
+        return ImportOrigin(f"{self.token}:whole")
+
+
+class Moved(NamedTuple):
+    """The namespace to which one was moved, and the lineage that it followed before; '' for none."""
+
+    to: str
+    lineage: str
+
+    def as_lineage(self) -> str:
+        """Return the lineage that no query has, as a query's id has no blanks."""
+        return f"rekeyed to {self.to} from {self.lineage}"
+
+
+def source_of(state: Folded) -> Source | None:
+    """Return the source of a namespace that is or was made by a rekey; None: it was made in another way."""
+    found = next(filter(None, map(_COPIED.match, state.once)), None)
+    return None if found is None else Source(found[1], int(found[2]))
+
+
+def is_whole(state: Folded, source: Source) -> bool:
+    """Whether the copy has all of its source, and may follow a query."""
+    return once_key(source.last) in state.once
+
+
+def moved_from(state: Folded) -> Moved | None:
+    """Return where a namespace was moved to; None: it was not."""
+    found = _MOVED.match(state.lineage or "")
+    return None if found is None else Moved(found[1], found[2])
+
+
+def own_tokens(state: Folded) -> tuple[str, ...]:
+    """Return the tokens of a state without those of a rekey, which are of its own copy."""
+    return tuple(token for token in state.once if not _OWN.match(token))
+
+
+def refuse_moved(state: Folded) -> None:
+    """Refuse to write into a namespace that was moved: it would be in neither. Raises: ConfigError."""
+    moved = moved_from(state)
+    if moved is not None:
+        back = f", then `tidegate adopt --lineage {moved.lineage}`" if moved.lineage else ""
+        raise ConfigError(
+            f"namespace {state.name} was moved to namespace {moved.to}, which has other key groups: set"
+            f" namespace={moved.to!r} and keep the checkpoint; nothing was written. Only while no query has"
+            f" written into {moved.to} there is a way back: `tidegate drop --namespace {moved.to}`{back}"
+        )
+
+
+def refuse_unfinished(state: Folded) -> None:
+    """Refuse to write into a namespace that is still being made. Raises: ConfigError."""
+    source = source_of(state)
+    if source is not None and not is_whole(state, source):
+        raise ConfigError(
+            f"namespace {state.name} is being made by a rekey, and lacks versions of its source: nothing was"
+            f" written. Stop the query and run `tidegate rekey --to {state.name} --finish` for the source; or"
+            f" `tidegate drop --namespace {state.name}` removes it, and its source is as it was"
+        )

@@ -1,0 +1,88 @@
+"""The first record of a copy: the state of its source at the version that is copied, without its versions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.open import ensure_made
+from tidegate.committers.opening.rekeyed import Source, moved_from, own_tokens, source_of
+from tidegate.errors import ConfigError, WalGapError
+from tidegate.wal.fold import View, decided_for, fold_all, once_key
+from tidegate.wal.log import Log
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, ImportOrigin, Summary, digest_after
+
+
+def state_at(log: Log, version: int) -> Folded:
+    """Return the state right after the decision of a version; its lineage is that of a query.
+
+    Raises: WalGapError: the log has no such decision, or no longer.
+    """
+    view = View()
+    for entry in log.decisions():
+        view = fold_all(view, [entry], log.where)
+        state = view.state
+        if state is not None and state.last_version == version:
+            moved = moved_from(state)
+            return state if moved is None else msgspec.structs.replace(state, lineage=moved.lineage or None)
+    raise WalGapError(f"{log.where} has no decision of version {version}, or no longer")
+
+
+def last_batch(state: Folded) -> DecidedVersion | None:
+    """Return the version of the last batch of the lineage, if it is among the recent ones."""
+    if state.lineage is None or state.last_batch is None:
+        return None
+    return decided_for(state, BatchOrigin(state.lineage, *state.last_batch, ""))
+
+
+def refuse_undone(state: Folded) -> None:
+    """Refuse a namespace whose undone batches may be replayed. Raises: ConfigError."""
+    if state.last_batch is not None and state.last_batch[0] < state.generation:
+        raise ConfigError(
+            f"namespace {state.name} was restored with --reprocess, and the undone batches were not replayed"
+            " yet: start the query on the checkpoint that was set back, and run this command after its next"
+            " batch"
+        )
+
+
+def known_source(old: Coordinator, new: Coordinator) -> Source | None:
+    """Return the source of a copy that was begun; None: it was not. Both logs were folded.
+
+    Raises: ConfigError: the new namespace exists, and is no copy of the old one.
+    """
+    if new.decisions.view.state is None:
+        return None
+    source, name = source_of(new.folded), new.endpoints.namespace
+    if source is None or source.uuid != old.folded.namespace:
+        raise ConfigError(
+            f"namespace {name} exists, and is no copy of namespace {old.folded.name} with other key groups:"
+            " give another name with --to"
+        )
+    return source
+
+
+def begin(old: Coordinator, new: Coordinator, version: int, key_groups: int) -> Source:
+    """Create the log and the store of the copy, which will hold this version of the old namespace first.
+
+    The last batch is left out of the state: the first version gets its origin, so that its replay is found.
+    Durable: on return both exist. Repeatable: the first record wins. Raises: as ``state_at``
+    and ``ensure_made``.
+    """
+    state = state_at(old.log, version)
+    source = Source(state.namespace, version)
+    batch, clock = last_batch(state), new.clock
+    uuid = f"{clock.new_id()}{clock.new_id()}"
+    carried = Folded(
+        uuid,
+        new.endpoints.namespace,
+        key_groups,
+        digest_after(state.digest, uuid.encode()),
+        lineage=state.lineage,
+        generation=state.generation,
+        batches={name: at for name, at in state.batches.items() if batch is None or name != state.lineage},
+        decided_at_us=state.decided_at_us,
+        once=(*own_tokens(state), once_key(ImportOrigin(source.token))),
+    )
+    first = Summary(namespace=uuid, writer=new.writer, epoch=0, prev_digest="", state=carried)
+    ensure_made(new, first)
+    return source

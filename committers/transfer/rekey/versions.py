@@ -1,0 +1,175 @@
+"""The versions of a copy: its first one from the source's store, each later one from the source's log."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tidegate.base.names import QUEUE
+from tidegate.committers.apply.apply import chunks_of, plan, read_manifest
+from tidegate.committers.background.pin import VersionPin
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.rekeyed import Source
+from tidegate.committers.steps.append import append_adopted
+from tidegate.committers.steps.fill_groups import rows_by_group
+from tidegate.committers.transfer.dealt_rows import TableRows, buckets_for, deal, sorted_rows
+from tidegate.committers.transfer.import_rows import kept_stride
+from tidegate.committers.transfer.rekey.begin import last_batch, state_at
+from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
+from tidegate.errors import ConfigError, WalGapError
+from tidegate.reader.table import no_schema
+from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.rules.reads import values_at
+from tidegate.sinks.store import Store
+from tidegate.wal.manifest import Manifest
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Origin, RestoreOrigin, TableAt, TableSchema
+
+BUCKETS_OF_COPY = 256
+"""The buckets of a copy: the size of its rows is not known before they are read."""
+
+
+def is_queue(table: str) -> bool:
+    """Whether a table is a queue of timeouts. Its rows name key groups, so they are made again in the end."""
+    return table.startswith(f"{QUEUE}.")
+
+
+@contextlib.contextmanager
+def dealt(
+    new: Coordinator,
+    origin: Origin,
+    schemas: Mapping[str, TableSchema],
+    strides: Mapping[str, int],
+    rows: Callable[[tuple[str, ...]], Iterable[TableRows]],
+    buckets: int,
+) -> Iterator[StoredRowsBarrier]:
+    """Give a barrier of rows in any order, which are dealt into temporary files until it is committed.
+
+    ``rows`` yields them, by the index of their table in the sorted list of ``schemas`` that it is given.
+    """
+    tables = tuple(sorted(schemas))
+    with tempfile.TemporaryDirectory(prefix="tidegate-rekey-") as beside:
+        each = [strides[table] for table in tables]
+        places = deal(rows(tables), each, new.folded.key_groups, Path(beside), buckets)
+        yield StoredRowsBarrier(
+            new.log,
+            origin,
+            tables,
+            dict(schemas),
+            lambda: sorted_rows(places),
+            new.clock,
+            strides={table: strides[table] for table in tables},
+        )
+
+
+def _strides(new: Coordinator, key_groups: int, tables: Mapping[str, TableAt]) -> dict[str, int]:
+    """Return the stride of each table in the copy: its own, or the one that keeps its number of key groups.
+
+    ``key_groups`` and ``tables`` are those of the source.
+    """
+    state = new.folded
+    return {
+        name: state.tables[name].apart
+        if name in state.tables
+        else kept_stride(at.apart, key_groups, state.key_groups)
+        for name, at in tables.items()
+    }
+
+
+def live_rows(
+    store: Store, entry: CatalogEntry, key_groups: int, at_us: int, keep: Callable[[], None]
+) -> Iterator[tuple[str, TableRows]]:
+    """Yield the rows that live at a time, as they are stored, with their tables: all but those of queues."""
+    shown = {table: at for table, at in entry.tables.items() if not is_queue(table)}
+    for group, tables in rows_by_group(
+        store, msgspec.structs.replace(entry, tables=shown), range(key_groups), keep
+    ):
+        for index, (table, rows) in enumerate(tables.items()):
+            for batch in rows.take(group):
+                keep()
+                values = values_at(store.where, table, batch["key"].to_pylist(), batch["value"], at_us)
+                live = batch.filter(values.is_valid())
+                yield table, TableRows(index, live["key"], live["value"])
+
+
+def schemas_of(store: Store, entry: CatalogEntry) -> dict[str, TableSchema]:
+    """Return the schema of each table of a version but the queues. Raises: ConfigError: one is missing."""
+    known = store.schemas()
+    for table, at in entry.tables.items():
+        if at.schema_id not in known:
+            raise no_schema(store.where, entry.version, table, at.schema_id)
+    return {table: known[at.schema_id] for table, at in entry.tables.items() if not is_queue(table)}
+
+
+def copy_rows(old: Coordinator, new: Coordinator, source: Source, pin: VersionPin) -> None:
+    """Make the first version of the copy. The new driver is open, and has no version.
+
+    Durable: on return it is in the log, and visible in the primary. Raises: as ``commit``.
+    """
+    batch = last_batch(state_at(old.log, source.version))
+    (entry,) = old.store.catalog(source.version, source.version)
+    schemas, key_groups = schemas_of(old.store, entry), old.folded.key_groups
+
+    def rows(_: tuple[str, ...]) -> Iterator[TableRows]:
+        for _table, some in live_rows(old.store, entry, key_groups, entry.decided_at_us, pin.keep):
+            yield some
+
+    strides = _strides(new, key_groups, entry.tables)
+    buckets = min(BUCKETS_OF_COPY, new.folded.key_groups)
+    with dealt(new, batch.origin if batch else source.first, schemas, strides, rows, buckets) as barrier:
+        barrier.expiring = frozenset(table for table in schemas if entry.tables[table].expires)
+        with contextlib.suppress(WalGapError):  # it was trimmed: readers find no source offsets, then
+            manifest = None if batch is None else read_manifest(old.log, batch)
+            if manifest is not None:
+                barrier.source_offsets, barrier.state_calls = manifest.source_offsets, _state_calls(manifest)
+        commit(new, barrier)
+
+
+def follow_version(old: Coordinator, new: Coordinator, decided: DecidedVersion) -> None:
+    """Make the next version of the copy, of the changes of the source's next version. The driver is open.
+
+    Durable: on return it is in the log, and visible in the primary. Raises: ConfigError: it is a restore, or
+    a batch after one. WalGapError: the log no longer has its changes. Otherwise as ``commit``.
+    """
+    _take_lineage(new, decided)
+    manifest = read_manifest(old.log, decided)
+    tables = {name: manifest.table_schemas[name] for name in manifest.tables if not is_queue(name)}
+    schemas = {name: manifest.schemas[at.schema_id] for name, at in tables.items()}
+
+    def rows(names: tuple[str, ...]) -> Iterator[TableRows]:
+        for work in plan(manifest, decided, 1):
+            for chunk in chunks_of(work, old.log):
+                for run in chunk.runs:
+                    if run.table in tables:
+                        yield TableRows(names.index(run.table), run.keys, run.values)
+
+    size = sum(frame.bytes for frame in manifest.frames())
+    strides = _strides(new, manifest.key_groups, tables)
+    with dealt(
+        new, decided.origin, schemas, strides, rows, buckets_for(size, new.folded.key_groups)
+    ) as barrier:
+        barrier.starts = frozenset(name for name, at in tables.items() if at.start == decided.version)
+        barrier.drops = frozenset(manifest.dropped or ()) & new.folded.tables.keys()
+        barrier.expiring = frozenset(name for name, at in tables.items() if at.expires)
+        barrier.source_offsets, barrier.state_calls = manifest.source_offsets, _state_calls(manifest)
+        commit(new, barrier)
+
+
+def _state_calls(manifest: Manifest) -> dict[str, str]:
+    return dict(manifest.state_calls or {})
+
+
+def _take_lineage(new: Coordinator, decided: DecidedVersion) -> None:
+    """Follow the checkpoint of the version's batch, if another one took over."""
+    origin, again = decided.origin, f"`tidegate drop --namespace {new.endpoints.namespace}` and begin again"
+    undone = isinstance(origin, BatchOrigin) and origin.generation != new.folded.generation
+    if isinstance(origin, RestoreOrigin) or undone:
+        raise ConfigError(
+            f"the source was restored: its version {decided.version} cannot be followed; {again}"
+        )
+    if isinstance(origin, BatchOrigin) and origin.lineage != new.folded.lineage:
+        append_adopted(new.decisions, origin.lineage, "tidegate rekey")

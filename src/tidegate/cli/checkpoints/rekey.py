@@ -1,0 +1,162 @@
+"""``tidegate rekey``: a namespace moved to another number of key groups, under another name."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import sys
+from typing import Annotated, NamedTuple
+
+import typer
+
+from tidegate.base.names import check_name
+from tidegate.cli.core.app import print_message
+from tidegate.cli.core.operation import Operation, catch_up_others, operation, require_namespace
+from tidegate.cli.core.options import Jobs, Yes, confirm, examples
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.store_list import refuse_other_stores
+from tidegate.committers.operations.alias import aliases_of, refuse_taken, set_alias
+from tidegate.committers.transfer.rekey.begin import known_source
+from tidegate.committers.transfer.rekey.move import finish as finish_copy
+from tidegate.committers.transfer.rekey.move import follow, is_finished
+from tidegate.errors import ConfigError
+from tidegate.sinks.aliases import Target
+from tidegate.sinks.open_store import open_store
+from tidegate.wal.fold import decided_for
+
+EXAMPLES = examples(
+    "tidegate rekey --namespace flights --to flights_512 --key-groups 512",
+    "tidegate rekey --namespace flights --to flights_512 --finish --alias live   # the query is stopped",
+)
+SHOWN_EACH = 100
+"""The number of versions between two lines of progress."""
+
+
+@operation("tidegate rekey")
+def rekey(
+    work: Operation,
+    to: Annotated[str, typer.Option(metavar="NAME", help="The new namespace.")],
+    key_groups: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=32768, help="Its number of key groups; the first time."),
+    ] = None,
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ALIAS", help="Let it name the new namespace, as all aliases of the old one; repeatable."
+        ),
+    ] = None,
+    *,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="The query is stopped: copy the rest, and switch the aliases.")
+    ] = False,
+    jobs: Jobs = None,
+    yes: Yes = False,
+) -> None:
+    """Move a namespace to another number of key groups, under another name, while its query runs.
+
+    Without --finish it copies a version into the new namespace, then each later version from the log, until
+    it has the visible one. The old namespace is only read. Repeat it until few versions are missing. Then
+    stop the query, and run it with --finish: the old namespace takes no more versions, even if its
+    query is started again; the rest is copied, both are compared row by row, and aliases are switched last.
+    The query continues with its checkpoint under the new name: no batch is lost, and none counts twice.
+
+    May be repeated after an interruption. Before --finish, tidegate drop of the new namespace ends it all.
+    """
+    if check_name("namespace", to) == work.namespace:
+        raise ConfigError(f"--to {to} is the namespace itself: give another name")
+    for at, each in itertools.product(work.stores(), alias or ()):
+        refuse_taken(at, each)
+    with work.coordinator() as old:
+        require_namespace(old)
+        refuse_other_stores(old, old.folded)  # the new namespace gets the stores of the old one
+        where = dataclasses.replace(old.endpoints, namespace=to)
+        with work.coordinator(where, jobs, key_groups) as new:
+            done = _done(work, old, new, finish=finish, yes=yes)
+            standings = catch_up_others(new, jobs) if new.epoch else []
+            switched = _switch(work, to, alias or [], least=_whole_version(old, new)) if finish else {}
+            visible = new.store.pointer().visible
+    facts = {"to": to, "visible": visible, "behind": done.behind, "rows": done.rows, "aliases": switched}
+    copied = f"version {visible} of namespace {to} holds version {done.copied} of namespace {work.namespace}"
+    if not finish:
+        lines = [f"{copied}, which has {done.behind} later versions"]
+    else:
+        lines = [] if done.rows is None else [f"{copied}: {sum(done.rows.values())} rows were compared"]
+        lines += [
+            f"alias {name} names {to} in store {at}" for at, names in switched.items() for name in names
+        ]
+    work.report(facts, lines, standings, _next_step(work, to, finish=finish))
+
+
+class _Done(NamedTuple):
+    """``copied``: the version that the copy holds; 0: it was whole before. ``rows``: those compared."""
+
+    copied: int = 0
+    behind: int = 0
+    rows: dict[str, int] | None = None
+
+
+def _done(work: Operation, old: Coordinator, new: Coordinator, *, finish: bool, yes: bool) -> _Done:
+    if is_finished(old, new):
+        if finish:
+            return _Done()
+        raise ConfigError(f"namespace {new.endpoints.namespace} is whole: --finish switches the aliases")
+    if finish:
+        work.refuse_if_writer_alive(old)
+        if not yes:
+            confirm(f"namespace {work.namespace} would take no more versions")
+    source, copied, behind = follow(old, new, _report)
+    if not finish:
+        return _Done(copied, behind)
+    rows = finish_copy(old, new, source, _report)
+    return _Done(old.folded.last_version, 0, rows)
+
+
+def _report(copied: int, behind: int) -> None:
+    if behind % SHOWN_EACH == 0:
+        print(f"version {copied} is copied, {behind} more are visible", file=sys.stderr)
+
+
+def _whole_version(old: Coordinator, new: Coordinator) -> int:
+    """Return the version from which on the copy is whole; 1: it is not among the recent ones."""
+    source = known_source(old, new)
+    decided = None if source is None else decided_for(new.folded, source.last)
+    return 1 if decided is None else decided.version
+
+
+def _switch(work: Operation, to: str, given: list[str], *, least: int) -> dict[str, list[str]]:
+    """Let the aliases of the old namespace and the given ones name the new one; return them by store.
+
+    A store that does not show the whole copy yet is left out, with a warning.
+    """
+    switched: dict[str, list[str]] = {}
+    for at in work.stores():
+        with contextlib.closing(open_store(at.url, to, at.options)) as store:
+            identity = store.identity()
+            if identity is None or store.pointer().visible < least:
+                print_message(
+                    f"warning: {store.where}: version {least} is not visible here yet, so no alias was"
+                    " switched: run the same command again"
+                )
+                continue
+        with contextlib.closing(open_store(at.url, work.namespace, at.options)) as store:
+            names = sorted({*aliases_of(store), *given})
+        for name in names:
+            set_alias(at, name, Target(identity.name, identity.uuid))
+        switched[at.name] = names
+    return switched
+
+
+def _next_step(work: Operation, to: str, *, finish: bool) -> str:
+    old = work.namespace
+    if not finish:
+        return (
+            "next: run this command again until few versions are missing; then stop the query, and run it"
+            f" with --finish. `tidegate drop --namespace {to}` ends the attempt instead"
+        )
+    return (
+        f"next: in the query's options set namespace={to!r} in place of {old!r}, keep its checkpoint and its"
+        f" stores, and start it. Readers of the name {old}, which is no alias, stay on its last version: let"
+        f" them connect to {to}. Then `tidegate drop --namespace {old}` removes the old namespace"
+    )
