@@ -29,6 +29,8 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.executor.memory": "512m",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",  # compiling takes longer than a batch
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.shuffle.io.maxRetries": "1",  # an executor that was killed does not answer later
     "spark.shuffle.io.retryWait": "100ms",
     "spark.python.daemon.module": DAEMON,

@@ -9,6 +9,7 @@ cell is missed.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -27,6 +28,7 @@ EXECUTOR = b"CoarseGrainedExecutorBackend"
 """The JVM's class, in the command line of an executor."""
 PROPERTY = "tidegate.torture.strike"
 """The local property of Spark with the strike that a task has to do."""
+PRELOADED = ("pyspark.worker", "tidegate.spark.staging.work", "tidegate.torture.spark_app.rows")
 LOCAL_DIRS = "SPARK_LOCAL_DIRS"
 """The folders of an executor's blocks, in the environment of its Python workers."""
 
@@ -152,5 +154,7 @@ def kill(pids: Iterable[int]) -> None:
 if __name__ == "__main__":
     from pyspark import daemon
 
+    for module in PRELOADED:  # once, rather than in each worker
+        importlib.import_module(module)
     failpoints.listen(hit_in_task)
     daemon.manager()
