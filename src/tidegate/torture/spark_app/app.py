@@ -9,7 +9,9 @@ import os
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pyspark
 from pyspark.sql import SparkSession
 
@@ -17,7 +19,7 @@ from tidegate.base.decoders import json_decoder
 from tidegate.torture.driver.driver import Plan
 from tidegate.torture.history.files import Recorder
 from tidegate.torture.history.repairs import mending_noted
-from tidegate.torture.spark_app.job import HOME, LOCAL, READY, Job
+from tidegate.torture.spark_app.job import HOME, LOCAL, Job, Ready
 from tidegate.torture.spark_app.query import SparkTorture
 from tidegate.torture.spark_app.strikes import DAEMON
 
@@ -42,7 +44,9 @@ def main(connection: Connection, master: str, folder: str) -> int:
     """Start Spark, then run each job of the connection, and answer with its exit code, until it is closed."""
     spark = _session(master, Path(folder))
     spark.sparkContext.setLogLevel("ERROR")
-    connection.send_bytes(READY)
+    context: Any = spark.sparkContext
+    ready = Ready(jvm=context._gateway.proc.pid, name=context.applicationId)  # noqa: SLF001
+    connection.send_bytes(msgspec.json.encode(ready))
     own_output = os.dup(1)
     while True:
         try:

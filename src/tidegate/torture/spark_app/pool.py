@@ -13,14 +13,18 @@ from pathlib import Path
 
 import msgspec
 
+from tidegate.base.decoders import json_decoder
 from tidegate.errors import ConfigError
 from tidegate.testing.process.forked import Forked
 from tidegate.torture.driver.driver import Plan
-from tidegate.torture.spark_app.job import HOME, LOCAL, READY, Job
+from tidegate.torture.spark_app.job import HOME, LOCAL, Job, Ready
+from tidegate.torture.spark_app.strikes import command_line, executors_of, kill
 
 PRELOADED = ("pyspark.sql",)
 START_S, STOP_S, END_S = 180.0, 30.0, 5.0
 LINE_MAX = 400
+JVM = b"SparkSubmit"
+"""The JVM's class, in the command line of a driver."""
 
 
 def check_pyspark() -> None:
@@ -40,31 +44,41 @@ class Application:
         self.process = Forked(app.main, (theirs, master, str(folder)), folder / "output.txt")
         theirs.close()
         self.driver: SparkDriver | None = None
-        self.is_ready = False
+        self.ready: Ready | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether it lives, and the last driver has ended by itself."""
-        return not self.process.wait(0) and (self.driver is None or self.driver.wait(0))
+        return not self.process.wait(0) and (self.driver is None or self.driver.exit_code is not None)
 
     def send(self, job: Job) -> None:
         self._connection.send_bytes(msgspec.json.encode(job))
 
-    def answer(self, seconds: float) -> bytes | None:
-        """Return the next answer, or None if there is none in time. EOFError: the process has ended."""
+    def answer(self, seconds: float) -> int | None:
+        """Return the exit code of a driver, or None if there is none in time. EOFError: the process ended."""
         try:
             answer = self._connection.recv_bytes() if self._connection.poll(seconds) else None
         except OSError as error:
             raise EOFError from error
-        self.is_ready |= answer == READY
-        return answer
+        if answer is None or self.ready is not None:
+            return None if answer is None else int(answer)
+        self.ready = json_decoder(Ready).decode(answer)
+        return None
+
+    def kill(self) -> None:
+        """Kill the driver's process and its JVM, which would take its time to notice; may be repeated."""
+        self.process.kill()
+        if self.ready is not None:
+            kill(pid for pid in (self.ready.jvm,) if JVM in command_line(pid))
 
     def close(self) -> None:
-        """End the application, also when it does not answer."""
+        """End the application and its executors, also when they do not answer."""
         idle = self.is_idle
         self._connection.close()
-        if not self.process.wait(STOP_S if idle else 0):
-            self.process.kill()
+        self.process.wait(STOP_S if idle else 0)
+        self.kill()
+        if self.ready is not None:
+            kill(executors_of(self.ready.name))
 
 
 class SparkDriver:
@@ -83,9 +97,10 @@ class SparkDriver:
                 answer = self._application.answer(seconds)
             except EOFError:
                 if process.wait(END_S):
+                    self._application.kill()
                     self.exit_code = process.exit_code
             else:
-                self.exit_code = None if answer in (None, READY) else int(answer)
+                self.exit_code = answer
         return self.exit_code is not None
 
     def send(self, number: int) -> None:
@@ -94,9 +109,9 @@ class SparkDriver:
             self._application.process.send(number)
 
     def kill(self) -> None:
-        """Send SIGKILL to the application, unless the driver has ended."""
+        """Kill the application, unless the driver has ended."""
         if self.exit_code is None:
-            self._application.process.kill()
+            self._application.kill()
 
 
 class SparkApps:
@@ -113,10 +128,11 @@ class SparkApps:
         with self._lock:
             application = self._new()
             with contextlib.suppress(EOFError):
-                if application.answer(START_S) == READY:
-                    return
+                application.answer(START_S)
+            if application.ready is not None:
+                return
         output = application.process.output
-        application.process.kill()
+        application.kill()
         lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
         why = lines[-1][:LINE_MAX] if lines else f"no answer within {START_S:.0f} s"
         raise ConfigError(f"Spark does not start with master {self._master}: {why} (all of it: {output})")
@@ -124,7 +140,6 @@ class SparkApps:
     def start(self, plan: Plan, output: Path) -> SparkDriver:
         """Start a driver."""
         with self._lock:
-            self._apps = [each for each in self._apps if not each.process.wait(0)]
             application = next((each for each in self._apps if each.is_idle), None) or self._new()
             output.touch()
             application.driver = SparkDriver(application, plan, output)

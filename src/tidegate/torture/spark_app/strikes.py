@@ -127,10 +127,15 @@ def python_workers_of(jvms: Iterable[int]) -> list[int]:
 def _command_lines() -> Iterator[tuple[int, bytes]]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            try:
-                yield int(folder.name), (folder / "cmdline").read_bytes()
-            except OSError:
-                continue  # it has ended, or is not ours
+            yield int(folder.name), command_line(int(folder.name))
+
+
+def command_line(pid: int) -> bytes:
+    """Return the command line of a process; empty if it has ended, or is not ours."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def parent_of(pid: int) -> int:
