@@ -122,10 +122,10 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
 ) -> None:
     """Break things on purpose, in namespaces of its own, and prove that every promise held.
 
-    Drivers commit workloads whose truth is known, without Spark or as Spark applications, and are disturbed at
-    named places of the protocol: killed, stopped and woken, their replies lost, late or doubled. Readers look on all along. Each
-    history is judged against what was put in. Nothing but namespaces named torture-... is touched, and
-    they are dropped in the end, also after Ctrl-C.
+    Drivers commit workloads whose truth is known, without Spark or as Spark applications, and are disturbed
+    at named places of the protocol: killed, stopped and woken, their replies lost, late or doubled. Readers
+    look on all along. Each history is judged against what was put in. Nothing but namespaces named
+    torture-... is touched, and they are dropped in the end, also after Ctrl-C.
 
     Exit code 0 when every cell is proven, 1 when one is not, 2 when it could not begin.
     """

@@ -146,7 +146,7 @@ class SparkApps:
             return application.driver
 
     def close(self) -> None:
-        """End all applications, and remove their files. What they printed stays."""
+        """End all applications, and remove their files; their output stays."""
         for application in self._apps:
             application.close()
         for folder in self._folder.glob("*/"):
