@@ -104,6 +104,7 @@ PYSPARK = [
     "benchmarks/",
     "src/tidegate/bench/",
     "src/tidegate/cli/trials/",
+    "src/tidegate/torture/spark_app/",
 ]
 # Each server's client, and a part of the path of each file that may import it.
 CLIENTS = {"confluent_kafka": "kafka", "redis": "redis", "cassandra": "cassandra"}

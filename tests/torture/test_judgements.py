@@ -285,6 +285,15 @@ def test_many_findings_are_counted_and_few_listed(tmp_path):
     assert "ghost: 180 more" in "\n".join(verdict.lines())
 
 
+def test_torn_snapshots_are_listed_however_many_there_are(tmp_path):
+    """They were counted before the first of them was traced, and none was listed: the cell was proven."""
+    begin = [offered(1, 0, rows(a=1, b=1)), returned(1, 1), offered(2, 1, rows(a=2, b=2)), returned(2, 2)]
+    many = [read(a=2), *[read(b=1) for _ in range(second_pass.MOST_EXPLAINED + MOST_LISTED + 1)]]
+    verdict = check(write(tmp_path, *begin, held(2), *many))
+    assert verdict.broken == {"atomic": len(many) - 1}
+    assert len(verdict.findings) == MOST_LISTED
+
+
 def test_namespaces_are_judged_apart(tmp_path):
     other = offered(2, 0, rows(a=2))
     other.namespace = "other"

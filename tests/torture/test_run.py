@@ -21,7 +21,7 @@ from tidegate.sinks.sqlite.files import MARK
 from tidegate.torture import run
 from tidegate.torture.cell.stray_requests import STRAYS
 from tidegate.torture.driver.driver import AGED_BATCHES
-from tidegate.torture.driver.faults import FAULTS, OUTSIDE
+from tidegate.torture.driver.faults import FAULTS, OUTSIDE, SPARK
 from tidegate.torture.driver.side_work import REPAIRS
 from tidegate.torture.outcome import RESULTS
 from tidegate.torture.report.report import facts_of, page_of, verdict_of, write
@@ -88,7 +88,7 @@ def report(urls, tmp_path_factory):
 
 def test_the_part_has_every_fault_and_way_that_files_have():
     cells = [cell_of(text) for text in PART]
-    elsewhere = {"server", "net-lost", "net-late", *OUTSIDE}
+    elsewhere = {"server", "net-lost", "net-late", *OUTSIDE, *SPARK}
     assert {cell.fault for cell in cells} == FAULTS.keys() - elsewhere
     assert {cell.finish for cell in cells} == set(FINISHES)
 

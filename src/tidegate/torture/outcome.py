@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
+from tidegate.base.decoders import json_decoder
+from tidegate.errors import ConfigError
 from tidegate.torture.schedule import Cell
 
 PROVEN, VIOLATED, UNPROVEN, MISSED = "proven", "violated", "unproven", "missed"
@@ -83,3 +87,29 @@ class Totals:
         return sorted(
             (each for each in self.outcomes if each.result != PROVEN), key=lambda o: order.index(o.result)
         )
+
+
+def read_outcomes(path: Path) -> list[Outcome]:
+    """Read the outcomes of the cells that are done. ConfigError: a line is not an outcome."""
+    outcomes = []
+    for number, line in enumerate(whole_lines(path), 1):
+        try:
+            outcomes.append(json_decoder(Outcome).decode(line))
+        except msgspec.MsgspecError as error:
+            msg = f"{path}, line {number}: {error}; remove the line: its cell is run again"
+            raise ConfigError(msg) from None
+    return outcomes
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Read the lines of a file that grows by lines, and truncate the file after its last whole line.
+
+    A line that was torn by a full disk or a power cut would otherwise become the start of the next one.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+        os.truncate(path, sum(map(len, lines)))
+    return lines

@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import fcntl
 import itertools
-import os
 import secrets
 import shutil
 import tempfile
@@ -34,12 +33,14 @@ from tidegate.torture.cell import jobs as cell_jobs
 from tidegate.torture.cell.cell import drop_namespace, is_left_behind, run_cell
 from tidegate.torture.cell.setting import Setting, Stopped, Unanswered, namespace_of
 from tidegate.torture.driver.driver import Where
-from tidegate.torture.driver.faults import FAULTS, TOPOLOGY
+from tidegate.torture.driver.faults import FAULTS, SPARK, TOPOLOGY
 from tidegate.torture.driver.workloads import WORKLOADS
-from tidegate.torture.outcome import PROVEN, Outcome, Totals
+from tidegate.torture.outcome import PROVEN, Outcome, Totals, read_outcomes, whole_lines
 from tidegate.torture.schedule import Cell, Environment, Skipped
+from tidegate.torture.spark_app.pool import PRELOADED, SparkApps, check_pyspark
 
-CELL_S, DURATION_S = 60.0, 60.0
+CELL_S, SPARK_CELL_S, DURATION_S = 60.0, 180.0, 60.0
+JOBS = 2
 JOBS_MAX = 16
 HISTORIES_BYTES = 4 * 2**30
 """Size limit of a run's histories. Above it, histories of proven cells are not kept."""
@@ -60,6 +61,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
     only: tuple[str, ...] = ()
     started_us: int = 0
+    spark: str = ""
     version: int = 1
 
 
@@ -97,8 +99,9 @@ def torture(  # noqa: PLR0913 - its options
     faults: Iterable[str] | None = None,
     folder: Path | None = None,
     resume: Path | None = None,
-    jobs: int = 2,
-    cell_s: float = CELL_S,
+    spark: str = "",
+    jobs: int | None = None,
+    cell_s: float | None = None,
     keep: bool = False,
     server_kill: str = "",
     topology: bool = False,
@@ -115,7 +118,8 @@ def torture(  # noqa: PLR0913 - its options
     after N ``cells``, after the ``whole`` table of cells once, or after the cells that ``only`` names.
     ``folder`` receives the histories and outcomes. ``resume`` is such a folder, whose cells are not run
     again. The same ``seed`` gives the same schedule. ``topology``: slots may be moved, and replicas promoted.
-    ``begun`` is called with the parameters and the folder, before the first cell.
+    ``spark``: the master of drivers that are Spark applications; then ``jobs`` is 1 by default, not 2, and
+    ``cell_s`` 180 s, not 60 s. ``begun`` is called with the parameters and the folder, before the first cell.
 
     Processes are forked from a server that imports the main module: a script that calls this function has to
     do so under ``if __name__ == "__main__"``.
@@ -123,14 +127,20 @@ def torture(  # noqa: PLR0913 - its options
     ConfigError: an argument does not fit, or log and store cannot be opened; nothing was run.
     """
     workloads = tuple(workloads)
+    jobs = (1 if spark else JOBS) if jobs is None else jobs
+    cell_s = _cell_s(spark) if cell_s is None else cell_s
     changed = seed is not None or bool(only) or faults is not None or workloads != tuple(WORKLOADS)
     if resume is None:
-        asked = _new_run(wal, store, seed, workloads, FAULTS if faults is None else faults, only)
+        asked = _new_run(wal, store, seed, workloads, FAULTS if faults is None else faults, only, spark)
     else:
-        asked = _resumed(resume, wal, store, changed=changed, folder=folder)
+        asked = _resumed(resume, wal, store, spark, changed=changed, folder=folder)
     _check_limits(duration_s, cells, jobs, cell_s)
     where = Where(wal, store, "", dict(wal_options or {}), dict(store_options or {}), allow_unsafe)
     _check_possible(asked.only, environment := _environment(where, asked, server_kill, topology=topology))
+    if spark:
+        check_pyspark()
+        if faults is not None:
+            _check_faults(asked.faults, environment)
     _check_reachable(where, asked)
     report_folder = resume or _report_folder(folder)
     setting = Setting(
@@ -146,20 +156,26 @@ def torture(  # noqa: PLR0913 - its options
         deadline_s=cell_s,
         server_kill=server_kill,
         keep=keep,
+        spark=spark,
     )
     if resume is None:
         (report_folder / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asked)))
     limits = _Limits(duration_s, cells, whole=whole or bool(asked.only))
     with _locked(report_folder):
-        done = _outcomes(report_folder)
+        done = read_outcomes(report_folder / OUTCOMES_FILE)
         begun(asked, report_folder)
         return _Run(setting, asked, limits, jobs, progress, done, environment, topology=topology).run()
 
 
-def _resumed(resume: Path, wal: str, store: str, *, changed: bool, folder: Path | None) -> Asked:
+def _cell_s(spark: str) -> float:
+    """Return the default deadline of a cell."""
+    return SPARK_CELL_S if spark else CELL_S
+
+
+def _resumed(resume: Path, wal: str, store: str, spark: str, *, changed: bool, folder: Path | None) -> Asked:
     """Return the parameters of an earlier run. ConfigError: other ones, or another folder, were given."""
     _refuse_changes(changed=changed, folder=folder)
-    return _earlier_run(resume, wal, store)
+    return _earlier_run(resume, wal, store, spark)
 
 
 def _refuse_changes(*, changed: bool, folder: Path | None) -> None:
@@ -177,6 +193,7 @@ def _new_run(
     workloads: Iterable[str],
     faults: Iterable[str],
     only: Iterable[str],
+    spark: str,
 ) -> Asked:
     return Asked(
         id=secrets.token_hex(4),
@@ -187,6 +204,7 @@ def _new_run(
         faults=schedule.check_names("fault", faults, FAULTS),
         only=tuple(str(schedule.cell_of(text)) for text in only),
         started_us=time.time_ns() // 1_000,
+        spark=spark,
     )
 
 
@@ -210,15 +228,22 @@ def _environment(where: Where, asked: Asked, server_kill: str, *, topology: bool
 
         lacking = redis_faults.lacking(where, allowed=topology)
     logs_in = any(name in where.store_options for name in schedule.LOGINS)
-    return Environment(where.store, server_kill, logs_in, lacking)
+    return Environment(where.store, server_kill, logs_in, lacking, asked.spark)
+
+
+def _check_faults(faults: Iterable[str], environment: Environment) -> None:
+    """Check that each fault that was named is possible with this master. ConfigError: one is not."""
+    for fault in faults:
+        if fault in SPARK and (why := schedule.impossible(fault, environment)):
+            raise ConfigError(f"the fault {fault} is not possible: {why}")
 
 
 def _check_possible(only: Iterable[str], environment: Environment) -> None:
     """Check that each cell requested by name is possible. ConfigError: one is not."""
     for text in only:
         cell = schedule.cell_of(text)
-        why = schedule.unreached(cell.failpoint, cell.fault) or schedule.impossible(cell.fault, environment)
-        if why:
+        why = schedule.unreached(cell.failpoint, cell.fault, environment)
+        if why := why or schedule.impossible(cell.fault, environment):
             raise ConfigError(f"{text} cannot be run: {why}")
 
 
@@ -246,7 +271,7 @@ def _report_folder(folder: Path | None) -> Path:
     return folder
 
 
-def _earlier_run(folder: Path, wal: str, store: str) -> Asked:
+def _earlier_run(folder: Path, wal: str, store: str, spark: str) -> Asked:
     """Read the parameters of the run in this folder. ConfigError: there is no run, or it was elsewhere."""
     try:
         asked = json_decoder(Asked).decode((folder / RUN_FILE).read_bytes())
@@ -256,6 +281,9 @@ def _earlier_run(folder: Path, wal: str, store: str) -> Asked:
         raise ConfigError(
             f"the run in {folder} was on {asked.wal} and {asked.store}: resume it there, or start another one"
         )
+    if asked.spark != spark:
+        given = f"--spark {asked.spark}" if asked.spark else "no --spark"
+        raise ConfigError(f"the run in {folder} was with {given}: resume it so, or start another one")
     return asked
 
 
@@ -275,32 +303,6 @@ def _locked(folder: Path) -> Iterator[None]:
         except OSError:
             pass  # a file system without locks
         yield
-
-
-def _outcomes(folder: Path) -> list[Outcome]:
-    """Read the outcomes of the cells that are done. ConfigError: a line is not an outcome."""
-    path, outcomes = folder / OUTCOMES_FILE, []
-    for number, line in enumerate(_whole_lines(path), 1):
-        try:
-            outcomes.append(json_decoder(Outcome).decode(line))
-        except msgspec.MsgspecError as error:
-            msg = f"{path}, line {number}: {error}; remove the line: its cell is run again"
-            raise ConfigError(msg) from None
-    return outcomes
-
-
-def _whole_lines(path: Path) -> list[bytes]:
-    """Read the lines of a file that grows by lines, and truncate the file after its last whole line.
-
-    A line that was torn by a full disk or a power cut would otherwise become the start of the next one.
-    """
-    if not path.exists():
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    if lines and not lines[-1].endswith(b"\n"):
-        lines.pop()
-        os.truncate(path, sum(map(len, lines)))
-    return lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -349,6 +351,9 @@ class _Run:
         self._ending = threading.Event()
         self._lock = threading.Lock()
         self._environment, self._topology = environment, topology
+        self._applications: SparkApps | None = None
+        if setting.spark:
+            self._applications = SparkApps(setting.spark, self._folder / "spark")
         self._size = schedule.round_size(asked.faults, environment)
         self._skipped = schedule.skipped(asked.faults, environment)
 
@@ -356,24 +361,33 @@ class _Run:
         """Run the cells. Ctrl-C ends the running ones, and their namespaces are dropped."""
         setting = self._setting
         began, stopped = time.monotonic(), False
-        forked.preload(*cell_jobs.preloaded(setting.wal, setting.store))
+        forked.preload(
+            *cell_jobs.preloaded(setting.wal, setting.store), *(PRELOADED if setting.spark else ())
+        )
         forked.begin()
         self._drop_leftovers()
         pool = concurrent.futures.ThreadPoolExecutor(self._jobs, thread_name_prefix="cell")
         try:
+            if self._applications is not None:
+                self._applications.begin()
             self._all(pool, began)
         except (KeyboardInterrupt, SystemExit):
             stopped = True
         finally:
             self._ending.set()
             pool.shutdown(cancel_futures=True)
+            if self._applications is not None:
+                self._applications.close()
         asked = self._asked
         faults = "" if asked.faults == tuple(FAULTS) else f" --faults {','.join(asked.faults)}"
         loads = "" if asked.workloads == tuple(WORKLOADS) else f" --workloads {','.join(asked.workloads)}"
         unsafe = " --allow-unsafe" if setting.allow_unsafe else ""
         unsafe += " --allow-topology-changes" if self._topology else ""
         unsafe += " --allow-server-kill CMD" if setting.server_kill else ""  # it may contain a password
-        unsafe += "" if setting.deadline_s == CELL_S else f" --cell-deadline {setting.deadline_s:g}s"
+        unsafe += f" --spark '{asked.spark}'" if asked.spark else ""
+        unsafe += (
+            "" if setting.deadline_s == _cell_s(asked.spark) else f" --cell-deadline {setting.deadline_s:g}s"
+        )
         files = " --wal-config FILE" if setting.wal_options else ""
         files += " --store-config FILE" if setting.store_options.keys() - {"create"} else ""
         where = f"--wal {asked.wal} --store {asked.store}{files}"
@@ -424,7 +438,7 @@ class _Run:
     def _one(self, cell: Cell) -> None:
         try:
             self._note_namespace(cell)
-            outcome = run_cell(self._setting, cell, self._ending)
+            outcome = run_cell(self._setting, cell, self._ending, self._applications)
         except Stopped:
             return
         with self._lock:
@@ -456,7 +470,7 @@ class _Run:
         if self._setting.keep or not path.exists():
             return
         dropped = {each.namespace for each in self._totals.outcomes if not is_left_behind(each)}
-        begun = {line.decode().strip() for line in _whole_lines(path)}
+        begun = {line.decode().strip() for line in whole_lines(path)}
         for namespace in sorted(begun - dropped):
             try:
                 problem = drop_namespace(self._setting, namespace, self._folder / "drop.txt")

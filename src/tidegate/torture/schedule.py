@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,10 +16,19 @@ import msgspec
 
 from tidegate.base import failpoints
 from tidegate.errors import ConfigError
-from tidegate.torture.driver.faults import CLOCK_STEPS_S, FAULTS, OUTSIDE, TABLE, TOPOLOGY
+from tidegate.torture.driver.faults import (
+    CLOCK_STEPS_S,
+    FAULTS,
+    OUTSIDE,
+    SPARK,
+    TABLE,
+    TOPOLOGY,
+    WITH_SPARK,
+)
 from tidegate.torture.driver.full_disk import folder_of
 from tidegate.torture.driver.side_work import TIDIES, side_work_at
 from tidegate.torture.driver.tcp_proxy import server_of
+from tidegate.torture.driver.workloads import STATEFUL
 
 FINISHES = {
     "same": "the same driver continues; if it is dead, the same query starts again",
@@ -116,19 +126,35 @@ class Environment(NamedTuple):
     """The environment of a run, which decides which faults are possible.
 
     ``server_kill``: the command that kills a server. ``logs_in``: the store's options contain a login.
-    ``lacking``: the faults of the store's topology that are not possible, each with its reason.
+    ``lacking``: the faults of the store's topology that are not possible, each with its reason. ``spark``:
+    the master of drivers that are Spark applications; '': they are without Spark.
     """
 
     store: str
     server_kill: str = ""
     logs_in: bool = False
     lacking: Mapping[str, str] = MappingProxyType({})
+    spark: str = ""
+
+    @property
+    def has_executors(self) -> bool:
+        """Whether the executors are processes of their own."""
+        return not re.match(r"local(\[|$)", self.spark)
 
 
 def impossible(fault: str, environment: Environment) -> str:
     """Return the reason why a fault is not possible here; '' when it is possible."""
-    store, server_kill, logs_in, lacking = environment
+    store, server_kill, logs_in, lacking, spark = environment
     kind = store.partition(":")[0]
+    if fault in SPARK and not spark:
+        return "the drivers are without Spark (--spark MASTER)"
+    if fault in SPARK and fault != "python-worker" and not environment.has_executors:
+        return (
+            f"with master {spark} the driver is the only executor: give --spark local-cluster[2,1,1024], or"
+            " the master of a cluster"
+        )
+    if spark and fault not in WITH_SPARK:
+        return "it is not done to a driver that is a Spark application: run it without --spark"
     if fault.startswith("net-") and logs_in:
         return "the store asks for a login, and the connection of a disturbed request does not log in"
     if fault.startswith("net-") and server_of(store) is None:
@@ -144,8 +170,15 @@ def impossible(fault: str, environment: Environment) -> str:
     return ""
 
 
-def unreached(failpoint: str, fault: str) -> str:
+def unreached(failpoint: str, fault: str, environment: Environment) -> str:
     """Return the reason why no driver reaches a failpoint in cells of this fault; '' when one does."""
+    in_task = failpoint.startswith("stage.")
+    if environment.spark and side_work_at(failpoint):
+        return "a driver that is a Spark application only commits here: run it without --spark"
+    if environment.spark and in_task and fault not in SPARK:
+        return f"Spark's tasks reach it, where only the faults {', '.join(SPARK)} are done"
+    if fault == "shuffle" and not in_task:
+        return "no task reads shuffle files then"
     if failpoint.startswith("trim.") and fault in CLOCK_STEPS_S:
         return "the log is kept for longer than a clock may be off: a cell whose clocks step cuts nothing"
     return ""
@@ -160,7 +193,7 @@ def skipped(faults: Iterable[str], environment: Environment) -> list[Skipped]:
             cells_left_out.append(Skipped("", fault, len(failpoints.NAMES) * len(FINISHES), reason))
             continue
         for name in failpoints.NAMES:
-            reason = unreached(name, fault)
+            reason = unreached(name, fault, environment)
             if reason:
                 cells_left_out.append(Skipped(name, fault, len(FINISHES), reason))
     return cells_left_out
@@ -170,7 +203,7 @@ def _pairs(faults: Iterable[str], environment: Environment) -> list[tuple[str, s
     """Pair every failpoint with every fault that is possible at it."""
     possible = [fault for fault in faults if not impossible(fault, environment)]
     every = itertools.product(failpoints.NAMES, possible)
-    return [(name, fault) for name, fault in every if not unreached(name, fault)]
+    return [(name, fault) for name, fault in every if not unreached(name, fault, environment)]
 
 
 def cells(seed: int, faults: Iterable[str], environment: Environment) -> Iterator[Cell]:
@@ -183,7 +216,7 @@ def cells(seed: int, faults: Iterable[str], environment: Environment) -> Iterato
     others = [pair for pair in pairs if pair[1] not in TABLE]
     for number in itertools.count(1):
         chance = random.Random(f"{seed}-order-{number}")
-        for group in (table, others) if number == 1 else (pairs,):
+        for group in (table, others) if number == 1 and not environment.spark else (pairs,):
             this = [Cell(*pair, finish, number) for pair in group for finish in FINISHES]
             chance.shuffle(this)
             yield from this
@@ -196,20 +229,31 @@ def round_size(faults: Iterable[str], environment: Environment) -> int:
     return len(_pairs(faults, environment)) * len(FINISHES)
 
 
-def shape_of(cell: Cell, seed: int) -> Shape:
-    """Choose the details of a cell from the seed alone."""
+def shape_of(cell: Cell, seed: int, *, spark: bool = False) -> Shape:
+    """Choose the details of a cell from the seed alone. ``spark``: its drivers are Spark applications."""
     chance = random.Random(f"{seed}-shape-{cell}")
     opens, tidies = cell.failpoint.startswith("open."), cell.side_work == TIDIES
     # The second open is by a driver that opens again, after two batches. A store is added once.
-    most = 1 if cell.failpoint in ONCE else 2 if opens or tidies else 3
+    most = 1 if cell.failpoint in ONCE else 2 if opens or tidies or spark else 3
     nth = chance.randrange(1, most + 1)
     return Shape(
         nth=nth,
         # In one of four cells of an open, the namespace is new at the fault: it has nothing to lose.
-        old=not (opens and nth == 1 and chance.random() < 0.5) or cell.fault in OUTSIDE,
-        batches=6 if tidies else 4,  # readers may hold the oldest versions for a while
+        old=not spark and (not (opens and nth == 1 and chance.random() < 0.5) or cell.fault in OUTSIDE),
+        batches=3 if spark else 6 if tidies else 4,  # 6: readers may hold the oldest versions for a while
         reopen_at=2 if opens else 0,
         key_groups=chance.choice((4, 8, 16)),
-        parallelism=chance.randrange(1, 4),
+        # With fewer tasks all may have read their shuffle files at the fault.
+        parallelism=chance.randrange(1, 4) if cell.fault != "shuffle" else 4,
         frame_bytes=chance.choice((300, 700, 5_000)),
     )
+
+
+def workloads_of(cell: Cell, seed: int, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Choose the workloads of a cell whose drivers are Spark applications: few, so that a batch takes little.
+
+    One is of tables whose rows tasks compute from state, one of other tables, where there are both.
+    """
+    chance = random.Random(f"{seed}-workloads-{cell}")
+    kinds = ([name for name in names if (name in STATEFUL) is kind] for kind in (True, False))
+    return tuple(chance.choice(kind) for kind in kinds if kind)

@@ -82,9 +82,17 @@ Topology = Annotated[
         help="Redis: slots may be moved, replicas attached and promoted; all is put back.",
     ),
 ]
-Jobs = Annotated[int, typer.Option(metavar="N", help="Cells at a time.")]
+Spark = Annotated[
+    str,
+    typer.Option(
+        metavar="MASTER",
+        help="Drivers are Spark applications, and lose executors, workers and shuffle files, too.",
+    ),
+]
+Jobs = Annotated[int | None, typer.Option(metavar="N", help="Cells at a time. Default: 2; with --spark 1.")]
 CellDeadline = Annotated[
-    str, typer.Option(metavar="TIME", help="A cell that takes longer is ended, and not proven.")
+    str | None,
+    typer.Option(metavar="TIME", help="A cell that takes longer is ended. Default: 60s; with --spark 180s."),
 ]
 
 
@@ -101,8 +109,9 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
     resume: Resume = None,
     allow_server_kill: ServerKill = "",
     allow_topology_changes: Topology = False,
-    jobs: Jobs = 2,
-    cell_deadline: CellDeadline = "60s",
+    spark: Spark = "",
+    jobs: Jobs = None,
+    cell_deadline: CellDeadline = None,
     wal_config: WalConfig = None,
     store_config: StoreConfig = None,
     *,
@@ -113,10 +122,10 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
 ) -> None:
     """Break things on purpose, in namespaces of its own, and prove that every promise held.
 
-    Drivers without Spark commit workloads whose truth is known, and are disturbed at named places of the
-    protocol: killed, stopped and woken, their replies lost, late or doubled. Readers look on all along. Each
-    history is judged against what was put in. Nothing but namespaces named torture-... is touched, and
-    they are dropped in the end, also after Ctrl-C.
+    Drivers commit workloads whose truth is known, without Spark or as Spark applications, and are disturbed
+    at named places of the protocol: killed, stopped and woken, their replies lost, late or doubled. Readers
+    look on all along. Each history is judged against what was put in. Nothing but namespaces named
+    torture-... is touched, and they are dropped in the end, also after Ctrl-C.
 
     Exit code 0 when every cell is proven, 1 when one is not, 2 when it could not begin.
     """
@@ -139,7 +148,8 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
             folder=report,
             resume=resume,
             jobs=jobs,
-            cell_s=_seconds("--cell-deadline", cell_deadline),
+            spark=spark,
+            cell_s=None if cell_deadline is None else _seconds("--cell-deadline", cell_deadline),
             keep=keep,
             server_kill=allow_server_kill,
             topology=allow_topology_changes,

@@ -30,7 +30,8 @@ from tidegate.torture.driver.timeouts import ERRORS, MORE_TIME, NAMES, reason
 from tidegate.torture.history.events import Asked, Done, Fault, Raised
 from tidegate.torture.history.files import Recorder
 from tidegate.torture.outcome import MISSED, PROVEN, UNPROVEN, VIOLATED, Finding, Outcome
-from tidegate.torture.schedule import Cell, shape_of
+from tidegate.torture.schedule import Cell, shape_of, workloads_of
+from tidegate.torture.spark_app.pool import SparkApps, SparkDriver, lineage_in
 
 LINEAGE, OTHER_LINEAGE = "query-1", "query-2"
 DRIVER = "driver"
@@ -41,16 +42,21 @@ DRIVER_PART = 3
 ENDS_WITH_ERROR = range(1, 19)
 """Exit codes of tidegate's errors: a driver whose work others took over may end with any of them."""
 OUTPUT_BYTES = 1_500
+Process = Forked | SparkDriver
 NOT_DROPPED = "could not be dropped"
 
 
-def run_cell(setting: Setting, cell: Cell, ending: threading.Event) -> Outcome:
+def run_cell(
+    setting: Setting, cell: Cell, ending: threading.Event, applications: SparkApps | None = None
+) -> Outcome:
     """Run a cell and judge it. On return its processes have ended and its namespace is dropped.
+
+    ``applications``: those in which its drivers run. They may outlive the cell.
 
     Stopped: ``ending`` was set meanwhile; the same is true then.
     """
     began = time.monotonic()
-    run = CellRun(setting, cell, ending)
+    run = CellRun(setting, cell, ending, applications)
     judged = Judged()
     try:
         with run.ends_open():
@@ -84,12 +90,18 @@ def run_cell(setting: Setting, cell: Cell, ending: threading.Event) -> Outcome:
 class CellRun:
     """The processes of one cell, and the ends that each of them must reach."""
 
-    def __init__(self, setting: Setting, cell: Cell, ending: threading.Event) -> None:
+    def __init__(
+        self, setting: Setting, cell: Cell, ending: threading.Event, applications: SparkApps | None
+    ) -> None:
         self.findings: list[Finding] = []
         self.unproven: list[str] = []
         self.unanswered = False
         self._setting, self._cell, self._ending = setting, cell, ending
-        self._shape = shape_of(cell, setting.seed)
+        self._applications = applications
+        self._shape = shape_of(cell, setting.seed, spark=applications is not None)
+        self._workloads = setting.workloads
+        if applications is not None:
+            self._workloads = workloads_of(cell, setting.seed, setting.workloads)
         self._end = time.monotonic() + setting.deadline_s
         self.folder = Path(setting.folder, "cells", str(cell).replace(":", "-"))
         if self.folder.exists():  # remains of a run that was interrupted
@@ -101,7 +113,7 @@ class CellRun:
         where = where_of(setting, namespace_of(setting, cell))
         self.where = msgspec.structs.replace(where, second=second)
         self._recorder = Recorder(self.folder, "run", role="run")
-        self._processes: list[Forked] = []
+        self._processes: list[Process] = []
         self._drivers = 0
         self._aged = AGED_BATCHES if self._shape.old else 0
         self._batches = self._aged + self._shape.batches
@@ -145,7 +157,7 @@ class CellRun:
             folder=str(self.folder),
             name=readers.NAME,
             seed=f"{self._setting.seed}-{self._cell}",
-            workloads=self._setting.workloads,
+            workloads=self._workloads,
             seconds_max=self._setting.deadline_s,
         )
         if self._shape.old:
@@ -188,7 +200,9 @@ class CellRun:
             case "recover":
                 self._recover()
             case "claimed":
-                self.must_end(self._drive(dies_at="open.after_claim"), -signal.SIGKILL)
+                # The driver that claims is without Spark, and continues the lineage of the query.
+                lineage = LINEAGE if self._applications is None else lineage_in(self.checkpoint)
+                self.must_end(self._drive(dies_at="open.after_claim", lineage=lineage), -signal.SIGKILL)
 
     def _recover(self) -> None:
         """Run `tidegate recover`: if it ends well, all versions decided before it began are visible (I4)."""
@@ -221,7 +235,7 @@ class CellRun:
         self.must_end(self.start(jobs.look, _json(self.where), "look", str(result)), 0)
         return json_decoder(Seen).decode(result.read_bytes())
 
-    def _check_first(self, first: Forked) -> None:
+    def _check_first(self, first: Process) -> None:
         """Check that the disturbed driver came to one of the ends that its fault allows."""
         if not self.struck():  # the cell is reported as missed; then the driver must have ended well
             self.must_end(first, 0)
@@ -258,7 +272,7 @@ class CellRun:
         checkpoint: Path | None = None,
         lineage: str = LINEAGE,
         dies_at: str = "",
-    ) -> Forked:
+    ) -> Process:
         """Start a driver: the one that makes an old namespace, the one with the fault, or a plain one.
 
         With ``dies_at`` it is one that dies at that failpoint.
@@ -274,7 +288,7 @@ class CellRun:
             name=f"{DRIVER}-{self._drivers}",  # number 0 is of a driver that ends before the fault
             checkpoint=str(checkpoint or self.checkpoint),
             seed=f"{self._setting.seed}-{cell}",
-            workloads=self._setting.workloads,
+            workloads=self._workloads,
             batches=self._aged if ages else self._batches,
             lineage=lineage,
             key_groups=shape.key_groups,
@@ -294,21 +308,28 @@ class CellRun:
             reopen_at=self._aged + shape.reopen_at if disturbed and shape.reopen_at else 0,
             ages=ages,
         )
-        return self.start(driver.main, _json(plan), plan.name)
+        if self._applications is None or dies_at:
+            return self.start(driver.main, _json(plan), plan.name)
+        self._check_ending()
+        spark_driver = self._applications.start(plan, self.work / f"{plan.name}.txt")
+        self._processes.append(spark_driver)
+        return spark_driver
 
-    def start(self, work: Callable[..., int | None], plan: str, name: str, *more: str) -> Forked:
+    def _check_ending(self) -> None:
         if self._ending.is_set():
             raise Stopped
+
+    def start(self, work: Callable[..., int | None], plan: str, name: str, *more: str) -> Forked:
+        self._check_ending()
         process = Forked(work, (plan, *more), self.work / f"{name}.txt")
         self._processes.append(process)
         return process
 
     def _left_s(self) -> float:
-        if self._ending.is_set():
-            raise Stopped
+        self._check_ending()
         return max(self._end - time.monotonic(), 0.0)
 
-    def _wait(self, process: Forked) -> None:
+    def _wait(self, process: Process) -> None:
         """Wait for the end of a process. Unfinished: the cell's time is over."""
         while not process.wait(min(self._left_s(), 0.5)):
             if not self._left_s():
@@ -317,7 +338,7 @@ class CellRun:
                     f" {MORE_TIME}"
                 )
 
-    def must_end(self, process: Forked, *codes: int) -> None:
+    def must_end(self, process: Process, *codes: int) -> None:
         """Wait for its end. An exit code that is not expected ends the cell, and is a finding.
 
         Unanswered: the exit code reports that there was no answer in time; no finding then.
@@ -343,19 +364,19 @@ class CellRun:
         )
         raise Unfinished(f"the cell ended with {process.output.stem}")
 
-    def until(self, process: Forked, true: Callable[[], bool], problem: str) -> None:
+    def until(self, process: Process, true: Callable[[], bool], problem: str) -> None:
         """Wait until a condition is true, or the process ended without it. Unfinished: neither in time."""
         while not true() and not process.wait(LOOK_S):
             if not self._left_s():
                 raise Unfinished(f"{process.output.stem} {problem}; {MORE_TIME}")
 
-    def could_be_done(self, process: Forked, fault: str) -> None:
+    def could_be_done(self, process: Process, fault: str) -> None:
         """Wait for the end of a process that does a fault. Unfinished: it could not do it."""
         self._wait(process)
         if process.exit_code:
             raise Unfinished(f"{fault} could not be done to the store: {last_output(process.output)}")
 
-    def until_it_ends(self, process: Forked, number: int) -> None:
+    def until_it_ends(self, process: Process, number: int) -> None:
         """Send a signal until the process has ended: it may stop itself a moment after the first SIGCONT."""
         while not process.wait(0):
             process.send(number)
@@ -380,8 +401,8 @@ class CellRun:
 
     def struck(self) -> bool:
         """Return whether the fault happened."""
-        path = self.folder / f"{DRIVER}-1.jsonl"
-        return path.exists() and b'"event":"fault"' in path.read_bytes()
+        paths = (self.folder / f"{name}.jsonl" for name in (f"{DRIVER}-1", f"{DRIVER}-1-task"))
+        return any(path.exists() and b'"event":"fault"' in path.read_bytes() for path in paths)
 
     # -- the end --------------------------------------------------------------------------------------
 

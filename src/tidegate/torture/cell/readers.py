@@ -32,7 +32,7 @@ from tidegate.torture.driver import workloads
 from tidegate.torture.driver.driver import Where
 from tidegate.torture.driver.side_work import SECOND
 from tidegate.torture.driver.timeouts import HUNG
-from tidegate.torture.driver.workloads import decoded
+from tidegate.torture.driver.workloads import VALUE, decoded
 from tidegate.torture.history.events import (
     Connected,
     Failed,
@@ -222,8 +222,12 @@ class _Notes:
 
 
 def _value(value: Any) -> Any:
-    """Decode a value of a table of bytes, which is given as the bytes, or as a row with them."""
-    return decoded(value["value"] if isinstance(value, dict) else value)
+    """Decode the value of a table of bytes, or of one that Spark wrote; given as the bytes, or as a row."""
+    if isinstance(value, dict) and VALUE not in value:
+        value = value["value"]
+    row = value if isinstance(value, dict) else decoded(value)
+    of_spark = isinstance(row, dict) and row.keys() == {VALUE}
+    return decoded(row[VALUE]) if of_spark else row
 
 
 class Reader(_Notes):

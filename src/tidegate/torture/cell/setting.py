@@ -24,6 +24,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     server_kill: str
     keep: bool
+    spark: str = ""
+    """The master of drivers that are Spark applications."""
 
 
 class Unfinished(Exception):  # noqa: N818 - it is an outcome, not a failure of the program

@@ -334,7 +334,7 @@ class Torture:
         call, own = self._calls.pop(done.decided.attempt, (0, False))
         if call:
             self._recorder.note(Returned(call=call, version=done.decided.version, own=own))
-            self._look()
+            read_own_commit(self._plan.where, self._recorder)
 
     def _open(self, driver: Coordinator, name: str) -> None:
         self._mending.began = self._recorder.now()
@@ -391,13 +391,13 @@ class Torture:
             self._calls[decided.attempt] = call, own
             return
         recorder.note(Returned(call=call, version=decided.version, own=own))
-        self._look()
+        read_own_commit(plan.where, recorder)
 
-    def _look(self) -> None:
-        """Read your own commit: note what a client sees that asks after the commit has returned."""
-        where, recorder = self._plan.where, self._recorder
-        client = recorder.number()
-        with tidegate.connect(where.store, where.namespace, where.store_options) as gate:
-            recorder.note(Connected(client=client, namespace=where.namespace, kind="own"))
-            began = recorder.now()
-            recorder.note(Looked(client=client, version=gate.version(), began=began))
+
+def read_own_commit(where: Where, recorder: Recorder) -> None:
+    """Read your own commit: note what a client sees that asks after the commit has returned."""
+    client = recorder.number()
+    with tidegate.connect(where.store, where.namespace, where.store_options) as gate:
+        recorder.note(Connected(client=client, namespace=where.namespace, kind="own"))
+        began = recorder.now()
+        recorder.note(Looked(client=client, version=gate.version(), began=began))

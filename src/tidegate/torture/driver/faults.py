@@ -45,6 +45,9 @@ FAULTS = {
     "attempts": "SIGKILL; every task is tried twice, with other rows the first time",
     "old-checkpoint": "SIGKILL; afterwards an older copy of the checkpoint is put back",
     "new-checkpoint": "SIGKILL; afterwards a new checkpoint takes the old one's place",
+    "executor": "SIGKILL to an executor of Spark in a task, or to all of them between two jobs",
+    "python-worker": "SIGKILL to a Python worker of Spark in a task, or to all of them between two jobs",
+    "shuffle": "the shuffle files of an executor of Spark are removed while tasks read them",
 }
 """Descriptions of the faults, by name."""
 
@@ -56,6 +59,11 @@ TOPOLOGY = ("reshard", "replica")
 """Faults that affect all servers together: no other cell runs meanwhile."""
 OUTSIDE = (*EVICTIONS, *TOPOLOGY)
 """Faults that another process does to the store, while the driver is stopped at the failpoint."""
+
+SPARK = ("executor", "python-worker", "shuffle")
+"""Faults of Spark's own processes, for runs whose drivers are Spark applications."""
+WITH_SPARK = (*TABLE, "io", "forgotten", *SPARK)
+"""All faults of such runs."""
 
 KILLS = ("kill", "other-rows", "attempts", "old-checkpoint", "new-checkpoint")
 ROWS = ("apply", "apply_and_seal")

@@ -25,6 +25,10 @@ SCHEMA: TableSchema = BYTES_SCHEMA
 
 ACCOUNTS, BALANCE = 8, 100
 MARKERS, LISTS, CHURNED, COUNTERS, REPLACED = 8, 6, 12, 6, 9
+STATEFUL = frozenset({"bank", "lists", "counters"})
+"""Tables whose rows are computed from those of the version before."""
+VALUE = "v"
+"""The column of values in tables that Spark writes: a JSON text."""
 OTHER_ROWS = 1_000_003
 """The first number of a replay with other rows: none of its numbers is one of the first try's."""
 
@@ -137,6 +141,6 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
-def decoded(content: bytes) -> Any:
-    """Decode the value of stored bytes."""
+def decoded(content: bytes | str) -> Any:
+    """Decode the JSON text of a value."""
     return json.loads(content)
