@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate.base.names import check_token, did_you_mean
+from tidegate.base.names import check_token, did_you_mean, listed
 from tidegate.committers.transfer.import_rows import KeyGroupsHere, importable
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
@@ -119,7 +119,7 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
     known = base.schemas.get(table)
     if known is None:
         raise ConfigError(
-            f"there is no table {table!r}; tables are {', '.join(sorted(base.schemas)) or 'none yet'}"
+            f"there is no table {table!r}; tables are {', '.join(listed(base.schemas)) or 'none yet'}"
             f"{did_you_mean(table, base.schemas)}"
         )
     given = None if wanted.schema is None else value_schema(table, known, wanted.schema)

@@ -18,9 +18,10 @@ from tidegate.spark.calls.columns import (
     unusable,
 )
 from tidegate.spark.calls.records import ApplyChanges
-from tidegate.spark.state.apply_changes import deleted_table, sequence_column
+from tidegate.spark.state.apply_changes import sequence_column
 from tidegate.values.evolve import as_stored, stored_names
 from tidegate.wal.record import TableSchema
+from tidegate.wal.staging.own_tables import deleted_table
 from tidegate.wal.value_flags import DELETE
 
 
