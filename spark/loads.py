@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate.base.names import check_token, did_you_mean
-from tidegate.committers.transfer.import_rows import KeyGroupsHere, importable
+from tidegate.base.names import check_token, did_you_mean, listed
+from tidegate.committers.transfer.export_format import Manifest
+from tidegate.committers.transfer.import_rows import KeyGroupsHere, importable, strides_of
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
 from tidegate.spark.batch import refuse_connect
@@ -22,6 +24,7 @@ from tidegate.spark.transaction import Transaction
 from tidegate.values.evolve import evolved
 from tidegate.values.state_versions import plain
 from tidegate.wal.record import Folded, ImportOrigin, LoadOrigin, Origin, TableSchema
+from tidegate.wal.staging.own_tables import companions
 from tidegate.wal.staging.spec import StageSpec
 
 Write = Callable[[Transaction, KeyGroupsHere], None]
@@ -36,6 +39,8 @@ class Once(NamedTuple):
     rows: DataFrame
     expiring: frozenset[str] = frozenset()
     """Tables whose rows already have an expiry."""
+    strides: Callable[[Folded, Options], Mapping[str, int]] = lambda *_: {}
+    """Returns the strides that new tables bring."""
 
 
 class Base(NamedTuple):
@@ -95,8 +100,17 @@ def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once
         txn.forget_timeouts(names)
 
     expiring = frozenset(name for name, table in manifest.tables.items() if table.expires)
-    once = Once(ImportOrigin(token or digest), write, next(iter(frames.values())), expiring)
+    rows = next(iter(frames.values()))
+    once = Once(ImportOrigin(token or digest), write, rows, expiring, partial(_exported_strides, manifest))
     return once, manifest.key_groups
+
+
+def _exported_strides(manifest: Manifest, state: Folded, options: Options) -> dict[str, int]:
+    """Return the strides of the exported tables, but for those whose key groups the options name."""
+    named = frozenset(options.table_key_groups or ())
+    of_options = named.union(*map(companions, named))
+    strides = strides_of(state, manifest)
+    return {table: stride for table, stride in strides.items() if table not in of_options}
 
 
 class Migration(NamedTuple):
@@ -119,7 +133,7 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
     known = base.schemas.get(table)
     if known is None:
         raise ConfigError(
-            f"there is no table {table!r}; tables are {', '.join(sorted(base.schemas)) or 'none yet'}"
+            f"there is no table {table!r}; tables are {', '.join(listed(base.schemas)) or 'none yet'}"
             f"{did_you_mean(table, base.schemas)}"
         )
     given = None if wanted.schema is None else value_schema(table, known, wanted.schema)

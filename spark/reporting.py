@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
+from tidegate.base.names import listed
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.states import State
 from tidegate.committers.steps.phases import Phases
@@ -122,6 +123,6 @@ class SinkReporter:
                 "ttl names %s, not a table at version %s; the tables are %s",
                 ", ".join(missing),
                 state.last_version,
-                ", ".join(sorted(state.tables)),
+                ", ".join(listed(state.tables)),
             )
         self._warned_of_ttl = True

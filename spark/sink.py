@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidegate.base.deadline import check_ends
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
-from tidegate.committers.barrier import stride_here, value_bytes_max
+from tidegate.committers.barrier import NONE_BROUGHT, stride_here, value_bytes_max
 from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.operations.rename_column import rename_barrier
@@ -447,6 +447,7 @@ class VersionedSink:
         source_offsets: str = "",
         expiring: frozenset[str] = frozenset(),
         driver_stage: DriverStage | None = None,
+        strides: Mapping[str, int] = NONE_BROUGHT,
     ) -> DecidedVersion:
         coordinator = writer.coordinator
         state = coordinator.folded
@@ -469,6 +470,7 @@ class VersionedSink:
             first_start=state.first_start,
             expiring=expiring,
             in_flight=writer.in_flight(parallelism),
+            strides=strides,
             placement=writer.placement,
             function_deadline_s=self._options.function_deadline_s,
             cache=writer.cache(),
@@ -552,9 +554,12 @@ class VersionedSink:
             fact = decided_for(coordinator.folded, once.origin)
             return None if fact is None else fact.version
         txn = Transaction(-1, coordinator.folded.last_version, writer.schemas())
-        here = KeyGroupsHere(coordinator.folded.key_groups, partial(stride_here, coordinator))
+        strides = once.strides(coordinator.folded, self._options)
+        here = KeyGroupsHere(
+            coordinator.folded.key_groups, partial(stride_here, coordinator, brought=strides)
+        )
         once.write(txn, here)
-        fact = self._committed(writer, txn, once.origin, once.rows, expiring=once.expiring)
+        fact = self._committed(writer, txn, once.origin, once.rows, expiring=once.expiring, strides=strides)
         writer.commits.drain(self._options.apply_deadline_s)
         return fact.version
 

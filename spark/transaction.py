@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import BinaryType, StringType, StructField
 
 from tidegate.base.durations import Duration
-from tidegate.base.names import LOCAL, did_you_mean
+from tidegate.base.names import LOCAL, did_you_mean, listed
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.apply_changes import changes_call
 from tidegate.spark.calls.checks import (
@@ -73,7 +73,6 @@ from tidegate.spark.calls.update import (
     timeout_of,
     timeout_schemas,
 )
-from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
 from tidegate.spark.state.reduce import Reducer, reduced_column
 from tidegate.spark.state.udf_runner import Migrate
@@ -320,7 +319,8 @@ class Transaction:
         fields = [field_of(table, rows, column_name) for column_name in sequence]
         op = None if op_column is None else field_of(table, rows, op_column)
         call = changes_call(table, rows, keys, fields, op, delete_values, self._known)
-        self._add(call, {deleted_table(table): TableSchema(_columns(keys), _columns(fields))}, name)
+        deletes = TableSchema(_columns(keys), _columns(fields))
+        self._add(call, {own_tables.deleted_table(table): deletes}, name)
 
     def local_state(  # noqa: PLR0913 - the documented keywords of the public API
         self,
@@ -396,11 +396,10 @@ class Transaction:
             if table not in self._known:
                 msg = (
                     f"table {table} cannot be dropped, there is none of this name; tables are"
-                    f" {', '.join(sorted(self._known)) or 'none yet'}{did_you_mean(table, self._known)}"
+                    f" {', '.join(listed(self._known)) or 'none yet'}{did_you_mean(table, self._known)}"
                 )
                 raise ConfigError(msg)
-            own = {deleted_table(table), *own_tables.timeout_tables(table)}
-            self._drops |= {table, *own} & self._known.keys()
+            self._drops |= {table, *own_tables.companions(table)} & self._known.keys()
 
     def stored(self, table: str, rows: DataFrame, schema: TableSchema) -> None:
         """Make the table contain exactly these rows, ``key`` and ``value`` as stored, for imports."""
@@ -434,7 +433,7 @@ class Transaction:
             if call.schema is None and call.table not in self._known:
                 msg = (
                     f"table {call.table} is not known: a delete needs a table that has rows; tables are"
-                    f" {', '.join(sorted(self._known)) or 'none yet'}{did_you_mean(call.table, self._known)}"
+                    f" {', '.join(listed(self._known)) or 'none yet'}{did_you_mean(call.table, self._known)}"
                 )
                 raise ConfigError(msg)
             known = self._known[call.table]  # a delete may precede the table's first rows

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from tidegate.base.names import DELETED, did_you_mean
+from tidegate.base.names import DELETED, did_you_mean, listed
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -59,7 +59,7 @@ def rename_barrier(
         raise ConfigError(f"table {table} is tidegate's own, and its columns keep their names")
     if table not in schemas:
         raise ConfigError(
-            f"there is no table {table!r}; tables are {', '.join(sorted(schemas)) or 'none yet'}"
+            f"there is no table {table!r}; tables are {', '.join(listed(schemas)) or 'none yet'}"
             f"{did_you_mean(table, schemas)}"
         )
     deletes = schemas.get(f"{DELETED}.{table}")

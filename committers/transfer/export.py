@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from tidegate.base.clock import Clock
 from tidegate.base.files import create, make_folder, sync_above
+from tidegate.base.names import listed
 from tidegate.committers.background.pin import EXPORT, VersionPin
 from tidegate.committers.transfer.export_format import (
     FORMAT,
@@ -35,6 +36,7 @@ from tidegate.reader.table import no_schema
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.reads import values_at, windows
 from tidegate.sinks.store import Store
+from tidegate.wal.staging.own_tables import companions
 
 FILE_BYTES = 256 * 1024 * 1024
 GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024 * 1024
@@ -49,7 +51,7 @@ def export(
     tables: Sequence[str] | None = None,
     file_bytes: int = FILE_BYTES,
 ) -> Manifest:
-    """Write a readable version, all tables or these, into an empty or new folder.
+    """Write a readable version, all tables or these and their companions, into an empty or new folder.
 
     A lease pins the version meanwhile; a row group at a time is in memory. Durable: on return every file is
     on disk (fsync). After an error the folder has no manifest, and is no export. Raises: ConfigError: the
@@ -61,13 +63,14 @@ def export(
         entry = next(iter(store.catalog(version, version)), None)
         if entry is None:
             raise no_entry(store.where, version)
-        names = sorted(entry.tables) if tables is None else sorted(set(tables))
+        names = sorted(entry.tables if tables is None else set(tables))
         for name in names:
             if name not in entry.tables:
                 raise ConfigError(
                     f"there is no table {name!r} at version {version} of namespace {identity.name}; the"
-                    f" tables there are: {', '.join(sorted(entry.tables))}"
+                    f" tables there are: {', '.join(listed(entry.tables))}"
                 )
+        names = sorted(entry.tables.keys() & {*names}.union(*map(companions, names)))
         _make_empty(folder)
         schemas = store.schemas()
         written = {}

@@ -69,7 +69,7 @@ def import_rows(
     if before is not None:
         return before._replace(recovered=recovered)
     _refuse_other_keys(coordinator, manifest)
-    key_groups, strides = coordinator.folded.key_groups, _strides(coordinator.folded, manifest)
+    key_groups, strides = coordinator.folded.key_groups, strides_of(coordinator.folded, manifest)
     tables = importable(manifest, KeyGroupsHere(key_groups, strides.__getitem__))
     strides = {name: strides[name] for name in tables}
     size = sum(file.bytes for name in tables for file in manifest.tables[name].files)
@@ -125,7 +125,7 @@ def importable(manifest: Manifest, here: KeyGroupsHere) -> tuple[str, ...]:
     return same
 
 
-def _strides(state: Folded, manifest: Manifest) -> dict[str, int]:
+def strides_of(state: Folded, manifest: Manifest) -> dict[str, int]:
     """Return the stride of each table: its own, or the one that keeps the exported number of key groups."""
     return {
         name: state.tables[name].apart

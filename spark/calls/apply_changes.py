@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import StringType, StructField
 
-from tidegate.base.names import check_name
+from tidegate.base.names import check_own_name
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.columns import (
     check_value_type,
@@ -18,9 +18,10 @@ from tidegate.spark.calls.columns import (
     unusable,
 )
 from tidegate.spark.calls.records import ApplyChanges
-from tidegate.spark.state.apply_changes import deleted_table, sequence_column
+from tidegate.spark.state.apply_changes import sequence_column
 from tidegate.values.evolve import as_stored, stored_names
 from tidegate.wal.record import TableSchema
+from tidegate.wal.staging.own_tables import deleted_table
 from tidegate.wal.value_flags import DELETE
 
 
@@ -37,7 +38,7 @@ def changes_call(
 
     Raises: ConfigError, a column does not fit its role.
     """
-    check_name("table", deleted_table(table))
+    check_own_name("table", table, deleted_table(table))
     taken = {field.name for field in keys}
     if not sequence:
         raise ConfigError(f"table {table}: sequence_by must name the columns that order a key's changes")

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions, types
 
-from tidegate.base.names import check_name
+from tidegate.base.names import check_name, check_own_name
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.options import Endpoints
@@ -69,7 +69,7 @@ def check_local(
 def check_rows(name: str, rows: object) -> str:
     """Return the state's table. Raises: ConfigError, the name is not allowed, or these are no rows."""
     check_name("local state", name)
-    table = check_name("local state's table", table_of(name))
+    table = check_own_name("local state", name, table_of(name))
     if not isinstance(rows, DataFrame):
         raise no_dataframe(f"local state {name}", rows)
     if rows.isStreaming:

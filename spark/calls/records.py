@@ -8,14 +8,13 @@ from typing import ClassVar
 from pyspark.sql import Column, DataFrame
 
 from tidegate.base.names import LOCAL
-from tidegate.spark.state.apply_changes import deleted_table
 from tidegate.spark.state.local_state import Redistribute, Step
 from tidegate.spark.state.reduce import ReducedColumn
 from tidegate.spark.state.udf_runner import Migrate
 from tidegate.spark.state.update import Functions
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
-from tidegate.wal.staging.own_tables import timeout_tables
+from tidegate.wal.staging.own_tables import deleted_table, timeout_tables
 
 
 @dataclasses.dataclass(frozen=True)

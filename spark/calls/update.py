@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from tidegate.base.durations import US, duration_us
-from tidegate.base.names import check_name
+from tidegate.base.names import check_name, check_own_name
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column
 from tidegate.spark.calls.records import Call, Update
@@ -56,7 +56,7 @@ def timeout_of(table: str, timeout: object, on_timeout: object) -> int | None:
             f"table {table}: on_timeout is {on_timeout!r}; a timeout needs a function, {needed}"
         )
     _check_sendable(table, on_timeout, "key", "state", "emit")
-    check_name("table", queue_table(table))
+    check_own_name("table", table, queue_table(table))
     return duration_us(f"timeout of table {table}", timeout)
 
 

@@ -50,7 +50,7 @@ from tidegate.spark.staging.first_stage import first_stage
 from tidegate.spark.staging.on_driver import DriverStage
 from tidegate.spark.staging.reads_by_task import accumulator_of, take
 from tidegate.spark.staging.work import StageWork
-from tidegate.spark.state.apply_changes import ChangedTable, NewerTable, deleted_table
+from tidegate.spark.state.apply_changes import ChangedTable, NewerTable
 from tidegate.spark.state.cache import CachePlace
 from tidegate.spark.state.local_state import LocalWork
 from tidegate.spark.state.merge import MergedTable, PatchedTable
@@ -70,7 +70,7 @@ from tidegate.wal.record import (
 )
 from tidegate.wal.staging import quarantine
 from tidegate.wal.staging.last_per_key import PLACE, groups_and_tables
-from tidegate.wal.staging.own_tables import due_table, queue_table
+from tidegate.wal.staging.own_tables import deleted_table, due_table, queue_table
 from tidegate.wal.staging.spec import StageSpec
 
 IN_ORDER = "in order"

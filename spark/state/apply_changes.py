@@ -18,11 +18,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.base.names import DELETED
 from tidegate.errors import ConfigError
 from tidegate.spark.state.read import ReadState
 from tidegate.spark.state.reduce import INTEGERS, TEXTS, ReducedColumn, parse_batch, parse_state
 from tidegate.wal.record import Column
+from tidegate.wal.staging.own_tables import deleted_table
 from tidegate.wal.staging.spec import CHANGES
 from tidegate.wal.value_flags import DELETE, VALUE, VALUE_END
 
@@ -49,11 +49,6 @@ class NewerTable(msgspec.Struct, frozen=True):
     start: int
     newer_by: ReducedColumn
     key_types: tuple[str, ...]
-
-
-def deleted_table(table: str) -> str:
-    """Return the table for the sequences of deleted rows."""
-    return f"{DELETED}.{table}"
 
 
 def sequence_column(table: str, column: Column, argument: str = "sequence_by") -> ReducedColumn:

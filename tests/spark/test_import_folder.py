@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tidegate.options import Options
 from tidegate.spark import VersionedSink
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.staging import own_tables
 
 pytestmark = pytest.mark.spark
 
@@ -151,3 +153,27 @@ def test_rows_that_somebody_made_up_are_refused_before_anything_is_staged_t61(sp
     assert imported(
         spark, sink_at(tmp_path), make_export(tmp_path / "fit", {"people": MadeTable(schema, [rows])})
     )
+
+
+@pytest.mark.parametrize("wanted", [None, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_table_keeps_its_key_groups_and_its_due_times(spark, tmp_path, wanted):
+    """As `tidegate import` keeps them; the sink's own option comes first, and due times are by key group."""
+    wal, store = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    options = Options(key_groups=16, table_key_groups={"aircraft": 4})
+    example = Example(wal, store, "small", options=options)
+    example.schemas["_due.aircraft"] = TableSchema(example.schemas["aircraft"].key, own_tables.DUE_COLUMNS)
+    example.schemas["_due_at.aircraft"] = own_tables.QUEUE_SCHEMA
+    due = {"N1": {"due_us": 7, "queued_us": 7}}
+    example.write(
+        {"aircraft": {"N1": {"carrier": "UA", "flights": 1}}, "_due.aircraft": due, "_due_at.aircraft": {}}
+    )
+    example.close()
+    words = ["export", f"{tmp_path}/folder", "--store", store, "--namespace", "small"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    named = {} if wanted is None else {"table_key_groups": {"aircraft": wanted}}
+    assert imported(spark, sink_at(tmp_path, **named), tmp_path / "folder") == 1
+    assert content(store, "copy") == content(store, "small")
+    words = ["status", "--store", store, "--namespace", "copy", "--json"]
+    tables = {one["name"]: one for one in json.loads(CliRunner().invoke(app, words).stdout)["tables"]}
+    assert tables["aircraft"]["key_groups"] == (wanted or 4)
+    assert ("_due.aircraft" in tables) == (wanted is None)

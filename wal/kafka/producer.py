@@ -107,8 +107,8 @@ class DeliveryReports:
         if self._unplaced:
             # The client sent it again after an answer that came too late, and the broker knew it.
             msg = (
-                f"{self._clients.where}: writing to {self._topic}: a broker acknowledged a message without its"
-                " offset, after an answer that came too late; try again, with a larger timeout_s of the log"
-                f" (now {self._clients.settings.timeout_s:g} s) if that repeats"
+                f"{self._clients.where}: writing to {self._topic}: a broker acknowledged a message without"
+                " its offset, after an answer that came too late; try again, with a larger timeout_s of the"
+                f" log (now {self._clients.settings.timeout_s:g} s) if that repeats"
             )
             raise WalUnavailableError(msg)

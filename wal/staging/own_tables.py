@@ -27,6 +27,11 @@ QUEUE_SCHEMA = TableSchema(
 """Of ``_due_at.<table>``, the queue of the keys of a state with a timeout."""
 
 
+def deleted_table(table: str) -> str:
+    """Return the table for the sequences of deleted rows."""
+    return f"{DELETED}.{table}"
+
+
 def due_table(table: str) -> str:
     """Return the table for the due times of a state's keys."""
     return f"{DUE}.{table}"
@@ -40,6 +45,11 @@ def queue_table(table: str) -> str:
 def timeout_tables(table: str) -> frozenset[str]:
     """Return both tables of a state with a timeout."""
     return frozenset({due_table(table), queue_table(table)})
+
+
+def companions(table: str) -> frozenset[str]:
+    """Return the tables in which tidegate remembers things of a table's keys, whether they exist or not."""
+    return timeout_tables(table) | {deleted_table(table)}
 
 
 def stale_timeouts(replaced: Collection[str], existing: Collection[str]) -> frozenset[str]:

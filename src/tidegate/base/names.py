@@ -47,6 +47,18 @@ def check_name(kind: str, name: object) -> str:
     return name
 
 
+def check_own_name(kind: str, name: str, own: str) -> str:
+    """Return the name of tidegate's own table for this name. Raises: ConfigError: it is too long."""
+    if len(own) > NAME_MAX:
+        longest = NAME_MAX - len(own) + len(name)
+        msg = (
+            f"{kind} name {name!r} is not allowed: use 1 to {longest} characters, since this call also makes"
+            f" the table {own}, and {NAME_MAX} are the most"
+        )
+        raise ConfigError(msg)
+    return own
+
+
 def listed(tables: Iterable[str]) -> list[str]:
     """Return the names of tables that readers' lists show, in order.
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.base.extras import pa, require_arrow
+from tidegate.base.names import listed
 from tidegate.base.text import html_table
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.reader import rules
@@ -193,7 +194,7 @@ def changes_of(log: DecidedLog, version: int, table: str, key_group: int | None)
     fact, manifest = manifest_at(log, version)
     check_key_group(key_group, manifest.key_groups, log.folded.name)
     if table not in manifest.table_schemas:
-        known = ", ".join(sorted(manifest.table_schemas)) or "none"
+        known = ", ".join(listed(manifest.table_schemas)) or "none"
         dropped = f"; version {version} dropped it" * (table in (manifest.dropped or ()))
         raise ConfigError(
             f"there is no table {table!r} at version {version} of namespace {log.folded.name}; the tables"

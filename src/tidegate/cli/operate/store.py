@@ -65,9 +65,9 @@ def add(
     """
     name = parse_store(new).name
     existing = [text for text in work.store if parse_store(text).name != name]
-    if not existing:
+    if not work.store:
         raise ConfigError("--store is missing: name the stores that are there already, the primary first")
-    *before, added = stores_given([*existing, new], work.store_config)
+    *before, added = stores_given([*(existing or work.store), new], work.store_config)
     with (
         work.writer(work.endpoints(before)) as coordinator,
         contextlib.closing(open_store(added.url, work.namespace, added.options)) as store,

@@ -258,6 +258,8 @@ def test_drop_takes_all_stores_and_refuses_to_forget_one(place):
 def test_what_cannot_be_added_or_removed(place):
     add = ["store", "add", f"copy={place.url('copy')}"]
     assert "--store is missing" in refused(2, *add, *place.log)
+    unnamed = ["store", "add", place.url("copy"), "--store", place.url("main"), *place.log]
+    assert "two stores are called sqlite: give each a name" in refused(2, *unnamed)
     assert "give the stores that remain" in refused(2, "store", "remove", "main", *place.stores("main"))
     write_flights(f"file://{place.folder}/wal2", place.url("copy"))
     assert "does not belong to" in refused(10, *add, *place.stores("main"))
