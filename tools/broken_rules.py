@@ -243,7 +243,8 @@ RULES: list[Rule] = [
         "I3: an ack comes after every delivery report",
         "wal/kafka/producer.py",
         (
-            "        while self._missing and self._error is None and not self._unplaced and time.monotonic() < until:\n"
+            "        while self._missing and self._error is None and not self._unplaced"
+            " and time.monotonic() < until:\n"
             "            self._poll(POLL_S)\n"
         ),
         "        return list(range(len(self._offsets)))\n",
