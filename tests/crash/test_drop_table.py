@@ -82,6 +82,7 @@ def rows_of_t(folder):
     return versions
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_in_a_drop_i1_i2_i4(tmp_path, point):
     first = Forked(play, (str(tmp_path), point.replace("@", "=kill@")), tmp_path / "first")

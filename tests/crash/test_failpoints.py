@@ -58,6 +58,7 @@ def killed(*, by_turns: bool):
     ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name, hit, finish", killed(by_turns=True))
 def test_killed_at(place, name, hit, finish):
     kill_at(place, name, hit)
@@ -71,6 +72,7 @@ def test_killed_at_and_finished_in_every_other_way(place, name, hit, finish):
     finish(place)
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(place):
     """Every process dies a step further; together they get there."""
     for name in REACHED:
@@ -84,6 +86,7 @@ def test_killed_again_and_again(place):
 # -- SIGSTOP ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", STOPPED_AT)
 def test_a_zombie_wakes_after_another_driver_finished(place, name):
     """T1: it is fenced, and changes nothing, wherever it slept."""

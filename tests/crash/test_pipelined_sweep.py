@@ -23,6 +23,7 @@ def points(tmp_path_factory):
     return count(tmp_path_factory.mktemp("count") / "place", IN_FLIGHT)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.timeout(300)
 def test_killed_at_an_io_i1_i2_i4_i7(points, way):
@@ -49,6 +50,7 @@ def test_some_die_with_all_in_flight(points, tmp_path):
     assert (left.visible, left.decided) == (0, IN_FLIGHT)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("finish", crash_place.FINISHES)
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("name", ["pipeline.before_complete", "pipeline.after_complete"])

@@ -47,6 +47,7 @@ def rename(folder, armed):
     return 0
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_rename_killed_anywhere_is_repeated_i1_i4(tmp_path, point):
     with example(tmp_path, OLD) as writer:

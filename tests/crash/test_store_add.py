@@ -54,6 +54,7 @@ class Place:
         return stored_rows(url, key_groups=KEY_GROUPS)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_addition_killed_anywhere_is_repeated(tmp_path, name):
     place = Place(tmp_path)

@@ -101,6 +101,7 @@ def _wait_until_stopped(process):
         time.sleep(0.01)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_in_a_trim_nothing_is_lost(place, name):
     place.run("--batches", "4")
@@ -117,6 +118,7 @@ def test_killed_in_a_trim_nothing_is_lost(place, name):
     assert isinstance(place.first_record(), Summary)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("trim.")])
 def test_a_zombie_trims_late_and_harms_nobody(place, name):
     """T1: it stopped in its trim; others decided, retired and trimmed; then it goes on."""

@@ -21,7 +21,7 @@ def _names(transitions):
     return {f"{state.name} on {event.name}" for state, event in transitions}
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_schedules_keep_every_invariant(chunk):
     print(f"TIDEGATE_SEED={BASE_SEED}")
@@ -32,7 +32,7 @@ def test_schedules_keep_every_invariant(chunk):
     assert not (_names(tally.transitions) | tally.failpoints.keys()) & NEVER_TAKEN
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("chunk", range(4))
 def test_schedules_keep_every_invariant_with_the_embedded_log_and_store(tmp_path, chunk):
     tally = run_schedules(BASE_SEED or 21, range(chunk * 30, (chunk + 1) * 30), tmp_path)

@@ -105,6 +105,7 @@ def tree(tmp_path_factory):
     return made(tmp_path_factory.mktemp("tree"))
 
 
+@pytest.mark.slow
 def test_without_an_edit_the_same_cells_are_proven(tree, tmp_path):
     cells = sorted({cell for _, _, cell, _ in BROKEN})
     code, report = tortured(tmp_path, tree, *(f"--only={cell}" for cell in cells))

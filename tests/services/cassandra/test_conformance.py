@@ -134,11 +134,19 @@ class TestCassandraStore(CassandraSuite):
     def url(self, cassandra):
         return cassandra.url
 
-    # Half a minute and a quarter of one here; the ordinary run has them with Redis.
+    # Ten seconds to half a minute each; `make test` runs them with Redis.
 
     @pytest.mark.slow
     def test_whatever_is_lost_is_put_back(self, whole):
         super().test_whatever_is_lost_is_put_back(whole)
+
+    @pytest.mark.slow
+    def test_of_an_old_log_what_it_has_is_put_back(self, trimmed):
+        super().test_of_an_old_log_what_it_has_is_put_back(trimmed)
+
+    @pytest.mark.slow
+    def test_what_an_old_log_does_not_have_is_never_passed_over_in_silence(self, trimmed):
+        super().test_what_an_old_log_does_not_have_is_never_passed_over_in_silence(trimmed)
 
     @pytest.mark.slow
     def test_schemas_that_no_version_names_are_forgotten(self, store):

@@ -48,6 +48,7 @@ def successor(cassandra):
     return url
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{}, {"leases": False}], ids=["leases", "no-leases"])
 def test_readers_of_a_removed_store_are_refused_or_go_on_at_the_successor(
     cassandra_tables, successor, tmp_path, options

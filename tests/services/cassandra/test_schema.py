@@ -187,6 +187,7 @@ def several_inits(url, wal, *options):
     return [json.loads(out) for out, _ in said]
 
 
+@pytest.mark.slow
 def test_several_at_the_same_time(cassandra, keyspace, tmp_path):
     config = tmp_path / "store.properties"
     config.write_text("timeout_s=60\n")

@@ -59,6 +59,7 @@ CASES = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("place, name, nth, finish", CASES, indirect=["place"])
 def test_killed_with_versions_in_flight_i1_i2_i4(place, name, nth, finish):
     if name.startswith("open."):  # a process opens once: this one finds two in flight
@@ -130,6 +131,7 @@ def query(kafka, server, tmp_path):
         made.log().drop()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("away", ["killed", "silent"])
 def test_the_store_stays_away_with_versions_in_flight_i4_i7_i10(away, server, query):
     """No more is decided than has room, a batch raises why, closing ends in time, a restart finishes."""
@@ -153,6 +155,7 @@ def test_the_store_stays_away_with_versions_in_flight_i4_i7_i10(away, server, qu
     query.check(8)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("away", ["killed", "silent"])
 def test_the_store_comes_back_with_versions_in_flight_and_the_query_goes_on_i7(
     away, server, query, meanwhile: Meanwhile

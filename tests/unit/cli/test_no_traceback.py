@@ -32,6 +32,7 @@ NEEDS = {
     "quarantine drop": ["{refused}", "--yes"],
     "quarantine export": ["aircraft", "{new}"],
     "rebuild-checkpoint": ["{new}"],
+    "rekey": ["--to", "flights_16", "--key-groups", "16"],
     "restore": ["--to", "1", "--yes"],
     "schema rename": ["aircraft", "carrier", "airline"],
     "restore-from": ["{backed_up}", "--yes"],

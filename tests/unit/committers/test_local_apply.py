@@ -149,6 +149,7 @@ def check_recovered(place, done):
 # -- that it works --------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("jobs", ["1", "2", "5"])
 def test_recover_applies_a_large_version(place, jobs):
     done = ended(command(place, "--jobs", jobs))

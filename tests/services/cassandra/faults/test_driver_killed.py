@@ -6,6 +6,7 @@ from services.support.kafka.sweep.place import place_on
 from services.support.workloads.driver_killed import DriverKilled
 
 
+@pytest.mark.one_in(4)  # the cases here take twice the time of the other stores'
 class TestCassandra(DriverKilled):
     turn = 2
 
@@ -17,6 +18,6 @@ class TestCassandra(DriverKilled):
             with made.opened() as (_, store):
                 store.drop()
 
-    @pytest.mark.slow  # the ordinary run has it with Redis
+    @pytest.mark.slow
     def test_killed_again_and_again(self, place):
         super().test_killed_again_and_again(place)

@@ -176,6 +176,7 @@ class Shifted(Clock):
         return super().now_us() + round(self.by_s * 1e6)
 
 
+@pytest.mark.slow
 def test_the_drivers_clock_is_wrong_by_an_hour_now_and_then(cassandra: CassandraServer, tmp_path):
     """What is deleted stays so, what is written again is there: stamps go up with the versions."""
     wrong_s = (3_500, 0, 1_800, -90, 3_550, 0, -40, 20)

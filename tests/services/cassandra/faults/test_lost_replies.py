@@ -36,6 +36,7 @@ def query(cassandra_tables: str, cassandra_proxy: CassandraProxy, tmp_path) -> I
 # -- what becomes of a conditional write ----------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("took_effect", [True, False])
 def test_nobody_says_what_became_of_a_flip(
     took_effect: bool, cassandra: CassandraServer, cassandra_proxy: CassandraProxy, query: Query
@@ -56,6 +57,7 @@ def test_nobody_says_what_became_of_a_flip(
     query.check(4, cassandra.url)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("took_effect", [True, False])
 def test_nobody_says_what_became_of_a_claim(
     took_effect: bool, cassandra: CassandraServer, cassandra_proxy: CassandraProxy, query: Query
@@ -155,6 +157,7 @@ WRITING = [
 ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kind, cql", every_second(WRITING))
 def test_a_reply_is_lost_while_it_writes(
     kind: str, cql: str, cassandra: CassandraServer, cassandra_proxy: CassandraProxy, query: Query
@@ -177,7 +180,7 @@ def test_a_reply_is_lost_while_it_writes(
     query.check(5, cassandra.url)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("cql", ["SELECT value", "SELECT key, value", "SELECT visible", "SELECT entry", HOLD])
 def test_a_reply_is_lost_to_a_reader(
     cql: str, cassandra: CassandraServer, cassandra_proxy: CassandraProxy, query: Query
@@ -194,6 +197,7 @@ def test_a_reply_is_lost_to_a_reader(
     query.check(3, cassandra.url)
 
 
+@pytest.mark.slow
 def test_the_only_way_is_cut_before_the_tables_were_looked_for(cassandra_proxy: CassandraProxy, query: Query):
     """The driver asks for them over a connection of its own, and has errors of its own for that."""
     query.run(1)
@@ -221,6 +225,7 @@ LATE = [
 ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("kind, cql", every_second(LATE))
 def test_a_request_arrives_late(
     kind: str,

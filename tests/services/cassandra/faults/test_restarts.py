@@ -45,6 +45,7 @@ def go_on(query: Query, batches: int) -> None:
         query.retire(driver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place, nth", [pytest.param(*place, marks=pytest.mark.slow) for place in PLACES[:3]] + PLACES[3:]
 )

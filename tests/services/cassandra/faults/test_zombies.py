@@ -49,7 +49,7 @@ def goes_on(query: Query) -> None:
         query.retire(newer)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("place", ASLEEP)
 def test_a_driver_sleeps_at(place: str, query: Query, failing_at: Failpoints):
     zombie = query.run(4)
@@ -94,6 +94,7 @@ def proxied(cassandra_proxy: CassandraProxy, tmp_path) -> Iterator[Query]:
         yield made
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("cql", ["INSERT INTO tidegate.tidegate_leases", "SET leases_at"])
 def test_a_lease_arrives_after_the_horizon_has_passed(
     cql: str,

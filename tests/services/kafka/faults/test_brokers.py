@@ -102,6 +102,7 @@ TOO_LATE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place, error, decided", TOO_LATE)
 def test_killed_and_back_too_late(query, broker, failing_at, place, error, decided):
     """What the error says is so: the version is decided, or not."""

@@ -11,12 +11,12 @@ pytest_plugins = ["services.support.kafka.sweep.place"]
 class TestFiles(DriverKilled):
     """The fixture ``place`` has its store in files."""
 
-    @pytest.mark.slow  # the ordinary run has it with Redis
+    @pytest.mark.slow
     def test_killed_again_and_again(self, place):
         super().test_killed_again_and_again(place)
 
 
-def test_every_name_and_every_pair_is_in_the_ordinary_run_of_some_store():
+def test_every_name_and_every_pair_is_a_quick_case_of_some_store():
     killed = [case for turn in range(TURNS) for case in in_turn(turn)]
     assert sorted(name for name, _, _ in killed) == sorted(REACHED)
     assert len({(hit, finish) for _, hit, finish in killed}) == 2 * len(FINISHES)

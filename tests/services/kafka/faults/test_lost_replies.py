@@ -150,6 +150,7 @@ def test_every_kind_in_turn_the_connection_is_closed(losing, turn):
     assert hits.total() > sum(map(len, CALLS.values())) / 2, hits
 
 
+@pytest.mark.slow
 def test_writes_in_turn_the_connection_stays_silent(losing):
     hits = losing(*WRITES, close=False, calls=SOME_CALLS)
     assert all(hits[kind] for kind in WRITES), hits
@@ -205,6 +206,7 @@ def appending(proxied_kafka):
         yield Appending(world, log)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("what", ["request", "reply"])
 def test_a_produce_that_is_lost_again_and_again_is_an_unknown_outcome(appending, proxied_kafka, what):
     proxy = proxied_kafka.proxy

@@ -29,7 +29,7 @@ def retiring(name):
     return ["--keep-versions", "1"] if name.startswith("retire.") else []
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", [name for name in REACHED if name != OPENS_LATE])
 def test_a_zombie_wakes_after_another_driver_finished(place, name):
     """It has one batch more to do, so wherever it slept it learns that it is not the writer any more."""

@@ -144,6 +144,7 @@ def test_slots_move_while_it_reads_and_writes(
     query.check(9)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("half", [True, False], ids=["half", "none"])
 @pytest.mark.parametrize("group", [0, None])
 def test_half_of_a_slot_has_moved(

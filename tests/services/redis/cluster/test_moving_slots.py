@@ -327,6 +327,7 @@ def test_no_function_of_the_library_is_left_out():
     assert len({str(case) for case in CASES}) == len(CASES)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("ending", ["finish", "cancel"])
 def test_every_function_in_a_slot_that_moves(ending: str, slot: MovingSlot):
     """A call in a slot that moves is refused whole, or does what it does on a stable one. When the slot has

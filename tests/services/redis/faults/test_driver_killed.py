@@ -15,3 +15,7 @@ class TestRedis(DriverKilled):
         server = private_redis(settings={"appendfsync": "everysec"})
         with place_on(kafka.bootstrap, tmp_path, store=server.url) as made:
             yield made
+
+    @pytest.mark.slow
+    def test_killed_again_and_again(self, place):
+        super().test_killed_again_and_again(place)

@@ -51,7 +51,7 @@ def test_a_reply_is_lost_while_it_is_made(name: str, redis: RedisServer, proxy: 
     query.check(2, redis.url)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", [*WRITING, "HSET", "INFO"])
 def test_a_reply_is_lost_while_it_writes(name: str, redis: RedisServer, proxy: RedisProxy, query: Query):
     driver = query.run(3)
@@ -75,7 +75,7 @@ def test_the_reply_of_every_publish_is_lost(redis: RedisServer, proxy: RedisProx
     query.check(4, redis.url)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", READING)
 def test_a_reply_is_lost_to_a_reader(
     name: str, redis: RedisServer, proxy: RedisProxy, query: Query, monkeypatch: pytest.MonkeyPatch
@@ -92,7 +92,7 @@ def test_a_reply_is_lost_to_a_reader(
     query.check(3, redis.url)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["header", "begin_rebuild", "end_rebuild", "list_servers", "look"])
 def test_a_reply_is_lost_while_it_repairs(name: str, redis: RedisServer, proxy: RedisProxy, query: Query):
     driver = query.run(3)
@@ -106,7 +106,7 @@ def test_a_reply_is_lost_while_it_repairs(name: str, redis: RedisServer, proxy: 
 LATE = ["HSET", "seal_many", "publish", "claim", "put_schemas", "announce", "merge", "forget", "list_servers"]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", LATE)
 def test_a_request_arrives_late(
     name: str, redis: RedisServer, proxy: RedisProxy, query: Query, meanwhile: Meanwhile

@@ -37,6 +37,7 @@ def test_a_hash_with_any_field_changed_gives_what_was_there_or_an_error_that_say
         cases.close()
 
 
+@pytest.mark.slow
 def test_every_change_of_a_row_that_a_reader_could_see_is_a_finding(private_redis, tmp_path):
     """For longer: python -m tampering.rows --store redis://..."""
     told: list[str] = []

@@ -145,6 +145,7 @@ def test_a_merge_can_be_stopped_after_few_round_trips(merging):
     assert max(merge.steps) <= redis_upkeep.MERGE_FLIGHTS
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("what", ["a reply is lost", "it is asked too early"])
 def test_a_merge_that_takes_long_has_time_left_when_something_happens(merging, monkeypatch, what):
     """``timeout_s`` is for a step, not for all key groups: each takes its time, and none is late."""

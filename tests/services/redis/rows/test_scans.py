@@ -165,6 +165,7 @@ def calls_of(redis: RedisServer) -> dict[str, int]:
     return {name.removeprefix("cmdstat_"): of["calls"] for name, of in redis.info("commandstats").items()}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_scan_of_a_large_key_group_holds_a_part_of_its_rows(make, finished, redis):
     """Sorted by key, and the newest value of each, though Redis gives them in no order."""
