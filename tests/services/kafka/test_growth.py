@@ -78,7 +78,8 @@ def test_logs_of_one_cluster_share_their_clients(new_log):
     for nth in range(NAMESPACES):
         logs.append(new_log(f"n{nth}"))
         a_round(logs[-1])
-    (pool,) = kafka_clients._pools.values()
+    pool = logs[0]._clients._pool
+    assert all(log._clients._pool is pool for log in logs)
     assert len(pool.alive) <= CLIENTS_MAX
     assert entries("task") <= THREADS_MAX
     assert entries("fd") <= DESCRIPTORS_MAX

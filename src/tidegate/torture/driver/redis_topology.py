@@ -16,8 +16,10 @@ from tidegate.sinks.redis.client.settings import RedisSettings
 
 MIGRATE_MS = 5_000
 KEYS_AT_ONCE = 100
-AGREE_S, LOOK_S = 20.0, 0.02
+AGREE_S, LOOK_S = 40.0, 0.02
 """The longest time in which nodes agree on who owns a slot, or who is a primary."""
+FAILOVER_S = 5.0
+"""The time in which a replica takes over that was asked to; then Redis gives it up."""
 STABLE_AND_RESTORE = """
 redis.call('CLUSTER', 'SETSLOT', ARGV[1], 'STABLE')
 for at = 2, #ARGV, 2 do redis.call('RESTORE', ARGV[at], 0, ARGV[at + 1]) end
@@ -162,20 +164,21 @@ class Cluster:
 
     def promote(self, shard: Shard, replica: Address) -> None:
         """Let the replica take over once it has all acknowledged writes; on return all nodes know it."""
-        last_asked_at = 0.0
+        ask_at = 0.0
 
         def agreed() -> bool:
-            nonlocal last_asked_at
+            nonlocal ask_at
             shards = self.shards()
             new = next((each for each in shards if each.address == replica), None)
             if new is not None:
                 known = [each.address for each in shards]
                 turned = any(address == shard.address for _, address in new.replicas)
                 return turned and all(self._knows(node, known) for node in (*known, shard.address))
-            if time.monotonic() - last_asked_at > 1.0:  # a try fails when too few answered in time
-                last_asked_at = time.monotonic()
+            if time.monotonic() > ask_at:
+                ask_at = time.monotonic() + 1.0
                 with contextlib.suppress(redis.ResponseError):
                     self.ask(replica, "CLUSTER", "FAILOVER")
+                    ask_at += FAILOVER_S  # another one would end this one, which fails when too few answer
             return False
 
         self._agree(agreed, f"{replica} is a primary")
