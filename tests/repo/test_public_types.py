@@ -18,6 +18,7 @@ def _links():
     assert links.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_links")
 def test_users_code_is_typed(tmp_path):
     # The project's mypy settings, but these files instead of the package.

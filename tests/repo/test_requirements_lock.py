@@ -65,6 +65,7 @@ def _wheel(folder: Path, name: str, version: str, *more: str) -> str:
     return f"{name}=={version} --hash=sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}\n"
 
 
+@pytest.mark.slow
 def test_the_lock_is_installed_though_the_index_has_newer_versions(tmp_path):
     # pip resolves "base[toml]" apart from "base": it took the newest, which has another hash.
     lines = [

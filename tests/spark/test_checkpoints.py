@@ -79,7 +79,6 @@ def test_an_older_checkpoint_whose_batches_are_planned_otherwise_is_refused_i10_
     assert flights.rows("t") == content(3)
 
 
-@pytest.mark.on_kafka
 def test_a_deleted_log_under_a_store_is_refused_i10(stream):
     flights = stream(SCHEMA)
     flights.commit(flights.sink(table="t", key="k"), *batches(2))

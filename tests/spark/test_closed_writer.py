@@ -57,6 +57,7 @@ def second(flights):
     return str(ran.error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["sigterm", pytest.param("end", marks=pytest.mark.slow)])
 def test_a_second_query_gets_the_living_writer_and_its_own_cause_after_that(flights, driver, way):
     message = second(flights)

@@ -25,6 +25,7 @@ def calls_of(*calls):
     return write
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.both_ways
 def test_a_table_is_dropped_with_the_other_changes_of_its_batch_and_made_again(stream):
     """I1. The new table has another key and is of another kind, and reads nothing of the old one's state."""
@@ -80,6 +81,7 @@ def test_what_apply_changes_remembers_of_deletes_goes_with_the_table(stream):
     assert place.rows("t") == {5: {"k": "0"}}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "call,message",
     [

@@ -110,7 +110,6 @@ def test_a_stop_in_the_middle_of_a_batch_is_no_failure_and_is_told_in_a_few_word
     assert flights.rows("t") == content(2)
 
 
-@pytest.mark.on_kafka
 def test_old_versions_are_retired_and_the_newest_stay_readable_i8_t28(stream, poll):
     flights = stream(SCHEMA)
     sink = flights.sink(table="t", key="k", keep_versions=2)
@@ -132,7 +131,6 @@ def test_old_versions_are_retired_and_the_newest_stay_readable_i8_t28(stream, po
     assert flights.rows("t") == content(5)
 
 
-@pytest.mark.on_kafka
 def test_two_sinks_of_two_namespaces_share_a_log_a_store_and_a_batch_t47(stream):
     flights = stream(SCHEMA)
     one, other = (flights.sink(table="t", key="k", namespace=name) for name in ("a.b", "a_b"))
@@ -152,7 +150,6 @@ def test_two_sinks_of_two_namespaces_share_a_log_a_store_and_a_batch_t47(stream)
         from_gate.close()
 
 
-@pytest.mark.on_kafka
 def test_a_driver_that_was_overtaken_stops_and_writes_nothing_i6_t1(stream):
     """Another sink opens the namespace for the same checkpoint: the first one is fenced."""
     flights = stream(SCHEMA)

@@ -276,7 +276,7 @@ def test_items_of_a_schema_are_dicts_and_a_batch_without_rows_runs_every_instanc
 
 WRONG = {
     "a name that is none": ({"name": "a b"}, "local state name 'a b' is not allowed"),
-    "a name too long for its table": ({"name": "n" * 60}, "local state's table name"),
+    "a name too long for its table": ({"name": "n" * 60}, "and 64 are the most"),
     "no function": (
         {"fn": "collect"},
         "fn is 'collect'; local_state needs a function, fn(instance, rows, state, emit)",

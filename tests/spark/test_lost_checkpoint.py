@@ -68,6 +68,7 @@ def test_files_that_were_read_are_moved_away_and_sums_equal_a_recount(stream):
 # -- a stream of tidegate's ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_query_over_a_stream_of_tidegates_continues_with_a_checkpoint_made_again(stream, spark):
     flights, copies = stream(SCHEMA), stream(SCHEMA, "copies")
     register(spark)

@@ -68,6 +68,7 @@ def test_halves_of_a_character_in_two_columns_are_none(stream):
     flights.in_batch(check)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.both_ways
 def test_every_call_sets_such_rows_aside(stream):
     flights = stream("k string, n int")

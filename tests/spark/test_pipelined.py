@@ -58,6 +58,7 @@ def armed():
     failpoints.arm(None)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("by_executors", [False, True])
 def test_every_batch_is_one_version_in_order_i1_i2_i7(pipelined, by_executors):
     flights, make = pipelined
@@ -119,6 +120,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("call,cache_bytes,by_driver", WAYS)
 def test_state_is_read_at_a_version_in_flight_i1(pipelined, held, call, cache_bytes, by_driver):
     """Nothing is visible until all three batches have ended; the third one changes what the second wrote."""

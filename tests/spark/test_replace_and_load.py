@@ -42,6 +42,7 @@ def test_replace_leaves_exactly_the_new_rows_and_older_versions_as_they_were(str
         assert snapshot.table("top").get_many(["b", "c"]) == {"c": {"n": 4}}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.both_ways
 def test_a_replaced_table_can_be_written_on_and_reduced_from_its_start(stream):
     top = stream(SCHEMA)
@@ -164,6 +165,7 @@ def test_a_load_without_a_token_or_a_key_is_refused_and_writes_nothing(stream, s
     sink.close()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.both_ways
 def test_refused_rows_go_beside_in_the_same_version(stream):
     """T46: one poison record does not hold the line; it is kept, with its cause."""

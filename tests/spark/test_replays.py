@@ -81,6 +81,7 @@ def test_whatever_commit_files_are_lost_each_batch_is_one_version_i2_t9(stream, 
     assert flights.rows("sums") == SUMS | {"c": {"n": 101}}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("place", ["manifest.before_write", "manifest.after_write", "decide.before_append"])
 def test_a_crash_before_the_decision_and_a_replay_with_other_rows_never_mix_i5_t3_t6(stream, place):
     flights, calls, generation = stream(SCHEMA), [], []
@@ -99,6 +100,7 @@ def test_a_crash_before_the_decision_and_a_replay_with_other_rows_never_mix_i5_t
     assert flights.rows("sums") == {"a": {"n": 11}, "b": {"n": 2}}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "place,visible",
     [

@@ -43,7 +43,7 @@ def write(txn, rows):
     txn.apply_changes("changes", changes, "b", sequence_by="k", op_column="op")
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(12)
 @pytest.mark.both_ways
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_of_the_session_changes_nothing_that_is_stored(stream, conf, setting):
@@ -62,6 +62,7 @@ def test_a_setting_of_the_session_changes_nothing_that_is_stored(stream, conf, s
     assert kept == {b"\xff\x00": "short", b"1:": LONG}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.both_ways
 @pytest.mark.parametrize("value", [None, "x"])
 def test_a_long_value_is_whole_where_bytes_are_joined_to_text(stream, conf, value):
@@ -185,7 +186,7 @@ def frames_by_setting(stream):
     }
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.both_ways
 @pytest.mark.parametrize("setting", MEANINGS)
 def test_a_setting_changes_no_stored_byte(stream, setting, request):
@@ -241,6 +242,7 @@ READ_UNDER = [
 MICROSECONDS = ("unix_micros(at)", "unix_micros(l[0].t)", "unix_micros(map_keys(m)[0])")
 
 
+@pytest.mark.slow
 @pytest.mark.only_log("file")
 def test_a_setting_changes_nothing_that_is_read(stream, spark):
     flights = stream(TYPED)

@@ -114,6 +114,7 @@ def test_what_was_staged_and_not_decided_is_not_in_the_cache_t6(stream, noted, t
     assert flights.rows("sums") == sums(rows_of(0), rows_of(1), rows_of(2))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.both_ways
 def test_deletes_upserts_and_replaces_between_are_followed(stream, tmp_path):
     flights = stream(SCHEMA)
@@ -154,6 +155,7 @@ def test_a_folder_that_is_deleted_or_damaged_costs_reads_and_nothing_else(stream
     assert flights.rows("sums") == sums(*batches)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("memory_bytes", [0, 20_000])
 def test_with_little_memory_state_is_on_several_disks_and_read_from_there(
     stream, noted, tmp_path, memory_bytes

@@ -161,6 +161,7 @@ def broken(state, version):
     raise ValueError("no such state")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "migrate, error, message",
     [

@@ -88,7 +88,7 @@ def test_a_users_function_that_always_fails_ends_the_query_and_decides_nothing_i
     assert flights.decided() == 0
 
 
-@pytest.mark.on_kafka
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("action", ["raise", "kill"])
 def test_a_staging_task_that_ends_between_frames_and_ack_leaves_orphans_only_i2_i3_t2(stream, armed, action):
     """Its frames are durable, its ack never came: the second attempt's frames are the ones that count."""
@@ -104,7 +104,6 @@ def test_a_staging_task_that_ends_between_frames_and_ack_leaves_orphans_only_i2_
         assert [info.changes for info in gate.history()] == [{"sums": 50}, {"sums": 50}]
 
 
-@pytest.mark.on_kafka
 def test_a_staging_task_that_never_acks_ends_the_query_and_the_next_run_makes_the_version_i5(
     stream, armed, monkeypatch
 ):
@@ -141,7 +140,6 @@ def test_executors_apply_a_large_version(stream, parallelism):
         assert [info.changes for info in gate.history()] == [{"sums": 3, "t": 50}, {"sums": 3, "t": 20}]
 
 
-@pytest.mark.on_kafka
 @pytest.mark.parametrize(
     "specification", ["apply.before_chunk=raise", "apply.after_chunk=kill", "seal.after=raise"]
 )
@@ -155,7 +153,6 @@ def test_an_apply_task_that_fails_is_run_again_i1_i4(stream, armed, specificatio
     assert flights.version() == 1
 
 
-@pytest.mark.on_kafka
 def test_an_apply_that_never_succeeds_stays_decided_and_the_next_driver_finishes_it_i4_i7(
     stream, armed, monkeypatch
 ):

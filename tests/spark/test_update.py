@@ -76,6 +76,7 @@ def follow(tables, batch):
             tables["sessions"][user] = new
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_random_batches_are_followed_as_a_dictionary_would_i1_i2(stream, parallelism):
     chance = random.Random(parallelism)

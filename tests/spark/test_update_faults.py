@@ -69,6 +69,7 @@ def attempts(monkeypatch, tmp_path):
     return lambda: [path.name.rpartition("-")[2] for path in seen.iterdir()]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("policy", ["fail", "quarantine"])
 def test_what_a_function_does_wrong_fails_its_batch_at_once_i5(stream, attempts, policy):
     """Whatever on_bad_record says: it is no record that is wrong. No task is tried again."""

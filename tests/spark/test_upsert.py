@@ -81,6 +81,7 @@ def write(txn, rows):
     txn.upsert("mixed", plain.where("op = 2"), key="k")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.both_ways
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_batches_into_several_tables_are_what_a_dictionary_says_i1_t44(stream, seed):

@@ -47,6 +47,7 @@ def visits(folder):
     return str(folder)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("mode", ["update", "append"])
 def test_hours_are_keys_in_either_mode_whatever_the_time_zone(example, spark, conf, tmp_path, mode):
     conf("spark.sql.session.timeZone", "Europe/Berlin")

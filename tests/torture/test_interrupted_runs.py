@@ -93,6 +93,7 @@ def test_no_process_outlives_a_killed_run_not_even_one_that_is_stopped(urls, tmp
         wait_until(lambda: members(process.pid) == [], "every process has ended")
 
 
+@pytest.mark.slow
 def test_a_line_that_a_full_disk_tore_spoils_no_later_resume(urls, tmp_path):
     folder = tmp_path / "r"
     torture(*urls, seed=5, cells=1, faults=["kill"], workloads=["marker"], folder=folder)

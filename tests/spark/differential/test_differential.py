@@ -10,6 +10,7 @@ from differential.run import run_all
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("file")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first,rounds", [(0, 2), pytest.param(2 * SIZE, 48, marks=pytest.mark.slow)])
 def test_each_way_of_staging_stores_the_bytes_of_the_model(spark, first, rounds):
     assert run_all(spark, 1, first, rounds) == SIZE * rounds
