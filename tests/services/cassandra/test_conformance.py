@@ -149,6 +149,10 @@ class TestCassandraStore(CassandraSuite):
         super().test_what_an_old_log_does_not_have_is_never_passed_over_in_silence(trimmed)
 
     @pytest.mark.slow
+    def test_a_repair_before_the_horizon_was_dropped_may_be_repeated(self, whole):
+        super().test_a_repair_before_the_horizon_was_dropped_may_be_repeated(whole)
+
+    @pytest.mark.slow
     def test_schemas_that_no_version_names_are_forgotten(self, store):
         super().test_schemas_that_no_version_names_are_forgotten(store)
 

@@ -97,6 +97,7 @@ def test_the_kept_versions_are_back_at_once(place):
     place.run("verify")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", ["fill.after_begin", "fill.after_group", "seal.after", "publish.before"])
 def test_an_interrupted_rebuild_shows_nothing(place, name):
     before = place.answers()

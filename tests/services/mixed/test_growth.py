@@ -15,6 +15,7 @@ CASSANDRA = {"check_gates": 50, "check_gates_of_a_loop": 50, "check_snapshots_of
 SIZES = [pytest.param(False, id="few"), pytest.param(True, id="many", marks=pytest.mark.slow)]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("many", SIZES)
@@ -38,6 +39,7 @@ def cases(*, slow):
     return [pytest.param(check, full if slow else few, id=check.__name__) for check, few, full in CHECKS]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("check, size", cases(slow=False))
 def test_readers_of_redis_leave_nothing(private_redis, tmp_path, check, size):

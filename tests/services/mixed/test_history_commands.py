@@ -16,7 +16,10 @@ from tidegate.testing.example import BATCHES, Example
 OPTIONS = Options(key_groups=4, keep_versions=9, allow_unsafe=True)  # one broker
 
 
-@pytest.fixture(params=["redis", pytest.param("redis_cluster", marks=pytest.mark.slow), "cassandra_tables"])
+SLOW = ("redis_cluster", "cassandra_tables")
+
+
+@pytest.fixture(params=["redis", *(pytest.param(store, marks=pytest.mark.slow) for store in SLOW)])
 def store(request):
     """The URL of a store in which the test makes namespaces of its own."""
     found = request.getfixturevalue(request.param)

@@ -82,6 +82,7 @@ SLEEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place, name", SLEEPS, indirect=["place"])
 def test_a_zombie_wakes_with_versions_in_flight_and_changes_nothing_t1_i6(place, name):
     zombie = place.start(*PIPELINED, "--batches", str(BATCHES + 1), armed=f"{name}=stop")

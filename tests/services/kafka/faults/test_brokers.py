@@ -80,6 +80,7 @@ IN_TIME = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("place", IN_TIME)
 def test_killed_and_back_in_time(query, failing_at, bounce, place):
@@ -244,6 +245,7 @@ def check_acked(query, acked):
     assert read_all(log, addresses) == [b"x", b"y"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [BLOBS // 2, pytest.param(BLOBS, marks=SLOW)])
 def test_killed_while_a_large_change_log_is_staged(query, acked, bounce, at):
     log = query.log()

@@ -275,6 +275,7 @@ def test_an_open_lands_after_its_driver_tried_the_next_epoch(world, hooks, hold)
     assert goes_on(world, 2).void == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tried", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_an_open_of_a_driver_that_gave_up_lands_while_another_runs(world, hooks, hold, tried):
     """Tried once it is void. Tried twice it is above the running driver's, who is fenced and told so."""
@@ -368,6 +369,7 @@ def blobs_of(world):
     return sum(world.ends(world.changelog, partition)[1] for partition in range(2))
 
 
+@pytest.mark.slow
 def test_a_trim_that_was_given_up_lands_much_later(world, proxied_kafka):
     """What it cuts was needed by nobody when it was sent, and nothing is needed again."""
     driver = world.open()

@@ -103,6 +103,7 @@ def out(proxy, how):
         proxy.cut()
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("how", ["refuse", "black_hole"])
 def test_unreachable_for_a_while(proxied_kafka, used, how):

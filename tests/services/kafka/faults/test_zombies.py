@@ -83,6 +83,7 @@ def test_two_zombies_wake_in_turn(place, name):
     place.check_all_of_it()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name,decided",

@@ -56,6 +56,7 @@ def works_end_to_end(cluster, folder):
         query.close()
 
 
+@pytest.mark.slow
 def test_sasl(guarded, tmp_path):
     works_end_to_end(guarded, tmp_path)
 

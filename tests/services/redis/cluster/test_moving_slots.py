@@ -407,6 +407,7 @@ def goes_on(cluster: RedisCluster, query: Query, meanwhile: Meanwhile, ways: Seq
     return in_flight
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("way", MOVES)
 def test_a_query_goes_on_while_its_slots_move(
     way: str, cluster: RedisCluster, tmp_path, meanwhile: Meanwhile, caplog

@@ -16,6 +16,7 @@ def fill(server) -> None:
     server.ask("CONFIG", "SET", "maxmemory", 1)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("functions", [True, False])
 @pytest.mark.parametrize("place", ["apply.before_chunk", "apply.after_chunk", "seal.after"])
 def test_memory_is_full(place: str, functions: bool, private_redis, tmp_path, failing_at: Failpoints):

@@ -109,6 +109,7 @@ def test_slots_move_until_the_end_and_then_home(cluster: RedisCluster, query: Qu
 # -- replicas ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_replicas_are_promoted_and_promoted_back(cluster: RedisCluster, query: Query, tmp_path):
     cluster.wait_ready()
     before = cluster.primaries()
