@@ -103,7 +103,7 @@ def world_of(log, store, tmp_path):
     return place, LossWorld(place.log, make_store)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("dead_s, next_s", [(60, 0), (0, 60)])
 @pytest.mark.parametrize("producer", ["same", "new"])
 @pytest.mark.parametrize("records", [1, 2, 3])

@@ -26,7 +26,7 @@ SCOPES = {
     "two drivers, pipelined": Scope(lives=2, batches=2, attempts=2, opens=1, in_flight=2),
     "two drivers, two batches, fencing Opens": Scope(lives=2, batches=2, attempts=2, opens=2),
 }
-LONG = {"two drivers, two batches, fencing Opens"}
+LONG = {"two drivers, two batches, fencing Opens", "two drivers, one batch"}
 LARGER = {
     "three drivers, one batch": Scope(lives=3, batches=1, attempts=2, opens=1),
     "two drivers, three attempts, fencing Opens": Scope(lives=2, batches=2, attempts=3, opens=2),

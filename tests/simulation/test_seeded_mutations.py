@@ -381,7 +381,7 @@ OF_A_PART = [
 """What only schedules with this part show, and from where on to look: some take a thousand to find."""
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(40)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_seeded_mutation_is_found(monkeypatch, mutation):
     mutation(monkeypatch)

@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in (
         "on_kafka: the kind of log matters to it; `make test` runs it with --log kafka, too",
         "only_log(kind): it is about one kind of log",
-        "both_ways: runs twice, batches staged by the job, and by the driver",
+        "both_ways: runs twice, batches staged by the job, and (slow) by the driver",
     ):
         config.addinivalue_line("markers", line)
 
@@ -77,7 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("both_ways") is not None:
-        metafunc.parametrize("stream", ["job", "driver"], indirect=True)
+        driver = pytest.param("driver", marks=pytest.mark.slow)
+        metafunc.parametrize("stream", ["job", driver], indirect=True)
 
 
 def log_kind(config: pytest.Config) -> str:

@@ -139,6 +139,7 @@ def test_rows_from_below_the_horizon_are_back(place):
     assert "nothing was lost" in run("repair", "--force", *place.options)
 
 
+@pytest.mark.slow
 def test_a_deleted_row_that_came_back_with_older_rows_is_hidden_again(place):
     """The tombstones were lost, and rows that had been flushed long before were not."""
     place.write([{"GONE": row(1), "STAYS": row(1)}])

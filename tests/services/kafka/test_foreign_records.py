@@ -148,6 +148,7 @@ class Transactions:
         wait_until(marked, f"the markers in {topic}", DEADLINE_S)
 
 
+@pytest.mark.slow
 def test_records_on_both_sides_of_foreign_transactions_are_read_and_trimmed(world):
     driver, foreign = world.open(), Transactions(world)
     reader = world.driver()

@@ -26,6 +26,8 @@ from tidegate.testing.store.harness import (
     stamp,
 )
 
+pytestmark = pytest.mark.slow  # `make test` has them with the other stores
+
 KEY_GROUPS = 2
 OPTIONS = {"create": True, "replication": 1}
 

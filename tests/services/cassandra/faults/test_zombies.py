@@ -15,6 +15,8 @@ from support.concurrency import Failpoints, Meanwhile
 from tidegate.errors import FencedError, SnapshotExpiredError
 from tidegate.sinks.rules.leases import Lease
 
+pytestmark = pytest.mark.slow  # `make test` has them with the other stores
+
 ASLEEP = [
     "manifest.before_write",
     "manifest.after_write",

@@ -62,6 +62,7 @@ def last_writes_lost(cluster: RedisCluster, primary: RedisServer) -> Iterator[No
     cluster.promote(replica)
 
 
+@pytest.mark.slow
 def test_a_shard_comes_back_empty(cluster: RedisCluster, query: Query):
     driver = query.run(4)
     query.retire(driver)
@@ -89,6 +90,7 @@ def test_the_shard_with_the_pointer_comes_back_empty(cluster: RedisCluster, quer
     query.check(6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pointer", [False, True])
 def test_a_replica_is_promoted_without_the_last_writes(pointer: bool, cluster: RedisCluster, query: Query):
     """Version 5 is visible and lacks its seals on one server; or they are there, the pointer went back."""

@@ -61,6 +61,7 @@ def repairs(query: Query, driver: Coordinator) -> None:
     query.commit(mender, *range(9))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "lost, after",
     [

@@ -39,6 +39,7 @@ def url_and_options(servers, kind):
     return kind.format(server.address), {**server.tls_settings, "timeout_s": 30}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_certificate_of_another_host_is_refused(servers, kind):
     url, options = url_and_options(servers, kind)
@@ -49,6 +50,7 @@ def test_a_certificate_of_another_host_is_refused(servers, kind):
         store.identity()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_certificate_of_another_host_is_refused_in_an_event_loop(servers, kind):
     url, options = url_and_options(servers, kind)
