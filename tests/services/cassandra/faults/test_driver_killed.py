@@ -5,7 +5,7 @@ import pytest
 from services.support.kafka.sweep.place import place_on
 from services.support.workloads.driver_killed import DriverKilled
 
-pytestmark = pytest.mark.slow  # `make test` has them with the other stores
+pytestmark = pytest.mark.slow  # a case takes several seconds here
 
 
 @pytest.mark.one_in(8)  # a case takes twice the time of one on other stores

@@ -26,7 +26,7 @@ from tidegate.testing.store.harness import (
     stamp,
 )
 
-pytestmark = pytest.mark.slow  # `make test` has them with the other stores
+pytestmark = pytest.mark.slow  # a case takes several seconds here
 
 KEY_GROUPS = 2
 OPTIONS = {"create": True, "replication": 1}

@@ -15,7 +15,7 @@ from support.concurrency import Failpoints, Meanwhile
 from tidegate.errors import FencedError, SnapshotExpiredError
 from tidegate.sinks.rules.leases import Lease
 
-pytestmark = pytest.mark.slow  # `make test` has them with the other stores
+pytestmark = pytest.mark.slow  # a case takes several seconds here
 
 ASLEEP = [
     "manifest.before_write",
