@@ -17,7 +17,7 @@ import tenacity
 from tidegate.base.deadline import end_of, over_at
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.async_servers import AsyncServers, View
-from tidegate.sinks.redis.client.channel import AsyncNode, NoTurnError
+from tidegate.sinks.redis.client.channel import NOT_IN_TIME, AsyncNode, NoTurnError
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
     DENIED,
@@ -108,12 +108,14 @@ class AsyncCalls:
         ConfigError: the servers refuse this user.
         """
         replies: list[Any] = [None] * len(calls)
-        left = list(range(len(calls)))
+        left, cause = list(range(len(calls))), ""
         async for attempt in self._retrying():
             with attempt:
                 left, why = await self._round(calls, left, replies, listed)
                 if left:
-                    raise RetryLater(why)
+                    if not (cause and why.endswith(NOT_IN_TIME)):  # the deadline cut this try off
+                        cause = why
+                    raise RetryLater(cause)
         return replies
 
     async def close(self) -> None:

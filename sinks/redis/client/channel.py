@@ -28,6 +28,7 @@ from tidegate.sinks.redis.client.servers import without_words
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 
+NOT_IN_TIME = "no connection in time"
 CONNECTIONS = 4
 """The most connections to each server."""
 SHARE = 64
@@ -348,7 +349,7 @@ class AsyncNode:
         try:
             channel = self._free()
             if channel is None:
-                channel = await in_time(self._open(), self._settings, "no connection in time")
+                channel = await in_time(self._open(), self._settings, NOT_IN_TIME)
         except BaseException:
             self._slots.release()
             raise

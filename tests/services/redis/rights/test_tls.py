@@ -36,7 +36,7 @@ def servers(tmp_path_factory):
 
 def url_and_options(servers, kind):
     server = servers["sentinel" if "sentinel" in kind else "rediss"]
-    return kind.format(server.address), {**server.tls_settings, "timeout_s": 30}
+    return kind.format(server.address), {**server.tls_settings, "timeout_s": 5}
 
 
 @pytest.mark.one_in(3)
@@ -50,7 +50,7 @@ def test_a_certificate_of_another_host_is_refused(servers, kind):
         store.identity()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_certificate_of_another_host_is_refused_in_an_event_loop(servers, kind):
     url, options = url_and_options(servers, kind)
