@@ -109,7 +109,7 @@ def _exported_strides(manifest: Manifest, state: Folded, options: Options) -> di
     """Return the strides of the exported tables, but for those whose key groups the options name."""
     named = frozenset(options.table_key_groups or ())
     of_options = named.union(*map(companions, named))
-    strides = strides_of(state, manifest)
+    strides = strides_of(state, manifest.key_groups, manifest.tables)
     return {table: stride for table, stride in strides.items() if table not in of_options}
 
 

@@ -6,7 +6,7 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tidegate.base.names import UNLISTED
 from tidegate.committers.commit import commit
@@ -22,6 +22,13 @@ from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
 
 logger = logging.getLogger("tidegate")
+
+
+class HasStride(Protocol):
+    """A table with a stride: of an export, or at a version."""
+
+    @property
+    def apart(self) -> int: ...
 
 
 class Imported(NamedTuple):
@@ -69,7 +76,8 @@ def import_rows(
     if before is not None:
         return before._replace(recovered=recovered)
     _refuse_other_keys(coordinator, manifest)
-    key_groups, strides = coordinator.folded.key_groups, strides_of(coordinator.folded, manifest)
+    key_groups = coordinator.folded.key_groups
+    strides = strides_of(coordinator.folded, manifest.key_groups, manifest.tables)
     tables = importable(manifest, KeyGroupsHere(key_groups, strides.__getitem__))
     strides = {name: strides[name] for name in tables}
     size = sum(file.bytes for name in tables for file in manifest.tables[name].files)
@@ -125,13 +133,16 @@ def importable(manifest: Manifest, here: KeyGroupsHere) -> tuple[str, ...]:
     return same
 
 
-def strides_of(state: Folded, manifest: Manifest) -> dict[str, int]:
-    """Return the stride of each table: its own, or the one that keeps the exported number of key groups."""
+def strides_of(state: Folded, key_groups: int, tables: Mapping[str, HasStride]) -> dict[str, int]:
+    """Return the stride of each table: its own here, or the one that keeps its number of key groups.
+
+    ``key_groups`` and ``tables`` are those of the source: an export, or another namespace.
+    """
     return {
         name: state.tables[name].apart
         if name in state.tables
-        else kept_stride(table.apart, manifest.key_groups, state.key_groups)
-        for name, table in manifest.tables.items()
+        else kept_stride(table.apart, key_groups, state.key_groups)
+        for name, table in tables.items()
     }
 
 

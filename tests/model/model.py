@@ -189,7 +189,7 @@ class Model:
         assert fact.digest == digest, f"I1: v{version} becomes visible with another digest"
         assert (version, fact.attempt) in world.applied, f"I3: v{version} becomes visible before it is whole"
         claimed = [actor for actor in world.actors if actor.phase in CLAIMED]
-        # A driver that fences itself goes on with the version in flight that it has begun.
+        # A driver that fences itself continues with the version in flight that it has begun.
         assumed = max((actor.line_epoch or actor.epoch for actor in claimed), default=0)
         assert epoch >= assumed, f"I6: epoch {epoch} flips v{version} after epoch {assumed} was claimed"
         return self._purged(world._replace(visible=version, digest=digest, epoch=max(world.epoch, epoch)))

@@ -18,7 +18,7 @@ from tidegate.committers.opening.rekeyed import Source
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.steps.fill_groups import rows_by_group
 from tidegate.committers.transfer.dealt_rows import TableRows, buckets_for, deal, sorted_rows
-from tidegate.committers.transfer.import_rows import kept_stride
+from tidegate.committers.transfer.import_rows import strides_of
 from tidegate.committers.transfer.rekey.begin import last_batch, state_at
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, WalGapError
@@ -27,7 +27,7 @@ from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import values_at
 from tidegate.sinks.store import Store
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import BatchOrigin, DecidedVersion, Origin, RestoreOrigin, TableAt, TableSchema
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Origin, RestoreOrigin, TableSchema
 
 BUCKETS_OF_COPY = 256
 """The buckets of a copy: the size of its rows is not known before they are read."""
@@ -64,20 +64,6 @@ def dealt(
             new.clock,
             strides={table: strides[table] for table in tables},
         )
-
-
-def _strides(new: Coordinator, key_groups: int, tables: Mapping[str, TableAt]) -> dict[str, int]:
-    """Return the stride of each table in the copy: its own, or the one that keeps its number of key groups.
-
-    ``key_groups`` and ``tables`` are those of the source.
-    """
-    state = new.folded
-    return {
-        name: state.tables[name].apart
-        if name in state.tables
-        else kept_stride(at.apart, key_groups, state.key_groups)
-        for name, at in tables.items()
-    }
 
 
 def live_rows(
@@ -118,7 +104,7 @@ def copy_rows(old: Coordinator, new: Coordinator, source: Source, pin: VersionPi
         for _table, some in live_rows(old.store, entry, key_groups, entry.decided_at_us, pin.keep):
             yield some
 
-    strides = _strides(new, key_groups, entry.tables)
+    strides = strides_of(new.folded, key_groups, entry.tables)
     buckets = min(BUCKETS_OF_COPY, new.folded.key_groups)
     with dealt(new, batch.origin if batch else source.first, schemas, strides, rows, buckets) as barrier:
         barrier.expiring = frozenset(table for table in schemas if entry.tables[table].expires)
@@ -148,7 +134,7 @@ def follow_version(old: Coordinator, new: Coordinator, decided: DecidedVersion) 
                         yield TableRows(names.index(run.table), run.keys, run.values)
 
     size = sum(frame.bytes for frame in manifest.frames())
-    strides = _strides(new, manifest.key_groups, tables)
+    strides = strides_of(new.folded, manifest.key_groups, tables)
     with dealt(
         new, decided.origin, schemas, strides, rows, buckets_for(size, new.folded.key_groups)
     ) as barrier:

@@ -1,4 +1,4 @@
-"""A Spark query on Kafka and Redis goes on with other key groups: no batch is lost, and none counts twice."""
+"""A Spark query on Kafka and Redis continues with other key groups: no batch is lost, none counts twice."""
 
 import json
 import os

@@ -209,7 +209,7 @@ def test_on_version_is_called_with_each_content_and_its_errors_end_nothing(examp
     with gate.mirror("aircraft", on_version=on_version) as mirror:
         for number in (2, 3):
             mirror.wait_for(example.write({"aircraft": {"N1": aircraft(number)}}))
-        wait_until(lambda: len(seen) == 2, "both were told")
+        wait_until(lambda: len(seen) == 2, "both calls were made")
     assert seen == [(2, {"N1": aircraft(2)}), (3, {"N1": aircraft(3)})]
     assert "on_version" in caplog.text
 

@@ -179,3 +179,20 @@ def test_doctor_warns_of_a_replica_that_is_away(in_sync, words):
     assert "in sync" in checks if words else "in sync" not in checks
     if words:
         assert (checks["in sync"].outcome, words in checks["in sync"].found) == ("warn", True)
+
+
+class WithoutOffset:
+    """A delivery report of a message that was appended, without its offset."""
+
+    def offset(self):
+        return None
+
+
+def test_an_acknowledgement_without_an_offset_is_no_acknowledgement_i3(idle):
+    with idle.producer("t") as producer:
+        producer.produce = lambda *_, on_delivery, **__: on_delivery(None, WithoutOffset())
+        reports = DeliveryReports(idle, producer, "t", 0)
+        reports.send(b"x")
+        for again in (reports.all_in, lambda: reports.send(b"y")):
+            with pytest.raises(WalUnavailableError, match="acknowledged a message without its offset"):
+                again()
