@@ -19,7 +19,7 @@ from tidegate.sinks.cassandra.namespace import CassandraNamespace
 from tidegate.sinks.cassandra.rows import Rows
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.attempts import DISCARDED, fenced, other_attempt
-from tidegate.sinks.rules.reads import encode
+from tidegate.sinks.rules.schemas import stored_schema
 from tidegate.wal.record import TableSchema
 
 NO_GROUP = -1
@@ -30,7 +30,7 @@ DISCARD = "!"
 
 def put_schema(space: CassandraNamespace, schema: TableSchema, timestamp_us: int) -> tuple[Any, ...]:
     """Return the values of the statement that stores a schema."""
-    return space.made.space, schema.schema_id, encode(schema).decode(), timestamp_us
+    return space.made.space, schema.schema_id, stored_schema(schema).decode(), timestamp_us
 
 
 class NotedAttempts:

@@ -1,4 +1,6 @@
-"""The rule for schemas that no version names any more: retirement removes them.
+"""Schemas in a store: what is stored of one, and when it is removed.
+
+Retirement removes schemas that no version names any more.
 
 A version stores its schemas when it begins, before it has a catalog entry. So a schema is removed only if no
 entry of a version that can be read names it, and no version that has begun may name it. Most stores remove it
@@ -8,8 +10,14 @@ only while no version has begun. Cassandra writes a tombstone that is older than
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import msgspec
+
+from tidegate.keys.types import is_nested, parse, tree_of
 from tidegate.sinks.records import CatalogEntry, Pointer
+from tidegate.sinks.rules.reads import encode
+from tidegate.wal.record import TableSchema
 
 
 class SchemaLooks:
@@ -42,3 +50,22 @@ def unnamed(stored: Iterable[str], pointer: Pointer, entries: Sequence[CatalogEn
         return []
     named = {at.schema_id for entry in entries for at in entry.tables.values()}
     return sorted(set(stored) - named)
+
+
+def stored_schema(schema: TableSchema) -> bytes:
+    """Return the JSON of a schema as a store has it: a column of a nested type has a ``tree``.
+
+    Readers in other languages need no parser of types. ``schema_id`` is the digest of the JSON without trees.
+    """
+    if not any(is_nested(column.type) for column in schema.columns):
+        return encode(schema)
+    plain = msgspec.to_builtins(schema)
+    for columns in (plain["value"], *(older["value"] for older in plain.get("older", ()))):
+        _add_trees(columns)
+    return encode(plain)
+
+
+def _add_trees(columns: Iterable[dict[str, Any]]) -> None:
+    for column in columns:
+        if is_nested(column["type"]):
+            column["tree"] = tree_of(parse(column["type"]))

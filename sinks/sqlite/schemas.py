@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Iterable
 
 from tidegate.sinks.records import CatalogEntry, Pointer
-from tidegate.sinks.rules.reads import decode, encode
-from tidegate.sinks.rules.schemas import SchemaLooks, unnamed
+from tidegate.sinks.rules.reads import decode
+from tidegate.sinks.rules.schemas import SchemaLooks, stored_schema, unnamed
 from tidegate.sinks.sqlite import attempts
 from tidegate.wal.record import TableSchema
 
@@ -16,7 +16,7 @@ PUT = "INSERT OR REPLACE INTO schemas VALUES (?, ?)"
 
 def put(meta: sqlite3.Connection, schemas: Iterable[TableSchema]) -> None:
     """Store these schemas under their ids."""
-    meta.executemany(PUT, [(schema.schema_id, encode(schema).decode()) for schema in schemas])
+    meta.executemany(PUT, [(schema.schema_id, stored_schema(schema).decode()) for schema in schemas])
 
 
 def forget(meta: sqlite3.Connection, where: str, looks: SchemaLooks) -> None:

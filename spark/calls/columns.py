@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import cached
-from tidegate.spark.calls.nested import Leaf, holds, may_hold
+from tidegate.spark.calls.nested import Leaf, holds, may_hold, micros, with_text_keys
 from tidegate.values.decode import kind_of
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.staging.last_per_key import HASH_BITS, TABLE_BITS
@@ -33,7 +33,6 @@ JSON_OPTIONS = {
 }
 """The options of ``to_json``, independent of the session: docs/storage-format.md."""
 
-NTZ_EPOCH = "TIMESTAMP_NTZ'1970-01-01T00:00:00'"
 _KEY_TYPES = (
     types.StringType,
     types.BinaryType,
@@ -139,13 +138,8 @@ def _part(field: types.StructField) -> Column:
     value = column(field.name)
     if isinstance(field.dataType, types.BinaryType):
         return value
-    if isinstance(field.dataType, types.TimestampType):
-        value = functions.unix_micros(value)
-    if isinstance(field.dataType, types.TimestampNTZType):
-        # A cast would pass through the session's time zone.
-        value = functions.call_function(
-            "div", value - functions.expr(NTZ_EPOCH), functions.expr("INTERVAL '0.000001' SECOND")
-        )
+    if isinstance(field.dataType, types.TimestampType | types.TimestampNTZType):
+        value = micros(field.dataType, value)
     # try_cast: plain digits for decimals, with ANSI mode or without; CAST may write 1.000E-7
     return value.try_cast("string").cast("binary")
 
@@ -225,7 +219,8 @@ def json_value(
 def _json_value(flags: bytes, names: tuple[str, ...], *fields: types.StructField) -> Column:
     if not fields:
         return functions.lit(flags + b"{}")
-    named = [column(f.name).alias(name) for f, name in zip(fields, names, strict=True)]
+    columns = [with_text_keys(f.dataType, column(f.name)) for f in fields]
+    named = [each.alias(name) for each, name in zip(columns, names, strict=True)]
     text = functions.to_json(functions.struct(*named), JSON_OPTIONS)
     lead = functions.lit(flags)
     if any(may_hold(f.dataType, NO_TIMES) for f in fields):

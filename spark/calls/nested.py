@@ -1,4 +1,4 @@
-"""Predicates over all values in a column, also inside arrays, maps and structs."""
+"""What lies within a column's values: predicates over all of it, and keys of maps that are dates or times."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from operator import or_
 from typing import NamedTuple
 
 from pyspark.sql import Column, functions, types
+
+DAY_US = 86_400_000_000
+NTZ_EPOCH = "TIMESTAMP_NTZ'1970-01-01T00:00:00'"
+TIMES = (types.DateType, types.TimestampType, types.TimestampNTZType)
 
 
 class Leaf(NamedTuple):
@@ -50,3 +54,66 @@ def holds(kind: types.DataType, at: Column, leaf: Leaf) -> Column:
             return reduce(or_, [holds(*one, leaf) for one in parts if may_hold(one[0], leaf)])
         case _:
             return leaf.has_it(kind, at)
+
+
+# -- keys of maps -----------------------------------------------------------------------------------------
+
+
+def micros(kind: types.DataType, at: Column) -> Column:
+    """Return the microseconds of a timestamp or timestamp_ntz since 1970; the session's zone has no part."""
+    if isinstance(kind, types.TimestampNTZType):
+        # A cast would pass through the session's time zone.
+        since = at - functions.expr(NTZ_EPOCH)
+        return functions.call_function("div", since, functions.expr("INTERVAL '0.000001' SECOND"))
+    return functions.unix_micros(at)
+
+
+def has_time_keys(kind: types.DataType) -> bool:
+    """Return whether a map within this type has dates or times as keys."""
+    match kind:
+        case types.StructType():
+            return any(has_time_keys(field.dataType) for field in kind.fields)
+        case types.ArrayType():
+            return has_time_keys(kind.elementType)
+        case types.MapType():
+            return isinstance(kind.keyType, TIMES) or has_time_keys(kind.valueType)
+        case _:
+            return False
+
+
+def with_text_keys(kind: types.DataType, at: Column) -> Column:
+    """Return the value with dates and times that are keys of maps as text, in the form of values in JSON.
+
+    ``to_json`` alone writes them as days or microseconds.
+    """
+    if not has_time_keys(kind):
+        return at
+    match kind:
+        case types.StructType():
+            fields = [with_text_keys(f.dataType, at.getField(f.name)).alias(f.name) for f in kind.fields]
+            return functions.when(at.isNotNull(), functions.struct(*fields))
+        case types.ArrayType():
+            return functions.transform(at, lambda one: with_text_keys(kind.elementType, one))
+        case types.MapType():
+            values = functions.transform_values(at, lambda _, one: with_text_keys(kind.valueType, one))
+            return functions.transform_keys(values, lambda key, _: _time_text(kind.keyType, key))
+        case _:
+            return at
+
+
+def _time_text(kind: types.DataType, at: Column) -> Column:
+    if not isinstance(kind, TIMES):
+        return at
+    if isinstance(kind, types.DateType):
+        return at.cast("string")
+    us = micros(kind, at)
+    of_day = functions.pmod(us, functions.lit(DAY_US))
+    day = functions.call_function("div", us - of_day, functions.lit(DAY_US)).cast("int")
+    seconds = functions.call_function("div", of_day, functions.lit(1_000_000))
+    parts = [seconds / 3_600, seconds / 60 % 60, seconds % 60, of_day % 1_000_000]
+    zone = "Z" if isinstance(kind, types.TimestampType) else ""
+    return functions.format_string(
+        f"%sT%02d:%02d:%02d.%06d{zone}",
+        functions.date_from_unix_date(day).cast("string"),
+        *(functions.floor(part) for part in parts),
+    )

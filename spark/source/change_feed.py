@@ -21,6 +21,7 @@ from tidegate.base.decoders import msgpack_decoder
 from tidegate.base.urls import redact
 from tidegate.committers.apply.apply import ApplyWork, chunks_of, plan, read_manifest, stamp_of
 from tidegate.errors import ConfigError, WalGapError
+from tidegate.keys.types import parse
 from tidegate.reader import rules
 from tidegate.reader.decided_log import DecidedLog
 from tidegate.reader.table import no_schema
@@ -32,7 +33,7 @@ from tidegate.spark.source.arrow_rows import columns_of, record_batch
 from tidegate.spark.source.leased_table import LeasedTable, lease_table
 from tidegate.spark.source.options import SourceOptions
 from tidegate.values.decode import values_of
-from tidegate.values.evolve import is_wider, parse, reads_all
+from tidegate.values.evolve import is_wider, reads_all
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import shared_log

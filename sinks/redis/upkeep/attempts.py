@@ -17,13 +17,13 @@ from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import number, number_in, readable
 from tidegate.sinks.redis.upkeep.sweep import unlink_unsealed
 from tidegate.sinks.rules.attempts import DISCARDED, DISCARDED_MAX
-from tidegate.sinks.rules.reads import encode
+from tidegate.sinks.rules.schemas import stored_schema
 from tidegate.wal.record import TableSchema
 
 
 def schema_parts(schemas: Iterable[TableSchema]) -> list[bytes]:
     """Return ids and schemas as arguments of ``put_schemas``."""
-    return [part for schema in schemas for part in (schema.schema_id.encode(), encode(schema))]
+    return [part for schema in schemas for part in (schema.schema_id.encode(), stored_schema(schema))]
 
 
 def begin(space: RedisNamespace, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:

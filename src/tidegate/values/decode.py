@@ -16,10 +16,10 @@ docs/storage-format.md:
     array, struct                           an array, an object                  list, dict
     map                                     an object                            dict
 
-The keys of an object are always text: Spark writes those of a map as days (date), microseconds
-(timestamps) or as they print (the others); they come back as what they were. Maps with keys of
-other types lose them on the way and are refused. A column that the value does not have is None:
-the value is older than the column.
+The keys of an object are always text: those of a map have the form of a value of their type, numbers
+and booleans as text. Before format 2, dates were days and timestamps microseconds since 1970: both
+forms are read. Maps with keys of other types lose them on the way and are refused. A column that the
+value does not have is None: the value is older than the column.
 """
 
 from __future__ import annotations
@@ -238,16 +238,26 @@ def _decimal_of(precision: int, scale: int) -> Mend:
     return checked
 
 
-def _date_of_days(text: str) -> datetime.date:
-    return EPOCH.date() + datetime.timedelta(days=int(text))
+def _time_key(reads: Any, of_number: Mend) -> Mend:
+    """Return the conversion of a map's key that is a date or time: its text, or a whole number since 1970."""
+
+    def convert(text: str) -> Any:
+        is_number = text.removeprefix("-").isdecimal()
+        return of_number(int(text)) if is_number else msgspec.convert(text, type=reads)
+
+    return convert
 
 
-def _timestamp_of_us(text: str) -> datetime.datetime:
-    return EPOCH + datetime.timedelta(microseconds=int(text))
+def _date_of_days(days: int) -> datetime.date:
+    return EPOCH.date() + datetime.timedelta(days=days)
 
 
-def _naive_of_us(text: str) -> datetime.datetime:
-    return _timestamp_of_us(text).replace(tzinfo=None)
+def _timestamp_of_us(us: int) -> datetime.datetime:
+    return EPOCH + datetime.timedelta(microseconds=us)
+
+
+def _naive_of_us(us: int) -> datetime.datetime:
+    return _timestamp_of_us(us).replace(tzinfo=None)
 
 
 _AWARE = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
@@ -292,9 +302,9 @@ KEYS_OF_MAPS: dict[str, Mend] = {
     "float": float,
     "double": float,
     "decimal": decimal.Decimal,
-    "date": _date_of_days,
-    "timestamp": _timestamp_of_us,
-    "timestamp_ntz": _naive_of_us,
+    "date": _time_key(datetime.date, _date_of_days),
+    "timestamp": _time_key(_AWARE, _timestamp_of_us),
+    "timestamp_ntz": _time_key(_NAIVE, _naive_of_us),
 }
 """The conversions of the text of a map's key to its value."""
 

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import BadRecordError
-from tidegate.keys.groups import EPOCH, exact_decimal
+from tidegate.keys.groups import exact_decimal
 from tidegate.values.decode import Value, kind_of
 from tidegate.wal.record import Column, TableSchema
 
@@ -34,7 +34,6 @@ SHOWN_MAX = 80
 _TRUTHS = (bool, np.bool_)
 _DECIMALS = decimal.Context()
 """The form of decimals, whatever the caller's context is."""
-_MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class _Unfit(Exception):  # noqa: N818 - becomes a BadRecordError that names the column
@@ -128,15 +127,12 @@ def _writer(kind: Any) -> Write:
 
 
 def _map_key(kind: Any) -> Write:
-    """Return the writer of a map's keys: a name, within quotes, as Spark prints it."""
-    if pa.types.is_date(kind):
-        return lambda key: f'"{(_date(key) - EPOCH.date()).days}"'
-    if pa.types.is_timestamp(kind):
-        instant = _instant if kind.tz else _naive
-        return lambda key: f'"{(instant(key).replace(tzinfo=datetime.timezone.utc) - EPOCH) // _MICROSECOND}"'
-    if pa.types.is_string(kind):
-        return _string
-    text = _as_text(kind)
+    """Return the writer of a map's keys: the text of a value within quotes."""
+    write = _writer(kind)
+    return write if pa.types.is_string(kind) or pa.types.is_temporal(kind) else _quoted_by(_as_text(kind))
+
+
+def _quoted_by(text: Write) -> Write:
     return lambda key: f'"{text(key)}"'
 
 

@@ -7,13 +7,14 @@ newer one. Pure functions only. docs/decisions/0085.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from tidegate.base.names import did_you_mean
 from tidegate.errors import ConfigError
+from tidegate.keys.types import Array, Map, Struct, Type, parse, text_of
 from tidegate.values.state_versions import clashes, in_version, versions_of
 from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
 
@@ -27,29 +28,6 @@ WAY_OUT = (
     "a column's type may only widen without loss, and its name stays; cast or rename the column, write the"
     " whole table again by txn.replace, or write a new table (docs/schema-changes.md)"
 )
-
-
-class Array(NamedTuple):
-    """The type of an array."""
-
-    element: Type
-
-
-class Map(NamedTuple):
-    """The type of a map."""
-
-    key: Type
-    value: Type
-
-
-class Struct(NamedTuple):
-    """The type of a struct: its fields' types by name."""
-
-    fields: Mapping[str, Type]
-
-
-Type: TypeAlias = str | Array | Map | Struct
-"""A parsed type; one without parts is its text."""
 
 
 class Evolved(NamedTuple):
@@ -254,52 +232,3 @@ def _digits(kind: str) -> tuple[int, int]:
 
 def _shown(columns: tuple[Column, ...]) -> str:
     return ", ".join(f"{column.name} {column.type}" for column in columns)
-
-
-# -- types as text ------------------------------------------------------------------------------
-
-
-def parse(text: str) -> Type:
-    """Parse a type that ``kind_of`` accepts."""
-    kind, rest = _read(text)
-    assert not rest, f"{text!r} is not a type"
-    return kind
-
-
-def _read(text: str) -> tuple[Type, str]:
-    if text.startswith("array<"):
-        element, rest = _read(text[len("array<") :])
-        return Array(element), rest[1:]
-    if text.startswith("map<"):
-        key, rest = _read(text[len("map<") :])
-        value, rest = _read(rest[1:].lstrip())
-        return Map(key, value), rest[1:]
-    if text.startswith("struct<"):
-        return _read_struct(text[len("struct<") :])
-    end = next((at for at, char in enumerate(text) if char in ",>("), len(text))
-    if text[end : end + 1] == "(":
-        end = text.index(")", end) + 1
-        end += next((at for at, char in enumerate(text[end:]) if char in ",>"), len(text) - end)
-    return text[:end].replace(" ", "") if text.startswith("decimal") else text[:end].strip(), text[end:]
-
-
-def _read_struct(rest: str) -> tuple[Type, str]:
-    fields: dict[str, Type] = {}
-    while not rest.startswith(">"):
-        name, _, rest = rest.partition(":")
-        fields[name], rest = _read(rest)
-        rest = rest.removeprefix(",")
-    return Struct(fields), rest[1:]
-
-
-def text_of(kind: Type) -> str:
-    """Write a type as Spark's simple names do."""
-    match kind:
-        case Array(element):
-            return f"array<{text_of(element)}>"
-        case Map(key, value):
-            return f"map<{text_of(key)},{text_of(value)}>"
-        case Struct(fields):
-            return f"struct<{','.join(f'{name}:{text_of(part)}' for name, part in fields.items())}>"
-        case _:
-            return kind

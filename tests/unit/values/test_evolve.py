@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import ConfigError
+from tidegate.keys.types import parse, text_of
 from tidegate.spark.source.arrow_rows import columns_of
 from tidegate.values.decode import values_of
 from tidegate.values.encode import encoder_of
-from tidegate.values.evolve import evolved, is_wider, parse, reads_all, renamed, stored_names, text_of
+from tidegate.values.evolve import evolved, is_wider, reads_all, renamed, stored_names
 from tidegate.values.row_checks import check_schema, row_checks
 from tidegate.wal.record import Column, TableSchema
 

@@ -81,9 +81,13 @@ SPARK = [
     ("map<decimal(10,7),int>", {D("1E-7"): 1}, '{"1E-7":1}'),
     ("map<boolean,int>", {False: 1}, '{"false":1}'),
     ("map<bigint,int>", {-1: 1}, '{"-1":1}'),
-    ("map<date,int>", {datetime.date(1969, 12, 31): 1}, '{"-1":1}'),
-    ("map<timestamp,int>", {datetime.datetime(2023, 1, 1, 5, 30, tzinfo=EAST): 1}, '{"1672531200000000":1}'),
-    ("map<timestamp_ntz,int>", {datetime.datetime(1969, 12, 31): 1}, '{"-86400000000":1}'),  # noqa: DTZ001
+    ("map<date,int>", {datetime.date(1969, 12, 31): 1}, '{"1969-12-31":1}'),
+    (
+        "map<timestamp,int>",
+        {datetime.datetime(2023, 1, 1, 5, 30, tzinfo=EAST): 1},
+        '{"2023-01-01T00:00:00.000000Z":1}',
+    ),
+    ("map<timestamp_ntz,int>", {datetime.datetime(1969, 12, 31): 1}, '{"1969-12-31T00:00:00.000000":1}'),  # noqa: DTZ001
 ]
 
 

@@ -68,6 +68,14 @@ SPARK = [
     ("map<string,int>", '{"a":1,"b":null}', {"a": 1, "b": None}),
     ("map<int,string>", '{"1":"x"}', {1: "x"}),
     ("map<date,int>", '{"19358":1}', {datetime.date(2023, 1, 1): 1}),
+    ("map<date,int>", '{"2023-01-01":1}', {datetime.date(2023, 1, 1): 1}),
+    ("map<date,int>", '{"-1":1}', {datetime.date(1969, 12, 31): 1}),
+    (
+        "map<timestamp,int>",
+        '{"2023-01-01T05:00:00.000000Z":1}',
+        {datetime.datetime(2023, 1, 1, 5, tzinfo=UTC): 1},
+    ),
+    ("map<timestamp_ntz,int>", '{"2023-01-01T00:00:00.000000":1}', {datetime.datetime(2023, 1, 1): 1}),  # noqa: DTZ001
     ("map<timestamp,int>", '{"1672549200000000":1}', {datetime.datetime(2023, 1, 1, 5, tzinfo=UTC): 1}),
     ("map<timestamp_ntz,int>", '{"1672531200000000":1}', {datetime.datetime(2023, 1, 1): 1}),  # noqa: DTZ001
     ("map<decimal(10,2),int>", '{"1.50":1}', {D("1.50"): 1}),
@@ -244,6 +252,10 @@ def test_keys_of_several_columns_and_a_key_column_among_the_values():
         ("double", '"text"'),
         ("map<int,int>", '{"x":1}'),
         ("map<date,int>", '{"999999999999":1}'),
+        ("map<date,int>", '{"2023-02-30":1}'),
+        ("map<date,int>", '{"x":1}'),
+        ("map<timestamp,int>", '{"2023-01-01T05:00:00.000000":1}'),
+        ("map<timestamp_ntz,int>", '{"2023-01-01T05:00:00.000000Z":1}'),
         ("map<decimal(4,2),int>", '{"x":1}'),
         ("timestamp", '"2023-01-02T08:04:05.123456"'),
         ("string", '"\\ud800"'),
