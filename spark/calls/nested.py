@@ -1,4 +1,4 @@
-"""What lies within a column's values: predicates over all of it, and keys of maps that are dates or times."""
+"""Predicates over all values within a column; keys of maps that are dates or times, as text."""
 
 from __future__ import annotations
 
