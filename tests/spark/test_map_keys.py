@@ -29,8 +29,8 @@ ROWS = [
         # the hour that New York does not have
         "map(TIMESTAMP_NTZ'2024-03-10T02:30:00', 1, TIMESTAMP_NTZ'1883-01-01T00:00:00.5', null)",
         (
-            "array(named_struct('x', 1, 'm', map(TIMESTAMP'2024-01-01T00:00:00Z', map(DATE'2024-02-29', 'y'))),"
-            " null, named_struct('x', null, 'm', null))"
+            "array(named_struct('x', 1, 'm', map(TIMESTAMP'2024-01-01T00:00:00Z', map(DATE'2024-02-29', 'y'))"
+            "), null, named_struct('x', null, 'm', null))"
         ),
         (
             "map('2024', named_struct('m', map(TIMESTAMP_NTZ'2024-01-01T00:00:00', DATE'2024-01-01')),"

@@ -1,7 +1,7 @@
 """Reading from an asyncio service: the readers of ``tidegate.connect``, with ``await``.
 
 On Redis nothing blocks the event loop and no thread is started: requests of any number of tasks
-share a few connections. Other stores are read in threads.
+share a few connections. Other stores are read in threads, and so are diffs and the rows of a version.
 
 >>> import asyncio, tidegate.aio
 >>> from tidegate.testing.example import write_flights
@@ -17,8 +17,19 @@ share a few connections. Other stores are read in threads.
 """
 
 from tidegate.aio.gate import Gate
+from tidegate.aio.in_threads import Changes, Diff
 from tidegate.aio.open_gate import connect
 from tidegate.aio.snapshot import Scan, Snapshot, SnapshotContext, Table
 from tidegate.reader.rules import VersionInfo
 
-__all__ = ["Gate", "Scan", "Snapshot", "SnapshotContext", "Table", "VersionInfo", "connect"]
+__all__ = [
+    "Changes",
+    "Diff",
+    "Gate",
+    "Scan",
+    "Snapshot",
+    "SnapshotContext",
+    "Table",
+    "VersionInfo",
+    "connect",
+]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tidegate.aio.in_threads import Changes, Diff, GateInThreads
 from tidegate.aio.snapshot import Snapshot, SnapshotContext, Table
 from tidegate.base.source_offsets import Offsets
 from tidegate.reader.flow import GateFlow
+from tidegate.reader.gate import Gate as BlockingGate
 from tidegate.reader.rules import LEASE_S, VersionInfo
 from tidegate.reader.table import KeysByTable, TableReader, ValuesByTable, run_async
 
@@ -38,6 +40,15 @@ class Gate(GateFlow):
     """
 
     snapshot_class = Snapshot
+    _in_threads: GateInThreads | None = None
+
+    def read_in_threads(self, connect: Callable[[], BlockingGate]) -> None:
+        """Read diffs and changes by the gate that ``connect`` returns; ``tidegate.aio.connect`` sets it."""
+        self._in_threads = GateInThreads(connect)
+
+    def _blocking(self) -> BlockingGate:
+        assert self._in_threads is not None, "only tidegate.aio.connect makes gates for users"
+        return self._in_threads.gate()
 
     async def version(self) -> int:
         """Read the visible version; 0 before the first.
@@ -94,6 +105,23 @@ class Gate(GateFlow):
         """List the visible versions that can still be read, oldest first; the newest ``limit`` of them."""
         return await run_async(self.history_steps(limit))
 
+    def diff(self, before: int, after: int | None = None, tables: Iterable[str] | None = None) -> Diff:
+        """Compare two readable versions: an async iterator of ``Change``, also ``await ....counts()``.
+
+        Arguments and errors as ``tidegate.Gate.diff``; all errors are raised where it is awaited. It is
+        read in threads, by connections of its own. Close it, or use it by ``async with``, if you do not read
+        it to its end.
+        """
+        return Diff(lambda: self._blocking().diff(before, after, tables))
+
+    def changes(self, version: int, table: str, key_group: int | None = None) -> Changes:
+        """Read the rows that a version wrote into a table: an async iterator of ``WrittenRow``.
+
+        They come from the log, so the gate must be connected with ``wal``. Arguments and errors as
+        ``tidegate.Gate.changes``; all errors are raised where it is awaited. It is read in threads.
+        """
+        return Changes(lambda: self._blocking().changes(version, table, key_group))
+
     async def close(self) -> None:
         """Release the connections; its tables and snapshots end with it. Repeatable."""
         if not self._reader.closed:
@@ -104,7 +132,14 @@ class Gate(GateFlow):
         try:
             await self._reader.leases.close()
         finally:
-            await self._reader.store.close()
+            try:
+                await self._reader.store.close()
+            finally:
+                await self._close_threads()
+
+    async def _close_threads(self) -> None:
+        if self._in_threads is not None:
+            await asyncio.to_thread(self._in_threads.close)
 
     async def __aenter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ from tidegate.aio.snapshot import AsyncReader
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.reader import rules
+from tidegate.reader.open_gate import connect as connect_in_threads
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_async_store
 
@@ -21,18 +22,37 @@ async def connect(
     namespace: str,
     options: Mapping[str, Any] | None = None,
     *,
+    wal: str | None = None,
+    wal_options: Mapping[str, Any] | None = None,
     follow_redirects: bool = False,
     clock: Clock | None = None,
 ) -> Gate:
     """Open a gate to one namespace in the store at ``url``, for the running event loop.
 
-    ``options`` are the store client's own, ``namespace`` may be an alias. Nothing is written. Raises: as
-    ``tidegate.connect``.
+    ``options`` are the store client's own, ``namespace`` may be an alias. ``wal``: the URL of the namespace's
+    log, which only ``Gate.changes`` reads. Nothing is written. Raises: as ``tidegate.connect``.
     """
     rules.check_url(url)
     clock = clock or Clock()
     if follow_redirects:
-        return await by_redirects(url, lambda at: connect(at, namespace, options, clock=clock), clock)
+        gate: Gate = await by_redirects(url, lambda at: connect(at, namespace, options, clock=clock), clock)
+    else:
+        gate = await _connect(url, namespace, options, clock)
+    gate.read_in_threads(
+        lambda: connect_in_threads(
+            url,
+            namespace,
+            options,
+            wal=wal,
+            wal_options=wal_options,
+            follow_redirects=follow_redirects,
+            clock=clock,
+        )
+    )
+    return gate
+
+
+async def _connect(url: str, namespace: str, options: Mapping[str, Any] | None, clock: Clock) -> Gate:
     store = open_async_store(url, namespace, options, clock)
     try:
         with one_call():

@@ -75,6 +75,7 @@ class SpacesGate(SpacesFlow, Gate):
         self._closed = True
         async with contextlib.AsyncExitStack() as stack:  # all of it, even if it is cancelled
             stack.push_async_callback(self._close_own)
+            stack.push_async_callback(self._close_threads)
             stack.push_async_callback(self._wait_until_closed)
             for space in self._spaces.values():
                 if space.gate is not None:
