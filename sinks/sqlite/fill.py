@@ -8,8 +8,10 @@ import msgspec
 
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import encode
+from tidegate.sinks.sqlite import schemas
 from tidegate.sinks.sqlite.files import FORMAT, META_FILE, NOTES, Files, tables_in
 from tidegate.sinks.sqlite.rows import RAISE_FLOOR, Shards
+from tidegate.wal.record import TableSchema
 
 MARK = "UPDATE pointer SET horizon = :version WHERE visible = 0 AND horizon < :version AND epoch <= :epoch"
 PUBLISH_FILLED = """UPDATE pointer SET visible = :version, digest = :digest, epoch = :epoch
@@ -42,7 +44,13 @@ def drop_up_to(files: Files, shards: Shards, floor: int) -> None:
                 connection.execute(f"DELETE FROM {table} WHERE version <= ?", (floor,))
 
 
-def migrate(files: Files, shards: Shards, identity: Identity, tables: Iterable[str]) -> None:
+def migrate(
+    files: Files,
+    shards: Shards,
+    identity: Identity,
+    tables: Iterable[str],
+    known: Iterable[TableSchema],
+) -> None:
     """Move the files to ``FORMAT``, ``meta.sqlite`` last: until then the namespace has its older format."""
     shards.make_tables(tables)
     version = f"PRAGMA user_version = {FORMAT}"
@@ -51,5 +59,6 @@ def migrate(files: Files, shards: Shards, identity: Identity, tables: Iterable[s
             connection.execute(version)
     moved = encode(msgspec.structs.replace(identity, format=FORMAT)).decode()
     with files.writing(META_FILE, durable=True) as meta:
+        schemas.put(meta, known)
         meta.execute("UPDATE namespace SET identity = ?", (moved,))
         meta.execute(version)

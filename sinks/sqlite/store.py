@@ -173,7 +173,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsMigrate):
             check(self.pointer())
             entries = self.catalog()
             tables = {table for entry in entries for table in entry.tables}
-            fill.migrate(self._files, self._shards, identity, tables)
+            fill.migrate(self._files, self._shards, identity, tables, self.schemas().values())
         finally:
             self._files.migrating = False
             self._files.forget()

@@ -1,4 +1,4 @@
-"""The move of a namespace in Redis to the format of this release: ``latest`` is written, and the identity."""
+"""The move of a namespace in Redis to the format of this release: schemas, ``latest`` and the identity."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import msgspec
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.redis.client.functions import FORMAT, library_name
 from tidegate.sinks.redis.namespace import RedisNamespace
-from tidegate.sinks.redis.reads import identity_call
+from tidegate.sinks.redis.reads import identity_call, schemas_in
+from tidegate.sinks.redis.upkeep.attempts import schema_parts
 from tidegate.sinks.rules.reads import checked_format, decode, encode
 
 
 def migrate(space: RedisNamespace, check: Callable[[Pointer], None]) -> int:
-    """As ``SupportsMigrate.migrate``. One function call changes the pointer, so there is no half of it."""
+    """As ``SupportsMigrate.migrate``. Schemas first: either format has them with trees or without. One
+    function call changes the pointer, so there is no half of it.
+    """
     (fields,) = space.calls.run([identity_call(space.namespace)])
     if None in fields:
         return 0
@@ -23,5 +26,7 @@ def migrate(space: RedisNamespace, check: Callable[[Pointer], None]) -> int:
         return checked_format(space.where, identity, FORMAT).format
     check(space.pointer_of(identity))
     moved = msgspec.structs.replace(identity, format=FORMAT)
+    schemas = schemas_in(space.where, space.ask("schemas"))
+    space.ask("put_schemas", *schema_parts(schemas.values()))
     space.ask("migrate", encode(moved), library_name().encode())
     return identity.format

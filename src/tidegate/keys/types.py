@@ -80,19 +80,27 @@ def is_nested(text: str) -> bool:
     return "<" in text
 
 
-def tree_of(kind: Type) -> Any:
-    """Return the type as ``DataType.jsonValue`` does, with simple names and without nullability.
+TREE_NAMES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+"""The names in Spark's JSON of types that differ from simple names."""
 
-    >>> tree_of(parse("map<date,array<int>>"))
-    {'type': 'map', 'keyType': 'date', 'valueType': {'type': 'array', 'elementType': 'int'}}
+
+def tree_of(kind: Type) -> Any:
+    """Return the type as Spark's ``DataType.jsonValue`` gives it; everything inside may be null.
+
+    >>> tree_of(parse("map<date,int>"))
+    {'type': 'map', 'keyType': 'date', 'valueType': 'integer', 'valueContainsNull': True}
     """
     match kind:
         case Array(element):
-            return {"type": "array", "elementType": tree_of(element)}
+            return {"type": "array", "elementType": tree_of(element), "containsNull": True}
         case Map(key, value):
-            return {"type": "map", "keyType": tree_of(key), "valueType": tree_of(value)}
+            both = {"keyType": tree_of(key), "valueType": tree_of(value)}
+            return {"type": "map", **both, "valueContainsNull": True}
         case Struct(fields):
-            parts = [{"name": name, "type": tree_of(part)} for name, part in fields.items()]
+            parts = [
+                {"name": name, "type": tree_of(part), "nullable": True, "metadata": {}}
+                for name, part in fields.items()
+            ]
             return {"type": "struct", "fields": parts}
         case _:
-            return kind
+            return TREE_NAMES.get(kind, kind)

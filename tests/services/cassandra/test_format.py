@@ -14,7 +14,8 @@ from tidegate.testing.example import write_flights
 
 FORMAT = Identity("", "", 1).format
 PAGE = (ROOT / "docs" / "storage-format.md").read_text().partition(f"## Cassandra, format {FORMAT}\n")[2]
-BLOCK = re.search(r"^```cqlsh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
+STEPS = (ROOT / "docs" / "write-a-reader.md").read_text()
+BLOCK = re.search(r"^```cqlsh\n(.*?)^```", STEPS, re.MULTILINE | re.DOTALL)[1]
 
 
 @pytest.fixture

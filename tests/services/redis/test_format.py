@@ -12,7 +12,8 @@ from tidegate.sinks.redis.client.functions import FORMAT, LIBRARY, library_name,
 from tidegate.testing.example import write_flights
 
 PAGE = (ROOT / "docs" / "storage-format.md").read_text().partition(f"## Redis, format {FORMAT}\n")[2]
-BLOCK = re.search(r"^```redis-cli\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
+STEPS = (ROOT / "docs" / "write-a-reader.md").read_text()
+BLOCK = re.search(r"^```redis-cli\n(.*?)^```", STEPS, re.MULTILINE | re.DOTALL)[1]
 
 
 def steps():
