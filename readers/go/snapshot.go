@@ -317,3 +317,6 @@ func removedError(where string, found *pointer) error {
 	}
 	return &StoreRemovedError{failed("%s was removed from the namespace: it keeps version %d, and no later one becomes visible there; its successor is %q", []any{where, found.visible, note.Successor}), note.Successor}
 }
+
+// Schema returns the columns of the table that is scanned.
+func (r *Rows) Schema() *Schema { return r.of.schema }
