@@ -31,12 +31,14 @@ func (n *redisNamespace) run(ctx context.Context, calls ...*redisCall) {
 		for at, call := range left {
 			commands[at] = n.command(ctx, pipe, call)
 		}
-		pipe.Exec(ctx) //nolint:errcheck // each command has its error
+		_, failed := pipe.Exec(ctx)
 		var again []*redisCall
 		var why error
 		for at, call := range left {
 			var isLater bool
-			if call.reply, call.err = commands[at].Result(); errors.Is(call.err, redis.Nil) {
+			if call.reply, call.err = commands[at].Result(); call.reply == nil && call.err == nil {
+				call.err = failed // no connection was made
+			} else if errors.Is(call.err, redis.Nil) {
 				call.err = nil
 			}
 			if call.err == nil {
