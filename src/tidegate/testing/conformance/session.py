@@ -205,9 +205,14 @@ class Session:
     def snapshot(self, **arguments: Any) -> Any:
         """Open a snapshot of the reader while the block runs; gives its name and version."""
         taken = self.reader.ask("snapshot", **arguments)
-        yield str(_of(taken, "snapshot")), _of(taken, "version")
-        if self.reader.ask("release", snapshot=taken["snapshot"]) is not True:
-            raise FailedError("release: true is expected")
+        name = str(_of(taken, "snapshot"))
+        try:
+            yield name, _of(taken, "version")
+        except FailedError:
+            with contextlib.suppress(ReaderRaisedError, ReaderFailedError):
+                self.reader.ask("release", snapshot=name)
+            raise
+        check_equal("release", True, self.reader.ask("release", snapshot=name))  # noqa: FBT003 - the reply
 
 
 def history_of(session: Session, namespace: str) -> Writer:
