@@ -114,8 +114,11 @@ class Reader:
             raise ReaderFailedError(f"it ended before the request {do!r}{self._ended()}") from None
 
     def receive(self, extra_s: float = 0.0) -> Any:
-        """Return the ``ok`` of the reply to the last request. Raises: as ``ask``."""
-        line = self._line(time.monotonic() + self._reply_s + extra_s)
+        """Return the ``ok`` of the reply to the last request; ``extra_s`` is its own time. Raises: as ``ask``."""
+        return self._receive(self._reply_s + extra_s)
+
+    def _receive(self, limit_s: float) -> Any:
+        line = self._line(limit_s)
         try:
             reply = json_decoder(dict[str, Any]).decode(line)
         except (msgspec.MsgspecError, UnicodeError):
@@ -131,14 +134,14 @@ class Reader:
             raise ReaderRaisedError(str(reply["error"]), str(reply.get("message", "")))
         return reply["ok"]
 
-    def _line(self, end: float) -> bytes:
+    def _line(self, limit_s: float) -> bytes:
         assert self._process.stdout is not None
-        fd = self._process.stdout.fileno()
+        fd, end = self._process.stdout.fileno(), time.monotonic() + limit_s
         parts, size = [self._rest], len(self._rest)
         while b"\n" not in parts[-1]:
             ready, _, _ = select.select([fd], [], [], max(end - time.monotonic(), 0.0))
             if not ready:
-                raise ReaderFailedError(f"it gave no reply within {self._reply_s:g} s")
+                raise ReaderFailedError(f"it gave no reply within {limit_s:g} s")
             part = os.read(fd, READ_BYTES)
             size += len(part)
             if not part:
@@ -162,7 +165,8 @@ class Reader:
 
     def close(self) -> int:
         """Ask it to end, and wait; return its exit code. Raises: ReaderFailedError: it does not end."""
-        if self.ask("close") is not True:
+        self.send("close")
+        if self._receive(END_S) is not True:
             raise ReaderFailedError("its reply to close is not true")
         try:
             return self._process.wait(END_S)

@@ -313,6 +313,8 @@ def check_values(what: str, schema: TableSchema, expected: Sequence[tuple[Any, A
     if not isinstance(answer, list) or len(answer) != len(expected):
         raise FailedError(f"{what}: {len(expected)} values are expected, and the answer is {_shown(answer)}")
     for (key, value), found in zip(expected, answer, strict=True):
+        if repr(value) == repr(found):  # as most are, in a tenth of the time
+            continue
         if comparable_value(schema, value) != comparable_value(schema, found):
             raise FailedError(
                 f"{what}: the value of {_shown(key)} is expected to be {_shown(value)}, and it is {_shown(found)}"
