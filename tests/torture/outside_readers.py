@@ -1,4 +1,4 @@
-"""Readers for ``tidegate torture --reader`` that break a rule, as programs: ``python outside_readers.py NAME PID_FILE``."""
+"""Readers for `tidegate torture --reader` that break a rule: `outside_readers.py NAME PID_FILE`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tidegate.testing.conformance.reader import ReferenceReader, main
+from tidegate.reader.table import run
+from tidegate.testing.conformance.reader import ReferenceReader, main, rows_of
 
 
 class Torn(ReferenceReader):
@@ -19,7 +20,7 @@ class Torn(ReferenceReader):
         first = next(iter(keys))
         if answer["version"] > 1:
             with self.gate.snapshot(answer["version"] - 1) as before:
-                answer["rows"][first] = self._many(before, {first: keys[first]})["rows"][first]
+                answer["rows"][first] = run(before.read(first, rows_of, keys[first]))[1]
         return answer
 
 

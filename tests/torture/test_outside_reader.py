@@ -1,4 +1,4 @@
-"""A reader of the user's own in `tidegate torture`: it is judged as the cell's own readers, and ends with the cell."""
+"""A reader of the user's own in `tidegate torture`: it is judged, and ends with the cell."""
 
 import json
 import os

@@ -23,10 +23,13 @@ EXAMPLES = examples(
     "tidegate conformance --list",
 )
 
-Command = Annotated[str, typer.Argument(metavar="CMD", help="The reader: a program that speaks the protocol.")]
+Command = Annotated[
+    str, typer.Argument(metavar="CMD", help="The reader: a program that speaks the protocol.")
+]
 # Unlike elsewhere not from the environment: its server may be in use.
 Store = Annotated[
-    str, typer.Option(metavar="URL", help="The store to write to: redis://..., cassandra://..., sqlite:///path.")
+    str,
+    typer.Option(metavar="URL", help="The store to write to: redis://..., cassandra://..., sqlite:///path."),
 ]
 StoreConfig = Annotated[
     Path | None,
@@ -51,7 +54,8 @@ def conformance(
 
     Exit code 0 when no check failed, 1 when one did, 2 when it could not begin.
     """
-    from tidegate.testing.conformance.run import CHECKS, FAILED
+    from tidegate.testing.conformance.checks import CHECKS
+    from tidegate.testing.conformance.run import FAILED
     from tidegate.testing.conformance.run import conformance as run
 
     if listed:

@@ -92,7 +92,8 @@ Spark = Annotated[
 Reader = Annotated[
     str,
     typer.Option(
-        metavar="CMD", help="A reader of your own, in any language: it is driven in each cell, and judged, too."
+        metavar="CMD",
+        help="A reader of your own, in any language: it is driven in each cell, and judged, too.",
     ),
 ]
 Jobs = Annotated[int | None, typer.Option(metavar="N", help="Cells at a time. Default: 2; with --spark 1.")]

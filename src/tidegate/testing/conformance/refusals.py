@@ -1,4 +1,4 @@
-"""The checks of refusals: the store is changed by hand, the reader must refuse, and the change is taken back."""
+"""The checks of refusals: the store is changed by hand, the reader must refuse, the change is undone."""
 
 from __future__ import annotations
 
@@ -88,18 +88,24 @@ def made_again(session: Session) -> None:
     )
 
 
+def _with_format(number: int, changes: Any, _: Writer) -> Undo:
+    undo: Undo = changes.identity(format=number)
+    return undo
+
+
 def other_format(session: Session) -> None:
-    """A format that this release does not know."""
-    with changed(session, lambda changes, _: changes.identity(format=99)) as writer:
-        session.raises("ConfigError", "connect to format 99", lambda: session.connect(writer.namespace))
+    """Formats that this release does not read: a later one, and an earlier one."""
+    for number in (99,) if session.kind == "cassandra" else (99, 1):
+        with changed(session, partial(_with_format, number)) as writer:
+            session.raises(
+                "ConfigError", f"connect to format {number}", partial(session.connect, writer.namespace)
+            )
 
 
 def not_ready(session: Session) -> None:
     """A namespace that is not complete yet, or is being dropped."""
     with changed(session, lambda changes, _: changes.not_ready()) as writer:
-        session.raises(
-            "ConfigError", "connect to an unfinished namespace", lambda: session.connect(writer.namespace)
-        )
+        session.raises("ConfigError", "connect", partial(session.connect, writer.namespace))
 
 
 def filling(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""A run of the conformance program: the reader under test, the namespaces, and the comparison of their rows."""
+"""A run of the conformance program: the reader under test, the namespaces, the comparison of rows."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Session:
     # -- comparing ------------------------------------------------------------------------------------
 
     def check_table(self, writer: Writer, version: int, table: str, snapshot: str) -> None:
-        """Check a table at a snapshot's version: all rows by a scan, and some of them and absent keys by look-ups."""
+        """Check a table at a snapshot's version: all rows by a scan, some and absent keys by look-ups."""
         schema, expected = writer.expected.schema(version, table), writer.expected.rows(version, table)
         where = f"table {table} at version {version}"
         scanned = self.reader.ask("scan", table=table, snapshot=snapshot)
@@ -195,8 +195,8 @@ class Session:
         for table, pairs in wanted.items():
             schema = expected.schema(version, table)
             check_values(f"get_many of table {table}", schema, pairs, _of(got, "rows", table))
-            pairs = pairs[:2] + [(key, None) for key in expected.absent(version, table)[:2]]
-            for key, value in pairs:
+            absent = [(key, None) for key in expected.absent(version, table)[:2]]
+            for key, value in pairs[:2] + absent:
                 one = self.reader.ask("get", table=table, key=key)
                 check_version(f"get of table {table}", one, version)
                 check_values(f"get of table {table}", schema, [(key, value)], [one.get("value")])
@@ -317,7 +317,7 @@ def check_values(what: str, schema: TableSchema, expected: Sequence[tuple[Any, A
             continue
         if comparable_value(schema, value) != comparable_value(schema, found):
             raise FailedError(
-                f"{what}: the value of {_shown(key)} is expected to be {_shown(value)}, and it is {_shown(found)}"
+                f"{what}: of {_shown(key)} {_shown(value)} is expected, and it is {_shown(found)}"
             )
 
 
@@ -328,9 +328,7 @@ def _some(pairs: Sequence[Any], most: int = KEYS_MAX) -> list[Any]:
 def _of(answer: Any, *names: str) -> Any:
     for name in names:
         if not isinstance(answer, dict) or name not in answer:
-            raise FailedError(
-                f"an object with {' and '.join(names)} is expected, and the answer is {_shown(answer)}"
-            )
+            raise FailedError(f"an object with {' and '.join(names)} is expected, and it is {_shown(answer)}")
         answer = answer[name]
     return answer
 

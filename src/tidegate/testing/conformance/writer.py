@@ -1,7 +1,7 @@
 """The namespaces that the conformance program writes, and what every reader has to see of each version.
 
-``Writer`` commits batches through the code that Spark's driver runs. ``Expected`` computes the rows of each version from
-the batches alone, without a store.
+``Writer`` commits batches through the code that Spark's driver runs. ``Expected`` computes the rows of each
+version from the batches alone, without a store.
 """
 
 from __future__ import annotations
@@ -98,8 +98,7 @@ def shown(schema: TableSchema, fields: Any) -> Any:
     if schema.value_format == "bytes":
         return bytes(fields).hex()
     return {
-        column.name: canonical(arrow_of(column.type), fields.get(column.field))
-        for column in schema.value
+        column.name: canonical(arrow_of(column.type), fields.get(column.field)) for column in schema.value
     }
 
 
@@ -198,7 +197,7 @@ class Writer:
             self.store.release(info.lease_id)
 
     def retire(self) -> int:
-        """Retire all versions that the options do not keep and no lease pins; return the oldest readable one."""
+        """Retire the versions that neither the options nor leases keep; return the oldest readable one."""
         retire_up_to(self.driver.log, self.store, self.driver.folded, self.driver.options, lambda: False)
         return max(self.store.pointer().horizon, 1)
 

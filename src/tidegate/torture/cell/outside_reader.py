@@ -1,6 +1,7 @@
-"""A reader of the user's own, in any language: a process drives it by the readers' protocol, and notes what it saw.
+"""A reader of the user's own, in any language: a process drives it, and notes what it saw.
 
-The protocol is that of ``conformance/README.md``. It reads beside the cell's own readers, and the same judge judges it.
+The protocol is that of ``conformance/README.md``. It reads in parallel with the cell's own
+readers, and the same judge judges it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tidegate.torture.history.files import Recorder
 NAME = KIND = "outside"
 """The name of the process, and the kind of its clients in the history."""
 OUTPUT, PID_FILE = "reader.txt", "reader.pid"
-"""In the cell's work folder: what the reader prints on standard error, and its process group while it runs."""
+"""In the cell's work folder: the reader's standard error, and its process group while it runs."""
 WRITERS_ONLY = ("create", "replication")
 """Options of a store that only writers need."""
 FAILED = 1
@@ -49,7 +50,7 @@ class Ending:
 
 
 def main(plan_json: str) -> int:
-    """Read until SIGTERM, then once more; return an exit code: 0, or FAILED if the reader broke the protocol."""
+    """Read until SIGTERM, then once more; return 0, or FAILED if the reader broke the protocol."""
     plan = json_decoder(Plan).decode(plan_json)
     work, ending = Path(plan.folder, "work"), Ending(plan.seconds_max)
     try:

@@ -1,4 +1,4 @@
-"""The conformance program on Redis: the reference reader passes every check, those of headers and servers, too."""
+"""The conformance program on Redis: the reference reader passes, also the checks of headers and servers."""
 
 import sys
 

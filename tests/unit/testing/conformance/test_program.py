@@ -210,8 +210,9 @@ def first_alias():
     return [lambda: mock.patch.object(AliasGate, "_read_alias", kept)]
 
 
-def unchecked(*names):
-    return [lambda name=name: mock.patch(name, lambda first, *_: first) for name in names]
+def unchecked(name, result=0):
+    """A check is not made; ``result`` is the place of the argument that it returns."""
+    return [lambda: mock.patch(name, lambda *args: args[result])]
 
 
 RULES = {
@@ -229,7 +230,11 @@ RULES = {
     "the newest version seen": (Forgetful, [], "refuses-never-back"),
     "the alias before each read": (ReferenceReader, first_alias(), "alias"),
     "the target's uuid": (ReferenceReader, unchecked("tidegate.reader.rules.checked_target"), "wrong-alias"),
-    "the format": (ReferenceReader, unchecked("tidegate.reader.rules.checked_identity"), "refuses-format"),
+    "the format": (
+        ReferenceReader,
+        unchecked("tidegate.sinks.sqlite.store.checked_format", 1),
+        "refuses-format",
+    ),
     "a version above the visible one": (
         ReferenceReader,
         unchecked("tidegate.reader.rules.check_is_visible"),
@@ -303,7 +308,8 @@ def test_a_program_that_breaks_the_protocol_fails(command, cause, tmp_path):
 def test_a_program_that_supports_nothing_passes_nothing(tmp_path):
     script = tmp_path / "reader"
     script.write_text(
-        "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], 'unsupported': True}), flush=True)\n"
+        "import json, sys\nfor line in sys.stdin:\n"
+        "    print(json.dumps({'id': json.loads(line)['id'], 'unsupported': True}), flush=True)\n"
     )
     only = ["vectors-keys", "vectors-values"]
     results = conformance(f"{sys.executable} {script}", f"sqlite://{tmp_path}/store", only=only)
