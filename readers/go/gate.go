@@ -50,10 +50,12 @@ type Gate struct {
 	leases  sync.WaitGroup
 }
 
-// Answer has rows of one version, by table in the order of the keys; a nil Row is absent.
+// Answer has rows of one version, by table in the order of the keys; a nil Row is absent. Schemas are those of the tables
+// at that version.
 type Answer struct {
 	Version int64
 	Rows    map[string][]Row
+	Schemas map[string]*Schema
 }
 
 // Connect opens a gate to a namespace, or to an alias, in the store at a URL: redis://, redis+sentinel://,

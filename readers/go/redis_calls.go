@@ -90,21 +90,24 @@ func (n *redisNamespace) command(ctx context.Context, pipe redis.Pipeliner, call
 	return pipe.FCallRO(ctx, function, []string{call.key}, args...)
 }
 
-// serverOf returns the replication id that the call expects of the server it reaches: each server has its own.
+// serverOf returns the replication id that the call expects of the server it reaches: each server has its own. The id
+// that the same process had before follows it: key groups may have been compared under that one.
 func (n *redisNamespace) serverOf(ctx context.Context, call *redisCall) string {
-	if call.server != "" {
-		return call.server
-	}
-	address := n.address(ctx, call.key)
+	id, address := call.server, n.address(ctx, call.key)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if id := n.ids[address]; id != "" {
-		return id
+	if id == "" {
+		id = n.ids[address]
 	}
-	for id := range n.seen.listed {
-		return id
+	for listed := range n.seen.listed {
+		if id == "" {
+			id = listed
+		}
 	}
-	return "unknown"
+	if before := n.same[id]; before != "" {
+		return id + "," + before
+	}
+	return id
 }
 
 func (n *redisNamespace) address(ctx context.Context, key string) string {

@@ -286,11 +286,12 @@ func (s *space) prepare(ctx context.Context, of *entry, keys map[string][]Key) (
 const keysAtOnce = 100
 
 func (s *space) answer(of *entry, reads []*keysRead, keys map[string][]Key) (*Answer, error) {
-	answer := &Answer{of.Version, make(map[string][]Row, len(keys))}
+	answer := &Answer{of.Version, make(map[string][]Row, len(keys)), make(map[string]*Schema, len(keys))}
 	for table, each := range keys {
 		answer.Rows[table] = make([]Row, len(each))
 	}
 	for _, read := range reads {
+		answer.Schemas[read.of.table] = read.of.schema
 		for at, stored := range read.values {
 			row, err := s.rowOf(read.of, read.keys[at], stored)
 			if err != nil {

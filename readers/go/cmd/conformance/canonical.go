@@ -44,6 +44,14 @@ func optionsOf(asked map[string]any) (*reader.Options, error) {
 			secure.RootCAs = x509.NewCertPool()
 			secure.RootCAs.AppendCertsFromPEM(content)
 			options.TLS = secure
+		case "ssl_certfile":
+			key, _ := asked["ssl_keyfile"].(string)
+			own, err := tls.LoadX509KeyPair(text, key)
+			if err != nil {
+				return nil, err
+			}
+			secure.Certificates = []tls.Certificate{own}
+		case "ssl_keyfile":
 		default:
 			return nil, errUnsupported
 		}
@@ -51,16 +59,16 @@ func optionsOf(asked map[string]any) (*reader.Options, error) {
 	return options, nil
 }
 
-func typesOf(schema *reader.Schema) []string {
+func keyOf(schema *reader.Schema, values []any) reader.Key {
 	types := make([]string, len(schema.Key))
 	for at, column := range schema.Key {
 		types[at] = column.Type
 	}
-	return types
+	return keyOfTypes(types, values)
 }
 
-// keyOf returns a key of canonical values. One that is not of its type stays as it is, and the reader refuses it.
-func keyOf(types []string, values []any) (reader.Key, error) {
+// keyOfTypes returns a key of canonical values. One that is not of its type stays as it is, and the reader refuses it.
+func keyOfTypes(types []string, values []any) reader.Key {
 	key := make(reader.Key, len(values))
 	for at, value := range values {
 		if key[at] = value; at >= len(types) {
@@ -91,7 +99,7 @@ func keyOf(types []string, values []any) (reader.Key, error) {
 			key[at] = reader.Decimal(text)
 		}
 	}
-	return key, nil
+	return key
 }
 
 // canonicalRow returns a row in the protocol's form: of a table of bytes a text in hex.

@@ -46,6 +46,7 @@ type reads interface {
 
 type program struct {
 	gate      *reader.Gate
+	schemas   map[string]*reader.Schema // by table: for keys of the newest version, as long as they fit
 	snapshots map[string]*reader.Snapshot
 	taken     int
 }
@@ -114,14 +115,14 @@ func (p *program) do(ctx context.Context, asked *request) (any, error) {
 	case "version":
 		return p.gate.Version(ctx)
 	case "get":
-		answer, err := getMany(ctx, from, map[string][][]any{asked.Table: {asked.Key}})
+		answer, err := p.getMany(ctx, from, map[string][][]any{asked.Table: {asked.Key}})
 		if err != nil {
 			return nil, err
 		}
 		rows := answer["rows"].(map[string][]any)
 		return map[string]any{"version": answer["version"], "value": rows[asked.Table][0]}, nil
 	case "get_many":
-		return getMany(ctx, from, asked.Keys)
+		return p.getMany(ctx, from, asked.Keys)
 	case "scan":
 		return scan(ctx, from, asked.Table)
 	case "snapshot":
@@ -155,36 +156,44 @@ func (p *program) connect(ctx context.Context, asked *request) (any, error) {
 	if p.gate != nil {
 		p.gate.Close()
 	}
-	p.gate, p.snapshots = gate, map[string]*reader.Snapshot{}
+	p.gate, p.snapshots, p.schemas = gate, map[string]*reader.Snapshot{}, map[string]*reader.Schema{}
 	return map[string]any{"uuid": gate.UUID(), "namespace": gate.Namespace()}, nil
 }
 
-func getMany(ctx context.Context, from reads, asked map[string][][]any) (map[string]any, error) {
-	keys, schemas := map[string][]reader.Key{}, map[string]*reader.Schema{}
-	for table, each := range asked {
-		schema, err := from.Schema(ctx, table)
-		if err != nil {
-			return nil, err
-		}
-		schemas[table], keys[table] = schema, make([]reader.Key, len(each))
-		for at, values := range each {
-			if keys[table][at], err = keyOf(typesOf(schema), values); err != nil {
-				return nil, err
+// getMany reads keys whose types are those of the last read: a read of the newest version needs no other request. If it
+// is refused, they may have changed.
+func (p *program) getMany(ctx context.Context, from reads, asked map[string][][]any) (map[string]any, error) {
+	for isFirst := true; ; isFirst = false {
+		keys, isKnown := map[string][]reader.Key{}, isFirst && from == reads(p.gate)
+		for table, each := range asked {
+			schema := p.schemas[table]
+			if schema == nil || !isKnown {
+				var err error
+				if schema, err = from.Schema(ctx, table); err != nil {
+					return nil, err
+				}
+				isKnown = false
+			}
+			p.schemas[table], keys[table] = schema, make([]reader.Key, len(each))
+			for at, values := range each {
+				keys[table][at] = keyOf(schema, values)
 			}
 		}
-	}
-	answer, err := from.GetMany(ctx, keys)
-	if err != nil {
-		return nil, err
-	}
-	rows := map[string][]any{}
-	for table, each := range answer.Rows {
-		rows[table] = make([]any, len(each))
-		for at, row := range each {
-			rows[table][at] = canonicalRow(schemas[table], row)
+		answer, err := from.GetMany(ctx, keys)
+		if reader.ErrorName(err) == "ConfigError" && isKnown {
+			continue
+		} else if err != nil {
+			return nil, err
 		}
+		rows := map[string][]any{}
+		for table, each := range answer.Rows {
+			rows[table] = make([]any, len(each))
+			for at, row := range each {
+				rows[table][at] = canonicalRow(answer.Schemas[table], row)
+			}
+		}
+		return map[string]any{"version": answer.Version, "rows": rows}, nil
 	}
-	return map[string]any{"version": answer.Version, "rows": rows}, nil
 }
 
 func scan(ctx context.Context, from reads, table string) (any, error) {
@@ -205,11 +214,7 @@ func scan(ctx context.Context, from reads, table string) (any, error) {
 }
 
 func encodeKey(asked *request) (any, error) {
-	key, err := keyOf(asked.Types, asked.Values)
-	if err != nil {
-		return nil, err
-	}
-	content, err := reader.EncodeKey(asked.Types, key)
+	content, err := reader.EncodeKey(asked.Types, keyOfTypes(asked.Types, asked.Values))
 	if err != nil {
 		return nil, err
 	}
