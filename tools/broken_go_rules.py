@@ -57,8 +57,8 @@ RULES = [
         "delete-markers-are-values",
         "a delete marker is an absent row",
         "value.go",
-        "case '+', 'e', 's', 'x':",
-        "case '+', 'e', 's', 'x', '-', 'd':",
+        "too many\", len(rest))\n\t\t}\n\t\treturn nil, nil",
+        "too many\", len(rest))\n\t\t}\n\t\treturn rest, nil",
     ),
     (
         "numbers-as-doubles",
