@@ -1,7 +1,7 @@
 r"""Reads of readers in other languages beside their bare Redis client: one key, 121 keys of 3 tables, a scan of 1,000 rows.
 
-    tools/run python tests/services/run.py redis -- \
-        python benchmarks/bench_readers.py --store {redis} --reader go [--rounds 2000]
+    tools/run python tests/services/run.py redis-memory -- \
+        python benchmarks/bench_readers.py --store {redis} --reader go [--rounds 2000] [--key-groups 128]
 
 The reader's own program does the timing, so it is that language's time: rounds of the reader and of the bare client
 (HGET; HMGET or HGETALL of plain hashes in one pipeline) in turns, at an unchanged version. Printed are medians in
@@ -27,7 +27,6 @@ from tidegate.options import Endpoints, Options
 from tidegate.testing import arrow_barrier
 
 ROOT = Path(__file__).resolve().parent.parent
-KEY_GROUPS = 128
 TABLES = {"one": 10_000, "two": 10_000, "three": 10_000, "scanned": 1_000}
 """The number of rows of each table; the keys are k0, k1 and so on."""
 NAMESPACE = "bench-readers"
@@ -42,10 +41,10 @@ def build_go(folder: Path) -> list[str]:
 
 
 READERS = {"go": build_go}
-"""By language, a function that builds the reader's program and returns its command, whose argument is ``bench``."""
+"""By language, a function that builds the reader's program and returns its command, whose first argument is ``bench``."""
 
 
-def write(store: str, folder: Path) -> None:
+def write(store: str, folder: Path, key_groups: int) -> None:
     """Write the namespace, and the same stored rows as plain hashes ``bare:<table>:<key group>``."""
     arrow_barrier.BYTES_SCHEMA = SCHEMA  # the rows below are JSON
     rows = {
@@ -53,25 +52,26 @@ def write(store: str, folder: Path) -> None:
         for table, count in TABLES.items()
     }
     with writer_of(
-        Endpoints(NAMESPACE, f"file://{folder}/wal", store), Options(key_groups=KEY_GROUPS)
+        Endpoints(NAMESPACE, f"file://{folder}/wal", store), Options(key_groups=key_groups)
     ) as coordinator:
         origin = arrow_barrier.batch("bench", 0)
-        commit(coordinator, arrow_barrier.ArrowBarrier(coordinator.log, rows, origin, KEY_GROUPS))
+        commit(coordinator, arrow_barrier.ArrowBarrier(coordinator.log, rows, origin, key_groups))
     with redis.Redis.from_url(store) as client, client.pipeline(transaction=False) as pipe:
         for table, values in rows.items():
             for key, value in values.items():
-                pipe.hset(f"bare:{table}:{key_group(key, KEY_GROUPS)}", key, b"+" + value)
+                pipe.hset(f"bare:{table}:{key_group(key, key_groups)}", key, b"+" + value)
         pipe.execute()
 
 
 def main() -> None:
-    parser = parser_of(__doc__, store=True, rounds=2_000)
+    parser = parser_of(__doc__, store=True, rounds=2_000, key_groups=128)
     parser.add_argument("--reader", choices=sorted(READERS), required=True)
     arguments = parser.parse_args()
     with new_folder() as folder:
         command = READERS[arguments.reader](folder)
-        write(arguments.store, folder)
-        bench = [*command, "bench", "-rounds", str(arguments.rounds), arguments.store, NAMESPACE]
+        write(arguments.store, folder, arguments.key_groups)
+        numbers = ["-rounds", str(arguments.rounds), "-key-groups", str(arguments.key_groups)]
+        bench = [*command, "bench", *numbers, arguments.store, NAMESPACE]
         done = subprocess.run(bench, stdout=subprocess.PIPE, text=True, check=True)
     print(f"{'':24}{'reader, us':>12}{'bare, us':>12}{'ratio':>8}{'round trips':>13}{'bare':>6}")
     for name, found in json.loads(done.stdout).items():

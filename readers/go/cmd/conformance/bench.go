@@ -29,11 +29,12 @@ type work struct {
 func bench(arguments []string) {
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
 	rounds := flags.Int("rounds", 2_000, "calls of each kind")
+	keyGroups := flags.Int("key-groups", 128, "those of the namespace")
 	flags.Parse(arguments)
 	url, namespace := flags.Arg(0), flags.Arg(1)
-	direct, err := worksAt(url, namespace)
+	direct, err := worksAt(url, namespace, *keyGroups)
 	counted, through := counting(url)
-	slow, errCounted := worksAt(through, namespace)
+	slow, errCounted := worksAt(through, namespace, *keyGroups)
 	if err != nil || errCounted != nil {
 		log.Fatal(err, errCounted)
 	}
@@ -72,7 +73,7 @@ func bench(arguments []string) {
 }
 
 // worksAt reads the keys k0 to k39 of two tables, k0 to k40 of a third one, and all rows of a fourth.
-func worksAt(url, namespace string) ([]work, error) {
+func worksAt(url, namespace string, keyGroups int) ([]work, error) {
 	ctx := context.Background()
 	gate, err := reader.Connect(ctx, url, namespace, nil)
 	if err != nil {
@@ -87,7 +88,7 @@ func worksAt(url, namespace string) ([]work, error) {
 	for at, table := range []string{"one", "two", "three"} {
 		for number := range 40 + at/2 {
 			key := fmt.Sprintf("k%d", number)
-			group := reader.KeyGroup([]byte(key), 128, 1)
+			group := reader.KeyGroup([]byte(key), keyGroups, 1)
 			hash := fmt.Sprintf("bare:%s:%d", table, group)
 			keys[table], fields[hash] = append(keys[table], reader.Key{key}), append(fields[hash], key)
 		}
@@ -97,7 +98,7 @@ func worksAt(url, namespace string) ([]work, error) {
 			_, err := gate.Get(ctx, "one", "k1")
 			return err
 		}, func() error {
-			return client.HGet(ctx, fmt.Sprintf("bare:one:%d", reader.KeyGroup([]byte("k1"), 128, 1)), "k1").Err()
+			return client.HGet(ctx, fmt.Sprintf("bare:one:%d", reader.KeyGroup([]byte("k1"), keyGroups, 1)), "k1").Err()
 		}},
 		{"121 keys of 3 tables", func() error {
 			_, err := gate.GetMany(ctx, keys)
@@ -120,7 +121,7 @@ func worksAt(url, namespace string) ([]work, error) {
 			return rows.Err()
 		}, func() error {
 			pipe := client.Pipeline()
-			for group := range 128 {
+			for group := range keyGroups {
 				pipe.HGetAll(ctx, fmt.Sprintf("bare:scanned:%d", group))
 			}
 			_, err := pipe.Exec(ctx)
