@@ -235,6 +235,13 @@ HEADERS: dict[str, tuple[str, Callable[[Any, Writer], Undo]]] = {
     "compared-elsewhere": (NOT_VERIFIED, lambda changes, _: changes.header(s=NO_SERVER)),
 }
 
+ON_REDIS: dict[str, Callable[[Session], None]] = {
+    "refuses-other-uuid": other_uuid,
+    **{f"refuses-{name}": partial(header, error=of[0], change=of[1]) for name, of in HEADERS.items()},
+    "refuses-server-not-listed": not_listed,
+}
+"""The checks that only Redis has, by name; on other stores they are skipped."""
+
 REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-nowhere": nowhere,
     "refuses-no-version": no_version,
@@ -248,8 +255,6 @@ REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-unknown-flag": partial(flags, stored=b'?{"n":7}'),
     "refuses-no-value": partial(flags, stored=b'+{"n":'),
     "refuses-value-format": value_format,
-    "refuses-other-uuid": other_uuid,
-    **{f"refuses-{name}": partial(header, error=of[0], change=of[1]) for name, of in HEADERS.items()},
-    "refuses-server-not-listed": not_listed,
+    **ON_REDIS,
 }
 """The checks by name."""
