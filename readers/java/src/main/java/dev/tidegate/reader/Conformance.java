@@ -76,7 +76,7 @@ final class Conformance {
         return NODES.objectNode().put("version", found.version()).set("value", Canonical.of(found.of(table).get(0)));
       case "get_many":
         Map<String, List<JsonNode>> keys = new LinkedHashMap<>();
-        request.path("keys").fields().forEachRemaining(of -> {
+        request.path("keys").properties().forEach(of -> {
           of.getValue().forEach(key -> keys.computeIfAbsent(of.getKey(), each -> new ArrayList<>()).add(key));
           keys.computeIfAbsent(of.getKey(), each -> new ArrayList<>());
         });
@@ -170,7 +170,7 @@ final class Conformance {
 
   private static Options optionsOf(JsonNode given) {
     Options options = new Options();
-    given.fields().forEachRemaining(option -> {
+    given.properties().forEach(option -> {
       JsonNode value = option.getValue();
       switch (option.getKey()) {
         case "timeout_s" -> options.timeout(Duration.ofMillis((long) (1_000 * value.asDouble())));

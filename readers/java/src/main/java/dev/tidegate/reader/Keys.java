@@ -166,7 +166,7 @@ final class Keys {
       if (Arrays.equals(encode(values, types), key)) {
         return values;
       }
-    } catch (ConfigError | RuntimeException unfit) {
+    } catch (RuntimeException unfit) {
       // the error below has the key
     }
     throw new CorruptError("the stored key " + Stored.shown(key) + " is no key of the columns' types");

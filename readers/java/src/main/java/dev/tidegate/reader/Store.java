@@ -46,7 +46,7 @@ interface Store extends AutoCloseable {
     static Entry of(String where, byte[] json) {
       JsonNode entry = Schema.object(json, where + ": an entry of the catalog");
       Map<String, TableAt> tables = new LinkedHashMap<>();
-      entry.path("tables").fields().forEachRemaining(table -> {
+      entry.path("tables").properties().forEach(table -> {
         JsonNode at = table.getValue();
         int stride = at.path("stride").asInt(1);
         tables.put(table.getKey(), new TableAt(at.path("schema_id").asText(), at.path("start").asLong(), stride));

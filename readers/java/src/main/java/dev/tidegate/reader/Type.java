@@ -76,7 +76,7 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
       case MAP:
         check(value.isObject());
         Map<Object, Object> entries = new LinkedHashMap<>();
-        value.fields().forEachRemaining(entry -> entries.put(key.fromText(entry.getKey()), element.decode(entry.getValue())));
+        value.properties().forEach(entry -> entries.put(key.fromText(entry.getKey()), element.decode(entry.getValue())));
         return Collections.unmodifiableMap(entries);
       case STRUCT:
         check(value.isObject());
