@@ -1,0 +1,1 @@
+"""The proof of readers in any language: their protocol, the vectors, the program that drives and judges them."""

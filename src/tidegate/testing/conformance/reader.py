@@ -1,0 +1,203 @@
+"""The reference reader: the protocol of ``conformance/README.md`` over ``tidegate.connect``.
+
+It is a program: ``python -m tidegate.testing.conformance.reader``. Its snapshots are leased by ``connect``'s gate.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+import msgspec
+
+import tidegate
+from tidegate.base.decoders import json_decoder
+from tidegate.errors import BadRecordError, ConfigError, TidegateError
+from tidegate.keys.groups import key_group
+from tidegate.reader.snapshot import Snapshot
+from tidegate.reader.table import Steps, TableReader, hashable, run
+from tidegate.testing.conformance.canonical import canonical_key, canonical_value, key_of
+from tidegate.testing.conformance.vectors.keys import encoded
+from tidegate.testing.conformance.vectors.values import decoded
+
+LEASE_S = 60.0
+
+
+class UnsupportedError(Exception):
+    """A request that this reader does not know."""
+
+
+class ReferenceReader:
+    """One reader under test: its connection, and its snapshots by name."""
+
+    def __init__(self) -> None:
+        self._gate: tidegate.Gate | None = None
+        self._snapshots: dict[str, Snapshot] = {}
+        self._names = itertools.count(1)
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the reply to a request."""
+        arguments = {name: value for name, value in request.items() if name not in ("id", "do")}
+        try:
+            return {"id": request["id"], "ok": self._do(str(request["do"]), arguments)}
+        except UnsupportedError:
+            return {"id": request["id"], "unsupported": True}
+        except BadRecordError as error:  # a key that is not of the table's type
+            return {"id": request["id"], "error": ConfigError.__name__, "message": str(error)}
+        except TidegateError as error:
+            return {"id": request["id"], "error": type(error).__name__, "message": str(error)}
+
+    def _do(self, name: str, arguments: dict[str, Any]) -> Any:
+        calls: dict[str, Callable[..., Any]] = {
+            "connect": self.connect,
+            "version": lambda: self.gate.version(),
+            "get": self.get,
+            "get_many": self.get_many,
+            "scan": self.scan,
+            "snapshot": self.snapshot,
+            "release": self.release,
+            "wait_for": self.wait_for,
+            "encode_key": encode_key,
+            "decode_value": decode_value,
+            "close": self.close,
+        }
+        if name not in calls:
+            raise UnsupportedError
+        return calls[name](**arguments)
+
+    @property
+    def gate(self) -> tidegate.Gate:
+        """The connection. Raises: ConfigError: there is none."""
+        if self._gate is None:
+            raise ConfigError("there is no connection: `connect` makes one")
+        return self._gate
+
+    def connect(self, url: str, namespace: str, options: dict[str, Any] | None = None) -> dict[str, str]:
+        """Connect to a namespace, instead of the one before."""
+        self.close()
+        gate = self._gate = tidegate.connect(url, namespace, options)
+        return {"uuid": gate.uuid or gate._gate_now().uuid, "namespace": gate.namespace}  # type: ignore[attr-defined] # noqa: SLF001 - an alias's
+
+    def get(self, table: str, key: list[Any], snapshot: str | None = None) -> dict[str, Any]:
+        """Read one row, with its version."""
+        version, (value,) = run(self._source(snapshot).read(table, rows_of, [key]))
+        return {"version": version, "value": value}
+
+    def get_many(self, keys: dict[str, list[Any]], snapshot: str | None = None) -> dict[str, Any]:
+        """Read rows of several tables at one version."""
+        if snapshot is None:
+            with self.gate.snapshot() as newest:
+                return self._many(newest, keys)
+        return self._many(self._source(snapshot), keys)
+
+    def _many(self, source: Any, keys: dict[str, list[Any]]) -> dict[str, Any]:
+        rows = {table: run(source.read(table, rows_of, wanted))[1] for table, wanted in keys.items()}
+        return {"version": source.version, "rows": rows}
+
+    def scan(self, table: str, snapshot: str | None = None) -> dict[str, Any]:
+        """Read all rows of a table, with their version."""
+        with self._pinned(snapshot) as source, source.pin(table) as reader:
+            schema = reader.view.values.schema
+            rows = [
+                [canonical_key(schema.key_types, key), canonical_value(schema, value)]
+                for key, value in reader.rows()
+            ]
+            return {"version": reader.view.version, "rows": rows}
+
+    def snapshot(self, version: int | None = None, lease_s: float = LEASE_S) -> dict[str, Any]:
+        """Take a snapshot, under a name."""
+        snapshot = self.gate.snapshot(version, lease_s=lease_s)
+        name = f"s{next(self._names)}"
+        self._snapshots[name] = snapshot
+        return {"snapshot": name, "version": snapshot.version}
+
+    def release(self, snapshot: str) -> bool:
+        """Release a snapshot."""
+        self._source(snapshot).close()
+        del self._snapshots[snapshot]
+        return True
+
+    def wait_for(self, version: int, timeout_s: float) -> int:
+        """Wait for a version."""
+        return self.gate.wait_for(version, timeout_s)
+
+    def close(self) -> bool:
+        """Release the connection and its snapshots."""
+        for snapshot in self._snapshots.values():
+            snapshot.close()
+        self._snapshots.clear()
+        if self._gate is not None:
+            self._gate.close()
+        self._gate = None
+        return True
+
+    def _source(self, snapshot: str | None) -> Any:
+        if snapshot is None:
+            return self.gate
+        if snapshot not in self._snapshots:
+            raise ConfigError(f"there is no snapshot {snapshot!r}")
+        return self._snapshots[snapshot]
+
+    def _pinned(self, snapshot: str | None) -> Any:
+        return self.gate.snapshot() if snapshot is None else _Open(self._source(snapshot))
+
+
+class _Open:
+    """A snapshot that a block does not close."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def __enter__(self) -> Snapshot:
+        return self._snapshot
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def rows_of(rows: TableReader, keys: list[Any]) -> Steps[tuple[int, list[Any]]]:
+    """Read rows by canonical keys: the version, and the canonical values in the keys' order."""
+    schema = rows.view.values.schema
+    wanted = [key_of(rows.view.name, schema.key, key) for key in keys]
+    if len(wanted) == 1:
+        value = yield from rows.get(wanted[0])
+        return rows.view.version, [canonical_value(schema, value)]
+    values = yield from rows.get_many(wanted)
+    return rows.view.version, [canonical_value(schema, values.get(hashable(key))) for key in wanted]
+
+
+def encode_key(types: list[str], values: list[Any], key_groups: int, stride: int) -> dict[str, Any]:
+    """Encode a key of canonical values."""
+    content = encoded(types, values)
+    return {"bytes": content.hex(), "key_group": key_group(content, key_groups, stride)}
+
+
+def decode_value(schema: dict[str, Any], stored: str, decided_at_us: int) -> Any:
+    """Return the canonical value of a stored one; None: absent."""
+    return decoded(schema, bytes.fromhex(stored), decided_at_us)
+
+
+def requests_in(lines: TextIO) -> Iterator[dict[str, Any]]:
+    """Yield the requests of the input, to its end."""
+    decode = json_decoder(dict[str, Any]).decode
+    for line in lines:
+        if line.strip():
+            yield decode(line)
+
+
+def main(reader: ReferenceReader | None = None) -> None:
+    """Answer the requests of standard input until ``close``, or its end."""
+    reader = reader or ReferenceReader()
+    for request in requests_in(sys.stdin):
+        reply = msgspec.json.encode(reader.answer(request))
+        sys.stdout.buffer.write(reply + b"\n")
+        sys.stdout.buffer.flush()
+        if request["do"] == "close":
+            return
+    reader.close()
+
+
+if __name__ == "__main__":
+    main()

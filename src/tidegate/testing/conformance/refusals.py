@@ -1,0 +1,213 @@
+"""The checks of refusals: the store is changed by hand, the reader must refuse, and the change is taken back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tidegate.keys.groups import encode_key
+from tidegate.sinks.rules.removal import Removal
+from tidegate.testing.conformance import rows
+from tidegate.testing.conformance.changes import Undo, changes_in
+from tidegate.testing.conformance.session import (
+    Session,
+    SkippedError,
+    check_equal,
+    live_of,
+    refused_of,
+    write_live,
+)
+from tidegate.testing.conformance.writer import Writer
+
+OTHER_UUID = "00000000-0000-4000-8000-000000000000"
+NO_SERVER = b"0" * 40
+KEY = ["id1"]
+
+
+@contextlib.contextmanager
+def changed(session: Session, change: Callable[[Any, Writer], Undo]) -> Iterator[Writer]:
+    """Change the store while the block runs; after it the reader must read as before."""
+    writer = session.writer("refused", refused_of)
+    undo = change(changes_in(writer), writer)
+    try:
+        yield writer
+    finally:
+        undo()
+    session.connect(writer.namespace)
+    session.check_newest(writer, ["marker", "notes"])
+
+
+def _connected(session: Session) -> Writer:
+    writer = session.writer("refused", refused_of)
+    session.connect(writer.namespace)
+    session.check_newest(writer, ["marker"])
+    return writer
+
+
+def nowhere(session: Session) -> None:
+    """A namespace that does not exist."""
+    session.raises("ConfigError", "connect", lambda: session.connect(f"{session.prefix}-nowhere"))
+
+
+def no_version(session: Session) -> None:
+    """A namespace without a version."""
+    writer = session.writer("empty", lambda s, name: s.new_writer(name, rows.TABLES, key_groups=2))
+    session.connect(writer.namespace)
+    check_equal("version", 0, session.reader.ask("version"))
+    session.refused("ConfigError", "get", table="marker", key=KEY)
+
+
+def gone(session: Session) -> None:
+    """A namespace that is removed while the reader is connected."""
+    writer = session.writer("gone", live_of)
+    session.connect(writer.namespace)
+    session.check_newest(writer, ["marker"])
+    session.drop("gone")
+    session.refused(("StoreLostError", "ConfigError"), "get", table="marker", key=KEY)
+
+
+def made_again(session: Session) -> None:
+    """A namespace of the same name that is made while the reader is connected."""
+    writer = session.writer("again", live_of)
+    session.connect(writer.namespace)
+    session.check_newest(writer, ["marker"])
+    session.drop("again")
+    write_live(session.writer("again", live_of))
+    session.refused(
+        ("StoreLostError", "ConfigError", "VersionRegressedError"), "get", table="marker", key=KEY
+    )
+
+
+def other_format(session: Session) -> None:
+    """A format that this release does not know."""
+    with changed(session, lambda changes, _: changes.identity(format=99)) as writer:
+        session.raises("ConfigError", "connect to format 99", lambda: session.connect(writer.namespace))
+
+
+def not_ready(session: Session) -> None:
+    """A namespace that is not complete yet, or is being dropped."""
+    with changed(session, lambda changes, _: changes.not_ready()) as writer:
+        session.raises(
+            "ConfigError", "connect to an unfinished namespace", lambda: session.connect(writer.namespace)
+        )
+
+
+def filling(session: Session) -> None:
+    """A store that is being filled."""
+    with changed(session, lambda changes, _: changes.pointer(visible=0, horizon=3)) as writer:
+        _refused_from_connect(session, writer, "StoreNotVerifiedError")
+
+
+def removed(session: Session) -> None:
+    """A store that was removed from the namespace."""
+    note = Removal(3, 1_795_255_200_000_000, "redis://successor:6379").as_writer()
+    with changed(session, lambda changes, _: changes.pointer(writer=note)) as writer:
+        _refused_from_connect(session, writer, "StoreRemovedError")
+
+
+def never_back(session: Session) -> None:
+    """A store whose visible version goes back."""
+    writer = _connected(session)
+    digest = writer.store.catalog(2, 2)[0].digest
+    with changed(session, lambda changes, _: changes.pointer(visible=2, digest=digest)):
+        session.refused("VersionRegressedError", "version")
+        session.refused("VersionRegressedError", "get", table="marker", key=KEY)
+
+
+def flags(session: Session, stored: bytes) -> None:
+    """A stored value that no release writes."""
+    key = encode_key(KEY, ["string"])
+    with changed(session, lambda changes, _: changes.value("marker", key, 3, stored)) as writer:
+        session.connect(writer.namespace)
+        session.refused("CorruptError", "get", table="marker", key=KEY)
+        session.refused("CorruptError", "scan", table="marker")
+        session.check_newest(writer, ["notes"])
+
+
+def value_format(session: Session) -> None:
+    """A schema with a format that this release does not know."""
+
+    def change(changes: Any, writer: Writer) -> Undo:
+        schema = writer.schemas["marker"]
+        other = msgspec.structs.replace(schema, stored_format="json2")
+        undo: Undo = changes.schema(schema.schema_id, msgspec.json.encode(other))
+        return undo
+
+    with changed(session, change) as writer:
+        session.connect(writer.namespace)
+        session.refused("ConfigError", "get", table="marker", key=KEY)
+        session.refused("ConfigError", "scan", table="marker")
+        session.check_newest(writer, ["notes"])
+
+
+# -- on Redis -----------------------------------------------------------------------------------------
+
+
+def _on_redis(session: Session) -> None:
+    if session.kind != "redis":
+        raise SkippedError("only Redis has headers and servers that are compared")
+
+
+def other_uuid(session: Session) -> None:
+    """A pointer of another namespace, met by a reader that is connected."""
+    _on_redis(session)
+    _connected(session)
+    with changed(session, lambda changes, _: changes.uuid(OTHER_UUID)):
+        session.refused("ConfigError", "get", table="marker", key=KEY)
+
+
+def header(session: Session, error: str, change: Callable[[Any, Writer], Undo]) -> None:
+    """A key group that a reader must not read: by look-up and by scan, connected before and after."""
+    _on_redis(session)
+    _connected(session)
+    with changed(session, change) as writer:
+        for _ in range(2):
+            session.refused(error, "get", table="marker", key=KEY)
+            session.refused(error, "scan", table="marker")
+            session.connect(writer.namespace)
+
+
+def _refused_from_connect(session: Session, writer: Writer, error: str) -> None:
+    """Check a refusal that a reader may raise when it connects, or at its first read."""
+
+    def reads() -> Any:
+        session.connect(writer.namespace)
+        return session.reader.ask("get", table="marker", key=KEY)
+
+    session.raises(error, "connect and get", reads)
+
+
+NOT_VERIFIED = "StoreNotVerifiedError"
+HEADERS: dict[str, tuple[str, Callable[[Any, Writer], Undo]]] = {
+    "header-marked": (
+        NOT_VERIFIED,
+        lambda changes, writer: changes.header(u=f"{writer.uuid}!3f2a".encode()),
+    ),
+    "header-of-another": ("ConfigError", lambda changes, _: changes.header(u=OTHER_UUID.encode())),
+    "header-lost": (NOT_VERIFIED, lambda changes, _: changes.without_header()),
+    "layer-lost": (NOT_VERIFIED, lambda changes, _: changes.without_layer("marker", 3)),
+    "compared-elsewhere": (NOT_VERIFIED, lambda changes, _: changes.header(s=NO_SERVER)),
+    "server-not-listed": (NOT_VERIFIED, lambda changes, _: changes.servers(NO_SERVER)),
+}
+
+REFUSALS: dict[str, Callable[[Session], None]] = {
+    "refuses-nowhere": nowhere,
+    "refuses-no-version": no_version,
+    "refuses-gone": gone,
+    "refuses-made-again": made_again,
+    "refuses-format": other_format,
+    "refuses-not-ready": not_ready,
+    "refuses-filling": filling,
+    "refuses-removed": removed,
+    "refuses-never-back": never_back,
+    "refuses-unknown-flag": partial(flags, stored=b'?{"n":7}'),
+    "refuses-no-value": partial(flags, stored=b'+{"n":'),
+    "refuses-value-format": value_format,
+    "refuses-other-uuid": other_uuid,
+    **{f"refuses-{name}": partial(header, error=of[0], change=of[1]) for name, of in HEADERS.items()},
+}
+"""The checks by name."""
