@@ -25,6 +25,8 @@ NO_MAVEN = """Maven builds the reader in Java for its tests and was not found.
 
 def built(repository: Path | None = None) -> str:
     """Build the reader, offline if Maven has all of it; return its class path. Several processes may call it."""
+    if CLASSES in os.environ:
+        return class_path()
     maven = shutil.which("mvn")
     if maven is None:
         raise RuntimeError(NO_MAVEN)

@@ -1,11 +1,13 @@
 """The reader in Java, readers/java, beside the one in Python on the same data."""
 
+import contextlib
 import datetime
 import decimal
+import json
 import math
 import re
+import struct
 import subprocess
-import threading
 
 import msgspec
 import pytest
@@ -14,6 +16,7 @@ import tidegate
 from services.support.java_reader import FOLDER, JavaReader, RefusedError, built, class_path
 from services.support.jars import java
 from services.support.redis.proxy import RedisProxy
+from services.support.servers import ROOT
 from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.keys.groups import key_group
 from tidegate.options import Options, parse_store
@@ -101,6 +104,60 @@ def refused(program, name, do, **arguments):
         program.ask(do, **arguments)
     assert error.value.name == name, str(error.value)
     return str(error.value)
+
+
+# -- the vectors -------------------------------------------------------------------------------------
+
+
+def vectors(name):
+    return json.loads((ROOT / "conformance" / "vectors" / f"{name}.json").read_text())
+
+
+def test_the_vectors_of_keys(program):
+    for vector in vectors("keys"):
+        key = {"types": vector["types"], "values": vector["values"]}
+        for group in vector.get("groups", ()):
+            wanted = {"bytes": vector["bytes"], "key_group": group.pop("key_group")}
+            assert program.ask("encode_key", **key, **group) == wanted, vector
+        if "error" in vector:
+            refused(program, vector["error"], "encode_key", **key, key_groups=1, stride=1)
+
+
+@pytest.mark.parametrize("of", ["values", "schemas"])
+def test_the_vectors_of_values(program, of):
+    wrong = []
+    for vector in vectors(of) if of == "values" else vectors(of)["schemas"]:
+        stored = {name: vector[name] for name in ("schema", "stored", "decided_at_us")}
+        try:
+            answer = program.ask("decode_value", **stored)
+        except RefusedError as error:
+            answer = error.name
+        if not equal(answer, vector.get("error", vector.get("value"))):
+            wrong.append((vector, answer))
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_the_vectors_of_types(program):
+    """The short form and the tree are one type: a value of null is decoded by either."""
+    for vector in vectors("schemas")["types"]:
+        for form in ({"type": vector["type"]}, {"type": "(the tree counts)", "tree": vector["tree"]}):
+            schema = {"key": [{"name": "k", "type": "int"}], "value": [{"name": "v", **form}], "value_format": "json"}
+            assert program.ask("decode_value", schema=schema, stored=b"+{}".hex(), decided_at_us=0) == {"v": None}, vector
+
+
+def equal(answer, wanted):
+    """Whether two canonical values are equal: maps in any order, floats as numbers."""
+    if isinstance(answer, dict) and isinstance(wanted, dict):
+        return answer.keys() == wanted.keys() and all(equal(answer[name], wanted[name]) for name in wanted)
+    if isinstance(answer, list) and isinstance(wanted, list):
+        left = list(answer)
+        for each in wanted:
+            left = left[: (at := next((i for i, one in enumerate(left) if equal(one, each)), len(left)))] + left[at + 1 :]
+        return not left and len(answer) == len(wanted)
+    if isinstance(answer, str) and isinstance(wanted, str) and answer != wanted:
+        with contextlib.suppress(ValueError):
+            return struct.pack("f", float(answer)) == struct.pack("f", float(wanted))
+    return answer == wanted
 
 
 # -- the same rows -----------------------------------------------------------------------------------
@@ -406,9 +463,9 @@ def test_a_login_and_tls(program, private_redis, tmp_path):
     rights = "on >secret ~* &* +@read +@connection +fcall +fcall_ro"
     server = private_redis(tls=True, users={"reader": rights}, settings={"tls-auth-clients": "no"})
     url, trusted = server.url_for("reader", "secret"), str(server.tls_settings["ssl_ca_certs"])
-    refused(program, "ConfigError", "connect", url=url, namespace="flights", options={"ca_file": trusted})
+    refused(program, "ConfigError", "connect", url=url, namespace="flights", options={"ssl_ca_certs": trusted})
     wrong = server.url_for("reader", "wrong")
-    message = refused(program, "ConfigError", "connect", url=wrong, namespace="flights", options={"ca_file": trusted})
+    message = refused(program, "ConfigError", "connect", url=wrong, namespace="flights", options={"ssl_ca_certs": trusted})
     assert "refuses this user" in message
     assert "wrong" not in message
     untrusted = {"timeout_s": 0.5}

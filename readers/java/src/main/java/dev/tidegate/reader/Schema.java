@@ -3,6 +3,8 @@ package dev.tidegate.reader;
 import com.fasterxml.jackson.core.JacksonException;
 import com.fasterxml.jackson.core.StreamReadConstraints;
 import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonParser;
+import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -12,6 +14,7 @@ import dev.tidegate.reader.TidegateException.CorruptError;
 import java.io.IOException;
 import java.time.DateTimeException;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -22,15 +25,13 @@ public final class Schema {
   /** A column: its name, and Spark's simple name of its type. */
   public record Column(String name, String type) {}
 
-  private record Field(String name, String stored, Type type) {}
+  private record Field(String name, String stored, Type type, int state) {}
 
-  /** Numbers stay exact: a BigDecimal or BigInteger holds all their digits. */
   static final ObjectMapper JSON =
       JsonMapper.builder(
               JsonFactory.builder()
                   .streamReadConstraints(StreamReadConstraints.builder().maxStringLength(Integer.MAX_VALUE).build())
                   .build())
-          .enable(DeserializationFeature.USE_BIG_DECIMAL_FOR_FLOATS)
           .enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS)
           .build();
 
@@ -41,7 +42,7 @@ public final class Schema {
   private final List<Column> key = new ArrayList<>();
   private final List<Column> value = new ArrayList<>();
   private final Map<Integer, List<Field>> states = new LinkedHashMap<>();
-  private final Map<String, Integer> stateOf = new LinkedHashMap<>();
+  private final Map<String, Field> byStored = new HashMap<>();
   private final int version;
   private final boolean isBytes;
 
@@ -58,23 +59,24 @@ public final class Schema {
       key.add(new Column(column.path("name").asText(), column.path("type").asText()));
     }
     for (JsonNode older : schema.path("older")) {
-      states.put(older.path("version").asInt(), fieldsOf(older.path("value")));
+      int state = older.path("version").asInt();
+      states.put(state, fieldsOf(older.path("value"), state));
     }
-    states.put(version, fieldsOf(schema.path("value")));
+    states.put(version, fieldsOf(schema.path("value"), version));
     schema.path("value").forEach(column -> value.add(new Column(column.path("name").asText(), column.path("type").asText())));
-    states.forEach((state, fields) -> fields.forEach(field -> stateOf.put(field.stored, state)));
+    states.values().forEach(of -> of.forEach(field -> byStored.put(field.stored, field)));
     int fields = states.values().stream().mapToInt(List::size).sum();
     boolean hasStates = plain.equals("json_states");
-    if (key.isEmpty() || fields != stateOf.size() || hasStates != states.size() > 1 || (isBytes && fields != 1)) {
+    if (key.isEmpty() || fields != byStored.size() || hasStates != states.size() > 1 || (isBytes && fields != 1)) {
       throw new CorruptError("a table's schema has columns that do not fit together: " + schema);
     }
   }
 
-  private static List<Field> fieldsOf(JsonNode columns) {
+  private static List<Field> fieldsOf(JsonNode columns, int state) {
     List<Field> fields = new ArrayList<>();
     for (JsonNode column : columns) {
       String name = column.path("name").asText();
-      fields.add(new Field(name, column.path("stored").asText(name), typeOf(column)));
+      fields.add(new Field(name, column.path("stored").asText(name), typeOf(column), state));
     }
     return fields;
   }
@@ -124,17 +126,8 @@ public final class Schema {
     if (isBytes) {
       return new Row(Map.of(value.get(0).name(), content), version, true);
     }
-    try {
-      JsonNode node = JSON.readTree(content);
-      if (node == null || !node.isObject()) {
-        throw new IllegalArgumentException("it is no JSON object");
-      }
-      int state = states.size() == 1 ? version : stateOf(node);
-      Map<String, Object> columns = new LinkedHashMap<>();
-      for (Field field : states.get(state)) {
-        columns.put(field.name, field.type.decode(node.get(field.stored)));
-      }
-      return new Row(columns, state, false);
+    try (JsonParser in = JSON.createParser(content)) {
+      return row(in);
     } catch (IOException | IllegalArgumentException | ArithmeticException | DateTimeException unfit) {
       String why = unfit instanceof JacksonException ? ((JacksonException) unfit).getOriginalMessage() : unfit.getMessage();
       throw new CorruptError(
@@ -142,16 +135,33 @@ public final class Schema {
     }
   }
 
-  /** The version of the state that wrote a row: its fields tell. */
-  private int stateOf(JsonNode node) {
-    int found = 0;
-    for (var names = node.fieldNames(); names.hasNext(); ) {
-      int state = stateOf.getOrDefault(names.next(), 0);
-      if (state != 0 && found != 0 && state != found) {
-        throw new IllegalArgumentException("it has fields of the state versions " + found + " and " + state);
-      }
-      found = state == 0 ? found : state;
+  /** The columns of the state version that wrote the row, which its fields tell. */
+  private Row row(JsonParser in) throws IOException {
+    if (in.nextToken() != JsonToken.START_OBJECT) {
+      throw new IllegalArgumentException("it is no JSON object");
     }
-    return found == 0 ? version : found;
+    Map<String, Object> values = new HashMap<>();
+    int state = 0;
+    while (in.nextToken() != JsonToken.END_OBJECT) {
+      Field field = byStored.get(in.currentName());
+      in.nextToken();
+      if (field == null) {
+        in.skipChildren();
+        continue;
+      }
+      if (state != 0 && state != field.state) {
+        throw new IllegalArgumentException("it has fields of the state versions " + state + " and " + field.state);
+      }
+      state = field.state;
+      values.put(field.name, field.type.decode(in));
+    }
+    if (in.nextToken() != null) {
+      throw new IllegalArgumentException("something follows it");
+    }
+    Map<String, Object> columns = new LinkedHashMap<>();
+    for (Field field : states.get(state == 0 ? version : state)) {
+      columns.put(field.name, values.get(field.name));
+    }
+    return new Row(columns, state == 0 ? version : state, false);
   }
 }

@@ -1,7 +1,10 @@
 package dev.tidegate.reader;
 
+import com.fasterxml.jackson.core.JsonParser;
+import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.databind.JsonNode;
 import dev.tidegate.reader.TidegateException.ConfigError;
+import java.io.IOException;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.time.Instant;
@@ -32,56 +35,72 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
   private static final Set<Kind> NO_MAP_KEY = Set.of(Kind.BINARY, Kind.VOID, Kind.ARRAY, Kind.MAP, Kind.STRUCT);
   private static final Map<Kind, Integer> BITS = Map.of(Kind.TINYINT, 7, Kind.SMALLINT, 15, Kind.INT, 31, Kind.BIGINT, 63);
   private static final Map<String, String> SHORT = Map.of("byte", "tinyint", "short", "smallint", "integer", "int", "long", "bigint");
+  private static final Set<String> NO_NUMBERS = Set.of("NaN", "Infinity", "-Infinity");
   private static final Pattern DATE = Pattern.compile("\\d{4}-\\d\\d-\\d\\d");
   private static final Pattern TIME = Pattern.compile("\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d(\\.\\d{1,6})?");
   private static final Pattern WHOLE = Pattern.compile("-?\\d{1,20}");
 
   // -- values ------------------------------------------------------------------------------------
 
-  /** A value of the JSON that stores have. Throws IllegalArgumentException, ArithmeticException, DateTimeException. */
-  Object decode(JsonNode value) {
-    if (value == null || value.isNull()) {
+  /**
+   * The value that begins at the parser's token, as stores have it. Numbers are read as text, so none loses a digit or a
+   * sign. Throws IllegalArgumentException, ArithmeticException, DateTimeException: it is not of this type.
+   */
+  Object decode(JsonParser in) throws IOException {
+    JsonToken token = in.currentToken();
+    if (token == JsonToken.VALUE_NULL) {
       return null;
     }
     switch (kind) {
       case STRING:
-        return textual(value);
+        return textual(in);
       case BINARY:
-        return Base64.getDecoder().decode(textual(value));
+        return Base64.getDecoder().decode(textual(in));
       case BOOLEAN:
-        check(value.isBoolean());
-        return value.booleanValue();
+        check(token.isBoolean());
+        return token == JsonToken.VALUE_TRUE;
       case TINYINT, SMALLINT, INT, BIGINT:
-        check(value.isIntegralNumber());
-        return whole(value.bigIntegerValue());
+        check(token == JsonToken.VALUE_NUMBER_INT);
+        return whole(new BigInteger(in.getText()));
       case FLOAT, DOUBLE:
-        if (value.isTextual()) {
-          check(Set.of("NaN", "Infinity", "-Infinity").contains(value.textValue()));
-          return floating(value.textValue());
-        }
-        check(value.isNumber());
-        Object number = floating(value.asText());
-        check(Double.isFinite(((Number) number).doubleValue()));
+        check(token.isNumeric() || NO_NUMBERS.contains(textual(in)));
+        Number number = floating(in.getText());
+        check(token == JsonToken.VALUE_STRING || Double.isFinite(number.doubleValue()));
         return number;
       case DECIMAL:
-        check(value.isNumber());
-        return exact(value.decimalValue());
+        check(token.isNumeric());
+        return exact(new BigDecimal(in.getText()));
       case DATE, TIMESTAMP, TIMESTAMP_NTZ:
-        return time(textual(value));
+        return time(textual(in));
       case ARRAY:
-        check(value.isArray());
-        List<Object> elements = new ArrayList<>(value.size());
-        value.forEach(each -> elements.add(element.decode(each)));
+        check(token == JsonToken.START_ARRAY);
+        List<Object> elements = new ArrayList<>();
+        while (in.nextToken() != JsonToken.END_ARRAY) {
+          elements.add(element.decode(in));
+        }
         return Collections.unmodifiableList(elements);
       case MAP:
-        check(value.isObject());
+        check(token == JsonToken.START_OBJECT);
         Map<Object, Object> entries = new LinkedHashMap<>();
-        value.properties().forEach(entry -> entries.put(key.fromText(entry.getKey()), element.decode(entry.getValue())));
+        while (in.nextToken() != JsonToken.END_OBJECT) {
+          Object entry = key.fromText(in.currentName());
+          in.nextToken();
+          entries.put(entry, element.decode(in));
+        }
         return Collections.unmodifiableMap(entries);
       case STRUCT:
-        check(value.isObject());
+        check(token == JsonToken.START_OBJECT);
         Map<String, Object> columns = new LinkedHashMap<>();
-        fields.forEach((name, type) -> columns.put(name, type.decode(value.get(name))));
+        fields.keySet().forEach(name -> columns.put(name, null));
+        while (in.nextToken() != JsonToken.END_OBJECT) {
+          String name = in.currentName();
+          in.nextToken();
+          if (fields.containsKey(name)) {
+            columns.put(name, fields.get(name).decode(in));
+          } else {
+            in.skipChildren();
+          }
+        }
         return new Row(columns, 1, false);
       default:
         throw new IllegalArgumentException("a value that is not null, of a column of type void");
@@ -175,9 +194,9 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
     return year >= 1 && year <= 9999;
   }
 
-  private static String textual(JsonNode value) {
-    check(value.isTextual());
-    return value.textValue();
+  private static String textual(JsonParser in) throws IOException {
+    check(in.currentToken() == JsonToken.VALUE_STRING);
+    return in.getText();
   }
 
   private static void check(boolean fits) {
