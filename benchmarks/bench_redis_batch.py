@@ -92,15 +92,18 @@ class SparkRedis:
 
 def await_merged(store: Any, keep: int) -> None:
     """Until every layer that nobody may read by itself any more is in the base."""
-    from tidegate.sinks.redis import namespace as redis_header
+    from tidegate.sinks.redis import seals as redis_header
+    from tidegate.sinks.redis.client.replies import plain
+    from tidegate.sinks.redis.keys import header_key
 
     space = store._space  # noqa: SLF001 - what the background does is seen nowhere else
-    last = space.of_group(space.made.key_groups - 1, "layers", b"t", b"%d" % 2**31, b"0")
+    header = header_key(space.namespace, space.made.key_groups - 1)
     end = time.monotonic() + 120
     while time.monotonic() < end:
         pointer = store.pointer()
         # Of the last key group first: to ask for the headers of 32,768 takes the server what a merge does.
-        layers = [int(version) for version in space.asked([last])[0][1:]]
+        (listed,) = space.calls.run([plain(header, b"HGET", header, b"l:t")])
+        layers = [int(version) for version in listed.split(b",")] if listed else []
         if pointer.horizon >= pointer.visible - keep + 1 and min(layers, default=2**31) > pointer.horizon:
             headers = redis_header.headers(space).values()
             oldest = [min(versions) for header in headers for versions in header.layers.values()]

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from tidegate.sinks.aliases import Target
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, TableKeys
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.store import Store
 from tidegate.wal.record import TableSchema
@@ -96,6 +96,9 @@ class AsyncSupportsReadWithPointer(AsyncStore):
     """A store that reads rows and the pointer in one round trip, as ``SupportsReadWithPointer``."""
 
     @abc.abstractmethod
+    async def pointer_with_entry(self, known: int) -> Pointer: ...
+
+    @abc.abstractmethod
     async def get_with_pointer(
         self,
         table: str,
@@ -108,14 +111,8 @@ class AsyncSupportsReadWithPointer(AsyncStore):
 
     @abc.abstractmethod
     async def get_many_with_pointer(
-        self,
-        table: str,
-        keys: Sequence[bytes],
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> tuple[Any, Pointer]: ...
+        self, reads: Sequence[TableKeys], version: int, at_us: int | None = None
+    ) -> tuple[list[Any] | None, Pointer]: ...
 
 
 class ThreadedStore(AsyncStore):

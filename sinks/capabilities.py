@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from tidegate.sinks.records import CatalogEntry, Counts, Pointer, Stamp, Usage
+from tidegate.sinks.records import CatalogEntry, Counts, Pointer, Stamp, TableKeys, Usage
 from tidegate.sinks.rules.key_sets import KeySets
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
@@ -23,6 +23,14 @@ class SupportsReadWithPointer(Store):
     The methods here take two round trips, for stores without the capability.
     """
 
+    def pointer_with_entry(self, known: int) -> Pointer:
+        """Read the pointer, with its ``entry`` if the store can return it and it is not of version ``known``.
+
+        ``known`` is the version whose entry the caller has, or 0. Raises: as ``pointer``.
+        """
+        del known
+        return self.pointer()
+
     def get_with_pointer(
         self,
         table: str,
@@ -32,20 +40,24 @@ class SupportsReadWithPointer(Store):
         at_us: int | None = None,
         stride: int = 1,
     ) -> tuple[bytes | None, Pointer]:
-        """Do ``get``, and read the pointer within the same call. Raises: as both."""
+        """Do ``get``, and ``pointer_with_entry`` of ``version``, within the same call.
+
+        The value counts only if the pointer still shows ``version``. Raises: as both.
+        """
         return self.get(table, key, version, start, at_us, stride), self.pointer()
 
     def get_many_with_pointer(
-        self,
-        table: str,
-        keys: Sequence[bytes],
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> tuple[Any, Pointer]:
-        """Do ``get_many``, and read the pointer within the same call. Raises: as both."""
-        return self.get_many(table, keys, version, start, at_us, stride), self.pointer()
+        self, reads: Sequence[TableKeys], version: int, at_us: int | None = None
+    ) -> tuple[list[Any] | None, Pointer]:
+        """Do ``get_many`` of several tables, and ``pointer_with_entry`` of ``version``, within the same call.
+
+        It returns the values of each table, in the order of ``reads``; or None, if the version was retired.
+        Raises: as both.
+        """
+        values = [
+            self.get_many(table, keys, version, start, at_us, stride) for table, keys, start, stride in reads
+        ]
+        return values, self.pointer()
 
 
 class SupportsNamespaces(Store):
@@ -57,6 +69,19 @@ class SupportsNamespaces(Store):
 
         One that is created or dropped meanwhile may be in it or not. Raises: StoreUnavailableError: no
         answer. ConfigError: this user may not list them.
+        """
+
+
+class SupportsMigrate(Store):
+    """A store whose namespaces may have an older format, which every other method refuses."""
+
+    @abc.abstractmethod
+    def migrate(self, check: Callable[[Pointer], None]) -> int:
+        """Move the namespace to the format of this release; return the one that it had, 0 for no namespace.
+
+        ``check`` gets the pointer before anything is changed, and raises if a writer is running. No row is
+        rewritten. Durable: on return, as after ``publish``. Repeatable: also after a crash at any point.
+        Raises: ConfigError: the format is a newer one, or this user may not write.
         """
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -45,7 +46,8 @@ class Pointer(msgspec.Struct, frozen=True):
     read; ``heartbeat_age_s`` the seconds since the writer's last heartbeat by the store's clock, None when
     there was none, or that writer is closed; ``closed_age_s`` the seconds since it was closed, None when it
     was not, or the store does not note the time. ``lost``: nothing is visible since the store lost it, and it
-    is not filled yet (Redis).
+    is not filled yet (Redis). ``entry``: the catalog's entry of the visible version, where the store returned
+    it with the pointer.
     """
 
     visible: int = 0
@@ -56,6 +58,7 @@ class Pointer(msgspec.Struct, frozen=True):
     heartbeat_age_s: float | None = None
     closed_age_s: float | None = None
     lost: bool = False
+    entry: CatalogEntry | None = None
 
     @property
     def is_removed(self) -> bool:
@@ -76,6 +79,15 @@ class Pointer(msgspec.Struct, frozen=True):
     def filling_at(self) -> int:
         """The version that the store is being filled at, from another store; 0: it is not."""
         return 0 if self.visible else self.horizon
+
+
+class TableKeys(NamedTuple):
+    """Keys of one table at a version, with the table's ``start`` and ``stride`` there."""
+
+    table: str
+    keys: Sequence[bytes]
+    start: int = 0
+    stride: int = 1
 
 
 class CatalogEntry(msgspec.Struct, frozen=True):

@@ -18,8 +18,19 @@ from tidegate.sinks.cassandra.client import schema
 from tidegate.sinks.cassandra.client import session as sessions
 from tidegate.sinks.cassandra.client.settings import CONSISTENCY, READ_AT, read_level, settings_of
 from tidegate.sinks.records import Identity, Pointer, heartbeat_ages
-from tidegate.sinks.rules.reads import check_kept, check_visible, decode, dropped, encode, lost, nothing_here
+from tidegate.sinks.rules.reads import (
+    check_kept,
+    check_visible,
+    checked_format,
+    decode,
+    dropped,
+    encode,
+    lost,
+    nothing_here,
+)
 
+FORMAT = 1
+"""The format of a namespace, in its identity."""
 HERE, DROPPING = "here", "dropping"
 NEVER_AGAIN_US = 2**62
 """The timestamp of a drop: a space is never used again, whatever late writers write to it."""
@@ -193,7 +204,7 @@ class CassandraNamespace:
         space, identity, settings, _ = rows[0]
         written = decode(self.where, settings, Written)
         read_at = read_level(written.consistency, self.settings.read_consistency, self.where)
-        identity = decode(self.where, identity, Identity)
+        identity = checked_format(self.where, decode(self.where, identity, Identity), FORMAT)
         return Made(space, identity, written, _level(read_at), _level(written.consistency), Highest())
 
     def _readable(self, existing: Made) -> Made:

@@ -19,7 +19,7 @@ from tidegate.base.urls import Address, redact
 from tidegate.keys.groups import key_group
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncSupportsReadWithPointer
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, TableKeys
 from tidegate.sinks.redis.aliases import alias_call, target_in
 from tidegate.sinks.redis.client.async_calls import AsyncCalls, Listed
 from tidegate.sinks.redis.client.async_servers import View
@@ -31,32 +31,34 @@ from tidegate.sinks.redis.client.single_flight import SingleFlight
 from tidegate.sinks.redis.keys import meta_key
 from tidegate.sinks.redis.reads import (
     BLOCK_S,
-    KEYS_AT_ONCE,
+    NO_ENTRY,
     Known,
+    ManyReads,
     catalog_in,
     catalog_range,
     following,
     head_of,
     identity_call,
     identity_in,
-    in_places,
+    is_passed,
     known_in,
     lease_args,
+    many_reads,
     newer_call,
+    number,
     of_group,
     refusal,
     scan_steps,
     schemas_in,
+    with_entry,
 )
 from tidegate.sinks.rules.leases import Lease, check_lease
 from tidegate.sinks.rules.reads import (
-    by_group,
     check_kept,
     check_visible,
     live_rows,
     nothing_here,
     value_at,
-    values_at,
 )
 from tidegate.wal.record import TableSchema
 
@@ -100,6 +102,10 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
 
     async def pointer(self) -> Pointer:
         return (await self._read_pointer()).pointer
+
+    async def pointer_with_entry(self, known: int) -> Pointer:
+        fields = await self._ask("pointer", number(known))
+        return self._pointer_in(fields)
 
     async def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
         return catalog_in(self.where, await self._ask("catalog", *catalog_range(oldest, newest)))
@@ -152,9 +158,9 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         stride: int = 1,
     ) -> tuple[bytes | None, Pointer]:
         read = await self._read_of(table, key, version, start, stride)
-        fields, (stored,) = await self._asked([Call(self._meta, "pointer", read.args[:1]), read], version)
-        known = self._note(fields)
-        return value_at(self.where, table, key, stored, at_us), known.pointer
+        replies, pointer = await self._asked_with_pointer([read], version)
+        stored = None if replies is None else replies[0][0]
+        return value_at(self.where, table, key, stored, at_us), pointer
 
     async def _read_of(self, table: str, key: bytes, version: int, start: int, stride: int) -> Call:
         """Return the call that reads one key."""
@@ -172,38 +178,22 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         at_us: int | None = None,
         stride: int = 1,
     ) -> Any:
-        groups, calls = await self._reads(table, keys, version, start, stride)
-        stored = in_places(groups, await self._asked(calls, version), len(keys))
-        return values_at(self.where, table, keys, stored, at_us)
+        reads = [TableKeys(table, keys, start, stride)]
+        many = await self._many_reads(reads, version)
+        values = many.values(self.where, reads, await self._asked(many.calls, version), at_us)
+        return values and values[0]
 
     async def get_many_with_pointer(
-        self,
-        table: str,
-        keys: Sequence[bytes],
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> tuple[Any, Pointer]:
-        groups, calls = await self._reads(table, keys, version, start, stride)
-        uuid = (await self._made()).uuid.encode()
-        fields, *replies = await self._asked([Call(self._meta, "pointer", (uuid,)), *calls], version)
-        known = self._note(fields)
-        stored = in_places(groups, replies, len(keys))
-        return values_at(self.where, table, keys, stored, at_us), known.pointer
+        self, reads: Sequence[TableKeys], version: int, at_us: int | None = None
+    ) -> tuple[list[Any] | None, Pointer]:
+        many = await self._many_reads(reads, version)
+        replies, pointer = await self._asked_with_pointer(many.calls, version)
+        return many.values(self.where, reads, replies, at_us), pointer
 
-    async def _reads(
-        self, table: str, keys: Sequence[bytes], version: int, start: int, stride: int
-    ) -> tuple[list[tuple[int, list[int]]], list[Call]]:
-        """Return the positions of the keys by key group, and a call for each group."""
+    async def _many_reads(self, reads: Sequence[TableKeys], version: int) -> ManyReads:
         identity = self._identity or await self._made()
         await self._check_readable(version)
-        groups = by_group(keys, identity.key_groups, KEYS_AT_ONCE, stride)
-        uuid, head = identity.uuid.encode(), head_of(table, version, start)
-        return groups, [
-            of_group(self.namespace, uuid, group, "read", *head, *(keys[index] for index in indexes))
-            for group, indexes in groups
-        ]
+        return many_reads(self.namespace, identity, reads, version)
 
     async def scan_groups(
         self, table: str, groups: Sequence[int], version: int, start: int = 0, at_us: int | None = None
@@ -215,7 +205,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
             replies = None
             if isinstance(step, list):
                 calls = [
-                    of_group(self.namespace, uuid, ask.group, ask.name, *head, *ask.args)._replace(
+                    of_group(self.namespace, uuid, ask.group, "scan", *head, *ask.args)._replace(
                         server=ask.server
                     )
                     for ask in step
@@ -252,6 +242,21 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
                 raise await self._refused(reply)
         return replies
 
+    async def _asked_with_pointer(self, calls: list[Call], version: int) -> tuple[list[Any] | None, Pointer]:
+        """Return the replies to reads at this version with the pointer; None: the version was retired."""
+        uuid = (self._identity or await self._made()).uuid.encode()
+        asked = [Call(self._meta, "pointer", (uuid, number(version))), *calls]
+        fields, *replies = await self._calls.few(asked, self._listed_for(version))
+        if isinstance(fields, Refused):
+            raise await self._refused(fields)
+        pointer = self._pointer_in(fields)
+        for reply in replies:
+            if isinstance(reply, Refused):
+                if is_passed(reply, pointer, version):
+                    return None, pointer
+                raise await self._refused(reply)
+        return replies, pointer
+
     async def _asked_of_scan(self, calls: list[Call], version: int) -> list[Any]:
         """Return the replies, None for a call that names a server and reached another."""
         replies = await self._calls.few(calls, self._listed_for(version))
@@ -275,6 +280,10 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
 
     async def _read_pointer(self) -> Known:
         return self._note(await self._ask("pointer"))
+
+    def _pointer_in(self, fields: list[Any]) -> Pointer:
+        pointer = self._note(fields).pointer
+        return pointer if fields[8:] in NO_ENTRY else with_entry(self.where, pointer, fields)
 
     def _note(self, fields: list[Any]) -> Known:
         known = known_in(self.where, fields)

@@ -17,9 +17,9 @@ from tidegate.base.urls import Address, redact
 from tidegate.errors import StoreNotVerifiedError, TidegateError
 from tidegate.keys.groups import key_group
 from tidegate.sinks.capabilities import SupportsReadWithPointer
-from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.records import Identity, Pointer, TableKeys
 from tidegate.sinks.redis.client.calls import Calls
-from tidegate.sinks.redis.client.functions import readers
+from tidegate.sinks.redis.client.functions import FORMAT, readers
 from tidegate.sinks.redis.client.origins import Origins, listing, process_in
 from tidegate.sinks.redis.client.replies import FLIGHT_CALLS, Call, Refused, RetryLater, plain
 from tidegate.sinks.redis.client.servers import Node, Servers, servers_of
@@ -27,6 +27,7 @@ from tidegate.sinks.redis.client.settings import settings_of
 from tidegate.sinks.redis.keys import header_key, meta_key
 from tidegate.sinks.redis.reads import (
     KEYS_AT_ONCE,
+    NO_ENTRY,
     AnotherServerError,
     Ask,
     following,
@@ -34,23 +35,26 @@ from tidegate.sinks.redis.reads import (
     identity_call,
     identity_in,
     in_places,
+    is_passed,
     known_in,
+    many_reads,
     newer_call,
     number,
     refusal,
     scan_steps,
+    with_entry,
 )
 from tidegate.sinks.redis.removal import drop_call, made_here, remove_dropped, remove_left
 from tidegate.sinks.rules.reads import (
     by_group,
     check_kept,
     check_visible,
+    checked_format,
     decode,
     dropped,
     encode,
     nothing_here,
     value_at,
-    values_at,
 )
 from tidegate.wal.value_flags import VALUE
 
@@ -119,10 +123,18 @@ class RedisNamespace:
                 raise self.refused(reply)
         return [None if isinstance(reply, Refused) else reply for reply in replies]
 
-    def asked_with_pointer(self, calls: Sequence[Call]) -> tuple[list[Any], Pointer]:
-        """Return the replies to repeatable calls, and the pointer, read together."""
-        fields, *replies = self.asked_few([Call(self.meta, "pointer", (self.uuid,)), *calls])
-        return replies, self._note(fields)
+    def asked_with_pointer(self, calls: Sequence[Call], version: int) -> tuple[list[Any] | None, Pointer]:
+        """Return the replies to reads at this version with the pointer; None: the version was retired."""
+        fields, *replies = self.calls.few([Call(self.meta, "pointer", (self.uuid, b"%d" % version)), *calls])
+        if isinstance(fields, Refused):
+            raise self.refused(fields)
+        pointer = self._note(fields)
+        for reply in replies:
+            if isinstance(reply, Refused):
+                if is_passed(reply, pointer, version):
+                    return None, pointer
+                raise self.refused(reply)
+        return replies, pointer
 
     def asked_few(self, calls: Sequence[Call]) -> list[Any]:
         """Return the replies to repeatable calls that name no server; fast if they are few."""
@@ -221,9 +233,9 @@ class RedisNamespace:
         return identity
 
     def create(self, identity: Identity, lost_at: int) -> Identity:
-        uuid = identity.uuid.encode()
-        (fields,) = self.calls.run([Call(self.meta, "create", (uuid, encode(identity)))])
-        existing = decode(self.where, fields[0], Identity)
+        uuid, made = identity.uuid.encode(), msgspec.structs.replace(identity, format=FORMAT)
+        (fields,) = self.calls.run([Call(self.meta, "create", (uuid, encode(made)))])
+        existing = checked_format(self.where, decode(self.where, fields[0], Identity), FORMAT)
         if fields[1] is None:  # a header that is missing later is a loss (I10), and is never created again
             uuid = existing.uuid.encode()
             self._make_headers(uuid, existing.key_groups)
@@ -267,15 +279,21 @@ class RedisNamespace:
 
     # -- the pointer ---
 
-    def pointer(self) -> Pointer:
-        return self._note(self.ask("pointer"))
+    def pointer(self, known: int | None = None) -> Pointer:
+        """Read the pointer; ``known``: with the entry of its version, unless it is this one."""
+        return self._note(self.ask("pointer") if known is None else self.ask("pointer", number(known)))
+
+    def pointer_of(self, identity: Identity) -> Pointer:
+        """Read the pointer of a namespace that may have an older format, for its migration."""
+        self._known = identity
+        return self.pointer()
 
     def _note(self, fields: list[Any]) -> Pointer:
         """Note the pointer. If only time has passed since the last one, it is not decoded again."""
-        *content, now_us = fields
-        noted = self._noted
+        content, noted = fields[:7], self._noted
         if noted is not None and noted[0] == content:
-            return _aged(noted[1], content[5], int(now_us))
+            pointer = _aged(noted[1], content[5], int(fields[7]))
+            return pointer if fields[8:] in NO_ENTRY else with_entry(self.where, pointer, fields)
         pointer, listed = known_in(self.where, fields)
         with self._lock:
             self._noted = content, pointer
@@ -283,7 +301,7 @@ class RedisNamespace:
             self.visible = pointer.visible
             self.horizon = max(self.horizon, pointer.horizon)
             self.listed, self._trusted = listed, self.origins.trusted(listed)
-        return pointer
+        return pointer if fields[8:] in NO_ENTRY else with_entry(self.where, pointer, fields)
 
     def await_newer(self, version: int, timeout_s: float) -> bool:
         """Block on the stream of published versions, for less than the connection's time-out."""
@@ -366,7 +384,10 @@ class RedisReads(SupportsReadWithPointer):
         stride: int = 1,
     ) -> tuple[bytes | None, Pointer]:
         call = self._call_of(table, key, version, start, stride)
-        ((stored,),), pointer = self._read(version, self._space.asked_with_pointer, [call])
+        replies, pointer = self._read(version, self._space.asked_with_pointer, [call], version)
+        if replies is None:
+            return None, pointer
+        ((stored,),) = replies
         if stored is not None and stored[:1] == VALUE:  # no expiry and no sequence, as most values
             return stored[1:], pointer
         return value_at(self.where, table, key, stored, at_us), pointer
@@ -384,19 +405,14 @@ class RedisReads(SupportsReadWithPointer):
         return in_places(groups, self._read(version, self._space.asked_few, calls), len(keys))
 
     def get_many_with_pointer(
-        self,
-        table: str,
-        keys: Sequence[bytes],
-        version: int,
-        start: int = 0,
-        at_us: int | None = None,
-        stride: int = 1,
-    ) -> tuple[Any, Pointer]:
-        groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE, stride)
-        calls = self._calls_of(groups, "read", head_of(table, version, start), keys)
-        replies, pointer = self._read(version, self._space.asked_with_pointer, calls)
-        stored = in_places(groups, replies, len(keys))
-        return values_at(self.where, table, keys, stored, at_us), pointer
+        self, reads: Sequence[TableKeys], version: int, at_us: int | None = None
+    ) -> tuple[list[Any] | None, Pointer]:
+        many = many_reads(self._space.namespace, self._space.made, reads, version)
+        replies, pointer = self._read(version, self._space.asked_with_pointer, many.calls, version)
+        return many.values(self.where, reads, replies, at_us), pointer
+
+    def pointer_with_entry(self, known: int) -> Pointer:
+        return self._space.pointer(known)
 
     def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
         groups = by_group(keys, self._space.made.key_groups, KEYS_AT_ONCE, stride)
@@ -437,7 +453,7 @@ class RedisReads(SupportsReadWithPointer):
         """
         space = self._space
         began.update((ask.group, space.went_back) for ask in asks if not ask.server)
-        calls = [space.of_group(ask.group, ask.name, *head, *ask.args) for ask in asks]
+        calls = [space.of_group(ask.group, "scan", *head, *ask.args) for ask in asks]
         with one_call():
             replies = space.asked_of_scan(
                 [call._replace(server=ask.server) for call, ask in zip(calls, asks, strict=True)]

@@ -19,30 +19,42 @@ from tidegate.errors import (
     TidegateError,
     VersionRegressedError,
 )
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp, heartbeat_ages
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, Stamp, TableKeys, heartbeat_ages
+from tidegate.sinks.redis.client.functions import FORMAT
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import beside, header_key, meta_key
 from tidegate.sinks.rules.attempts import other_attempt
 from tidegate.sinks.rules.columns import column_of
 from tidegate.sinks.rules.leases import Lease, too_many_leases
-from tidegate.sinks.rules.reads import GROUPS_AT_ONCE, decode, dropped, lost, nothing_here
+from tidegate.sinks.rules.reads import (
+    GROUPS_AT_ONCE,
+    by_group,
+    checked_format,
+    decode,
+    dropped,
+    lost,
+    nothing_here,
+    values_at,
+)
 from tidegate.sinks.sorted_rows import SortedRows
 from tidegate.wal.record import TableSchema
 
 KEYS_AT_ONCE = 1_000
 NEWEST = 2**52
-PAGE_ROWS = 1_000
+PAGE_ROWS, PAGE_BYTES = 1_000, 64 * 1024
 SCAN_TRIES = 20
-FEW_ROWS, FEW_BYTES = 32, 64 * 1024
-"""A key group with at most these rows and bytes is scanned by one call."""
 ROWS_AT_ONCE = 8_000
 """The number of rows of several key groups that a scan holds together."""
+FEW_ROWS = ROWS_AT_ONCE // GROUPS_AT_ONCE
+"""The rows of a first answer: a key group with at most these and ``PAGE_BYTES`` is scanned by one call."""
 DETAIL_MAX = 500
 """The most characters of a function's message: after tampering, header fields may have any length."""
 BLOCK_S = 1.0
 """A blocked read ends well before its connection's time-out, and is repeated."""
 
 WHOLE = re.compile(rb"\d{1,18}")
+NO_ENTRY = ([], [None])
+"""The end of a reply with a pointer and no entry."""
 NOT_OURS = (ValueError, TypeError, AttributeError)
 """The errors of a field that is missing, no number or no text."""
 
@@ -101,17 +113,55 @@ def in_places(groups: list[tuple[int, list[int]]], replies: list[Any], keys: int
     return column_of(stored)
 
 
+class ManyReads(NamedTuple):
+    """The calls that read keys of several tables, and the positions of the keys of each by key group."""
+
+    calls: list[Call]
+    groups: list[list[tuple[int, list[int]]]]
+
+    def values(
+        self, where: str, reads: Sequence[TableKeys], replies: list[Any] | None, at_us: int | None
+    ) -> list[Any] | None:
+        """Return readers' values of each table, in the order of its keys; None for no replies."""
+        if replies is None:
+            return None
+        values, at = [], 0
+        for (table, keys, *_), groups in zip(reads, self.groups, strict=True):
+            stored = in_places(groups, replies[at : at + len(groups)], len(keys))
+            values.append(values_at(where, table, keys, stored, at_us))
+            at += len(groups)
+        return values
+
+
+def many_reads(namespace: str, identity: Identity, reads: Sequence[TableKeys], version: int) -> ManyReads:
+    """Return the calls for keys of several tables: one for each table and key group."""
+    uuid, many = identity.uuid.encode(), ManyReads([], [])
+    for table, keys, start, stride in reads:
+        head = head_of(table, version, start)
+        groups = by_group(keys, identity.key_groups, KEYS_AT_ONCE, stride)
+        many.groups.append(groups)
+        many.calls.extend(
+            of_group(namespace, uuid, group, "read", *head, *[keys[index] for index in indexes])
+            for group, indexes in groups
+        )
+    return many
+
+
+def is_passed(refused: Refused, pointer: Pointer, version: int) -> bool:
+    """Whether a read was refused since its version was retired, and the pointer shows a newer one."""
+    return refused.code == "TGEXPIRED" and pointer.visible > version
+
+
 class AnotherServerError(Exception):
     """A call that was for one server reached another."""
 
 
 class Ask(NamedTuple):
-    """A function on a key group and its arguments after the head, in a scan; ``server``: see ``Call``."""
+    """A call of ``scan`` on a key group: its arguments after the head; ``server``: see ``Call``."""
 
     group: int
-    name: str
     args: tuple[bytes, ...]
-    server: bytes = b""
+    server: bytes
 
 
 class _GroupScan:
@@ -128,23 +178,19 @@ class _GroupScan:
 
     def _begin(self) -> None:
         self.rows.close()
-        self._server: bytes | None = None
-        self._layers: list[bytes] = []
-        self._cursor = b"0"
+        self._server, self._cursor = b"", b"0"
 
     def ask(self) -> Ask | None:
         """Return the next call; None when all rows were read."""
-        if self._server is None:
-            return Ask(self.group, "layers", (number(FEW_ROWS), number(FEW_BYTES)))
-        if not self._layers:
+        if self._server and self._cursor == b"0":
             return None
-        return Ask(self.group, "page", (self._layers[0], self._cursor, number(PAGE_ROWS)), self._server)
+        rows = PAGE_ROWS if self._server else FEW_ROWS
+        return Ask(self.group, (self._cursor, number(rows), number(PAGE_BYTES)), self._server)
 
     def take(self, reply: Any) -> None:
-        """Take the reply, None when another server answered.
+        """Take the reply, None when another server answered. The first value of a key counts.
 
-        The newest layer is read first and the base last: rows that move meanwhile are found there. Raises:
-        StoreUnavailableError, the server changed ``SCAN_TRIES`` times.
+        Raises: StoreUnavailableError, the server changed ``SCAN_TRIES`` times.
         """
         if reply is None:
             self._tries += 1
@@ -154,14 +200,11 @@ class _GroupScan:
                     " was read; read again"
                 )
             self._begin()
-        elif self._server is None:
-            self._server, self.rows_expected, self._layers, page = reply
-            self.rows.add(page)
         else:
-            self._cursor, page = reply
+            first = self._cursor == b"0"
+            self._server, self._cursor, expected, page = reply
+            self.rows_expected = expected if first else self.rows_expected
             self.rows.add(page)
-            if self._cursor == b"0":
-                del self._layers[0]
 
 
 ScanSteps = Generator[list[Ask] | tuple[int, SortedRows], Any, None]
@@ -222,8 +265,13 @@ def _finish(scans: list[_GroupScan]) -> ScanSteps:
 
 
 def identity_in(where: str, fields: list[Any]) -> Identity | None:
-    """Decode the identity; None while it is being created, or when its creation was interrupted."""
-    return None if fields[0] is None or fields[1] is None else decode(where, fields[0], Identity)
+    """Decode the identity; None while it is being created, or when its creation was interrupted.
+
+    Raises: ConfigError, it has another format.
+    """
+    if fields[0] is None or fields[1] is None:
+        return None
+    return checked_format(where, decode(where, fields[0], Identity), FORMAT)
 
 
 @contextlib.contextmanager
@@ -259,11 +307,11 @@ class Known(NamedTuple):
 
 
 def known_in(where: str, fields: list[Any]) -> Known:
-    """Decode the pointer and the servers that it lists, as a pair.
+    """Decode the pointer, without its entry, and the servers that it lists, as a pair.
 
     Raises: CorruptError, no release writes such a pointer.
     """
-    visible, digest, epoch, writer, horizon, beat_us, servers, now_us = fields
+    visible, digest, epoch, writer, horizon, beat_us, servers, now_us = fields[:8]
     try:
         numbers = (
             number_in(visible),
@@ -302,6 +350,15 @@ def catalog_in(where: str, contents: list[bytes]) -> list[CatalogEntry]:
                 " that is no time; restore the store from a copy"
             ) from error
     return entries
+
+
+def with_entry(where: str, pointer: Pointer, fields: list[Any]) -> Pointer:
+    """Return the pointer with the entry of its version, which the reply has.
+
+    An entry of another version does not count: a writer of an older release does not renew it.
+    """
+    (entry,) = catalog_in(where, [fields[8]])
+    return msgspec.structs.replace(pointer, entry=entry) if entry.version == pointer.visible else pointer
 
 
 def starts_of(entry: CatalogEntry | None) -> dict[str, int]:

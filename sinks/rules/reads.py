@@ -17,6 +17,7 @@ from tidegate.errors import (
     VersionRegressedError,
 )
 from tidegate.keys.groups import key_group_of_each
+from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.columns import batch_from, column_of
 from tidegate.sinks.rules.layout import payload, payloads
 from tidegate.wal.record import UNREADABLE
@@ -119,6 +120,24 @@ def nothing_here(where: str) -> ConfigError:
     return ConfigError(
         f"{where}: there is no namespace here yet; start a query that writes to it, or run `tidegate init`"
     )
+
+
+def checked_format(where: str, identity: Identity, known: int) -> Identity:
+    """Return the identity of a namespace in the one format that this release reads and writes.
+
+    Raises: ConfigError, it has another format; nothing was written.
+    """
+    if identity.format > known:
+        raise ConfigError(
+            f"{where}: it has storage format {identity.format}, this release knows format {known}: upgrade"
+            " tidegate"
+        )
+    if identity.format < known:
+        raise ConfigError(
+            f"{where}: it has storage format {identity.format}, this release reads and writes format"
+            f" {known}: stop the query that writes it, then run `tidegate migrate`"
+        )
+    return identity
 
 
 def dropped(where: str) -> ConfigError:

@@ -41,7 +41,7 @@ from tidegate.base.files import close, create, lock_within, sync_above, sync_fol
 from tidegate.base.files import make_folder as make_durably
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.sinks.records import Identity
-from tidegate.sinks.rules.reads import decode, dropped, lost
+from tidegate.sinks.rules.reads import checked_format, decode, dropped, lost
 from tidegate.sinks.sqlite.idle import Connections, close_unused
 from tidegate.sinks.sqlite.unwritable import reading_only, takes_no_writes
 
@@ -52,6 +52,8 @@ the folder is missing, or empty. A query makes a lost store again only in a fold
 there after a drop.
 """
 SHARDS_MAX = 16
+FORMAT = 2
+"""The format of the files, in the identity and as ``user_version`` of each of them. Format 1 has 0 there."""
 
 META = """
 CREATE TABLE IF NOT EXISTS namespace (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL,
@@ -85,6 +87,8 @@ TABLE = """
 CREATE TABLE IF NOT EXISTS {name} (kg INTEGER NOT NULL, key BLOB NOT NULL, version INTEGER NOT NULL,
     value BLOB NOT NULL, PRIMARY KEY (kg, key, version)) WITHOUT ROWID
 """
+
+ANY_TABLE = "SELECT 1 FROM sqlite_master LIMIT 1"
 
 DURABLE = "UPDATE durable SET times = times + 1"
 """Part of every transaction that promises durability. SQLite does not write an unchanged page, and
@@ -131,6 +135,8 @@ class Files:
         self._number = 0
         """The inode of ``META_FILE`` at the last use."""
         self._closed = False
+        self.migrating = False
+        """Whether files of format 1 may be opened, too."""
 
     def exists(self, name: str) -> bool:
         """Return whether the file exists. Raises: ConfigError: its path leads through a file, or is
@@ -175,7 +181,9 @@ class Files:
                 if mode != "wal":
                     raise ConfigError(f"{self.where}: this file system does not allow SQLite's WAL mode")
                 connection.execute("PRAGMA synchronous = FULL")
-                connection.executescript(f"BEGIN IMMEDIATE; {script} {DURABLE}; COMMIT;")
+                is_new = connection.execute(ANY_TABLE).fetchone() is None
+                version = f"PRAGMA user_version = {FORMAT};" * is_new
+                connection.executescript(f"BEGIN IMMEDIATE; {script} {version} {DURABLE}; COMMIT;")
             finally:
                 connection.close()
 
@@ -300,7 +308,7 @@ class Files:
             )
         connection = self._connect(name, parameters)
         try:
-            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+            self._check_format(path, connection)
             if name in self.expected:
                 identity = connection.execute("SELECT uuid, number, shards FROM shard").fetchone()
                 if identity != self.expected[name]:
@@ -319,6 +327,15 @@ class Files:
             connection.close()
             raise
         return connection
+
+    def _check_format(self, path: Path, connection: sqlite3.Connection) -> None:
+        """Refuse a file of another format, unless it is being created, or moved to this one."""
+        is_empty = connection.execute(ANY_TABLE).fetchone() is None
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == FORMAT or is_empty or self.migrating:
+            return
+        found = Identity("", "", 1, version or 1)
+        checked_format(f"{self.where}: {path}", found, FORMAT)
 
     def _refuse_dropped(self) -> None:
         """Raise an error if the folder no longer has the namespace of these files.

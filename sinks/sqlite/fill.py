@@ -1,8 +1,14 @@
-"""The fill of a new SQLite store from another one: changes to its files before and at its first flip."""
+"""Changes to the files of a SQLite store apart from a batch: its fill from another one, and its migration."""
 
 from __future__ import annotations
 
-from tidegate.sinks.sqlite.files import META_FILE, NOTES, Files, tables_in
+from collections.abc import Iterable
+
+import msgspec
+
+from tidegate.sinks.records import Identity
+from tidegate.sinks.rules.reads import encode
+from tidegate.sinks.sqlite.files import FORMAT, META_FILE, NOTES, Files, tables_in
 from tidegate.sinks.sqlite.rows import RAISE_FLOOR, Shards
 
 MARK = "UPDATE pointer SET horizon = :version WHERE visible = 0 AND horizon < :version AND epoch <= :epoch"
@@ -34,3 +40,16 @@ def drop_up_to(files: Files, shards: Shards, floor: int) -> None:
         for table in (*tables, *NOTES):
             with files.writing(name, durable=False) as connection:
                 connection.execute(f"DELETE FROM {table} WHERE version <= ?", (floor,))
+
+
+def migrate(files: Files, shards: Shards, identity: Identity, tables: Iterable[str]) -> None:
+    """Move the files to ``FORMAT``, ``meta.sqlite`` last: until then the namespace has its older format."""
+    shards.make_tables(tables)
+    version = f"PRAGMA user_version = {FORMAT}"
+    for name, _ in shards.files():
+        with files.writing(name, durable=True) as connection:
+            connection.execute(version)
+    moved = encode(msgspec.structs.replace(identity, format=FORMAT)).decode()
+    with files.writing(META_FILE, durable=True) as meta:
+        meta.execute("UPDATE namespace SET identity = ?", (moved,))
+        meta.execute(version)

@@ -155,6 +155,18 @@ class Shards:
             )
             connection.executemany(INSERT.format(table=name), rows)
 
+    def make_tables(self, tables: Iterable[str]) -> None:
+        """Make the SQL tables of these tables in every file that lacks them. Durable: on return."""
+        names = {sql_name(table) for table in tables}
+        for shard in range(self.count):
+            with self._files.connection(self._name(shard)) as connection:
+                unknown = names - self._known(connection, shard)
+                missing = sorted(name for name in unknown if not self._has_table(connection, shard, name))
+            if missing:
+                with self._files.writing(self._name(shard), durable=True) as connection:
+                    for name in missing:
+                        connection.execute(TABLE.format(name=name))
+
     def rewrite(self, version: int, runs: Sequence[Run]) -> None:
         """As ``Store.rewrite``. A floor above the version means that the horizon has moved.
 
@@ -407,12 +419,17 @@ class Shards:
             by_shard.setdefault(self._shard_of(group), []).append(group)
         return sorted(by_shard.items())
 
-    def _has_table(self, connection: sqlite3.Connection, shard: int, name: str) -> bool:
+    def _known(self, connection: sqlite3.Connection, shard: int) -> set[str]:
+        """Return SQL tables that are known to exist."""
         (schema,) = connection.execute("PRAGMA schema_version").fetchone()
         known_at, known = self._tables.get(shard, (None, set[str]()))
         if known_at != schema:  # a table was added or dropped since
             known = set()
             self._tables[shard] = schema, known
+        return known
+
+    def _has_table(self, connection: sqlite3.Connection, shard: int, name: str) -> bool:
+        known = self._known(connection, shard)
         if name not in known and has_table(connection, name):
             known.add(name)
         return name in known

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.options import LEASES_MAX
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.capabilities import SupportsNamespaces, SupportsUsage
+from tidegate.sinks.capabilities import SupportsMigrate, SupportsNamespaces, SupportsUsage
 from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
@@ -50,6 +50,7 @@ from tidegate.sinks.rules.reads import (
     check_fillable,
     check_kept,
     check_visible,
+    checked_format,
     decode,
     dropped,
     encode,
@@ -63,6 +64,7 @@ from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.discovery import namespaces_in
 from tidegate.sinks.sqlite.drop import drop_folder
 from tidegate.sinks.sqlite.files import (
+    FORMAT,
     META,
     META_FILE,
     Files,
@@ -91,7 +93,7 @@ LEASES = """SELECT lease_id, version, taken_us, expires_us FROM leases WHERE exp
 Kind = TypeVar("Kind")
 
 
-class SqliteStore(SupportsUsage, SupportsNamespaces):
+class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsMigrate):
     """A namespace in ``<path>/<escape(namespace)>/``. Opens nothing before first use.
 
     ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
@@ -122,7 +124,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
             if not has_table(meta, "namespace"):
                 return None  # being created, or its creation was interrupted
             row = meta.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()
-        found = None if row is None else self._decode(row[0], Identity)
+        found = None if row is None else self._identity_in(row[0])
         if found is not None and self._files.uuid is None:
             self._files.uuid = found.uuid  # stays in use, even if another namespace is created later
         return found
@@ -145,15 +147,37 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
     def _made(self, identity: Identity, lost_at: int) -> Identity:
         self._files.make(META_FILE, META)
         with self._files.writing(META_FILE, durable=True) as meta:
-            meta.execute("INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (encode(identity).decode(),))
+            made = encode(msgspec.structs.replace(identity, format=FORMAT)).decode()
+            meta.execute("INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (made,))
             content, ready = meta.execute("SELECT identity, ready FROM namespace").fetchone()
-        existing = self._decode(content, Identity)
+        existing = self._identity_in(content)
         if not ready:  # a shard that is missing later is a loss (I10), and is never created again
             Shards(self._files, existing).create()
             with self._files.writing(META_FILE, durable=True) as meta:
                 meta.execute("UPDATE namespace SET ready = 1")
                 meta.execute("UPDATE pointer SET horizon = ?", (lost_at,))
         return existing
+
+    def _identity_in(self, content: str) -> Identity:
+        identity = self._decode(content, Identity)
+        if self._files.migrating and identity.format < FORMAT:
+            return identity
+        return checked_format(self.where, identity, FORMAT)
+
+    def migrate(self, check: Callable[[Pointer], None]) -> int:
+        self._files.migrating = True
+        try:
+            identity = self.identity()
+            if identity is None or identity.format == FORMAT:
+                return identity.format if identity else 0
+            check(self.pointer())
+            entries = self.catalog()
+            tables = {table for entry in entries for table in entry.tables}
+            fill.migrate(self._files, self._shards, identity, tables)
+        finally:
+            self._files.migrating = False
+            self._files.forget()
+        return identity.format
 
     def aliases(self) -> Aliases:
         return FileAliases(self._files.folder.parent)
@@ -250,6 +274,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         with self._files.writing(META_FILE, durable=True) as meta:
             flipped = meta.execute(update, values).rowcount
             if flipped:
+                self._shards.make_tables({table for entry in entries for table in entry.tables})
                 newest.note(meta, sealed)
                 meta.executemany("INSERT OR REPLACE INTO catalog VALUES (?, ?)", rows)
         return flipped == 1
@@ -414,8 +439,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
             for table, start in sorted(entry.starts.items()):
                 if start == version and not self._shards.retire_replaced(version, table, stopped):
                     return False
-            for table in entry.dropped or ():
-                self._shards.drop_if_empty(table)
+            self._drop_tables(entry)
         with self._files.writing(META_FILE, durable=False) as meta:
             # Later entries still record which tables they emptied.
             meta.execute(
@@ -424,6 +448,16 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
             )
             kept_schemas.forget(meta, self.where, self._looks)
         return True
+
+    def _drop_tables(self, entry: CatalogEntry) -> None:
+        """Drop the empty SQL tables of what this version dropped, unless a later version has it again."""
+        if not entry.dropped:
+            return
+        with self._files.writing(META_FILE, durable=False) as meta:  # no version becomes visible meanwhile
+            later = meta.execute("SELECT entry FROM catalog WHERE version > ?", (entry.version,)).fetchall()
+            again = {table for (content,) in later for table in self._decode(content, CatalogEntry).tables}
+            for table in set(entry.dropped) - again:
+                self._shards.drop_if_empty(table)
 
     def drop_expired(self, rows: int) -> int:
         shards, entry = self._shards, self._horizon_entry()

@@ -188,7 +188,7 @@ def _lease_in(
         stored = store.identity()
         if stored is None and (target := store.aliases().get(options.namespace)) is not None:
             return _lease_by_alias(options, store, target, seen)
-        identity = rules.checked_identity(stored, store.where, options.store, options.namespace)
+        identity = rules.checked_identity(stored, options.store, options.namespace)
         reader = Reader(store, identity, clock)
         if version is None and options.version is None and options.as_of is None:
             for _ in range(rules.TRIES - 1):  # T28: the newest was retired before it was leased; look again

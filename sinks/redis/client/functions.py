@@ -1,7 +1,7 @@
 """tidegate's functions inside Redis: the library, how it is loaded, the wire format of a call.
 
 ``lua/`` contains the Lua. Where Redis Functions are allowed (Redis 7.0 and later, Valkey) it is a
-library, ``tidegate1_<digest>``; where they are barred the same text runs through EVALSHA. ``1`` is
+library, ``tidegate2_<digest>``; where they are barred the same text runs through EVALSHA. ``2`` is
 the version of the storage format. The digest is of the library's own text: a client calls exactly
 the code it knows, and the libraries of two releases exist on one server without replacing each
 other.
@@ -15,7 +15,7 @@ import re
 from importlib import resources
 from typing import NamedTuple
 
-FORMAT = 1
+FORMAT = 2
 LIBRARY = f"tidegate{FORMAT}"
 """The common prefix of the names of all libraries of this format."""
 DIGEST_CHARS = 16

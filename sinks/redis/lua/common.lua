@@ -11,6 +11,7 @@
 --   TGLEASES   as many leases as max_leases allows, which follows
 --   TGLEASE    an id or a length that no lease has
 --   TGLISTS    lists or names that no client writes are longer than what one call goes through; the limit follows
+--   TGCURSOR   a cursor that no answer of a scan had
 --   TGNUMBER   a version that no namespace reaches; it follows
 
 --

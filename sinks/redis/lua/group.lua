@@ -289,11 +289,15 @@ local function rows_of(sources, most_bytes)
   return rows
 end
 
--- uuid, server, table, version, start, the most rows, their most bytes: this server's id, the rows of the hashes that a
--- scan at this version reads, then either the layers that it reads, newest first and 0 for the base last, or nothing,
--- and key and stored value of all rows, if they are that few. All is read from this server, or begun again: here a row
--- only ever moves from a layer to the base, so in this order none is missed. No layer and no base: no row.
-reads.layers = function(keys, args)
+-- uuid, server, table, version, start, cursor, about how many rows, their most bytes: this server's id, the next cursor,
+-- the rows of all hashes that the scan reads (at the first cursor, later 0), then key and stored value, again and again.
+-- The first cursor is 0, and the scan ends when the next one is. All rows are in the first answer, if they are at most
+-- as many and have at most as many bytes.
+-- A cursor is "<layer, or 0 for the base>:<cursor in that hash>": the layers are read from the newest on, the base last.
+-- Here a row only ever moves from a layer to the base, so none is missed. Which hash follows is looked up in the same
+-- step as the last page of the one before: what was merged until then is in the base. Hence one server has to answer
+-- all of it.
+reads.scan = function(keys, args)
   local refusal = refuse_stranger(keys[1], args)
   if refusal then
     return refusal
@@ -303,46 +307,34 @@ reads.layers = function(keys, args)
   if version < (tonumber(header[1]) or 0) then
     return refuse('TGEXPIRED', header[1])
   end
-  local layers, sources, existing, rows = {}, {}, { keys[1] }, 0
-  for source, layer in sources_of(keys[1], name, args[1], header[2], header[3], version, start) do
-    layers[#layers + 1], sources[#sources + 1], existing[#existing + 1] = layer, source, source
-    rows = rows + redis.call('HLEN', source)
-  end
-  refusal = #sources > 0 and refuse_gone(existing)
-  if refusal or #sources == 0 then
-    return refusal or { args[2], 0, {}, {} }
-  end
-  local few = rows <= (tonumber(args[6]) or 0) and rows_of(sources, tonumber(args[7]))
-  if few then
-    return { args[2], rows, {}, few }
-  end
-  if layers[#layers] ~= '0' then
-    layers[#layers + 1] = '0'  -- a merge may make the base meanwhile
-  end
-  return { args[2], rows, layers, {} }
-end
-
--- uuid, server, table, version, start, layer or 0 for the base, cursor, about how many rows:
--- the next cursor, then key and stored value, again and again.
-reads.page = function(keys, args)
-  local refusal = refuse_stranger(keys[1], args)
-  if refusal then
-    return refusal
-  end
-  local name, layer = args[3], args[6]
-  local header = redis.call('HMGET', keys[1], 'floor', 'b:' .. name, 'l:' .. name)
-  if tonumber(args[4]) < (tonumber(header[1]) or 0) then
-    return refuse('TGEXPIRED', header[1])
-  end
-  local source = changes_of(keys[1], name, layer, args[1])
-  local stands = has(layers_of(header[3]), tonumber(layer))  -- else it was merged meanwhile
-  if layer == '0' then
-    if not header[2] or tonumber(header[2]) < tonumber(args[5]) then
-      return { '0', {} }
+  local rows, layer, cursor = 0, string.match(args[6], '^(%d+):(%d+)$')
+  if args[6] == '0' then
+    local all, existing = {}, { keys[1] }
+    for source, number in sources_of(keys[1], name, args[1], header[2], header[3], version, start) do
+      all[#all + 1], existing[#existing + 1], layer = source, source, layer or number
+      rows = rows + redis.call('HLEN', source)
     end
-    source, stands = place(keys[1], name, ':b'), true
+    refusal = #all > 0 and refuse_gone(existing)
+    local few = not refusal and rows <= tonumber(args[7]) and rows_of(all, tonumber(args[8]))
+    if refusal or few then
+      return refusal or { args[2], '0', rows, few }
+    end
+    cursor = '0'
+  elseif not layer then
+    return refuse('TGCURSOR', 'no cursor of a scan')
   end
-  return stands and refuse_gone({ source }) or redis.call('HSCAN', source, args[7], 'COUNT', args[8])
+  local following = sources_of(keys[1], name, args[1], header[2], header[3], math.min(tonumber(layer), version), start)
+  local source, number = following()
+  refusal = source and refuse_gone({ keys[1], source })
+  if refusal or not source then
+    return refusal or { args[2], '0', rows, {} }  -- merged since, and all of it was deleted
+  end
+  local page = redis.call('HSCAN', source, number == layer and cursor or '0', 'COUNT', args[7])
+  if page[1] ~= '0' then
+    return { args[2], number .. ':' .. page[1], rows, page[2] }
+  end
+  local _, after = following()
+  return { args[2], after and after .. ':0' or '0', rows, page[2] }
 end
 
 -- A version as a seal is told it: "<version>:<decided, us>:<attempt>", or its number alone.

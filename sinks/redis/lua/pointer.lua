@@ -40,6 +40,8 @@ writes.ready = function(keys, args)
   return 1
 end
 
+-- uuid, and optionally the version whose entry the caller has: the pointer; then also the catalog's content of the
+-- visible version, where it is another one. `latest` is written by every call that moves `visible`.
 reads.pointer = function(keys, args)
   if server_id() == 'replica' then
     return refuse('TGSERVER', 'replica')
@@ -51,7 +53,24 @@ reads.pointer = function(keys, args)
   local found = redis.call('HMGET', keys[1], 'visible', 'digest', 'epoch', 'writer', 'horizon',
     'heartbeat_us', 'servers')
   found[8] = text(now_us())
+  if args[2] then
+    found[9] = args[2] ~= found[1] and redis.call('HGET', keys[1], 'latest')
+  end
   return found
+end
+
+-- uuid, identity, library: the namespace has the format of this identity from now on. Repeatable.
+writes.migrate = function(keys, args)
+  local stands = redis.call('HMGET', keys[1], 'uuid', 'visible')
+  if stands[1] ~= args[1] then
+    return stands[1] and refuse('TGOTHER', stands[1]) or refuse('TGNONE', 'no namespace')
+  end
+  local latest = redis.call('HGET', beside(keys[1], 'catalog'), stands[2] or '0')
+  if latest then
+    redis.call('HSET', keys[1], 'latest', latest)
+  end
+  redis.call('HSET', keys[1], 'identity', args[2], 'library', args[3])
+  return 1
 end
 
 -- uuid, epoch, writer, the library that the writer uses: the epoch that stands.
@@ -219,11 +238,12 @@ local function flip(keys, args, filled)
   if not follows or tonumber(found[2]) > tonumber(args[2]) then
     return 0
   end
-  redis.call('HSET', keys[1], 'visible', args[3], 'digest', args[4], 'epoch', args[2])
+  local content = text(now_us()) .. ' ' .. args[5]
+  redis.call('HSET', keys[1], 'visible', args[3], 'digest', args[4], 'epoch', args[2], 'latest', content)
   if filled then
     redis.call('HSET', keys[1], 'filled', args[3])
   end
-  redis.call('HSET', catalog, args[3], text(now_us()) .. ' ' .. args[5])
+  redis.call('HSET', catalog, args[3], content)
   -- Who waits for a version sleeps on this stream. After a failover it may be ahead of the pointer.
   local added = redis.pcall('XADD', stream, 'MAXLEN', '16', args[3] .. '-0', 'visible', args[3])
   if type(added) == 'table' and added.err then
@@ -300,8 +320,10 @@ writes.resume = function(keys, args)
   if found[1] ~= args[6] or tonumber(found[1]) >= tonumber(args[3]) or filled or found[3] ~= args[2] then
     return 0
   end
-  redis.call('HSET', keys[1], 'visible', args[3], 'digest', args[4], 'horizon', args[5], 'servers', '', 'processes', '')
-  redis.call('HSET', beside(keys[1], 'catalog'), args[3], args[7] .. ' ' .. args[8])
+  local content = args[7] .. ' ' .. args[8]
+  redis.call('HSET', keys[1], 'visible', args[3], 'digest', args[4], 'horizon', args[5], 'servers', '', 'processes', '',
+    'latest', content)
+  redis.call('HSET', beside(keys[1], 'catalog'), args[3], content)
   return 1
 end
 

@@ -17,9 +17,9 @@ from tidegate.sinks.redis.reads import NEWEST, number
 from tidegate.sinks.redis.seals import Header, headers, headers_of
 from tidegate.sinks.rules.floors import floor_found
 
-ANY_VERSION, ANY_START, FIRST, ONE_ROW = number(NEWEST - 1), b"0", b"0", b"1"
+ANY_VERSION, ANY_START = number(NEWEST - 1), b"0"
 BASE = 0
-"""The base, as the functions number it among the layers."""
+"""The base, as the cursors of ``scan`` number it among the layers."""
 
 
 def self_check(space: RedisNamespace) -> Iterator[Finding]:
@@ -63,8 +63,8 @@ def _lost(space: RedisNamespace) -> Iterator[Finding]:
 
 def _refusals(space: RedisNamespace, by_group: dict[int, Header]) -> Iterator[Finding]:
     """Yield key groups that refuse every reader, such as one that names another server than its own."""
-    args = b"-", ANY_VERSION, ANY_START
-    calls = [space.of_group(group, "layers", *args) for group in by_group]
+    args = b"-", ANY_VERSION, ANY_START, b"0", b"0", b"0"
+    calls = [space.of_group(group, "scan", *args) for group in by_group]
     for group, reply in zip(by_group, space.calls.run(calls), strict=True):
         if isinstance(reply, Refused):
             header = header_key(space.namespace, group).decode()
@@ -88,9 +88,8 @@ def _absent(space: RedisNamespace, by_group: dict[int, Header]) -> Iterator[Find
     for group, header in by_group.items():
         listed = [(table, layer) for table, layers in sorted(header.layers.items()) for layer in layers]
         for table, layer in [*listed, *((table, BASE) for table in sorted(header.bases))]:
-            head = table.encode(), ANY_VERSION, ANY_START
-            page = space.of_group(group, "page", *head, number(layer), FIRST, ONE_ROW)
-            calls[group, table, layer] = page
+            at = table.encode(), ANY_VERSION, ANY_START, b"%d:0" % layer, b"1", b"0"
+            calls[group, table, layer] = space.of_group(group, "scan", *at)
     for (group, table, layer), reply in zip(calls, space.calls.run(list(calls.values())), strict=True):
         # A refusal of the whole key group was found before: then the detail is not a key alone.
         if isinstance(reply, Refused) and reply.code == "TGLOST" and " " not in reply.detail:

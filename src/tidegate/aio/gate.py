@@ -13,7 +13,7 @@ from tidegate.aio.snapshot import Snapshot, SnapshotContext, Table
 from tidegate.base.source_offsets import Offsets
 from tidegate.reader.flow import GateFlow
 from tidegate.reader.rules import LEASE_S, VersionInfo
-from tidegate.reader.table import TableReader, run_async
+from tidegate.reader.table import KeysByTable, TableReader, ValuesByTable, run_async
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -57,6 +57,10 @@ class Gate(GateFlow):
         Several reads may see several versions: take a ``snapshot`` if they must be consistent.
         """
         return Table(self, name)
+
+    async def get_many(self, keys: KeysByTable) -> ValuesByTable:
+        """Read the values of keys of several tables, all at one version: as ``tidegate.Gate.get_many``."""
+        return await run_async(self.get_many_steps(keys))
 
     def snapshot(
         self,

@@ -41,7 +41,7 @@ async def connect(
                 return await by_alias(
                     namespace, store, lambda target: gate_of(url, target, options, clock), clock
                 )
-            identity = rules.checked_identity(identity, store.where, url, namespace)
+            identity = rules.checked_identity(identity, url, namespace)
         return Gate(AsyncReader(store, identity, clock))
     except BaseException:
         await store.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from tidegate.base import forks
@@ -21,7 +21,18 @@ from tidegate.observe import events
 from tidegate.reader import rules
 from tidegate.reader.leases import Hold, LeaseKeeper
 from tidegate.reader.rules import TRIES, VersionInfo
-from tidegate.reader.table import Result, Steps, TableReader, TableView, no_schema, view_of
+from tidegate.reader.table import (
+    KeysByTable,
+    Result,
+    Steps,
+    TableReader,
+    TablesReader,
+    TableView,
+    ValuesByTable,
+    keys_by_table,
+    no_schema,
+    view_of,
+)
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import REMOVAL_BEGINS, CatalogEntry, Identity, Pointer
 from tidegate.wal.record import TableSchema
@@ -48,6 +59,24 @@ class TableHints:
         def __getitem__(self, name: Any) -> NoReturn:
             own = type(self).__name__
             raise TypeError(f"a {own} has no items: its tables are {own.lower()}.table({name!r})")
+
+
+Tables = str | tuple[str, ...]
+"""The name of one table, or those of several that are read together."""
+
+
+def named(table: Tables) -> str:
+    """Return the names for observers."""
+    return table if isinstance(table, str) else ",".join(table)
+
+
+def opened(
+    reader: Reader, entry: CatalogEntry, table: Tables, check: Callable[[], None], *, optimistic: bool = False
+) -> Steps[Any]:
+    """Return the reader of one table, or of several, at the entry's version. Raises: as ``Reader.table``."""
+    if isinstance(table, str):
+        return reader.table(entry, table, check, optimistic=optimistic)
+    return reader.tables(entry, table, check, optimistic=optimistic)
 
 
 def is_of(entry: CatalogEntry, pointer: Pointer) -> bool:
@@ -82,6 +111,10 @@ class Reader:
         """Refuse reads after the gate was closed. Raises: ConfigError."""
         if self.closed:
             raise rules.gate_closed(self.store.where)
+
+    def pointer(self, known: int) -> Any:
+        """Read the store's pointer, with its entry if the store can return it: see ``pointer_with_entry``."""
+        return self.store.pointer_with_entry(known) if self.reads_with_pointer else self.store.pointer()
 
     def sleep(self, seconds: float) -> Any:
         """Pause between two polls."""
@@ -125,6 +158,26 @@ class Reader:
         Raises: ConfigError: the table does not exist; it names those that do. VersionRegressedError: the
         store lost the version by now.
         """
+        view = yield from self._view(entry, table)
+        return TableReader(self.store, view, check, optimistic=optimistic)
+
+    def tables(
+        self,
+        entry: CatalogEntry,
+        tables: Iterable[str],
+        check: Callable[[], None],
+        *,
+        optimistic: bool = False,
+    ) -> Steps[TablesReader]:
+        """Return the reader of several tables at the entry's version. Raises: as ``table``."""
+        views = []
+        for table in tables:
+            view = yield from self._view(entry, table)
+            views.append(view)
+        with_pointer = self.reads_with_pointer
+        return TablesReader(self.store, views, check, with_pointer=with_pointer, optimistic=optimistic)
+
+    def _view(self, entry: CatalogEntry, table: str) -> Steps[TableView]:
         known = entry.version, entry.digest, table
         view = self._views.get(known)
         if view is None:
@@ -132,7 +185,7 @@ class Reader:
             if len(self._views) >= VIEWS_MAX:
                 self._views = {}
             self._views[known] = view
-        return TableReader(self.store, view, check, optimistic=optimistic)
+        return view
 
     def _view_of(self, entry: CatalogEntry, table: str) -> Steps[TableView]:
         where = self.store.where
@@ -187,30 +240,46 @@ class GateFlow(TableHints):
 
     # -- reads of tables at the newest version ----------------------------------------------------------
 
-    def read(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
-        """Do one read at the newest version, for ``Table``.
+    def read(self, table: Tables, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
+        """Do one read of a table at the newest version, for ``Table``; or of several tables.
 
         The read is first done at the last seen version, together with the pointer, in one round trip. It
-        is done again if there is a newer version by now, if ``fn`` needed no rows, or if it failed: an error
-        at that version may be none at the newest, for example if a table is new.
+        is done again at the pointer's version if that is a newer one; and at the newest if ``fn`` needed no
+        rows, or if it failed: an error at that version may be none at the newest, for example if a table is
+        new.
         """
         reader, entry, before = self._reader, self._entry, self._seen
-        with events.Reading(self.namespace, table) if events.observers else UNOBSERVED, one_call():
+        shown: Pointer | None = None
+        with events.Reading(self.namespace, named(table)) if events.observers else UNOBSERVED, one_call():
             if entry is not None and reader.reads_with_pointer and is_of(entry, before):
                 with contextlib.suppress(SnapshotExpiredError, ConfigError, BadRecordError):
-                    rows = yield from reader.table(entry, table, reader.check_open, optimistic=True)
+                    rows = yield from opened(reader, entry, table, reader.check_open, optimistic=True)
                     answer = yield from fn(rows, *args)
-                    if rows.pointer is not None and is_of(entry, self._newest(before, rows.pointer)):
-                        return answer
+                    if rows.pointer is not None:
+                        shown = self._newest(before, rows.pointer)
+                        if is_of(entry, shown):
+                            return answer
+            if shown is not None:
+                with contextlib.suppress(SnapshotExpiredError):
+                    return (yield from self._read_at(shown, table, fn, *args))
             newest: Result = yield from self._retry(self._read_newest, table, fn, *args)
             return newest
 
-    def _read_newest(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
+    def get_many_steps(self, keys: KeysByTable) -> Steps[ValuesByTable]:
+        wanted = keys_by_table(keys)
+        return self.read(tuple(wanted), TablesReader.get_many, wanted)
+
+    def _read_newest(self, table: Tables, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
         pointer = yield from self._read_pointer()
+        return (yield from self._read_at(pointer, table, fn, *args))
+
+    def _read_at(
+        self, pointer: Pointer, table: Tables, fn: Callable[..., Steps[Result]], *args: Any
+    ) -> Steps[Result]:
         if not rules.newest_of(pointer, self._reader.store.where):
             raise rules.no_version_yet(self.namespace)
         entry = yield from self._entry_of(pointer)
-        rows = yield from self._reader.table(entry, table, self._reader.check_open)
+        rows = yield from opened(self._reader, entry, table, self._reader.check_open)
         return (yield from fn(rows, *args))
 
     def _retry(self, steps: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
@@ -229,9 +298,10 @@ class GateFlow(TableHints):
         one while this one waits for its answer.
         """
         self._reader.check_open()
-        before = self._seen
+        before, entry = self._seen, self._entry
+        known = entry.version if entry is not None and is_of(entry, before) else 0
         with one_call():
-            pointer = yield self._reader.store.pointer()
+            pointer = yield self._reader.pointer(known)
         return self._newest(before, pointer)
 
     def _newest(self, before: Pointer, pointer: Pointer) -> Pointer:
@@ -244,12 +314,16 @@ class GateFlow(TableHints):
         with self._lock:
             if pointer.visible > self._seen.visible:
                 self._seen = pointer
+                if pointer.entry is not None and is_of(pointer.entry, pointer):
+                    self._entry = pointer.entry
                 events.seen(self.namespace, pointer.visible)
         return pointer
 
     def _entry_of(self, pointer: Pointer) -> Steps[CatalogEntry]:
         entry = self._entry
-        if entry is None or not is_of(entry, pointer):
+        if pointer.entry is not None and is_of(pointer.entry, pointer):
+            entry = self._entry = pointer.entry
+        elif entry is None or not is_of(entry, pointer):
             entry = yield from self._reader.entry(pointer.visible)
             rules.check_entry(self._reader.store.where, entry, pointer)
             self._entry = entry

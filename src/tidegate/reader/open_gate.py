@@ -75,7 +75,7 @@ def connect(
             if identity is None and store.aliases().get(namespace) is not None:
                 by_target = functools.partial(gate_of, url, options=options, clock=clock, log_of=log_of)
                 return AliasGate(namespace, store, by_target, clock)
-            identity = rules.checked_identity(identity, store.where, url, namespace)
+            identity = rules.checked_identity(identity, url, namespace)
         return Gate(Reader(store, identity, clock), log_of(identity.name))
     except BaseException:
         store.close()

@@ -118,8 +118,8 @@ def check_url(url: object) -> None:
         raise ConfigError(f"the store's URL is {url!r}; it must be text, as in sqlite:///path")
 
 
-def checked_identity(identity: Identity | None, where: str, url: str, namespace: str) -> Identity:
-    """Check the identity that a store returned. Raises: ConfigError: no namespace, or an unknown format."""
+def checked_identity(identity: Identity | None, url: str, namespace: str) -> Identity:
+    """Check the identity that a store returned. Raises: ConfigError: no namespace."""
     if identity is None:
         raise ConfigError(
             f"there is no namespace {namespace!r} in store {redact(url)}: check both; a query with"
@@ -127,10 +127,6 @@ def checked_identity(identity: Identity | None, where: str, url: str, namespace:
             f" `tidegate init --namespace {namespace} --store {redact(url)} --wal URL`; if it was here"
             " before, the store lost it, and `tidegate recover` rebuilds it"
             f"{has_instead(url, namespace)}"
-        )
-    if identity.format != 1:
-        raise ConfigError(
-            f"{where} has format {identity.format}, this release knows format 1: upgrade tidegate"
         )
     return identity
 
@@ -143,7 +139,7 @@ def checked_target(identity: Identity | None, where: str, target: Target) -> Ide
             f"{where}: an alias names namespace {target.namespace} ({target.uuid}), and {existing} is here:"
             " set the alias again with `tidegate alias set ALIAS`"
         )
-    return checked_identity(identity, where, "", target.namespace)
+    return checked_identity(identity, "", target.namespace)
 
 
 def checked_alias(target: Target | None, where: str, alias: str) -> Target:

@@ -6,7 +6,7 @@ A read's control flow is written once, as a generator, for threads and for an ev
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -14,8 +14,8 @@ from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import encode_key
-from tidegate.reader.rules import keys_of
-from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.reader.rules import expired, keys_of
+from tidegate.sinks.records import CatalogEntry, Identity, Pointer, TableKeys
 from tidegate.sinks.rules.reads import shown_bytes, windows
 from tidegate.values.decode import Value, Values, described, values_of
 from tidegate.wal.record import TableSchema
@@ -31,6 +31,11 @@ Steps: TypeAlias = Generator[Any, Any, Result]
 In a thread the expression after ``yield`` is the reply already, and ``run`` sends it back. On an event loop
 it is a coroutine, and ``run_async`` awaits it. An error of the call is raised at the ``yield`` in both.
 """
+
+KeysByTable = Mapping[str, Iterable[Any]]
+"""The keys to read, by table."""
+ValuesByTable = dict[str, dict[Any, Value]]
+"""The values that exist, by table and key."""
 
 CALL_KEYS = 100_000
 """The most keys that are read within one deadline; more are read in parts, each with its own."""
@@ -225,10 +230,9 @@ class TableReader:
             return (
                 yield self.store.get_many(view.name, keys, view.version, view.start, view.at_us, view.stride)
             )
-        contents, self.pointer = yield self.store.get_many_with_pointer(
-            view.name, keys, view.version, view.start, view.at_us, view.stride
-        )
-        return contents
+        reads = [TableKeys(view.name, keys, view.start, view.stride)]
+        contents, self.pointer = yield self.store.get_many_with_pointer(reads, view.version, view.at_us)
+        return None if contents is None else contents[0]
 
     def schema(self) -> Steps[TableSchema]:
         """Return the table's schema; no row is read."""
@@ -243,6 +247,70 @@ class TableReader:
             for _, batch in self.store.scan_groups(view.name, groups, view.version, view.start, view.at_us):
                 self.check()
                 yield from view.rows(batch)
+
+
+def keys_by_table(keys: KeysByTable) -> dict[str, list[Any]]:
+    """List the keys of each table. Raises: ConfigError: they are not by table; or one key, not several."""
+    if not isinstance(keys, Mapping):
+        raise ConfigError(
+            "get_many of a gate takes keys by table, as in get_many({'users': ['ada']}); of one"
+            " table: table(NAME).get_many(KEYS)"
+        )
+    return {table: keys_of(some) for table, some in keys.items()}
+
+
+class TablesReader:
+    """Several tables at one version in a store, of threads or of an event loop; see ``TableReader``.
+
+    ``with_pointer``: the store reads keys of several tables in one round trip, together with its pointer.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        views: Sequence[TableView],
+        check: Callable[[], None],
+        *,
+        with_pointer: bool,
+        optimistic: bool,
+    ) -> None:
+        self._store, self._views, self._check = store, views, check
+        self._with_pointer, self._optimistic = with_pointer, optimistic
+        self.pointer: Pointer | None = None
+
+    def get_many(self, keys: Mapping[str, list[Any]]) -> Steps[ValuesByTable]:
+        """Read values by table and key, without absent ones."""
+        wanted = [(view, view.encode_all(keys[view.name])) for view in self._views]
+        values: ValuesByTable = {view.name: {} for view in self._views}
+        calls = [wanted]
+        if sum(len(some) for _, some in wanted) > CALL_KEYS:
+            calls = [[(view, part)] for view, some in wanted for part in view.parts(some)]
+        for call in calls:
+            asked = [(view, some) for view, some in call if some]
+            if not asked:
+                continue
+            self._check()
+            with one_call(fresh=len(calls) > 1):
+                contents = yield from self._contents(asked)
+            for (view, some), content in zip(asked, contents, strict=True):
+                values[view.name] |= view.decode_all(some, content)
+        return values
+
+    def _contents(self, asked: list[tuple[TableView, dict[bytes, Any]]]) -> Steps[list[Any]]:
+        first = asked[0][0]
+        if not self._with_pointer:
+            contents = []
+            for view, some in asked:
+                at = view.version, view.start, view.at_us, view.stride
+                contents.append((yield self._store.get_many(view.name, list(some), *at)))
+            return contents
+        reads = [TableKeys(view.name, list(some), view.start, view.stride) for view, some in asked]
+        answer, pointer = yield self._store.get_many_with_pointer(reads, first.version, first.at_us)
+        if self._optimistic and self.pointer is None:
+            self.pointer = pointer
+        elif answer is None:
+            raise expired(first.where, first.version, pointer.horizon)
+        return [None] * len(asked) if answer is None else list(answer)
 
 
 class TableView(NamedTuple):
@@ -297,7 +365,9 @@ class TableView(NamedTuple):
             yield dict(pairs[start : start + CALL_KEYS])
 
     def decode_all(self, keys: Mapping[bytes, Any], contents: Any) -> dict[Any, Value]:
-        """Decode the store's answer to values by key, without absent ones."""
+        """Decode the store's answer to values by key, without absent ones; None: there was no answer."""
+        if contents is None:
+            return {}
         return {
             key: self.decode(encoded, content)
             for (encoded, key), content in zip(keys.items(), contents.to_pylist(), strict=True)

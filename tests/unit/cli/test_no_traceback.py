@@ -52,6 +52,7 @@ NO_LOG = {
     "tail",
     "export",
     "vacuum",
+    "migrate",
     "quarantine list",
     "quarantine export",
     "alias set",

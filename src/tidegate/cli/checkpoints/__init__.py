@@ -1,1 +1,1 @@
-"""Commands for a query whose checkpoint is lost: adopt another one, or make it again from the log."""
+"""Commands that move a namespace: to another checkpoint, log, number of key groups or storage format."""

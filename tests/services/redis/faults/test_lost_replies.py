@@ -16,7 +16,7 @@ from tidegate.errors import FencedError, TidegateError
 from tidegate.sinks.redis import reads
 from tidegate.sinks.redis.client.functions import library_name
 
-FUNCTION = {"read", "layers", "page", "pointer", "catalog", "schemas", "look", "header", "leases"}
+FUNCTION = {"read", "scan", "pointer", "catalog", "schemas", "look", "header", "leases"}
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def command(name: str) -> tuple[str, str]:
 
 CREATING = ["create", "make", "ready", "claim"]
 WRITING = ["put_schemas", "seal_many", "publish", "announce", "merge", "forget", "pointer", "catalog"]
-READING = ["read", "layers", "page", "pointer", "lease", "release", "catalog", "schemas", "HMGET"]
+READING = ["read", "scan", "pointer", "lease", "release", "catalog", "schemas", "HMGET"]
 
 
 @pytest.mark.parametrize("name", CREATING)
@@ -80,8 +80,8 @@ def test_the_reply_of_every_publish_is_lost(redis: RedisServer, proxy: RedisProx
 def test_a_reply_is_lost_to_a_reader(
     name: str, redis: RedisServer, proxy: RedisProxy, query: Query, monkeypatch: pytest.MonkeyPatch
 ):
-    if name == "page":
-        monkeypatch.setattr(reads, "FEW_ROWS", 0)  # else one call returns all rows of a key group
+    if name == "scan":
+        monkeypatch.setattr(reads, "FEW_ROWS", 1)  # else one call returns all rows of a key group
     query.run(3, redis.url)
     lost = proxy.drop_reply(*(("HMGET",) if name == "HMGET" else command(name)))
     with Reader(query) as reader:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis import connection
 
 import tidegate
 import tidegate.aio
@@ -14,6 +15,8 @@ from services.support.redis.group import RedisGroup
 from services.support.redis.proxy import RedisProxy
 from services.support.redis.server import RedisServer
 from services.support.workloads.random_versions import writer_on
+from tidegate.errors import CorruptError
+from tidegate.sinks.redis.client.channel import Channel
 from tidegate.sinks.redis.client.functions import library_name
 
 ROOT = Path(tidegate.__file__).resolve().parents[2]
@@ -51,6 +54,9 @@ class InLoop:
     def get_many(self, table: str, keys: list[object]) -> object:
         return self._run(self._gate.table(table).get_many(keys))
 
+    def read(self, keys: dict[str, list[object]]) -> object:
+        return self._run(self._gate.get_many(keys))
+
     def close(self) -> None:
         self._run(self._gate.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -71,6 +77,9 @@ class InThread:
 
     def get_many(self, table: str, keys: list[object]) -> object:
         return self._gate.table(table).get_many(keys)
+
+    def read(self, keys: dict[str, list[object]]) -> object:
+        return self._gate.get_many(keys)
 
 
 READERS = [InThread, InLoop]
@@ -129,6 +138,91 @@ def test_each_read_is_of_the_version_that_is_newest_then(kind, writer, redis):
         writer.write({"aircraft": {"N1": flights(n)}})
     writer.driver.store.announce(writer.driver.folded.last_version)
     assert reader.get("aircraft", "N1") == flights(9)
+    reader.close()
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The requests of both clients: a pipeline is one of them."""
+    sent: list[int] = []
+    send, send_async = connection.AbstractConnection.send_packed_command, Channel.send
+
+    def counted(self, command, *args, **kwargs):
+        sent.append(len(command))
+        return send(self, command, *args, **kwargs)
+
+    async def counted_async(self, contents, *limit):
+        sent.append(len(contents))
+        return await send_async(self, contents, *limit)
+
+    monkeypatch.setattr(connection.AbstractConnection, "send_packed_command", counted)
+    monkeypatch.setattr(Channel, "send", counted_async)
+    return sent
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_warm_read_takes_one_round_trip_and_two_after_a_new_version(kind, writer, redis, trips):
+    """Of keys of several tables, too. The entry of the new version comes with its pointer."""
+    rows = {
+        "aircraft": {f"N{n}": flights(n) for n in range(40)},
+        "legs": {("EWR", n): {"dest": "IAH"} for n in range(40)},
+        "notes": {b"%d" % n: b"note" for n in range(41)},
+    }
+    keys = {table: [*of_table, next(iter(of_table))] for table, of_table in rows.items()}
+    writer.write(rows)
+    reader = kind(redis.url, writer.driver.endpoints.namespace)
+    ways = {
+        "get": (lambda: reader.get("aircraft", "N1"), lambda: rows["aircraft"]["N1"]),
+        "get_many": (
+            lambda: reader.get_many("legs", list(rows["legs"])),
+            lambda: rows["legs"],
+        ),
+        "several tables": (lambda: reader.read(keys), lambda: rows),
+    }
+    for version in range(2, 5):
+        for name, (ask, wanted) in ways.items():
+            assert ask() == wanted(), name
+            trips.clear()
+            assert ask() == wanted(), name
+            assert len(trips) == 1, name
+            if kind is InThread:  # the writer's own requests are counted, too
+                rows["aircraft"]["N1"] = flights(1000 * version + len(name))
+                writer.write({"aircraft": {"N1": rows["aircraft"]["N1"]}})
+                trips.clear()
+                assert ask() == wanted(), name
+                assert len(trips) == 2, name
+    for n in range(10):  # more than are kept: the version that was read last is retired
+        rows["aircraft"]["N1"] = flights(-n)
+        writer.write({"aircraft": {"N1": flights(-n)}})
+    writer.driver.store.announce(writer.driver.folded.last_version)
+    for name, (ask, wanted) in ways.items():
+        trips.clear()
+        assert ask() == wanted(), name
+        assert len(trips) <= 2, name
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_an_entry_of_another_version_does_not_count(kind, writer, redis):
+    """As after a flip by a writer of an older release, which does not renew it: the catalog has the entry."""
+    namespace = writer.driver.endpoints.namespace
+    writer.write({"aircraft": {"N1": flights(1)}})
+    older = redis.ask("HGET", f"tg:{{{namespace}}}:meta", "latest")
+    reader = kind(redis.url, namespace)
+    for n in range(2, 4):
+        writer.write({"aircraft": {"N1": flights(n)}, "legs": {("EWR", n): {"dest": "IAH"}}})
+        redis.ask("HSET", f"tg:{{{namespace}}}:meta", "latest", older)
+        assert reader.get("legs", ("EWR", n)) == {"dest": "IAH"}
+        assert reader.get("aircraft", "N1") == flights(n)
+    redis.ask("HDEL", f"tg:{{{namespace}}}:meta", "latest")
+    writer.write({"aircraft": {"N1": flights(9)}})
+    redis.ask("HDEL", f"tg:{{{namespace}}}:meta", "latest")
+    assert reader.get("aircraft", "N1") == flights(9)
+    redis.ask("HSET", f"tg:{{{namespace}}}:meta", "latest", "no entry")
+    writer.write({"aircraft": {"N1": flights(10)}})
+    redis.ask("HSET", f"tg:{{{namespace}}}:meta", "latest", "no entry")
+    with pytest.raises(CorruptError):
+        reader.get("aircraft", "N1")
     reader.close()
 
 

@@ -228,7 +228,7 @@ def lists_without_end(world: World) -> None:
 
 def nonsense(world: World) -> None:
     """Arguments that no client sends end in an error of their own, at once."""
-    for name in ("lease", "announce", "publish", "catalog", "merge", "expire", "seal", "read", "page"):
+    for name in ("lease", "announce", "publish", "catalog", "merge", "expire", "seal", "read", "scan"):
         for args in ((), ("",), ("x",) * 8, (world.uuid, "-1", "1e308", "nan", "inf", "x", "y", "z")):
             with contextlib.suppress(exceptions.ResponseError):
                 world.call(name, world.own.meta if name in ("lease", "announce") else world.header, *args)
@@ -281,9 +281,7 @@ ATTACKS = [
         "call reading functions",
         ANOTHER,
         REFUSED,
-        calls_on_victim(
-            "pointer", "catalog", "schemas", "leases", "read", "layers", "page", "header", read_only=True
-        ),
+        calls_on_victim("pointer", "catalog", "schemas", "leases", "read", "scan", "header", read_only=True),
     ),
     *of_both(
         "call writing functions",

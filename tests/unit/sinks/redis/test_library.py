@@ -12,7 +12,7 @@ MISSING = exceptions.ResponseError("Function not found")
 NO_LOAD = exceptions.NoPermissionError("User x has no permissions to run the 'function|load' command")
 NO_EVAL = exceptions.NoPermissionError("User x has no permissions to run the 'evalsha_ro' command")
 NO_SCRIPT = exceptions.NoScriptError("No matching script.")
-THERE = exceptions.ResponseError("Library 'tidegate1_00' already exists")
+THERE = exceptions.ResponseError("Library 'tidegate2_00' already exists")
 
 
 def answered(*replies):
@@ -50,7 +50,7 @@ def test_every_function_is_called_by_the_librarys_name():
     "replies, uses_functions",
     [
         ((1,), True),
-        ((MISSING, "tidegate1_00"), True),
+        ((MISSING, "tidegate2_00"), True),
         ((MISSING, THERE), True),
         ((MISSING, NO_LOAD, 1), False),
         ((MISSING, NO_LOAD, NO_SCRIPT), False),
@@ -62,7 +62,7 @@ def test_what_is_asked_until_it_is_known(replies, uses_functions):
 
 
 def test_nothing_is_ever_replaced():
-    assert b"REPLACE" not in answered(MISSING, "tidegate1_00")[0][1].partition(b"#!lua")[0]
+    assert b"REPLACE" not in answered(MISSING, "tidegate2_00")[0][1].partition(b"#!lua")[0]
 
 
 def test_who_may_neither_load_nor_eval_is_sent_to_the_administrator():

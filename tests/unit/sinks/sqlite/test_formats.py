@@ -1,0 +1,203 @@
+"""The format of SQLite's files: its number, the tables of every file, and the move from format 1."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import tidegate
+from support.cli import run
+from support.format_1 import make_sqlite
+from tidegate.errors import ConfigError
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.sqlite.files import FORMAT, META_FILE, Files, tables_in
+from tidegate.testing.example import Example, write_flights
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    return tmp_path / "store"
+
+
+def numbers(store: Path) -> dict[str, int]:
+    found = {}
+    for path in sorted((store / "flights").glob("*.sqlite")):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            (found[path.name],) = connection.execute("PRAGMA user_version").fetchone()
+    return found
+
+
+def tables(store: Path) -> dict[str, set[str]]:
+    found = {}
+    for path in sorted((store / "flights").glob("shard-*.sqlite")):
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            found[path.name] = set(tables_in(connection))
+    return found
+
+
+def rows(store: Path) -> dict[str, dict]:
+    with tidegate.connect(f"sqlite://{store}", "flights") as gate:
+        return {table: dict(gate.table(table).scan()) for table in gate.tables()}
+
+
+def test_each_file_has_the_formats_number(store):
+    assert set(numbers(store).values()) == {FORMAT}
+    assert len(numbers(store)) == 9
+
+
+def test_a_visible_version_has_its_tables_in_every_file(tmp_path):
+    """Also those without a row: a reader that knows SQL alone gets no error for them."""
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    example.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+    assert all(of_one >= {"t_aircraft"} for of_one in tables(tmp_path / "store").values())
+    example.write({"legs": {("EWR", 1): {"dest": "IAH"}}})
+    assert all(of_one >= {"t_aircraft", "t_legs"} for of_one in tables(tmp_path / "store").values())
+    example.close()
+
+
+def test_the_tables_are_there_before_the_flip(tmp_path, monkeypatch):
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    example.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+    at = tmp_path / "store" / "flights" / META_FILE
+    seen = []
+    writing = Files.writing
+
+    @contextlib.contextmanager
+    def looked(self, name, *, durable):
+        with writing(self, name, durable=durable) as connection:
+            yield connection
+            with contextlib.closing(sqlite3.connect(f"file:{at}?mode=ro", uri=True)) as meta:
+                (visible,) = meta.execute("SELECT visible FROM pointer").fetchone()
+            whole = all("t_legs" in of_one for of_one in tables(tmp_path / "store").values())
+            seen.append((visible, name == META_FILE and whole))
+
+    monkeypatch.setattr(Files, "writing", looked)
+    example.write({"legs": {("EWR", 1): {"dest": "IAH"}}})
+    assert (1, True) in seen, "all are there before version 2 is visible"
+    example.close()
+
+
+def test_a_table_that_was_made_again_stays_in_every_file(tmp_path):
+    """The retirement of the version that dropped it removes empty tables of that name, unless it is back."""
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    one = {"aircraft": {"N1": {"carrier": "UA", "flights": 1}}}
+    legs = {"legs": {("EWR", 1): {"dest": "IAH"}}}
+    example.write({**one, **legs})
+    example.write(one, drops=frozenset({"legs"}))
+    example.write(legs)
+    for _ in range(5):
+        example.write(one)
+    example.retire()
+    assert all("t_legs" in of_one for of_one in tables(tmp_path / "store").values())
+    example.close()
+
+
+@pytest.mark.parametrize("name", [META_FILE, "shard-03.sqlite"])
+@pytest.mark.parametrize("number, advice", [(0, "tidegate migrate"), (1, "tidegate migrate"), (3, "upgrade")])
+def test_a_file_of_another_format_is_refused(store, name, number, advice):
+    with contextlib.closing(sqlite3.connect(store / "flights" / name)) as connection:
+        connection.execute(f"PRAGMA user_version = {number}")
+    with pytest.raises(ConfigError, match=rf"{name}: it has storage format {number or 1}.*{advice}"):
+        rows(store)
+
+
+def test_an_identity_of_another_format_is_refused(store):
+    with contextlib.closing(sqlite3.connect(store / "flights" / META_FILE)) as connection, connection:
+        (identity,) = connection.execute("SELECT identity FROM namespace").fetchone()
+        changed = json.dumps({**json.loads(identity), "format": 3})
+        connection.execute("UPDATE namespace SET identity = ?", (changed,))
+    with pytest.raises(ConfigError, match=r"storage format 3, this release knows format 2: upgrade"):
+        rows(store)
+    refused = run("migrate", "--store", f"sqlite://{store}", "--namespace", "flights")
+    assert (refused.exit_code, "upgrade" in refused.stderr) == (ConfigError.exit_code, True)
+
+
+def test_format_1_is_refused_by_readers_and_writers_and_migrated(store, tmp_path):
+    before, places = rows(store), ["--store", f"sqlite://{store}", "--namespace", "flights"]
+    make_sqlite(store / "flights")
+    assert any("t_notes" not in of_one for of_one in tables(store).values())
+    with pytest.raises(ConfigError, match="tidegate migrate"):
+        rows(store)
+    for command in (["status"], ["recover", "--wal", f"file://{tmp_path}/wal"], ["get", "aircraft", "N1"]):
+        refused = run(*command, *places)
+        assert (refused.exit_code, "tidegate migrate" in refused.stderr) == (ConfigError.exit_code, True), (
+            command
+        )
+    for said in (
+        f"sqlite://{store}: format 2, before 1",
+        f"sqlite://{store}: format 2 already: nothing to do",
+    ):
+        done = run("migrate", *places)
+        assert (done.exit_code, done.stdout) == (0, f"{said}\n")
+    assert rows(store) == before
+    assert set(numbers(store).values()) == {FORMAT}
+    assert all(
+        of_one >= {"t_aircraft", "t_airports", "t_legs", "t_notes"} for of_one in tables(store).values()
+    )
+
+
+def test_a_migration_waits_until_the_writer_has_ended(tmp_path):
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    example.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+    example.driver.store.heartbeat(example.driver.epoch)
+    make_sqlite(tmp_path / "store" / "flights")
+    places = ["--store", f"sqlite://{tmp_path}/store", "--namespace", "flights"]
+    refused = run("migrate", *places)
+    assert (refused.exit_code, "stop the query" in refused.stderr) == (ConfigError.exit_code, True)
+    assert run("migrate", "--force", "--json", *places).exit_code == 0
+    example.close()
+
+
+def test_no_namespace_to_migrate(tmp_path):
+    refused = run("migrate", "--store", f"sqlite://{tmp_path}/store", "--namespace", "flights")
+    assert (refused.exit_code, "there is no namespace" in refused.stderr) == (ConfigError.exit_code, True)
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+def test_a_migration_that_was_killed_at_any_step_is_done_again(store, monkeypatch):
+    before = rows(store)
+    make_sqlite(store / "flights")
+    kept = store.with_name("kept")
+    shutil.copytree(store, kept)
+    writing, steps = Files.writing, 0
+    while True:
+        shutil.rmtree(store)
+        shutil.copytree(kept, store)
+        left = steps
+
+        @contextlib.contextmanager
+        def killed(self, name, *, durable):
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            with writing(self, name, durable=durable) as connection:
+                yield connection
+
+        monkeypatch.setattr(Files, "writing", killed)
+        opened = open_store(f"sqlite://{store}", "flights")
+        try:
+            assert opened.migrate(lambda _: None) == 1
+            break
+        except Killed:
+            pass
+        finally:
+            opened.close()
+            monkeypatch.setattr(Files, "writing", writing)
+        with pytest.raises(ConfigError, match="tidegate migrate"):
+            rows(store)
+        with contextlib.closing(open_store(f"sqlite://{store}", "flights")) as again:
+            assert again.migrate(lambda _: None) == 1
+        assert rows(store) == before
+        steps += 1
+    assert steps > 9, "each of 8 files, and the one of the pointer"
+    assert rows(store) == before
