@@ -24,7 +24,7 @@ import redis.clients.jedis.exceptions.JedisDataException;
 
 /** Namespaces in Redis, read by the functions that their writer has loaded. */
 final class RedisStore implements Store {
-  private static final Set<Integer> FORMATS = Set.of(1, 2);
+  private static final Set<Integer> FORMATS = Set.of(2);
   private static final int KEYS_AT_ONCE = 1_000;
   private static final int GROUPS_AT_ONCE = 64;
   private static final int LONG_GROUPS_AT_ONCE = 8;
@@ -237,8 +237,7 @@ final class RedisStore implements Store {
     private void findLibrary(Deadline deadline) {
       Object name = plain(meta(), deadline, "HGET", meta(), "library");
       if (deadline.leftMillis() < BLOCK_MS / 20) {
-        throw new StoreUnavailableError(place + ": a server does not have the functions " + library
-            + ": its writer loads them, or `tidegate doctor` does", null, false);
+        throw new ConfigError(place + ": a server does not have the functions " + library + ": its writer loads them");
       }
       if (name instanceof byte[] found && !RedisServers.text(found).equals(library)) {
         library = RedisServers.text(found);

@@ -204,9 +204,11 @@ final class SpaceReader {
       Answer answer = lookups == null ? null : space.read(known.version(), lookups, true, deadline);
       if (answer != null && answer.pointer() != null) {
         pointer = noted(before, answer.pointer());
-        if (pointer.visible() == known.version()) {
+        boolean isNewest = pointer.visible() == known.version();
+        if (isNewest && !(answer.refusal() instanceof SnapshotExpiredError)) {
           return rows(known, keys, answer, deadline);
         }
+        pointer = isNewest ? null : pointer;
       }
     }
     SnapshotExpiredError retired = null;
