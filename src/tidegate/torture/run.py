@@ -27,6 +27,7 @@ import msgspec
 from tidegate.base.decoders import json_decoder
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
+from tidegate.testing.conformance.program import words_of
 from tidegate.testing.process import forked
 from tidegate.torture import schedule
 from tidegate.torture.cell import jobs as cell_jobs
@@ -100,6 +101,7 @@ def torture(  # noqa: PLR0913 - its options
     folder: Path | None = None,
     resume: Path | None = None,
     spark: str = "",
+    reader: str = "",
     jobs: int | None = None,
     cell_s: float | None = None,
     keep: bool = False,
@@ -119,7 +121,8 @@ def torture(  # noqa: PLR0913 - its options
     ``folder`` receives the histories and outcomes. ``resume`` is such a folder, whose cells are not run
     again. The same ``seed`` gives the same schedule. ``topology``: slots may be moved, and replicas promoted.
     ``spark``: the master of drivers that are Spark applications; then ``jobs`` is 1 by default, not 2, and
-    ``cell_s`` 180 s, not 60 s. ``begun`` is called with the parameters and the folder, before the first cell.
+    ``cell_s`` 180 s, not 60 s. ``reader``: the command of a reader that is driven, too, by the protocol of
+    ``conformance/README.md``. ``begun`` is called with the parameters and the folder, before the first cell.
 
     Processes are forked from a server that imports the main module: a script that calls this function has to
     do so under ``if __name__ == "__main__"``.
@@ -141,6 +144,8 @@ def torture(  # noqa: PLR0913 - its options
         check_pyspark()
         if faults is not None:
             _check_faults(asked.faults, environment)
+    if reader:
+        words_of(reader)
     _check_reachable(where, asked)
     report_folder = resume or _report_folder(folder)
     setting = Setting(
@@ -157,6 +162,7 @@ def torture(  # noqa: PLR0913 - its options
         server_kill=server_kill,
         keep=keep,
         spark=spark,
+        reader=reader,
     )
     if resume is None:
         (report_folder / RUN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asked)))
@@ -384,6 +390,7 @@ class _Run:
         unsafe = " --allow-unsafe" if setting.allow_unsafe else ""
         unsafe += " --allow-topology-changes" if self._topology else ""
         unsafe += " --allow-server-kill CMD" if setting.server_kill else ""  # it may contain a password
+        unsafe += " --reader CMD" if setting.reader else ""  # likewise
         unsafe += f" --spark '{asked.spark}'" if asked.spark else ""
         unsafe += (
             "" if setting.deadline_s == _cell_s(asked.spark) else f" --cell-deadline {setting.deadline_s:g}s"

@@ -80,6 +80,7 @@ COMMANDS = {
     "bench": Command("Measure what atomic versions cost here.", "trials.bench", "bench"),
     "drop": Command("Remove a namespace from stores and log, permanently.", "operate.drop", "drop"),
     "torture": Command("Break things on purpose; prove every promise held.", "trials.torture", "torture"),
+    "conformance": Command("Prove a reader in any language.", "trials.conformance", "conformance"),
     "ui": Command("Serve a page of versions, lag, stores and tables.", "inspect.ui", "ui"),
     "quarantine": Command("The rows that a query refused: list, export, drop.", "operate.quarantine", "app"),
     "schema": Command("The columns of tables: rename one.", "operate.schema", "app"),
@@ -90,7 +91,7 @@ COMMANDS = {
 
 IN_SETTINGS = ("store", "stores", "wal", "namespace")
 SETTINGS_HELP = "Or write a tidegate.toml here, with store, wal and namespace (`tidegate new DIR` makes one)"
-WITHOUT_PLACES = ("demo", "bench", "torture", "explain", "key-groups", "new")
+WITHOUT_PLACES = ("demo", "bench", "torture", "conformance", "explain", "key-groups", "new")
 """The commands that take no store or log from the environment."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.core.options import AllowUnsafe, Json, examples
 from tidegate.cli.core.output import print_json, print_pairs
+from tidegate.cli.core.signals import terminated_like_ctrl_c
 from tidegate.cli.inspect.doctor_servers import refuse_unusable
 from tidegate.errors import TidegateError
 from tidegate.torture.driver.faults import FAULTS
@@ -89,6 +89,13 @@ Spark = Annotated[
         help="Drivers are Spark applications, and lose executors, workers and shuffle files, too.",
     ),
 ]
+Reader = Annotated[
+    str,
+    typer.Option(
+        metavar="CMD",
+        help="A reader of your own, in any language: it is driven in each cell, and judged, too.",
+    ),
+]
 Jobs = Annotated[int | None, typer.Option(metavar="N", help="Cells at a time. Default: 2; with --spark 1.")]
 CellDeadline = Annotated[
     str | None,
@@ -110,6 +117,7 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
     allow_server_kill: ServerKill = "",
     allow_topology_changes: Topology = False,
     spark: Spark = "",
+    reader: Reader = "",
     jobs: Jobs = None,
     cell_deadline: CellDeadline = None,
     wal_config: WalConfig = None,
@@ -134,7 +142,7 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
 
     of_wal, of_store = wal_options(wal_config), _to_make(store) | store_options(store_config)
     refuse_unusable(wal, store, of_wal, of_store)
-    with _terminated_like_ctrl_c(), _shown(quiet=json) as shown:
+    with terminated_like_ctrl_c(), _shown(quiet=json) as shown:
         done = run(
             wal,
             store,
@@ -149,6 +157,7 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
             resume=resume,
             jobs=jobs,
             spark=spark,
+            reader=reader,
             cell_s=None if cell_deadline is None else _seconds("--cell-deadline", cell_deadline),
             keep=keep,
             server_kill=allow_server_kill,
@@ -179,20 +188,6 @@ def _names(text: str) -> list[str]:
 def _to_make(store: str) -> dict[str, Any]:
     """Return the options to create Cassandra's tables, which elsewhere only `tidegate init` does."""
     return {"create": True} if store.startswith("cassandra:") else {}
-
-
-@contextlib.contextmanager
-def _terminated_like_ctrl_c() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C: work in progress is ended, and its namespaces dropped."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # -- output ---------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The proof of readers in any language: their protocol, the vectors, the program that drives and judges them."""
+"""The proof of readers in any language: the vectors, and the program that drives and judges a reader."""

@@ -1,13 +1,14 @@
 """Canonical values: keys and values as JSON that is the same in every language. Pure.
 
-``conformance/README.md`` has the table of them. A reader under test answers with canonical values, so they are
-compared without the types of any language.
+``conformance/README.md`` has the table of them. A reader under test answers with canonical values, so they
+are compared without the types of any language.
 """
 
 from __future__ import annotations
 
 import datetime
 import decimal
+import functools
 import json
 import math
 import struct
@@ -24,6 +25,12 @@ UNCOMPARED = "not canonical"
 """The start of the form of a value that is not of its type: it equals no value."""
 
 
+@functools.lru_cache(maxsize=1_000)
+def arrow_of(name: str) -> Any:
+    """Return the Arrow type of a Spark type. Raises: ConfigError: it is unknown."""
+    return kind_of(name).arrow
+
+
 def canonical_value(schema: TableSchema, value: Value | None) -> Any:
     """Return a decoded value of the table in its canonical form; None: the row is absent.
 
@@ -33,9 +40,10 @@ def canonical_value(schema: TableSchema, value: Value | None) -> Any:
     if value is None:
         return None
     if schema.value_format == "bytes":
-        return bytes(value).hex()
+        content: bytes = value
+        return content.hex()
     return {
-        column.name: canonical(kind_of(column.type).arrow, value.get(column.name))
+        column.name: canonical(arrow_of(column.type), value.get(column.name))
         for column in columns_of(schema, value)
     }
 
@@ -52,7 +60,7 @@ def canonical_key(types: Sequence[str], key: Any) -> list[Any]:
     ['EWR', '7']
     """
     values = (key,) if len(types) == 1 else key
-    return [canonical(kind_of(name).arrow, value) for name, value in zip(types, values, strict=True)]
+    return [canonical(arrow_of(name), value) for name, value in zip(types, values, strict=True)]
 
 
 def key_of(table: str, columns: Sequence[Column], values: Any) -> Any:
@@ -137,7 +145,7 @@ def comparable_value(schema: TableSchema, value: Any) -> Any:
     of_state = next(
         (columns for columns in schema.states.values() if value.keys() == {c.name for c in columns}), ()
     )
-    kinds = {column.name: kind_of(column.type).arrow for column in of_state}
+    kinds = {column.name: arrow_of(column.type) for column in of_state}
     return [
         [name, comparable(kinds[name], item) if name in kinds else [UNCOMPARED, repr(item)]]
         for name, item in sorted(value.items())
@@ -148,9 +156,7 @@ def comparable_key(types: Sequence[str], key: Any) -> str:
     """Return a canonical key in a form that is equal for equal keys, as text."""
     if not isinstance(key, list) or len(key) != len(types):
         return f"{UNCOMPARED} {key!r}"
-    return json.dumps(
-        [comparable(kind_of(name).arrow, value) for name, value in zip(types, key, strict=True)]
-    )
+    return json.dumps([comparable(arrow_of(name), value) for name, value in zip(types, key, strict=True)])
 
 
 def comparable(kind: Any, value: Any) -> Any:
@@ -179,10 +185,8 @@ def _comparable(kind: Any, value: Any) -> Any:
         if not isinstance(value, str):
             raise ValueError
         return _of_width(float(value), kind.bit_width)
-    fits = bool if pa.types.is_boolean(kind) else str
-    if not isinstance(value, fits):
-        raise ValueError
-    return value
+    fits = isinstance(value, bool if pa.types.is_boolean(kind) else str)
+    return value if fits else [UNCOMPARED, repr(value)]
 
 
 def _of_width(number: float, bits: int) -> str:

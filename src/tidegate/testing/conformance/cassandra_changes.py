@@ -1,4 +1,4 @@
-"""Changes to a namespace in Cassandra that no release writes, by plain CQL: each returns what takes it back."""
+"""Changes to a namespace in Cassandra that no release makes, by plain CQL; each returns its undo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.testing.conformance.writer import Writer
 
 
 class CassandraChanges:
-    """Changes to rows of a namespace. Those of the namespace and the pointer are conditional writes, as a writer's."""
+    """Changes to rows of a namespace. Those of its pointer are conditional writes, as a writer's."""
 
     def __init__(self, writer: Writer) -> None:
         self._store: Any = writer.store

@@ -1,4 +1,4 @@
-"""Changes to a store that no release writes, by plain commands: each returns the function that takes it back."""
+"""Changes to a store that no release makes, by plain commands; each returns its undo."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Undo = Callable[[], None]
 
 
 class StoreChanges(Protocol):
-    """The changes that are possible in every store. The namespace has one key group, and nothing was retired."""
+    """The changes that every store has. The namespace has one key group, and nothing was retired."""
 
     def identity(self, **fields: Any) -> Undo:
         """Change fields of the identity."""
@@ -88,9 +88,9 @@ class SqliteChanges:
 
     @contextlib.contextmanager
     def _opened(self, file: str) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(self._folder / f"{file}.sqlite", timeout=30)) as connection:
-            with connection:
-                yield connection
+        path = self._folder / f"{file}.sqlite"
+        with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection, connection:
+            yield connection
 
     def _row(self, file: str, statement: str, *values: Any) -> tuple[Any, ...]:
         with self._opened(file) as connection:

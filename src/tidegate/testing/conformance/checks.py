@@ -25,7 +25,7 @@ from tidegate.testing.conformance.writer import Writer
 
 Check = Callable[[Session], None]
 
-LEASE_S = 0.8
+LEASE_S = 0.5
 """The lease of the snapshot that is kept for longer."""
 FEW_VERSIONS = 4
 
@@ -126,14 +126,25 @@ def wrong_arguments(session: Session) -> None:
 
 def merged(session: Session) -> None:
     """Check all tables once the older versions are retired, and their rows merged."""
-    writer = session.writer("history", history_of)
-    oldest = writer.retire()
-    check_equal("the oldest version after retirement", writer.visible - rows.VERSIONS_KEPT + 1, oldest)
-    session.connect(writer.namespace)
+    writer, oldest = _retired(session)
     _check_versions(session, writer, sorted(rows.TABLES), range(oldest, writer.visible + 1))
     session.check_newest(writer, writer.expected.tables(writer.visible))
+
+
+def retired(session: Session) -> None:
+    """Check that versions that were retired are refused."""
+    _, oldest = _retired(session)
     for version in range(1, oldest):
         session.refused("SnapshotExpiredError", "snapshot", version=version)
+
+
+def _retired(session: Session) -> tuple[Writer, int]:
+    writer = session.writer("history", history_of)
+    session.connect(writer.namespace)
+    writer.release_leases()  # of a reader that has failed
+    oldest = writer.retire()
+    assert oldest == writer.visible - rows.VERSIONS_KEPT + 1
+    return writer, oldest
 
 
 # -- while the writer goes on -------------------------------------------------------------------------
@@ -233,6 +244,7 @@ CHECKS: dict[str, Check] = {
     "newest": newest,
     "wrong-arguments": wrong_arguments,
     "merged": merged,
+    "retired": retired,
     "follows": follows,
     "waits": waits,
     "kept": kept,

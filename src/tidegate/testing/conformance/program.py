@@ -11,12 +11,15 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 REPLY_S = 60.0
 """The time that a reader may take for a reply, besides the time that the request allows it."""
@@ -53,17 +56,15 @@ def words_of(command: str) -> list[str]:
     if not words:
         raise ConfigError("the reader's command is empty: give a program that speaks the protocol")
     if shutil.which(words[0]) is None:
-        raise ConfigError(
-            f"the reader {words[0]!r} is no program: check its path, and whether this user may run it"
-        )
+        raise ConfigError(f"the reader {words[0]!r} is no program: check its path, and who may run it")
     return words
 
 
 class Reader:
     """The process of a reader under test. One thread at a time; it is a context manager.
 
-    The process has a group of its own: ``end`` ends what it has started, too. What it prints on standard error is in
-    the file ``output``.
+    The process has a group of its own: ``end`` ends what it has started, too. What it prints on standard
+    error is in the file ``output``.
     """
 
     def __init__(self, command: str, output: Path, reply_s: float = REPLY_S) -> None:
@@ -82,8 +83,7 @@ class Reader:
                 )
             except OSError as error:
                 raise ConfigError(
-                    f"the reader {words[0]!r} cannot be started: {error.strerror}; check its path, and whether"
-                    " this user may run it"
+                    f"the reader {words[0]!r} cannot be started: {error.strerror}; check who may run it"
                 ) from None
         self.pid = self._process.pid
 
@@ -92,13 +92,13 @@ class Reader:
     def ask(self, do: str, **arguments: Any) -> Any:
         """Send a request and return the ``ok`` of its reply.
 
-        Raises: ReaderRaisedError, UnsupportedRequestError: the reply is one. ReaderFailedError: there is none.
+        Raises: ReaderRaisedError, UnsupportedRequestError: the reply is one. ReaderFailedError: it is none.
         """
         self.send(do, **arguments)
         return self.receive()
 
     def send(self, do: str, **arguments: Any) -> None:
-        """Send a request, whose reply ``receive`` returns. Raises: ReaderFailedError: the reader has ended."""
+        """Send a request, whose reply ``receive`` returns. Raises: ReaderFailedError: it has ended."""
         self._ids += 1
         content = memoryview(msgspec.json.encode({"id": self._ids, "do": do, **arguments}) + b"\n")
         assert self._process.stdin is not None
@@ -114,8 +114,11 @@ class Reader:
             raise ReaderFailedError(f"it ended before the request {do!r}{self._ended()}") from None
 
     def receive(self, extra_s: float = 0.0) -> Any:
-        """Return the ``ok`` of the reply to the last request. Raises: as ``ask``."""
-        line = self._line(time.monotonic() + self._reply_s + extra_s)
+        """Return the ``ok`` of the reply to the last request, which takes ``extra_s``. Raises: as ``ask``."""
+        return self._receive(self._reply_s + extra_s)
+
+    def _receive(self, limit_s: float) -> Any:
+        line = self._line(limit_s)
         try:
             reply = json_decoder(dict[str, Any]).decode(line)
         except (msgspec.MsgspecError, UnicodeError):
@@ -123,7 +126,8 @@ class Reader:
         kinds = reply.keys() & {"ok", "error", "unsupported"}
         if reply.get("id") != self._ids or len(kinds) != 1:
             raise ReaderFailedError(
-                f"the reply to request {self._ids} has not its id and one of ok, error, unsupported: {line[:SHOWN]!r}"
+                f"the reply to request {self._ids} has not its id and one of ok, error, unsupported:"
+                f" {line[:SHOWN]!r}"
             )
         if "unsupported" in reply:
             raise UnsupportedRequestError
@@ -131,14 +135,14 @@ class Reader:
             raise ReaderRaisedError(str(reply["error"]), str(reply.get("message", "")))
         return reply["ok"]
 
-    def _line(self, end: float) -> bytes:
+    def _line(self, limit_s: float) -> bytes:
         assert self._process.stdout is not None
-        fd = self._process.stdout.fileno()
+        fd, end = self._process.stdout.fileno(), time.monotonic() + limit_s
         parts, size = [self._rest], len(self._rest)
         while b"\n" not in parts[-1]:
             ready, _, _ = select.select([fd], [], [], max(end - time.monotonic(), 0.0))
             if not ready:
-                raise ReaderFailedError(f"it gave no reply within {self._reply_s:g} s")
+                raise ReaderFailedError(f"it gave no reply within {limit_s:g} s")
             part = os.read(fd, READ_BYTES)
             size += len(part)
             if not part:
@@ -162,7 +166,8 @@ class Reader:
 
     def close(self) -> int:
         """Ask it to end, and wait; return its exit code. Raises: ReaderFailedError: it does not end."""
-        if self.ask("close") is not True:
+        self.send("close")
+        if self._receive(END_S) is not True:
             raise ReaderFailedError("its reply to close is not true")
         try:
             return self._process.wait(END_S)
@@ -179,7 +184,7 @@ class Reader:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

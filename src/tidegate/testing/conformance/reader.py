@@ -1,6 +1,6 @@
 """The reference reader: the protocol of ``conformance/README.md`` over ``tidegate.connect``.
 
-It is a program: ``python -m tidegate.testing.conformance.reader``. Its snapshots are leased by ``connect``'s gate.
+It is a program: ``python -m tidegate.testing.conformance.reader``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.base.decoders import json_decoder
 from tidegate.errors import BadRecordError, ConfigError, TidegateError
 from tidegate.keys.groups import key_group
 from tidegate.reader.snapshot import Snapshot
-from tidegate.reader.table import Steps, TableReader, hashable, run
+from tidegate.reader.table import Steps, TableReader, TablesReader, hashable, run
 from tidegate.testing.conformance.canonical import canonical_key, canonical_value, key_of
 from tidegate.testing.conformance.vectors.keys import encoded
 from tidegate.testing.conformance.vectors.values import decoded
@@ -52,7 +52,7 @@ class ReferenceReader:
     def _do(self, name: str, arguments: dict[str, Any]) -> Any:
         calls: dict[str, Callable[..., Any]] = {
             "connect": self.connect,
-            "version": lambda: self.gate.version(),
+            "version": self.version,
             "get": self.get,
             "get_many": self.get_many,
             "scan": self.scan,
@@ -80,6 +80,10 @@ class ReferenceReader:
         gate = self._gate = tidegate.connect(url, namespace, options)
         return {"uuid": gate.uuid or gate._gate_now().uuid, "namespace": gate.namespace}  # type: ignore[attr-defined] # noqa: SLF001 - an alias's
 
+    def version(self) -> int:
+        """Read the visible version."""
+        return self.gate.version()
+
     def get(self, table: str, key: list[Any], snapshot: str | None = None) -> dict[str, Any]:
         """Read one row, with its version."""
         version, (value,) = run(self._source(snapshot).read(table, rows_of, [key]))
@@ -88,13 +92,11 @@ class ReferenceReader:
     def get_many(self, keys: dict[str, list[Any]], snapshot: str | None = None) -> dict[str, Any]:
         """Read rows of several tables at one version."""
         if snapshot is None:
-            with self.gate.snapshot() as newest:
-                return self._many(newest, keys)
-        return self._many(self._source(snapshot), keys)
-
-    def _many(self, source: Any, keys: dict[str, list[Any]]) -> dict[str, Any]:
-        rows = {table: run(source.read(table, rows_of, wanted))[1] for table, wanted in keys.items()}
-        return {"version": source.version, "rows": rows}
+            version, found = run(self.gate.read(tuple(keys), rows_of_tables, keys))
+            return {"version": version, "rows": found}
+        pinned = self._source(snapshot)
+        found = {table: run(pinned.read(table, rows_of, wanted))[1] for table, wanted in keys.items()}
+        return {"version": pinned.version, "rows": found}
 
     def scan(self, table: str, snapshot: str | None = None) -> dict[str, Any]:
         """Read all rows of a table, with their version."""
@@ -166,6 +168,25 @@ def rows_of(rows: TableReader, keys: list[Any]) -> Steps[tuple[int, list[Any]]]:
         return rows.view.version, [canonical_value(schema, value)]
     values = yield from rows.get_many(wanted)
     return rows.view.version, [canonical_value(schema, values.get(hashable(key))) for key in wanted]
+
+
+def rows_of_tables(
+    tables: TablesReader, keys: dict[str, list[Any]]
+) -> Steps[tuple[int, dict[str, list[Any]]]]:
+    """Read rows of several tables by canonical keys, as ``rows_of``."""
+    views = tables._views  # noqa: SLF001 - they have the version
+    wanted = {
+        view.name: [key_of(view.name, view.values.schema.key, key) for key in keys[view.name]]
+        for view in views
+    }
+    values = yield from tables.get_many(wanted)
+    return views[0].version, {
+        view.name: [
+            canonical_value(view.values.schema, values[view.name].get(hashable(key)))
+            for key in wanted[view.name]
+        ]
+        for view in views
+    }
 
 
 def encode_key(types: list[str], values: list[Any], key_groups: int, stride: int) -> dict[str, Any]:

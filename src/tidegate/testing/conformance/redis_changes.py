@@ -1,4 +1,4 @@
-"""Changes to a namespace in Redis that no release writes, by plain commands: each returns what takes it back."""
+"""Changes to a namespace in Redis that no release makes, by plain commands; each returns its undo."""
 
 from __future__ import annotations
 

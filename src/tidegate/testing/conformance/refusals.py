@@ -1,4 +1,4 @@
-"""The checks of refusals: the store is changed by hand, the reader must refuse, and the change is taken back."""
+"""The checks of refusals: the store is changed by hand, the reader must refuse, the change is undone."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tidegate.testing.conformance.writer import Writer
 OTHER_UUID = "00000000-0000-4000-8000-000000000000"
 NO_SERVER = b"0" * 40
 KEY = ["id1"]
+NOT_VERIFIED = "StoreNotVerifiedError"
 
 
 @contextlib.contextmanager
@@ -48,6 +49,11 @@ def _connected(session: Session) -> Writer:
     return writer
 
 
+def empty_of(session: Session, namespace: str) -> Writer:
+    """Make a namespace without versions."""
+    return session.new_writer(namespace, rows.TABLES, key_groups=2)
+
+
 def nowhere(session: Session) -> None:
     """A namespace that does not exist."""
     session.raises("ConfigError", "connect", lambda: session.connect(f"{session.prefix}-nowhere"))
@@ -55,7 +61,7 @@ def nowhere(session: Session) -> None:
 
 def no_version(session: Session) -> None:
     """A namespace without a version."""
-    writer = session.writer("empty", lambda s, name: s.new_writer(name, rows.TABLES, key_groups=2))
+    writer = session.writer("empty", empty_of)
     session.connect(writer.namespace)
     check_equal("version", 0, session.reader.ask("version"))
     session.refused("ConfigError", "get", table="marker", key=KEY)
@@ -82,24 +88,34 @@ def made_again(session: Session) -> None:
     )
 
 
+def _with_format(number: int, changes: Any, _: Writer) -> Undo:
+    undo: Undo = changes.identity(format=number)
+    return undo
+
+
 def other_format(session: Session) -> None:
-    """A format that this release does not know."""
-    with changed(session, lambda changes, _: changes.identity(format=99)) as writer:
-        session.raises("ConfigError", "connect to format 99", lambda: session.connect(writer.namespace))
+    """Formats that this release does not read: a later one, and an earlier one."""
+    for number in (99,) if session.kind == "cassandra" else (99, 1):
+        with changed(session, partial(_with_format, number)) as writer:
+            session.raises(
+                "ConfigError", f"connect to format {number}", partial(session.connect, writer.namespace)
+            )
 
 
 def not_ready(session: Session) -> None:
     """A namespace that is not complete yet, or is being dropped."""
     with changed(session, lambda changes, _: changes.not_ready()) as writer:
-        session.raises(
-            "ConfigError", "connect to an unfinished namespace", lambda: session.connect(writer.namespace)
-        )
+        session.raises("ConfigError", "connect", partial(session.connect, writer.namespace))
 
 
 def filling(session: Session) -> None:
-    """A store that is being filled."""
-    with changed(session, lambda changes, _: changes.pointer(visible=0, horizon=3)) as writer:
-        _refused_from_connect(session, writer, "StoreNotVerifiedError")
+    """A store that is being filled at a version: nothing is visible before that is complete."""
+    writer = session.writer("empty", empty_of)
+    undo = changes_in(writer).pointer(horizon=3)
+    try:
+        _refused_from_connect(session, writer, NOT_VERIFIED)
+    finally:
+        undo()
 
 
 def removed(session: Session) -> None:
@@ -161,14 +177,26 @@ def other_uuid(session: Session) -> None:
 
 
 def header(session: Session, error: str, change: Callable[[Any, Writer], Undo]) -> None:
-    """A key group that a reader must not read: by look-up and by scan, connected before and after."""
+    """A key group that a reader must not read: connected before and after."""
     _on_redis(session)
     _connected(session)
     with changed(session, change) as writer:
-        for _ in range(2):
-            session.refused(error, "get", table="marker", key=KEY)
-            session.refused(error, "scan", table="marker")
-            session.connect(writer.namespace)
+        _refuses_rows(session, error)
+        session.connect(writer.namespace)
+        _refuses_rows(session, error)
+
+
+def not_listed(session: Session) -> None:
+    """A server that the pointer does not list. A reader that met it while it was listed may go on."""
+    _on_redis(session)
+    with changed(session, lambda changes, _: changes.servers(NO_SERVER)) as writer:
+        session.connect(writer.namespace)
+        _refuses_rows(session, NOT_VERIFIED)
+
+
+def _refuses_rows(session: Session, error: str) -> None:
+    session.refused(error, "get", table="marker", key=KEY)
+    session.refused(error, "scan", table="marker")
 
 
 def _refused_from_connect(session: Session, writer: Writer, error: str) -> None:
@@ -181,7 +209,6 @@ def _refused_from_connect(session: Session, writer: Writer, error: str) -> None:
     session.raises(error, "connect and get", reads)
 
 
-NOT_VERIFIED = "StoreNotVerifiedError"
 HEADERS: dict[str, tuple[str, Callable[[Any, Writer], Undo]]] = {
     "header-marked": (
         NOT_VERIFIED,
@@ -191,7 +218,6 @@ HEADERS: dict[str, tuple[str, Callable[[Any, Writer], Undo]]] = {
     "header-lost": (NOT_VERIFIED, lambda changes, _: changes.without_header()),
     "layer-lost": (NOT_VERIFIED, lambda changes, _: changes.without_layer("marker", 3)),
     "compared-elsewhere": (NOT_VERIFIED, lambda changes, _: changes.header(s=NO_SERVER)),
-    "server-not-listed": (NOT_VERIFIED, lambda changes, _: changes.servers(NO_SERVER)),
 }
 
 REFUSALS: dict[str, Callable[[Session], None]] = {
@@ -209,5 +235,6 @@ REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-value-format": value_format,
     "refuses-other-uuid": other_uuid,
     **{f"refuses-{name}": partial(header, error=of[0], change=of[1]) for name, of in HEADERS.items()},
+    "refuses-server-not-listed": not_listed,
 }
 """The checks by name."""

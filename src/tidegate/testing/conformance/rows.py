@@ -11,9 +11,13 @@ from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
 
 D = decimal.Decimal
 UTC = datetime.timezone.utc
+FIRST, LAST = (
+    datetime.datetime(1, 1, 1, tzinfo=UTC),
+    datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC),
+)
 DAY, LAST_DAY = datetime.date(2013, 1, 1), datetime.date(9999, 12, 31)
 INSTANT = datetime.datetime(2013, 1, 1, 10, 0, 0, 7, UTC)
-WALL_CLOCK = INSTANT.replace(tzinfo=None)
+WALL_CLOCK, FIRST_WALL, LAST_WALL = (moment.replace(tzinfo=None) for moment in (INSTANT, FIRST, LAST))
 LARGE = 12345678901234567890123456789012345678
 
 
@@ -47,8 +51,8 @@ TYPES: dict[str, tuple[Any, Any]] = {
     "decimal(38,0)": (D(LARGE), D(-LARGE)),
     "decimal(38,38)": (D("1E-38"), D("0.12345678901234567890123456789012345678")),
     "date": (DAY, LAST_DAY),
-    "timestamp": (INSTANT, datetime.datetime(1, 1, 1, tzinfo=UTC)),
-    "timestamp_ntz": (WALL_CLOCK, datetime.datetime.max),
+    "timestamp": (INSTANT, FIRST),
+    "timestamp_ntz": (WALL_CLOCK, LAST_WALL),
     "interval day to second": ("INTERVAL '1 02:03:04' DAY TO SECOND", "INTERVAL '0 00:00:00' DAY TO SECOND"),
     "array<bigint>": ([1, None, 2**63 - 1], []),
     "array<struct<x:map<string,array<date>>>>": ([{"x": {"k": [DAY, None]}}, None], [{"x": None}]),
@@ -62,7 +66,7 @@ TYPES: dict[str, tuple[Any, Any]] = {
     "map<decimal(10,2),int>": ({D("1.50"): 1}, {D("-0.05"): 1}),
     "map<date,int>": ({DAY: 1}, {LAST_DAY: 1}),
     "map<timestamp,int>": ({INSTANT: 1}, {datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC): 1}),
-    "map<timestamp_ntz,int>": ({WALL_CLOCK: 1}, {datetime.datetime.min: 1}),
+    "map<timestamp_ntz,int>": ({WALL_CLOCK: 1}, {FIRST_WALL: 1}),
 }
 """Each type of a value column, with two values."""
 
@@ -76,7 +80,7 @@ KEYS: dict[str, tuple[Any, ...]] = {
     "boolean": (True, False),
     "date": (DAY, LAST_DAY, datetime.date.min),
     "timestamp": (INSTANT, datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)),
-    "timestamp_ntz": (WALL_CLOCK, datetime.datetime.min),
+    "timestamp_ntz": (WALL_CLOCK, FIRST_WALL),
     "decimal(10,2)": (D("1.50"), D("-0.05"), D("0.00")),
     "decimal(38,0)": (D(LARGE),),
 }
@@ -145,7 +149,8 @@ def large_key(number: int) -> str:
 def history() -> list[dict[str, Any]]:
     """Return the batches of the namespace ``history``, in order.
 
-    Each has ``rows``, and optionally ``starts``, ``drops``, ``schemas`` and ``later_s``, the time that passes before it.
+    Each has ``rows``, and optionally ``starts``, ``drops``, ``schemas`` and ``later_s``, the time that passes
+    before it.
     """
     large = range(LARGE_ROWS)
     ids = [f"id{number}" for number in range(40)]

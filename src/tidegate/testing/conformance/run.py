@@ -48,10 +48,10 @@ def conformance(
     only: Sequence[str] = (),
     report: Callable[[Result], object] = lambda _: None,
 ) -> list[Result]:
-    """Drive the reader ``command`` through all checks, or those in ``only``, at the store; return their results.
+    """Drive the reader ``command`` through all checks, or those in ``only``; return their results.
 
-    The namespaces have names of their own, and are removed on return, also after an error. The log is in a temporary
-    folder. ``report`` is called after each check. The reader's process has ended on return.
+    The namespaces have names of their own, and are removed on return, also after an error. The log is in a
+    temporary folder. ``report`` is called after each check. The reader's process has ended on return.
 
     Raises: ConfigError: the command cannot be started, or an argument does not fit. Errors of the store.
     StoreUnavailableError: a namespace could not be removed; the message names it.
@@ -79,7 +79,7 @@ def conformance(
             left = session.clean_up()
     if left:
         raise StoreUnavailableError(
-            f"namespaces {', '.join(left)} could not be removed: remove each with `tidegate drop --only-stores`"
+            f"namespaces {', '.join(left)} could not be removed: `tidegate drop --only-stores` removes one"
         )
     return results
 

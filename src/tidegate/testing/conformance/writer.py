@@ -1,7 +1,7 @@
 """The namespaces that the conformance program writes, and what every reader has to see of each version.
 
-``Writer`` commits batches through the code that Spark's driver runs. ``Expected`` computes the rows of each version from
-the batches alone, without a store.
+``Writer`` commits batches through the code that Spark's driver runs. ``Expected`` computes the rows of each
+version from the batches alone, without a store.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from tidegate.keys.groups import encode_key
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import batch
-from tidegate.testing.conformance.canonical import canonical, canonical_key
+from tidegate.testing.conformance.canonical import arrow_of, canonical, canonical_key
 from tidegate.testing.example import TypedBarrier
 from tidegate.testing.process.driver import make_driver_of
-from tidegate.values.decode import kind_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import TableSchema
@@ -99,8 +98,7 @@ def shown(schema: TableSchema, fields: Any) -> Any:
     if schema.value_format == "bytes":
         return bytes(fields).hex()
     return {
-        column.name: canonical(kind_of(column.type).arrow, fields.get(column.field))
-        for column in schema.value
+        column.name: canonical(arrow_of(column.type), fields.get(column.field)) for column in schema.value
     }
 
 
@@ -193,8 +191,13 @@ class Writer:
         expected.schemas[version] = known | {table: self.schemas[table] for table in rows}
         expected.decided_us[version] = decided_us
 
+    def release_leases(self) -> None:
+        """Release the leases of all readers."""
+        for info in self.store.leases():
+            self.store.release(info.lease_id)
+
     def retire(self) -> int:
-        """Retire all versions that the options do not keep and no lease pins; return the oldest readable one."""
+        """Retire the versions that neither the options nor leases keep; return the oldest readable one."""
         retire_up_to(self.driver.log, self.store, self.driver.folded, self.driver.options, lambda: False)
         return max(self.store.pointer().horizon, 1)
 

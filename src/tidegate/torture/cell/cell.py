@@ -17,7 +17,7 @@ import msgspec
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import LineageError
 from tidegate.testing.process.forked import NO_ROOM, Forked
-from tidegate.torture.cell import jobs, readers
+from tidegate.torture.cell import jobs, outside_reader, readers
 from tidegate.torture.cell.expectations import Seen, moved_by_a_zombie, unfinished, unretired
 from tidegate.torture.cell.jobs import Judged
 from tidegate.torture.cell.outside_faults import Outside
@@ -162,7 +162,10 @@ class CellRun:
         )
         if self._shape.old:
             self.must_end(self._drive(ages=True), 0)
-        looking = self.start(readers.main, _json(plan), readers.NAME)
+        looking = [self.start(readers.main, _json(plan), readers.NAME)]
+        if self._setting.reader:
+            own = msgspec.structs.replace(plan, name=outside_reader.NAME, reader=self._setting.reader)
+            looking.append(self.start(outside_reader.main, _json(own), own.name))
         first = self._drive(disturbed=True)
         if self._sleeps:
             self.until(first, self.struck, "did not reach its fault in time")
@@ -187,8 +190,9 @@ class CellRun:
             self._with_a_wrong_checkpoint()
             self._batches += 1
             self.must_end(self._drive(), 0)
-        self.until_it_ends(looking, signal.SIGTERM)
-        self.must_end(looking, 0)
+        for process in looking:
+            self.until_it_ends(process, signal.SIGTERM)
+            self.must_end(process, 0)
         if self._cell.side_work == TIDIES and not self._lost:
             self.findings += unretired(self.look())
 
@@ -413,6 +417,7 @@ class CellRun:
         for process in self._processes:
             if not process.wait(0):
                 process.kill()
+        outside_reader.end_left(self.work)
         self._recorder.close()
 
     def judge(self) -> Judged:
@@ -421,8 +426,8 @@ class CellRun:
         result = self.work / "verdict.json"
         ended = [each.output.stem for each in self._processes if 0 <= (each.exit_code or 0) != NO_ROOM]
         whole = [name for name in ended if name.startswith(f"{DRIVER}-")]
-        if readers.NAME in ended and not self._lost:
-            whole.append(readers.NAME)
+        if not self._lost:
+            whole += [name for name in (readers.NAME, outside_reader.NAME) if name in ended]
         plan = _json(self.where), "judge", str(self.folder), str(result), "lost" if self._lost else ""
         process = self.start(jobs.judge, *plan, *whole)
         with self.ends_open():

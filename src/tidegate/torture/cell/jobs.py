@@ -19,7 +19,7 @@ from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.records import Pointer
 from tidegate.testing.process.driver import make_driver_of
-from tidegate.torture.cell import readers, stray_requests
+from tidegate.torture.cell import outside_reader, readers, stray_requests
 from tidegate.torture.cell.expectations import Seen
 from tidegate.torture.driver import timeouts
 from tidegate.torture.driver.driver import Where
@@ -39,7 +39,7 @@ Work = TypeVar("Work", bound=Callable[..., int])
 COMMANDS = "tidegate.cli:app"
 PRELOADED = (
     "tidegate.torture.cell.jobs",
-    "tidegate.torture.cell.readers",
+    "tidegate.torture.cell.outside_reader",
     "tidegate.cli",
     "typer._adapters",  # otherwise imported by each command, which takes longer than the command
 )
@@ -113,7 +113,9 @@ def judge(where_json: str, folder: str, result: str, lost: str = "", *ended: str
     with _left_open("readers", findings, unproven):
         kinds = (*readers.KINDS, *((SECOND,) if where.second and listed(where) else ()))
         # Readers that did not end by themselves are reported already.
-        unproven += gaps(Path(folder), ended, kinds if readers.NAME in ended else ())
+        kinds = kinds if readers.NAME in ended else ()
+        own = (outside_reader.KIND,) if outside_reader.NAME in ended else ()
+        unproven += gaps(Path(folder), ended, (*kinds, *own))
     judged = msgspec.structs.replace(
         judged,
         findings=(*findings, *judged.findings),

@@ -59,7 +59,10 @@ REFUSED_MAX = 1_000
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of the process of all readers. It ends by itself after ``seconds_max``."""
+    """The parameters of a process of readers. It ends by itself after ``seconds_max``.
+
+    ``reader``: the command of a reader of the user's own (``cell/outside_reader.py``).
+    """
 
     where: Where
     folder: str
@@ -67,6 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: str
     workloads: tuple[str, ...]
     seconds_max: float
+    reader: str = ""
 
 
 KEYS: dict[str, list[str]] = {
@@ -119,7 +123,7 @@ def _run(kind: str, plan: Plan, recorder: Recorder, ending: threading.Event, die
         raise
 
 
-class _Notes:
+class Notes:
     """Notes of both kinds of readers in the history, and their choice of what to read."""
 
     def __init__(self, kind: str, plan: Plan, recorder: Recorder, ending: threading.Event) -> None:
@@ -230,7 +234,7 @@ def _value(value: Any) -> Any:
     return decoded(row[VALUE]) if of_spark else row
 
 
-class Reader(_Notes):
+class Reader(Notes):
     """A thread that reads with ``tidegate.connect``."""
 
     def run(self) -> None:
@@ -339,7 +343,7 @@ class Reader(_Notes):
             self.ending.wait(LOOK_S)
 
 
-class AsyncReader(_Notes):
+class AsyncReader(Notes):
     """An event loop that reads with ``tidegate.aio.connect``."""
 
     def __init__(self, plan: Plan, recorder: Recorder, ending: threading.Event) -> None:

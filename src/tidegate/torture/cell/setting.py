@@ -26,6 +26,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     keep: bool
     spark: str = ""
     """The master of drivers that are Spark applications."""
+    reader: str = ""
+    """The command of a reader of the user's own."""
 
 
 class Unfinished(Exception):  # noqa: N818 - it is an outcome, not a failure of the program

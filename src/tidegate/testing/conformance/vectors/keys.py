@@ -19,6 +19,9 @@ GROUPS = ((128, 1), (128, 8), (100, 1), (8, 1), (1, 1), (32_768, 1), (96, 96))
 """Numbers of key groups with strides."""
 
 
+TRUTHS = (True, False)
+
+
 class Key(NamedTuple):
     """A key of canonical values."""
 
@@ -37,7 +40,7 @@ KEYS = (
     *_of("smallint", "-32768"),
     *_of("int", "-7", "0", "2147483647"),
     *_of("bigint", "9007199254740993", "9223372036854775807", "-9223372036854775808"),
-    *_of("boolean", True, False),
+    *_of("boolean", *TRUTHS),
     *_of("date", "2013-01-31", "0001-01-01", "9999-12-31"),
     *_of("timestamp", "2026-11-21T10:00:00.000007Z", "1970-01-01T00:00:00.000000Z"),
     *_of("timestamp", "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"),
@@ -58,7 +61,7 @@ REFUSED = (
     *_of("bigint", "9223372036854775808"),
     *_of("date", "2013-02-30", "2013-01-31T00:00:00.000000Z"),
     *_of("decimal(4,2)", "123.45", "1.234"),
-    *_of("string", True),
+    *_of("string", *TRUTHS),
     Key(("string", "int"), ("EWR",)),
     Key(("string",), ("EWR", "7")),
 )

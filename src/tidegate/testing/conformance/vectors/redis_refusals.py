@@ -63,7 +63,7 @@ REPLIES: tuple[tuple[str, str, type[Exception]], ...] = (
     ("read", "CLUSTERDOWN The cluster is down", exceptions.ClusterDownError),
     (
         "read",
-        "ERR Script attempted to access a non local key in a cluster node script: f_read, on @user_function:1.",
+        "ERR Script attempted to access a non local key in a cluster node script: f_read.",
         exceptions.ResponseError,
     ),
     ("read", "LOADING Redis is loading the dataset in memory", exceptions.BusyLoadingError),
@@ -77,7 +77,7 @@ REPLIES: tuple[tuple[str, str, type[Exception]], ...] = (
 
 
 def refusal_vectors() -> list[dict[str, Any]]:
-    """Return error replies with the reader's next step, and the error that it raises if that does not help."""
+    """Return error replies with the reader's next step, and the error that it raises if that is no help."""
     return [{"call": call, "reply": text, **_outcome(call, text, kind)} for call, text, kind in REPLIES]
 
 

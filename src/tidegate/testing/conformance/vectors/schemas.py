@@ -1,6 +1,6 @@
 """Vectors of schemas: types with their trees, and value formats that are accepted or refused. Pure.
 
-``TREES`` has Spark's ``DataType.jsonValue`` of each short form; ``tests/unit/spark/test_type_trees.py`` compares.
+``TREES`` has Spark's ``DataType.jsonValue`` of each short form: ``tests/unit/spark/test_type_trees.py``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NO_TYPES = ("uint", "decimal(39,0)", "decimal", "array<int", "map<binary,int>", 
 
 _KEY = [{"name": "id", "type": "string"}]
 _VALUE = [{"name": "n", "type": "int"}]
-ACCEPTED = (
+ACCEPTED: tuple[dict[str, Any], ...] = (
     {"key": _KEY, "value": _VALUE, "value_format": "json"},
     {"key": _KEY, "value": _VALUE, "value_format": "grouped_json"},
     {"key": _KEY, "value": [{"name": "b", "type": "binary"}], "value_format": "bytes"},
@@ -84,7 +84,7 @@ ACCEPTED = (
         "comment": "a field that this release does not know",
     },
 )
-REFUSED = (
+REFUSED: tuple[dict[str, Any], ...] = (
     {"key": _KEY, "value": _VALUE, "value_format": "json2"},
     {"key": _KEY, "value": _VALUE, "value_format": "grouped_"},
     {"key": _KEY, "value": _VALUE, "value_format": "avro"},
