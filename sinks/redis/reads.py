@@ -53,7 +53,7 @@ BLOCK_S = 1.0
 """A blocked read ends well before its connection's time-out, and is repeated."""
 
 WHOLE = re.compile(rb"\d{1,18}")
-NO_ENTRY = ([], [None])
+NO_ENTRY: tuple[list[None], ...] = ([], [None])
 """The end of a reply with a pointer and no entry."""
 NOT_OURS = (ValueError, TypeError, AttributeError)
 """The errors of a field that is missing, no number or no text."""

@@ -53,7 +53,7 @@ func read(client *redis.Client, namespace, table string, keys []string) (lines [
 		Tables    map[string]struct{ Start, Stride int64 }
 	}
 	found, err := client.HGetAll(ctx, tag+"}:meta").Result()
-	if err != nil || json.Unmarshal([]byte(found["identity"]), &facts) != nil || facts.Format > 1 {
+	if err != nil || json.Unmarshal([]byte(found["identity"]), &facts) != nil || facts.Format != 2 {
 		return nil, fmt.Errorf("namespace %s: not there, or of another format: %v", namespace, err)
 	}
 	// Version and servers from one call: each server that is listed has all of this version.

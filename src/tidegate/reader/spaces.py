@@ -21,7 +21,7 @@ from tidegate.base.deadline import one_call
 from tidegate.reader import rules
 from tidegate.reader.changes import Changes
 from tidegate.reader.diff import Diff
-from tidegate.reader.flow import GateFlow, SnapshotFlow
+from tidegate.reader.flow import GateFlow, SnapshotFlow, Tables
 from tidegate.reader.gate import Gate
 from tidegate.reader.rules import VersionInfo
 from tidegate.reader.table import Result, Steps
@@ -131,7 +131,7 @@ class SpacesFlow(GateFlow):
         """The number of key groups of the namespace that was read last."""
         return int(self._gate_now().key_groups)
 
-    def read(self, table: str, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
+    def read(self, table: Tables, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
         """Do one read at the newest version, for ``Table``."""
         return self._call(methodcaller("read", table, fn, *args))
 

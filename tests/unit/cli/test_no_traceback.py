@@ -24,6 +24,7 @@ NEEDS = {
     "backup": ["{new}"],
     "bench": ["--only", "reads"],
     "changes": ["1", "aircraft"],
+    "conformance": ["cat"],
     "diff": ["1"],
     "drop": ["--yes"],
     "export": ["{new}"],
@@ -60,10 +61,11 @@ NO_LOG = {
     "alias drop",
     "redis-functions",
     "namespaces",
+    "conformance",
 }
 ANY_NAMESPACE = {"alias list", "alias drop", "redis-functions", "namespaces"}
 """What is of a place takes no namespace."""
-NO_NAMESPACE = {"demo", "bench", "torture"}
+NO_NAMESPACE = {"demo", "bench", "torture", "conformance"}
 MAKES_ONE = {"init", "import", "doctor", "restore-from"}
 """A namespace that is not there is made, or looked for and told."""
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 
-import msgspec
 import pytest
 
 import tidegate
@@ -21,6 +20,7 @@ from tidegate.errors import (
     ConfigError,
     WaitTimeoutError,
 )
+from tidegate.reader import table
 from tidegate.testing.example import BATCHES, SCHEMAS
 from tidegate.wal.record import Column, TableSchema
 
@@ -60,6 +60,37 @@ def test_reads_that_are_a_tables_have_a_hint(gate):
     with pytest.raises(AttributeError, match=r"a Gate has no attribute 'tabel'$"):
         gate.tabel("legs")
     assert not hasattr(gate, "to_pandas")
+
+
+def test_get_many_of_several_tables(gate):
+    keys = {"airports": ["LGA", "XXX"], "legs": [["EWR", 1545], ("EWR", 1)], "aircraft": []}
+    assert gate.get_many(keys) == {
+        "airports": {"LGA": {"departures": 1, "delay": 4.0}},
+        "legs": {("EWR", 1545): {"dest": "IAH"}},
+        "aircraft": {},
+    }
+    assert gate.get_many({}) == {}
+
+
+@pytest.mark.parametrize(
+    "keys, said",
+    [
+        (["EWR"], "takes keys by table"),
+        ({"airports": "EWR"}, "takes several keys"),
+        ({"airports": ["EWR"], "ports": ["EWR"]}, "there is no table 'ports'"),
+    ],
+)
+def test_keys_of_several_tables_that_do_not_fit(gate, keys, said):
+    with pytest.raises(ConfigError, match=said):
+        gate.get_many(keys)
+
+
+def test_keys_of_several_tables_are_read_in_parts_if_they_are_many(gate, monkeypatch):
+    monkeypatch.setattr(table, "CALL_KEYS", 3)
+    keys = {"airports": [*(f"A{n}" for n in range(5)), "LGA"], "legs": [("EWR", 1545)]}
+    found = gate.get_many(keys)
+    assert found["legs"] == {("EWR", 1545): {"dest": "IAH"}}
+    assert list(found["airports"]) == ["LGA"]
 
 
 def test_get_many_leaves_absent_keys_out(gate):
@@ -202,16 +233,6 @@ def test_what_does_not_fit_is_refused_without_showing_a_password(url, namespace,
     with pytest.raises(ConfigError) as caught:
         tidegate.connect(url, namespace, options)
     assert "secret" not in str(caught.value)
-
-
-def test_a_store_of_a_later_format_is_refused(flights, monkeypatch):
-    from tidegate.sinks.sqlite.store import SqliteStore
-
-    found = SqliteStore.identity
-    later = lambda self: msgspec.structs.replace(found(self), format=2)  # noqa: E731
-    monkeypatch.setattr(SqliteStore, "identity", later)
-    with pytest.raises(ConfigError, match=r"format 2.*upgrade"):
-        tidegate.connect(flights, namespace="flights")
 
 
 def test_before_the_first_version(writer):

@@ -209,6 +209,11 @@ def test_a_version_published_since_the_last_read_is_read(kept, in_memory):
                     key: row for key, row in of_table.items() if row is not None
                 }
                 assert read.schema() == SCHEMAS[table]
+            found = gate.get_many({table: list(of_table) for table, of_table in rows.items()})
+            assert found == {
+                table: {key: row for key, row in of_table.items() if row is not None}
+                for table, of_table in rows.items()
+            }
 
 
 def test_an_answer_ahead_takes_one_look(in_memory, monkeypatch):
@@ -224,7 +229,8 @@ def test_an_answer_ahead_takes_one_look(in_memory, monkeypatch):
         monkeypatch.setattr(gate, "_read_pointer", lambda: pytest.fail("it has looked already"))
         assert gate.table("airports").get("EWR") == BATCHES[0]["airports"]["EWR"]
         assert gate.table("airports").get_many(["EWR"]) == {"EWR": BATCHES[0]["airports"]["EWR"]}
-        assert len(asked) == 2
+        assert gate.get_many({"airports": ["EWR"]}) == {"airports": {"EWR": BATCHES[0]["airports"]["EWR"]}}
+        assert len(asked) == 3
 
 
 def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_one(writer, monkeypatch):

@@ -147,7 +147,7 @@ def _retired(session: Session) -> tuple[Writer, int]:
     return writer, oldest
 
 
-# -- while the writer goes on -------------------------------------------------------------------------
+# -- while versions are written -----------------------------------------------------------------------
 
 
 def follows(session: Session) -> None:

@@ -63,8 +63,8 @@ def words_of(command: str) -> list[str]:
 class Reader:
     """The process of a reader under test. One thread at a time; it is a context manager.
 
-    The process has a group of its own: ``end`` ends what it has started, too. What it prints on standard
-    error is in the file ``output``.
+    The process has a group of its own: ``end`` ends what it has started, too. Its standard error is in the
+    file ``output``.
     """
 
     def __init__(self, command: str, output: Path, reply_s: float = REPLY_S) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from tidegate.keys.groups import encode_key
 from tidegate.sinks.rules.removal import Removal
 from tidegate.testing.conformance import rows
-from tidegate.testing.conformance.changes import Undo, changes_in
+from tidegate.testing.conformance.changes import StoreChanges, Undo
 from tidegate.testing.conformance.session import (
     Session,
     SkippedError,
@@ -21,12 +21,27 @@ from tidegate.testing.conformance.session import (
     refused_of,
     write_live,
 )
+from tidegate.testing.conformance.sqlite_changes import SqliteChanges
 from tidegate.testing.conformance.writer import Writer
 
 OTHER_UUID = "00000000-0000-4000-8000-000000000000"
 NO_SERVER = b"0" * 40
 KEY = ["id1"]
 NOT_VERIFIED = "StoreNotVerifiedError"
+
+
+def changes_in(writer: Writer) -> StoreChanges:
+    """Return the changes to the store of this writer's namespace."""
+    kind = writer.place.store.partition(":")[0]
+    if kind == "sqlite":
+        return SqliteChanges(writer)
+    if kind == "cassandra":
+        from tidegate.testing.conformance.cassandra_changes import CassandraChanges
+
+        return CassandraChanges(writer)
+    from tidegate.testing.conformance.redis_changes import RedisChanges
+
+    return RedisChanges(writer)
 
 
 @contextlib.contextmanager

@@ -238,7 +238,7 @@ def history_of(session: Session, namespace: str) -> Writer:
 
 
 def live_of(session: Session, namespace: str) -> Writer:
-    """Make a namespace that goes on while it is read, with two versions."""
+    """Make a namespace that is written while it is read, with two versions."""
     schemas = {name: rows.TABLES[name] for name in ("marker", "notes")}
     writer = session.new_writer(namespace, schemas, key_groups=4, keep_versions=1, max_layers=100)
     for _ in range(2):

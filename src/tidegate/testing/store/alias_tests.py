@@ -9,7 +9,6 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.sinks.aliases import Target
-from tidegate.sinks.records import Identity
 from tidegate.sinks.store import Store
 from tidegate.testing.concurrency import in_threads
 from tidegate.testing.store.harness import KEY_GROUPS, StoreHarness, put
@@ -56,7 +55,9 @@ class AliasTests(StoreHarness):
         put(store, 1, {"t": {b"k": b"v"}})
         alias = fresh_alias()
         store.aliases().set(alias, BLUE)
-        assert store.identity() == Identity("uuid-1", "suite", KEY_GROUPS)
+        identity = store.identity()
+        assert identity is not None
+        assert (identity.uuid, identity.key_groups) == ("uuid-1", KEY_GROUPS)
         assert store.pointer().visible == 1
 
     def test_a_name_that_does_not_fit_is_refused(self, store: Store) -> None:

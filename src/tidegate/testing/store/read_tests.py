@@ -15,6 +15,7 @@ import pytest
 from tidegate.errors import SnapshotExpiredError
 from tidegate.keys.groups import decode_key, encode_key
 from tidegate.sinks.capabilities import SupportsReadWithPointer
+from tidegate.sinks.records import TableKeys
 from tidegate.sinks.store import Store
 from tidegate.testing.store.harness import (
     EPOCH,
@@ -68,8 +69,11 @@ class ReadTests(StoreHarness):
         assert [store.get("t", key, 1, 0, at_us, stride) for key in asked] == values
         assert store.rows_of("t", keys, 1, stride).to_pylist() == [b"+" + value for value in rows.values()]
         if isinstance(store, SupportsReadWithPointer):
-            found, pointer = store.get_many_with_pointer("t", asked, 1, 0, at_us, stride)
-            assert (found.to_pylist(), pointer.visible) == (values, 1)
+            reads = [TableKeys("t", asked, 0, stride), TableKeys("t", keys[:1], 0, stride)]
+            found, pointer = store.get_many_with_pointer(reads, 1, at_us)
+            assert found is not None
+            assert [of_one.to_pylist() for of_one in found] == [values, values[:1]]
+            assert pointer.visible == 1
             assert [store.get_with_pointer("t", key, 1, 0, at_us, stride)[0] for key in asked] == values
         scanned_rows = [
             row

@@ -9,7 +9,6 @@ from tidegate.committers.operations.resume import last_batch
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.transfer.backup.restore_from import Way
 from tidegate.errors import ConfigError, LineageError, WalGapError
-from tidegate.sinks.records import Identity
 from tidegate.testing.arrow_barrier import batch
 from tidegate.testing.example import LINEAGE
 from tidegate.wal.fold import replay_of
@@ -106,7 +105,9 @@ def test_without_a_log_a_new_one_begins_with_the_backups_state_i2(place, to):
     state = driver.folded
     assert state.namespace != uuid
     assert (state.lineage, state.last_version, state.stores) == (LINEAGE, version + 1, ())
-    assert driver.store.identity() == Identity(state.namespace, "flights", state.key_groups)
+    identity = driver.store.identity()
+    assert (identity.uuid, identity.name) == (state.namespace, "flights")
+    assert identity.key_groups == state.key_groups
     last = last_batch(driver.decisions)
     assert last.origin.batch_id == version - 1
     assert last.source_offsets == ("" if version % 5 == 4 else f'[{{"orders":{{"0":{version}}}}}]')
