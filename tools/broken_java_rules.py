@@ -19,7 +19,7 @@ RULES = [
         "RedisStore.java",
         'return version <= now.visible && now.servers.contains(node.id) ? node.id : "";',
         "return node.id;",
-        "was_not_compared",
+        "tampered_pointers",
     ),
     (
         "no-floor",

@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,27 +57,30 @@ def noticed(classes, tests):
     return done.returncode, done.stdout[-3_000:] + done.stderr[-1_000:]
 
 
+@pytest.fixture(scope="module")
+def classes():
+    """The reader's classes as they are."""
+    built()
+    return FOLDER / "target" / "classes"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=[rule[0] for rule in RULES])
-def test_a_broken_rule_is_noticed(rule, tmp_path):
+def test_a_broken_rule_is_noticed(classes, rule, tmp_path):
     _, _, file, old, new, tests = rule
-    built()
-    sources = tmp_path / "sources"
-    sources.mkdir()
-    for source in SOURCES.glob("*.java"):
-        (sources / source.name).write_text(source.read_text())
-    (sources / file).write_text((SOURCES / file).read_text().replace(old, new))
-    classes, jars = tmp_path / "classes", FOLDER / "target" / "lib" / "*"
+    broken, source, jars = tmp_path / "classes", tmp_path / file, FOLDER / "target" / "lib" / "*"
+    shutil.copytree(classes, broken)
+    source.write_text((SOURCES / file).read_text().replace(old, new))
     compiler = [
         java("javac"),
         "-nowarn",
         "-d",
-        str(classes),
+        str(broken),
         "-cp",
-        str(jars),
-        *map(str, sources.glob("*.java")),
+        f"{classes}{os.pathsep}{jars}",
+        str(source),
     ]
     subprocess.run(compiler, check=True, capture_output=True, text=True)
-    code, printed = noticed(classes, tests)
+    code, printed = noticed(broken, tests)
     assert code == 1, printed
     assert "failed" in printed

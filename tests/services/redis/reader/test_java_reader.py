@@ -82,7 +82,9 @@ def test_the_vectors_of_values(program, of):
             answer = program.ask("decode_value", **stored)
         except RefusedError as error:
             answer = error.name
-        if not equal(answer, vector.get("error", vector.get("value"))):
+        types = json.dumps(vector["schema"])
+        floats = "float" in types or "double" in types
+        if not equal(answer, vector.get("error", vector.get("value")), floats=floats):
             wrong.append((vector, answer))
     assert not wrong, "\n".join(map(str, wrong))
 
@@ -151,19 +153,27 @@ def test_the_vectors_of_refusals(program, proxy, namespace, flights, vector):
     assert rule.hits >= 1
 
 
-def equal(answer, wanted):
-    """Whether two canonical values are equal: maps in any order, floats as numbers."""
+def equal(answer, wanted, *, floats):
+    """Whether two canonical values are equal: maps in any order, and, with ``floats``, texts as numbers."""
     if isinstance(answer, dict) and isinstance(wanted, dict):
-        return answer.keys() == wanted.keys() and all(equal(answer[name], wanted[name]) for name in wanted)
+        return answer.keys() == wanted.keys() and all(
+            equal(answer[name], wanted[name], floats=floats) for name in wanted
+        )
     if isinstance(answer, list) and isinstance(wanted, list):
         left = list(answer)
         for each in wanted:
             left = (
-                left[: (at := next((i for i, one in enumerate(left) if equal(one, each)), len(left)))]
+                left[
+                    : (
+                        at := next(
+                            (i for i, one in enumerate(left) if equal(one, each, floats=floats)), len(left)
+                        )
+                    )
+                ]
                 + left[at + 1 :]
             )
         return not left and len(answer) == len(wanted)
-    if isinstance(answer, str) and isinstance(wanted, str) and answer != wanted:
+    if floats and isinstance(answer, str) and isinstance(wanted, str) and answer != wanted:
         with contextlib.suppress(ValueError):
             return struct.pack("f", float(answer)) == struct.pack("f", float(wanted))
     return answer == wanted
@@ -264,6 +274,7 @@ def test_renamed_columns_and_older_states(program, redis, namespace, flights):
     assert program.ask("get", table="states", key=["one"])["value"] == {"n": "7"}
 
 
+@pytest.mark.slow
 def test_merged_layers_and_emptied_tables(program, redis, namespace, tmp_path):
     """A scan reads base and layers, of more rows than one page; a table starts where it was emptied."""
     options = Options(key_groups=2, keep_versions=2, table_key_groups={"legs": 1})
@@ -281,9 +292,10 @@ def test_merged_layers_and_emptied_tables(program, redis, namespace, tmp_path):
         with tidegate.connect(redis.url, namespace) as gate, gate.snapshot() as now:
             assert program.ask("wait_for", version=number, timeout_s=5) == number
             check_all(program, now, ["aircraft", "legs"])
-    flights.write({"legs": {("JFK", 1): {"dest": "MIA"}}}, frozenset({"legs"}))
-    with tidegate.connect(redis.url, namespace) as gate, gate.snapshot() as now:
-        check_all(program, now, ["aircraft", "legs"])
+    for number in range(2):  # the second time with rows in layers
+        flights.write({"legs": {("JFK", number): {"dest": "MIA"}}}, frozenset({"legs"}))
+        with tidegate.connect(redis.url, namespace) as gate, gate.snapshot() as now:
+            check_all(program, now, ["legs"], absent=[("JFK", 1 - number), ("EWR", 1)])
     flights.close()
 
 
@@ -508,7 +520,8 @@ def test_tampered_pointers(program, redis, namespace, flights, tampered, error):
         refused(program, error, "connect", url=redis.url, namespace=namespace)
     else:
         program.ask("connect", url=redis.url, namespace=namespace)
-        refused(program, error, "get", table="aircraft", key=["N14228"])
+        for _ in range(2):  # the server's id is known from the first answer on
+            refused(program, error, "get", table="aircraft", key=["N14228"])
 
 
 @pytest.mark.parametrize("mark", ["u", "floor", "lost", "server", "gone"])
@@ -572,6 +585,7 @@ def test_a_login_and_tls(program, private_redis, tmp_path):
 # -- the page ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # it is compiled
 def test_the_example_of_the_readme(program, redis, namespace, flights, tmp_path):
     for rows in BATCHES:
         flights.write(rows)
