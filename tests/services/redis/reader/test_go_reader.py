@@ -1,143 +1,244 @@
-"""The reader in Go, examples/readers/go, beside the one in Python on the same data."""
+"""The reader in Go, readers/go, beside the writer: the conformance program, and faults that need a server of a test's own."""
+
+from __future__ import annotations
 
 import json
-import shutil
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
-import tidegate
+from services.support.go import BUILD_S, built, go_program
+from services.support.redis.proxy import RedisProxy
+from services.support.redis.server import RedisServer
 from services.support.servers import ROOT
-from tidegate.committers.operations.alias import checked_target, set_alias
-from tidegate.keys.groups import key_group
-from tidegate.options import Options, parse_store
-from tidegate.testing.example import BATCHES, Example
-from tidegate.testing.store.harness import ManualClock
+from services.support.workloads.random_versions import writer_on
+from support.wait import wait_until
+from tidegate.committers.local_coordinator import followers_in
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.options import parse_store
+from tidegate.sinks.redis.client.functions import library_name
+from tidegate.testing.conformance.program import Reader, ReaderRaisedError
+from tidegate.testing.conformance.run import PASSED, conformance
+from tidegate.testing.example import BATCHES, Example, write_flights
 
-FOLDER = ROOT / "examples" / "readers" / "go"
-NO_GO = """Go builds the example reader for its test and was not found.
-  Debian, Ubuntu:  sudo apt-get update && sudo apt-get install -y golang-go"""
-BUILD_S, READ_S = 400, 60
+FOLDER = ROOT / "readers" / "go"
+RUN_S = 60
+LOOK, READ = (f"{library_name()}_{name}" for name in ("pointer", "read"))
 
-pytestmark = pytest.mark.xdist_group("go")  # built once
+pytestmark = [pytest.mark.xdist_group("go"), pytest.mark.timeout(BUILD_S + 100)]  # built once, by the first test
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory):
-    go = shutil.which("go")
-    if go is None:
-        pytest.fail(NO_GO)
-    program = tmp_path_factory.mktemp("go") / "reader"
-    build = [go, "build", "-o", str(program), "."]
-    done = subprocess.run(build, cwd=FOLDER, capture_output=True, text=True, timeout=BUILD_S, check=False)
-    assert done.returncode == 0, done.stderr
-    return program
+def program(tmp_path_factory) -> str:
+    return str(built(FOLDER, "./cmd/conformance", tmp_path_factory.mktemp("go")))
 
 
 @pytest.fixture
-def flights(redis, namespace, tmp_path):
-    example = Example(f"file://{tmp_path}/wal", redis.url, namespace)
+def reader(program, tmp_path) -> Iterator[Reader]:
+    with Reader(program, tmp_path / "errors") as started:
+        yield started
+
+
+@pytest.fixture
+def writer(redis, tmp_path) -> Iterator[Example]:
+    example = writer_on(redis.url, tmp_path)
     yield example
+    example.driver.store.drop()
     example.close()
 
 
-def read(program, *arguments):
-    command = [str(program), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=READ_S, check=False)
+def flights(n: int) -> dict[str, object]:
+    return {"carrier": "UA", "flights": n}
 
 
-def test_it_is_small():
-    assert len((FOLDER / "main.go").read_text().splitlines()) <= 110
+def connect(reader: Reader, writer: Example, url: str = "", **options: object) -> None:
+    where = writer.driver.endpoints
+    reader.ask("connect", url=url or where.store, namespace=where.namespace, options=options)
 
 
-@pytest.mark.timeout(BUILD_S + 60)  # the first build fetches and compiles the client
-def test_both_read_the_same(reader, redis, namespace, flights):
-    keys = ["N14228", "N24211", "N00000", "käse"]
-    for rows in BATCHES:
-        flights.write(rows)
-        done = read(reader, redis.url, namespace, "aircraft", *keys)
-        assert done.returncode == 0, done.stderr
-        lines = [line.split("\t") for line in done.stdout.splitlines()]
-        with tidegate.connect(redis.url, namespace) as gate:
-            expected = gate.table("aircraft").get_many(keys)
-        assert [line[0] for line in lines] == keys
-        assert [int(line[1]) for line in lines] == [key_group(key.encode(), 8) for key in keys]
-        found = {key: json.loads(value) for key, _, value in lines if value != "(absent)"}
-        assert found == expected
+def error_of(reader: Reader, do: str, **arguments: object) -> str:
+    with pytest.raises(ReaderRaisedError) as raised:
+        reader.ask(do, **arguments)
+    return raised.value.name
 
 
-@pytest.mark.timeout(BUILD_S + 60)
-def test_tables_with_fewer_key_groups(reader, redis, namespace, tmp_path):
-    options = Options(key_groups=8, table_key_groups={"aircraft": 2})
-    flights = Example(f"file://{tmp_path}/wal", redis.url, namespace, options=options)
-    rows = {f"N{number}": {"carrier": "UA", "flights": number} for number in range(20)}
-    flights.write({"aircraft": rows})
-    done = read(reader, redis.url, namespace, "aircraft", *rows)
-    lines = [line.split("\t") for line in done.stdout.splitlines()]
-    assert {key: json.loads(value) for key, _, value in lines} == rows
-    assert {int(group) for _, group, _ in lines} == {0, 4}
-    flights.close()
+def url_of(proxy: RedisProxy) -> str:
+    return "redis://{}:{}".format(*proxy.address)
 
 
-@pytest.mark.timeout(BUILD_S + 60)
-def test_by_an_alias(reader, redis, namespace, flights):
-    flights.write(BATCHES[0])
-    alias = f"{namespace}.live"
-    at = parse_store(redis.url)
-    set_alias(at, alias, checked_target(at, alias, namespace))
-    done = read(reader, redis.url, alias, "aircraft", "N14228")
-    assert json.loads(done.stdout.split("\t")[2]) == {"carrier": "UA", "flights": 1}
+def test_its_own_tests():
+    for arguments in (["vet", "./..."], ["test", "./..."]):
+        command = [go_program(), *arguments]
+        done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=BUILD_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.timeout(BUILD_S + 60)
-def test_several_columns_and_tables_that_were_emptied(reader, redis, namespace, flights):
-    flights.write(BATCHES[0])
-    done = read(reader, redis.url, namespace, "legs", "3:EWR,4:1545,")
-    assert json.loads(done.stdout.split("\t")[2]) == {"dest": "IAH"}
-    flights.write({"legs": {("JFK", 1): {"dest": "MIA"}}}, frozenset({"legs"}))
-    done = read(reader, redis.url, namespace, "legs", "3:EWR,4:1545,", "3:JFK,1:1,")
-    assert [line.split("\t")[2] for line in done.stdout.splitlines()] == ["(absent)", '{"dest":"MIA"}']
+def test_the_example_of_its_readme(private_redis, tmp_path):
+    source = (FOLDER / "cmd" / "example" / "main.go").read_text()
+    (block,) = (FOLDER / "README.md").read_text().split("```go\n")[1:]
+    assert block.partition("```")[0] == source.replace("\t", "    ")
+    server = private_redis()
+    write_flights(f"file://{tmp_path}/wal", server.url)
+    example = built(FOLDER, "./cmd/example", tmp_path)
+    done = subprocess.run(
+        [str(example), server.url], capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    lines = done.stdout.splitlines()
+    assert (lines[:2], sorted(lines[2:])) == (["UA 2", "3 true IAH"], ["EWR 1.5", "JFK -1", "LGA 4"]), done.stderr
 
 
-@pytest.mark.timeout(BUILD_S + 60)
-def test_what_has_expired_is_absent(reader, redis, namespace, tmp_path):
-    """By the version's time, as for the one in Python."""
-    clock, keys = ManualClock(), ["N1", "N2"]
-    options = Options(key_groups=8, ttl={"aircraft": "1 h"})
-    flights = Example(f"file://{tmp_path}/wal", redis.url, namespace, options=options, clock=clock)
-    rows = {key: {"carrier": "UA", "flights": 1} for key in keys}
-    for some in (rows, {"N2": rows["N2"]}, {}):
-        flights.write({"aircraft": some})
-        done = read(reader, redis.url, namespace, "aircraft", *keys)
-        lines = [line.split("\t") for line in done.stdout.splitlines()]
-        there = {key for key, _, value in lines if value != "(absent)"}
-        with tidegate.connect(redis.url, namespace) as gate:
-            assert there == gate.table("aircraft").get_many(keys).keys()
-        clock.advance(2_400)
-    assert there == {"N2"}
-    flights.close()
+def test_it_passes_every_check(program, redis):
+    results = conformance(program, redis.url)
+    assert [result for result in results if result.outcome != PASSED] == []
 
 
-@pytest.mark.timeout(BUILD_S + 60)
-def test_what_it_cannot_read_is_an_error(reader, redis, namespace, flights):
-    flights.write(BATCHES[0])
-    done = read(reader, redis.url, namespace, "nowhere", "k")
-    assert (done.returncode, "no table nowhere at version 1" in done.stderr) == (1, True)
-    done = read(reader, redis.url, f"{namespace}-other", "aircraft", "k")
-    assert (done.returncode, "not there" in done.stderr) == (1, True)
+@pytest.mark.slow
+def test_on_a_cluster(program, redis_cluster):
+    results = conformance(program, redis_cluster.url)
+    assert [result for result in results if result.outcome != PASSED] == []
 
 
-@pytest.mark.timeout(BUILD_S + 60)
+@pytest.mark.slow
+def test_on_cassandra(program, cassandra_tables):
+    results = conformance(program, cassandra_tables)
+    assert [result for result in results if result.outcome == "failed"] == []
+
+
+def test_a_warm_read_of_several_tables_takes_one_round_trip(reader, writer, redis):
+    """Rows are asked for before the pointer has answered; the entry of a new version comes with its pointer."""
+    keys = {"aircraft": [["N1"], ["N2"]], "legs": [["EWR", "1"]]}
+    with RedisProxy(("127.0.0.1", redis.port)) as proxy:
+        for version in range(1, 4):
+            writer.write({"aircraft": {"N1": flights(version)}, "legs": {("EWR", 1): {"dest": "IAH"}}})
+            if version == 1:
+                connect(reader, writer, url_of(proxy))
+            catalog = proxy.seen("FCALL_RO", f"{library_name()}_catalog")
+            rows = reader.ask("get_many", keys=keys)["rows"]
+            assert rows == {
+                "aircraft": [{"carrier": "UA", "flights": str(version)}, None],
+                "legs": [{"dest": "IAH"}],
+            }
+            assert proxy.seen("FCALL_RO", f"{library_name()}_catalog") == catalog
+        seen, held = proxy.seen("FCALL_RO", READ), proxy.hold_reply("FCALL_RO", LOOK)
+        reader.send("get_many", keys=keys)
+        held.arrived()
+        proxy.wait_seen(seen + 2, "FCALL_RO", READ)
+        held.release()
+        assert reader.receive()["rows"] == rows
+
+
+def test_a_version_that_is_retired_while_it_is_read_is_read_again_at_a_newer_one(reader, writer, redis):
+    writer.write({"aircraft": {"N1": flights(0)}})
+    with RedisProxy(("127.0.0.1", redis.port)) as proxy:
+        connect(reader, writer, url_of(proxy))
+        reader.ask("get", table="aircraft", key=["N1"])
+        held = proxy.hold_request("FCALL_RO", READ)
+        reader.send("get", table="aircraft", key=["N1"])
+        held.arrived()
+        for n in range(1, 12):  # more than are kept
+            writer.write({"aircraft": {"N1": flights(n)}})
+        driver = writer.driver
+        retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False, 0)
+        held.release()
+        assert reader.receive()["value"] == {"carrier": "UA", "flights": "11"}
+
+
+def test_a_snapshot_whose_lease_is_not_renewed_refuses_for_good(reader, writer, redis):
+    writer.write({"aircraft": {"N1": flights(0)}})
+    with RedisProxy(("127.0.0.1", redis.port)) as proxy:
+        connect(reader, writer, url_of(proxy))
+        snapshot = reader.ask("snapshot", lease_s=0.6)["snapshot"]
+        proxy.wait_seen(3, "FCALL", f"{library_name()}_lease")  # it was renewed twice
+        assert reader.ask("get", table="aircraft", key=["N1"], snapshot=snapshot)["value"]
+        proxy.drop_request("FCALL", f"{library_name()}_lease", times=None)
+
+        def refused() -> bool:
+            try:
+                reader.ask("get", table="aircraft", key=["N1"], snapshot=snapshot)
+            except ReaderRaisedError as error:
+                return error.name == "SnapshotExpiredError"
+            return False
+
+        wait_until(refused, "it refuses")
+        assert error_of(reader, "get", table="aircraft", key=["N1"], snapshot=snapshot) == "SnapshotExpiredError"
+        assert reader.ask("get", table="aircraft", key=["N1"])["value"]
+
+
+def test_a_server_that_takes_no_leases_is_read_without(reader, writer, redis):
+    writer.write({"aircraft": {"N1": flights(0)}})
+    with RedisProxy(("127.0.0.1", redis.port)) as proxy:
+        connect(reader, writer, url_of(proxy))
+        full = "OOM command not allowed when used memory > 'maxmemory'."
+        proxy.refuse_with(full, "FCALL", f"{library_name()}_lease", times=None)
+        assert len(reader.ask("scan", table="aircraft")["rows"]) == 1
+
+
 def test_a_server_that_was_not_compared_is_refused(reader, private_redis, tmp_path):
     server = private_redis()
     example = Example(f"file://{tmp_path}/wal", server.url)
     example.write(BATCHES[0])
-    assert read(reader, server.url, "flights", "aircraft", "N14228").returncode == 0
+    connect(reader, example)
+    assert reader.ask("get", table="aircraft", key=["N14228"])["value"]
     server.kill()
     server.restart()
-    done = read(reader, server.url, "flights", "aircraft", "N14228")
-    assert (done.returncode, "TGSERVER" in done.stderr) == (1, True), done.stderr
+    assert error_of(reader, "get", table="aircraft", key=["N14228"]) == "StoreNotVerifiedError"
+    assert error_of(reader, "scan", table="aircraft") == "StoreNotVerifiedError"
     example.write(BATCHES[1])  # the writer compares it
-    done = read(reader, server.url, "flights", "aircraft", "N14228")
-    assert done.stdout.endswith('{"carrier":"UA","flights":2}\n')
+    assert reader.ask("get", table="aircraft", key=["N14228"])["value"] == {"carrier": "UA", "flights": "2"}
     example.close()
+
+
+def test_a_server_that_gets_its_first_replica_is_the_same(reader, private_redis, tmp_path):
+    """It takes another replication id, and is the process that the pointer lists."""
+    server, replica = private_redis(), private_redis()
+    example = Example(f"file://{tmp_path}/wal", server.url)
+    example.write(BATCHES[0])
+    connect(reader, example)
+    before = server.info("replication")["master_replid"]
+    replica.ask("REPLICAOF", "127.0.0.1", server.port)
+    wait_until(lambda: server.info("replication")["master_replid"] != before, "it has another id")
+    assert reader.ask("get", table="aircraft", key=["N14228"])["value"] == {"carrier": "UA", "flights": "1"}
+    example.close()
+
+
+def test_tls_and_a_login(reader, private_redis, tmp_path):
+    server = private_redis(tls=True, users={"reader": "on >secret ~* &* +@all"})
+    example = Example(f"file://{tmp_path}/wal", [parse_store(server.url, server.tls_settings)])
+    example.write(BATCHES[0])
+    given = server.tls_settings
+    connect(reader, example, server.url_for("reader", "secret"), **given)
+    assert reader.ask("get", table="aircraft", key=["N14228"])["value"]
+    wrong = server.url_for("reader", "wrong")
+    assert error_of(reader, "connect", url=wrong, namespace="flights", options=given) == "ConfigError"
+    example.close()
+
+
+def test_a_removed_store_is_left_only_on_request(reader, private_redis, tmp_path):
+    removed, successor = private_redis(), private_redis()
+    example = Example(f"file://{tmp_path}/wal", [f"old={removed.url}", f"new={successor.url}"])
+    followers = followers_in(example.driver)
+    example.write(BATCHES[0])
+    assert all(follower.catch_up().error == "" for follower in followers)
+    connect(reader, example, removed.url)
+    note = {"removed_after": 1, "removed_at_us": 1, "successor": successor.url}
+    removed.ask("HSET", "tg:{flights}:meta", "writer", json.dumps(note))
+    assert error_of(reader, "get", table="aircraft", key=["N14228"]) == "StoreRemovedError"
+    connect(reader, example, removed.url, follow_redirects=True)
+    assert reader.ask("get", table="aircraft", key=["N14228"])["value"] == {"carrier": "UA", "flights": "1"}
+    example.close()
+
+
+@pytest.mark.slow
+def test_a_failover_of_sentinels(reader, redis_sentinel, tmp_path):
+    example = Example(f"file://{tmp_path}/wal", redis_sentinel.url)
+    example.write(BATCHES[0])
+    connect(reader, example)
+    assert reader.ask("get", table="aircraft", key=["N14228"])["value"]
+    redis_sentinel.failover()
+    example.write(BATCHES[1])  # the writer compares the new primary
+    assert reader.ask("get", table="aircraft", key=["N14228"])["value"] == {"carrier": "UA", "flights": "2"}
+    assert len(reader.ask("scan", table="airports")["rows"]) == 2
+    example.driver.store.drop()
+    example.close()
+    redis_sentinel.heal()

@@ -1,0 +1,318 @@
+package reader
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// redisFormat is the only format of a namespace in Redis that this release reads.
+const redisFormat = 2
+
+const pauseMin, pauseMax, serversMax, atOnceMax = time.Millisecond, 100 * time.Millisecond, 20, 4
+
+type redisStore struct {
+	client  redis.UniversalClient
+	cluster *redis.ClusterClient // nil: one server, or Sentinels
+	where   string
+}
+
+func openRedis(address string, options *Options) (store, error) {
+	scheme, rest, _ := strings.Cut(address, "://")
+	base, kind, _ := strings.Cut(scheme, "+")
+	login, rest := "", rest
+	if at := strings.LastIndex(rest, "@"); at >= 0 {
+		login, rest = rest[:at], rest[at+1:]
+	}
+	name, password, _ := strings.Cut(login, ":")
+	hosts, path, _ := strings.Cut(rest, "/")
+	where, secure := "store "+shown(address), options.TLS
+	name, errName := url.PathUnescape(name)
+	password, errPassword := url.PathUnescape(password)
+	if errName != nil || errPassword != nil || hosts == "" || strings.ContainsAny(rest, "?#") {
+		return nil, configError("%s: write %s://user:password@host:port, with / ? and # of the login as %%2F %%3F and %%23", where, scheme)
+	}
+	if base == "rediss" && secure == nil {
+		secure = &tls.Config{MinVersion: tls.VersionTLS12}
+	} else if base == "redis" && secure != nil {
+		return nil, configError("%s: TLS needs a URL that begins with rediss", where)
+	}
+	if options.Username != "" || options.Password != "" {
+		name, password = options.Username, options.Password
+	}
+	of := &redis.UniversalOptions{
+		Addrs: strings.Split(hosts, ","), Username: name, Password: password, TLSConfig: secure, Protocol: 2,
+		SentinelUsername: options.SentinelUsername, SentinelPassword: options.SentinelPassword,
+		PoolSize: options.PoolSize, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIndentity: true,
+	}
+	port := ":6379"
+	if kind == "sentinel" {
+		port = ":26379"
+	}
+	for at, host := range of.Addrs {
+		if strings.LastIndex(host, ":") <= strings.LastIndex(host, "]") {
+			of.Addrs[at] = host + port
+		}
+	}
+	found := &redisStore{where: where}
+	switch parts := strings.Split(strings.Trim(path, "/"), "/"); kind {
+	case "cluster":
+		found.cluster = redis.NewClusterClient(of.Cluster())
+		found.client = found.cluster
+		return found, nil
+	case "sentinel":
+		of.MasterName, parts = parts[0], append(parts[1:], "")
+		path = parts[0]
+		if of.MasterName == "" {
+			return nil, configError("%s: write %s://host:port,host:port/<name of the primary>", where, scheme)
+		}
+	}
+	if path = strings.Trim(path, "/"); path != "" {
+		var err error
+		if of.DB, err = strconv.Atoi(path); err != nil {
+			return nil, configError("%s: the text after its servers is not the number of a database", where)
+		}
+	}
+	if kind == "sentinel" {
+		found.client = redis.NewFailoverClient(of.Failover())
+	} else if found.client = redis.NewClient(of.Simple()); len(of.Addrs) > 1 {
+		return nil, configError("%s: several servers are redis+cluster:// or redis+sentinel://", where)
+	}
+	return found, nil
+}
+
+func (r *redisStore) close() { r.client.Close() }
+
+func (r *redisStore) open(name string, of *identity) namespace {
+	return &redisNamespace{
+		redisStore: r, tag: "tg:{" + name, of: of, library: of.library, ids: map[string]string{}, same: map[string]string{},
+		where: r.where + ", namespace " + name, seen: &pointer{},
+	}
+}
+
+func (r *redisStore) find(ctx context.Context, name string) (*identity, *target, error) {
+	of := r.open(name, &identity{}).(*redisNamespace)
+	meta, alias := of.meta("identity", "ready", "library"), &redisCall{key: of.tag + "}:alias"}
+	alias.args = []any{"HMGET", alias.key, "namespace", "uuid", "revision"}
+	of.run(ctx, meta, alias)
+	if err := errors.Join(meta.err, alias.err); err != nil {
+		return nil, nil, errOf(meta, alias)
+	}
+	fields, named := texts(meta.reply), texts(alias.reply)
+	if fields[0] != "" && fields[1] != "" {
+		found, err := identityIn(of.where, fields[0], redisFormat)
+		if found != nil {
+			found.library = fields[2]
+		}
+		return found, nil, err
+	}
+	if named[0] == "" {
+		return nil, nil, nil
+	}
+	return nil, &target{named[0], named[1], named[2]}, nil
+}
+
+type redisNamespace struct {
+	*redisStore
+	tag, where string
+	of         *identity
+	mu         sync.Mutex
+	library    string
+	ids        map[string]string // by address of a server: its replication id
+	same       map[string]string // by replication id: the listed one that the same process had before
+	seen       *pointer          // the newest, with the servers that it lists
+}
+
+func (n *redisNamespace) isOptimistic() bool { return true }
+
+func (n *redisNamespace) meta(fields ...any) *redisCall {
+	key := n.tag + "}:meta"
+	return &redisCall{key: key, args: append([]any{"HMGET", key}, fields...)}
+}
+
+func (n *redisNamespace) call(function string, args ...any) *redisCall {
+	return &redisCall{key: n.tag + "}:meta", function: function, args: append([]any{n.of.UUID}, args...)}
+}
+
+func (n *redisNamespace) rows(of *view, group int, function string, args ...any) *redisCall {
+	head := []any{n.of.UUID, of.table, of.version, of.start}
+	return &redisCall{key: fmt.Sprintf("%s/%d}:h", n.tag, group), function: function, isOnRows: true, args: append(head, args...)}
+}
+
+func (n *redisNamespace) pointer(ctx context.Context, known int64) (*pointer, error) {
+	call := n.call("pointer", known)
+	n.run(ctx, call)
+	return n.pointerIn(call)
+}
+
+func (n *redisNamespace) pointerIn(call *redisCall) (*pointer, error) {
+	if call.err != nil {
+		return nil, call.err
+	}
+	fields, found := texts(call.reply), &pointer{listed: map[string]bool{}}
+	if len(fields) < 8 {
+		return nil, corrupt("%s: the pointer has %d fields", n.where, len(fields))
+	}
+	var errVisible, errHorizon error
+	found.visible, errVisible = strconv.ParseInt(fields[0], 10, 64)
+	found.horizon, errHorizon = strconv.ParseInt(fields[4], 10, 64)
+	if errVisible != nil || errHorizon != nil || found.visible < 0 || found.horizon < 0 {
+		return nil, corrupt("%s: the pointer is %.200q: restore the store from a copy", n.where, fields)
+	}
+	found.digest, found.writer, found.isLost = fields[1], fields[3], found.visible == 0 && fields[6] == ""
+	for _, id := range strings.Split(fields[6], ",") {
+		found.listed[id] = id != ""
+	}
+	if len(fields) > 8 {
+		_, found.latest, _ = strings.Cut(fields[8], " ")
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.seen = found
+	return found, nil
+}
+
+func (n *redisNamespace) catalog(ctx context.Context, version int64) (*entry, error) {
+	call := n.call("catalog", version, version)
+	if n.run(ctx, call); call.err != nil {
+		return nil, call.err
+	}
+	for _, stored := range texts(call.reply) {
+		_, content, _ := strings.Cut(stored, " ")
+		return entryIn(n.where, content)
+	}
+	return nil, nil
+}
+
+func (n *redisNamespace) schemas(ctx context.Context, ids []string) (map[string][]byte, error) {
+	call, found := n.call("schemas"), map[string][]byte{}
+	for _, id := range ids {
+		call.args = append(call.args, id)
+	}
+	if n.run(ctx, call); call.err != nil {
+		return nil, call.err
+	}
+	pairs := texts(call.reply)
+	for at := 0; at+1 < len(pairs); at += 2 {
+		found[pairs[at]] = []byte(pairs[at+1])
+	}
+	return found, nil
+}
+
+func (n *redisNamespace) read(ctx context.Context, reads []*keysRead, version int64, known *int64) (*pointer, error) {
+	var calls []*redisCall
+	if known != nil {
+		calls = append(calls, n.call("pointer", *known))
+	}
+	first := len(calls)
+	for _, read := range reads {
+		call := n.rows(read.of, read.group, "read")
+		for _, key := range read.keys {
+			call.args = append(call.args, key)
+		}
+		calls = append(calls, call)
+	}
+	n.run(ctx, calls...)
+	var found *pointer
+	if known != nil {
+		var err error
+		if found, err = n.pointerIn(calls[0]); err != nil {
+			return nil, err
+		}
+	}
+	if err := errOf(calls[first:]...); err != nil {
+		return found, err
+	}
+	for at, read := range reads {
+		values, _ := calls[first+at].reply.([]any)
+		if len(values) != len(read.keys) {
+			return found, corrupt("%s: a read of %d keys gave %d values", n.where, len(read.keys), len(values))
+		}
+		read.values = make([][]byte, len(values))
+		for place, value := range values {
+			if stored, there := value.(string); there {
+				read.values[place] = []byte(stored)
+			}
+		}
+	}
+	return found, nil
+}
+
+// scan reads key groups from their first cursor to their end, each on one server.
+func (n *redisNamespace) scan(ctx context.Context, of *view, groups []int) ([]map[string][]byte, error) {
+	rows, cursors, servers := make([]map[string][]byte, len(groups)), make([]string, len(groups)), make([]string, len(groups))
+	left, tries := make([]int, len(groups)), 0
+	for at := range groups {
+		left[at], rows[at], cursors[at] = at, map[string][]byte{}, "0"
+	}
+	for atOnce, most, size := len(groups), rowsFirst, bytesFirst; len(left) > 0; atOnce, most, size = 8, rowsNext, bytesNext {
+		turn := left[:min(atOnce, len(left))]
+		calls := make([]*redisCall, len(turn))
+		for at, group := range turn {
+			calls[at] = n.rows(of, groups[group], "scan", cursors[group], most, size)
+			calls[at].server = servers[group]
+		}
+		n.run(ctx, calls...)
+		var again []int
+		for at, group := range turn {
+			if errors.Is(calls[at].err, errServer) && tries < serversMax { // a cursor means nothing to another server
+				rows[group], cursors[group], servers[group] = map[string][]byte{}, "0", ""
+				tries++
+			} else if calls[at].err != nil {
+				return nil, calls[at].err
+			} else {
+				reply, _ := calls[at].reply.([]any)
+				if len(reply) != 4 {
+					return nil, corrupt("%s: a scan gave %d parts", n.where, len(reply))
+				}
+				servers[group], cursors[group] = fmt.Sprint(reply[0]), fmt.Sprint(reply[1])
+				pairs := texts(reply[3])
+				for pair := 0; pair+1 < len(pairs); pair += 2 {
+					if _, isOlder := rows[group][pairs[pair]]; !isOlder {
+						rows[group][pairs[pair]] = []byte(pairs[pair+1])
+					}
+				}
+				if cursors[group] == "0" {
+					continue
+				}
+			}
+			again = append(again, group)
+		}
+		left = append(again, left[len(turn):]...)
+	}
+	return rows, nil
+}
+
+func (n *redisNamespace) lease(ctx context.Context, id string, version int64, seconds float64) (*pointer, error) {
+	lease, after := n.call("lease", id, version, int64(seconds*1e6)), n.call("pointer", version)
+	n.run(ctx, lease, after)
+	found, err := n.pointerIn(after)
+	if lease.err != nil {
+		return found, lease.err
+	}
+	return found, err
+}
+
+func (n *redisNamespace) release(ctx context.Context, id string) error {
+	call := n.call("release", id)
+	n.run(ctx, call)
+	return call.err
+}
+
+func (n *redisNamespace) awaitNewer(ctx context.Context, version int64) error {
+	err := n.client.XRead(ctx, &redis.XReadArgs{
+		Streams: []string{n.tag + "}:versions", fmt.Sprintf("%d-%d", version, uint64(1)<<32)}, Count: 1, Block: time.Second,
+	}).Err()
+	if errors.Is(err, redis.Nil) {
+		return nil
+	}
+	return err
+}

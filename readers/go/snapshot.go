@@ -1,0 +1,322 @@
+package reader
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"sync"
+	"time"
+)
+
+const leaseMax = 24 * time.Hour
+
+// Snapshot is one version for all its reads, pinned by a lease until Close. A snapshot that has refused once, with a
+// SnapshotExpiredError, always refuses. Goroutines may share it.
+type Snapshot struct {
+	at      *space
+	of      *entry // nil at version 0
+	version int64
+	id      string
+	seconds float64
+	mu      sync.Mutex
+	until   time.Time // of the lease, by this process's monotonic clock, never later than the store's
+	revoked error
+	isLent  bool // whether the store has a lease
+	end     context.CancelFunc
+	done    chan struct{}
+}
+
+// Snapshot takes a snapshot of a version, 0 for the newest. lease is the time that the version stays readable after
+// this process dies (0: a minute); a goroutine renews it until Close. If the store takes no writes, no lease holds the
+// version, and reads of a retired one return a SnapshotExpiredError. It returns a ConfigError for a version that is not
+// visible yet.
+func (g *Gate) Snapshot(ctx context.Context, version int64, lease time.Duration) (snapshot *Snapshot, err error) {
+	if lease == 0 {
+		lease = time.Minute
+	}
+	if version < 0 || lease < 0 || lease > leaseMax {
+		return nil, configError("a snapshot has a version of 1 or more and a lease of at most %v", leaseMax)
+	}
+	err = g.call(ctx, func(ctx context.Context, at *space) error {
+		for try := 1; ; try++ {
+			if snapshot, err = at.pin(ctx, version, lease); version > 0 || try == triesMax || !is[*SnapshotExpiredError](err) {
+				return err
+			}
+		}
+	})
+	return snapshot, err
+}
+
+// pin takes a lease first, and then reads the pointer: the version must be at or above the horizon.
+func (s *space) pin(ctx context.Context, version int64, lease time.Duration) (*Snapshot, error) {
+	found, err := s.newestPointer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if version == 0 {
+		if version = found.visible; version == 0 {
+			_, err := s.entryOf(ctx, found)
+			return nil, err
+		}
+	} else if err := s.checkKept(version, found); err != nil {
+		return nil, err
+	}
+	random := make([]byte, 16)
+	rand.Read(random) //nolint:errcheck // it never fails
+	snapshot := &Snapshot{at: s, version: version, id: hex.EncodeToString(random), seconds: lease.Seconds(), done: make(chan struct{})}
+	if err := snapshot.renew(ctx); err != nil {
+		return nil, err
+	}
+	if version == found.visible {
+		snapshot.of, err = s.entryOf(ctx, found)
+	} else {
+		snapshot.of, err = s.entryAt(ctx, version)
+	}
+	renewing, end := context.WithCancel(s.gate.end)
+	snapshot.end = end
+	s.gate.leases.Add(1)
+	go snapshot.keep(renewing)
+	if err != nil {
+		snapshot.Close()
+		return nil, err
+	}
+	return snapshot, nil
+}
+
+// renew takes or renews the lease, and checks that the version was not retired before.
+func (s *Snapshot) renew(ctx context.Context) error {
+	asked := time.Now()
+	before, _ := s.at.remembered()
+	found, err := s.at.lease(ctx, s.id, s.version, s.seconds)
+	isLent := err == nil
+	if refused, is := err.(*StoreUnavailableError); is && refused.refusesWrites {
+		found, err = s.at.pointer(ctx, s.version)
+	}
+	if err == nil && before.visible > found.visible {
+		err = s.at.note(before, found)
+	}
+	if err == nil {
+		err = s.at.checkKept(s.version, found)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.isLent = s.isLent || isLent
+	if err == nil {
+		s.until = asked.Add(time.Duration(s.seconds * float64(time.Second)))
+	} else if is[*SnapshotExpiredError](err) && s.revoked == nil {
+		s.revoked = expired("the lease of this snapshot on version %d was revoked: %w", s.version, err)
+	}
+	return err
+}
+
+// keep renews the lease until the snapshot, or its gate, is closed, and releases it then.
+func (s *Snapshot) keep(renewing context.Context) {
+	defer s.at.gate.leases.Done()
+	defer close(s.done)
+	lease := time.Duration(s.seconds * float64(time.Second))
+	for due := lease / 3; ; {
+		timer := time.NewTimer(due)
+		select {
+		case <-renewing.Done():
+			timer.Stop()
+			if s.isLent {
+				ctx, cancel := context.WithTimeout(context.Background(), s.at.gate.options.Timeout)
+				s.at.release(ctx, s.id) //nolint:errcheck // it expires by itself
+				cancel()
+			}
+			return
+		case <-timer.C:
+		}
+		if due = lease / 3; s.check() != nil {
+			due = leaseMax // it refuses for good
+			continue
+		}
+		ctx, cancel := context.WithTimeout(renewing, min(lease/3, s.at.gate.options.Timeout))
+		if s.renew(ctx) != nil {
+			due = lease / 12
+		}
+		cancel()
+	}
+}
+
+// check refuses reads once the lease may be gone.
+func (s *Snapshot) check() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.revoked == nil && !time.Now().Before(s.until) {
+		s.revoked = expired("the lease of this snapshot on version %d has run out: it was not renewed for %g s; take a new snapshot", s.version, s.seconds)
+	}
+	return s.revoked
+}
+
+// Close releases the lease. It may be repeated; reads return a SnapshotExpiredError from then on.
+func (s *Snapshot) Close() {
+	s.mu.Lock()
+	if s.revoked == nil {
+		s.revoked = expired("this snapshot of version %d was closed", s.version)
+	}
+	s.mu.Unlock()
+	s.end()
+	<-s.done
+}
+
+// Version returns the snapshot's version.
+func (s *Snapshot) Version() int64 { return s.version }
+
+// Tables lists the tables of this version.
+func (s *Snapshot) Tables() []string { return s.of.names() }
+
+// Schema returns the columns of a table at this version.
+func (s *Snapshot) Schema(ctx context.Context, table string) (*Schema, error) {
+	of, err := s.view(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	return of.schema, nil
+}
+
+func (s *Snapshot) view(ctx context.Context, table string) (*view, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.at.gate.options.Timeout)
+	defer cancel()
+	views, err := s.at.views(ctx, s.of, []string{table})
+	return views[table], err
+}
+
+// Get reads one key at this version; nil: it is absent there.
+func (s *Snapshot) Get(ctx context.Context, table string, key ...any) (Row, error) {
+	answer, err := s.GetMany(ctx, map[string][]Key{table: {key}})
+	if err != nil {
+		return nil, err
+	}
+	return answer.Rows[table][0], nil
+}
+
+// GetMany reads keys of several tables at this version.
+func (s *Snapshot) GetMany(ctx context.Context, keys map[string][]Key) (*Answer, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.at.gate.options.Timeout)
+	defer cancel()
+	return s.at.readAt(ctx, s.of, keys)
+}
+
+// Rows are those of a scan, in no particular order: call Next until it is false, then look at Err, and Close in any
+// case. A Rows belongs to one goroutine. It holds the rows of some key groups at a time.
+type Rows struct {
+	ctx      context.Context
+	from     *Snapshot
+	ownsFrom bool
+	of       *view
+	next     int // key group
+	found    []map[string][]byte
+	keys     []string
+	key      Key
+	row      Row
+	err      error
+}
+
+// Scan reads all rows of a table at this version.
+func (s *Snapshot) Scan(ctx context.Context, table string) (*Rows, error) {
+	of, err := s.view(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	return &Rows{ctx: ctx, from: s, of: of}, nil
+}
+
+// Scan reads all rows of a table at the newest version, which a lease holds until Close or the end.
+func (g *Gate) Scan(ctx context.Context, table string) (*Rows, error) {
+	snapshot, err := g.Snapshot(ctx, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := snapshot.Scan(ctx, table)
+	if err != nil {
+		snapshot.Close()
+		return nil, err
+	}
+	rows.ownsFrom = true
+	return rows, nil
+}
+
+// Next moves to the next row; false: there is none, or an error.
+func (r *Rows) Next() bool {
+	for r.err == nil {
+		if len(r.keys) > 0 {
+			name := r.keys[len(r.keys)-1]
+			r.keys = r.keys[:len(r.keys)-1]
+			row, err := r.from.at.rowOf(r.of, []byte(name), r.found[0][name])
+			if r.err = err; row == nil {
+				continue
+			}
+			r.key, r.err = decodeKey(r.of.schema.keyTypes, []byte(name))
+			r.row = row
+			return r.err == nil
+		}
+		if len(r.found) > 0 {
+			r.found = r.found[1:]
+		}
+		if len(r.found) == 0 && !r.fetch() {
+			break
+		}
+		for name := range r.found[0] {
+			r.keys = append(r.keys, name)
+		}
+	}
+	r.Close()
+	return false
+}
+
+// fetch reads the next key groups; false at the end.
+func (r *Rows) fetch() bool {
+	var groups []int
+	for ; r.next < r.of.keyGroups && len(groups) < keyGroupsAtOnce; r.next += r.of.stride {
+		groups = append(groups, r.next)
+	}
+	if len(groups) == 0 {
+		return false
+	}
+	if r.err = r.from.check(); r.err == nil {
+		ctx, cancel := context.WithTimeout(r.ctx, r.from.at.gate.options.Timeout)
+		defer cancel()
+		r.found, r.err = r.from.at.scan(ctx, r.of, groups)
+	}
+	return r.err == nil
+}
+
+// Version returns the scan's version.
+func (r *Rows) Version() int64 { return r.of.version }
+
+// Key returns the present row's key.
+func (r *Rows) Key() Key { return r.key }
+
+// Row returns the present row.
+func (r *Rows) Row() Row { return r.row }
+
+// Err returns the error that ended the scan; nil: all rows were read.
+func (r *Rows) Err() error { return r.err }
+
+// Close ends the scan, and releases its lease. It may be repeated.
+func (r *Rows) Close() {
+	if r.keys, r.found, r.next = nil, nil, r.of.keyGroups; r.ownsFrom {
+		r.ownsFrom = false
+		r.from.Close()
+	}
+}
+
+// removedError returns the error for a store whose pointer has a note of its removal in the place of a writer's name.
+func removedError(where string, found *pointer) error {
+	var note struct{ Successor string }
+	if json.Unmarshal([]byte(found.writer), &note) != nil || len(note.Successor) > 1_000 || note.Successor != "" && shown(note.Successor) != note.Successor {
+		return corrupt("%s: the note of its removal cannot be read: repeat `tidegate store remove`", where)
+	}
+	return &StoreRemovedError{failed("%s was removed from the namespace: it keeps version %d, and no later one becomes visible there; its successor is %q", []any{where, found.visible, note.Successor}), note.Successor}
+}
+
+// Schema returns the columns of the table that is scanned.
+func (r *Rows) Schema() *Schema { return r.of.schema }

@@ -1,0 +1,77 @@
+"""Rules of the Go reader, broken on purpose: name, rule, file in readers/go, text, its replacement.
+
+``tests/services/redis/reader/test_go_mutants.py`` builds each and sees the vectors or a check of the conformance program notice.
+"""
+
+RULES = [
+    (
+        "no-second-try",
+        "a version that was retired while it was read is read again at a newer one",
+        "space.go",
+        "if !is[*SnapshotExpiredError](err) || try == triesMax {",
+        "if true {",
+    ),
+    (
+        "any-server",
+        "rows of a server that the pointer does not list are refused",
+        "redis_calls.go",
+        "\tif !isListed() {\n\t\treturn notVerified(",
+        "\tif false {\n\t\treturn notVerified(",
+    ),
+    (
+        "no-floor",
+        "a version below the floor is refused: its rows are merged with newer ones",
+        "redis_calls.go",
+        'return expired("%s: that version was retired, the oldest that can be read is %s", n.where, detail), false',
+        "return nil, false",
+    ),
+    (
+        "first-page-alone",
+        "a scan follows its cursor to the end, the base included",
+        "redis.go",
+        'if cursors[group] == "0" {',
+        "if true {",
+    ),
+    (
+        "expiry-by-the-clock",
+        "a row has expired by the version's time, not by the reader's clock",
+        "value.go",
+        "> decidedAtUs",
+        "> time.Now().UnixMicro()",
+    ),
+    (
+        "no-stride",
+        "keys of a table with fewer key groups are in multiples of its stride",
+        "key.go",
+        "return group - group%stride",
+        "return group",
+    ),
+    (
+        "no-start",
+        "rows from before a table was emptied do not count",
+        "space.go",
+        "at.Start, of.DecidedAtUs",
+        "0, of.DecidedAtUs",
+    ),
+    (
+        "delete-markers-are-values",
+        "a delete marker is an absent row",
+        "value.go",
+        "too many\", len(rest))\n\t\t}\n\t\treturn nil, nil",
+        "too many\", len(rest))\n\t\t}\n\t\treturn rest, nil",
+    ),
+    (
+        "numbers-as-doubles",
+        "whole numbers and decimals are exact",
+        "value.go",
+        "\t\treturn strconv.ParseInt(text, 10, t.bits)\n\tcase \"float\"",
+        "\t\tnumber, err := strconv.ParseFloat(text, 64)\n\t\treturn int64(number), err\n\tcase \"float\"",
+    ),
+    (
+        "above-visible",
+        "a version above the visible one is refused: it may be half applied",
+        "space.go",
+        "if version > found.visible {",
+        "if false {",
+    ),
+]
