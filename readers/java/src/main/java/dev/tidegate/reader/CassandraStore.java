@@ -1,0 +1,389 @@
+package dev.tidegate.reader;
+
+import com.datastax.oss.driver.api.core.AllNodesFailedException;
+import com.datastax.oss.driver.api.core.ConsistencyLevel;
+import com.datastax.oss.driver.api.core.CqlIdentifier;
+import com.datastax.oss.driver.api.core.CqlSession;
+import com.datastax.oss.driver.api.core.CqlSessionBuilder;
+import com.datastax.oss.driver.api.core.DefaultConsistencyLevel;
+import com.datastax.oss.driver.api.core.DriverException;
+import com.datastax.oss.driver.api.core.auth.AuthenticationException;
+import com.datastax.oss.driver.api.core.config.DefaultDriverOption;
+import com.datastax.oss.driver.api.core.config.DriverConfigLoader;
+import com.datastax.oss.driver.api.core.cql.AsyncResultSet;
+import com.datastax.oss.driver.api.core.cql.BoundStatement;
+import com.datastax.oss.driver.api.core.cql.PreparedStatement;
+import com.datastax.oss.driver.api.core.cql.Row;
+import com.datastax.oss.driver.api.core.servererrors.QueryValidationException;
+import com.datastax.oss.driver.api.core.servererrors.UnauthorizedException;
+import com.datastax.oss.driver.internal.core.loadbalancing.DcInferringLoadBalancingPolicy;
+import dev.tidegate.reader.TidegateException.ConfigError;
+import dev.tidegate.reader.TidegateException.CorruptError;
+import dev.tidegate.reader.TidegateException.SnapshotExpiredError;
+import dev.tidegate.reader.TidegateException.StoreLostError;
+import dev.tidegate.reader.TidegateException.StoreUnavailableError;
+import dev.tidegate.reader.TidegateException.VersionRegressedError;
+import java.net.InetSocketAddress;
+import java.nio.ByteBuffer;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.UUID;
+import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/** Namespaces in a keyspace of Cassandra, read at a consistency that meets every write. */
+final class CassandraStore implements Store {
+  private static final Set<Integer> FORMATS = Set.of(1);
+  private static final int KEYS_AT_ONCE = 100;
+  private static final int REQUESTS_AT_ONCE = 64;
+  private static final int PAGE_ROWS = 500;
+  private static final int POLL_MS = 50;
+  private static final ConsistencyLevel SERIAL = DefaultConsistencyLevel.SERIAL;
+  private static final Map<String, ConsistencyLevel> READ_AT = Map.of(
+      "LOCAL_QUORUM", DefaultConsistencyLevel.LOCAL_QUORUM,
+      "QUORUM", DefaultConsistencyLevel.QUORUM,
+      "EACH_QUORUM", DefaultConsistencyLevel.LOCAL_QUORUM);
+
+  private final String where;
+  private final CqlSession session;
+  private final Map<String, PreparedStatement> prepared = new ConcurrentHashMap<>();
+
+  private CassandraStore(String where, CqlSession session) {
+    this.where = where;
+    this.session = session;
+  }
+
+  static Store open(StoreUrl url, Options options) {
+    String where = "store " + url.shown();
+    if (!url.path().matches("[A-Za-z][A-Za-z0-9_]{0,47}")) {
+      throw new ConfigError(where + ": the path is no keyspace: write cassandra://host1,host2/keyspace");
+    }
+    Duration request = options.timeout.dividedBy(3);
+    CqlSessionBuilder builder = CqlSession.builder()
+        .withKeyspace(CqlIdentifier.fromInternal(url.path().toLowerCase(Locale.ROOT)))
+        .withConfigLoader(DriverConfigLoader.programmaticBuilder()
+            .withDuration(DefaultDriverOption.REQUEST_TIMEOUT, request)
+            .withDuration(DefaultDriverOption.CONNECTION_INIT_QUERY_TIMEOUT, request)
+            .withDuration(DefaultDriverOption.CONNECTION_CONNECT_TIMEOUT, request)
+            .withClass(DefaultDriverOption.LOAD_BALANCING_POLICY_CLASS, DcInferringLoadBalancingPolicy.class)
+            .build());
+    url.hosts().forEach(host -> builder.addContactPoint(new InetSocketAddress(host.name(), host.port() == 0 ? 9042 : host.port())));
+    String password = options.password == null ? url.password() : options.password;
+    if (password != null) {
+      builder.withAuthCredentials(options.username == null ? url.user() : options.username, password);
+    }
+    if (options.localDatacenter != null) {
+      builder.withLocalDatacenter(options.localDatacenter);
+    }
+    if (options.tls) {
+      builder.withSslContext(StoreUrl.sslContext(options));
+    }
+    try {
+      return new CassandraStore(where, builder.build());
+    } catch (RuntimeException failed) {
+      throw error(where, failed);
+    }
+  }
+
+  private static TidegateException error(String where, Throwable failed) {
+    if (failed instanceof AllNodesFailedException all) {
+      for (List<Throwable> errors : all.getAllErrors().values()) {
+        for (Throwable each : errors) {
+          if (each instanceof AuthenticationException || each instanceof QueryValidationException) {
+            return error(where, each);
+          }
+        }
+      }
+    }
+    if (failed instanceof AuthenticationException || failed instanceof UnauthorizedException) {
+      return new ConfigError(where + " refuses this user: " + failed.getMessage(), failed, true);
+    }
+    if (failed instanceof QueryValidationException || failed instanceof IllegalStateException || failed instanceof IllegalArgumentException) {
+      return new ConfigError(where + " has not the tables of tidegate, or cannot be used: " + failed.getMessage(), failed, false);
+    }
+    return new StoreUnavailableError(where + ": no answer: " + failed, failed, false);
+  }
+
+  @Override
+  public String where() {
+    return where;
+  }
+
+  @Override
+  public void close() {
+    session.close();
+  }
+
+  private BoundStatement bind(String cql, ConsistencyLevel level, Object... values) {
+    PreparedStatement statement = prepared.computeIfAbsent(cql, session::prepare);
+    return statement.bind(values).setConsistencyLevel(level).setSerialConsistencyLevel(SERIAL).setIdempotent(true);
+  }
+
+  /** Run statements side by side and return the first page of each, in order. */
+  private List<List<Row>> run(List<BoundStatement> statements, Deadline deadline) {
+    List<List<Row>> results = new ArrayList<>();
+    try {
+      for (int from = 0; from < statements.size(); from += REQUESTS_AT_ONCE) {
+        List<CompletionStage<AsyncResultSet>> sent = new ArrayList<>();
+        statements.subList(from, Math.min(from + REQUESTS_AT_ONCE, statements.size())).forEach(each -> sent.add(session.executeAsync(each)));
+        for (CompletionStage<AsyncResultSet> one : sent) {
+          List<Row> rows = new ArrayList<>();
+          AsyncResultSet page = answer(one, deadline);
+          page.currentPage().forEach(rows::add);
+          while (page.hasMorePages()) {
+            page = answer(page.fetchNextPage(), deadline);
+            page.currentPage().forEach(rows::add);
+          }
+          results.add(rows);
+        }
+      }
+      return results;
+    } catch (ExecutionException failed) {
+      throw error(where, failed.getCause());
+    } catch (TimeoutException | DriverException late) {
+      throw error(where, late);
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+      throw new StoreUnavailableError(where + ": the thread was interrupted", interrupted, false);
+    }
+  }
+
+  private static AsyncResultSet answer(CompletionStage<AsyncResultSet> sent, Deadline deadline)
+      throws InterruptedException, ExecutionException, TimeoutException {
+    return sent.toCompletableFuture().get(Math.max(1, deadline.leftMillis()), TimeUnit.MILLISECONDS);
+  }
+
+  private List<Row> rows(Deadline deadline, String cql, ConsistencyLevel level, Object... values) {
+    try {
+      return run(List.of(bind(cql, level, values)), deadline).get(0);
+    } catch (DriverException failed) { // it cannot be prepared
+      throw error(where, failed);
+    }
+  }
+
+  private Row named(String name, Deadline deadline) {
+    List<Row> rows = rows(deadline, "SELECT space, identity, settings, state FROM tidegate_namespaces WHERE name = ?", SERIAL, name);
+    return rows.isEmpty() ? null : rows.get(0);
+  }
+
+  @Override
+  public Target alias(String name, Deadline deadline) {
+    Row row = named(name, deadline);
+    return row == null || !"alias".equals(row.getString("state")) ? null : Target.of(Store.utf8(row.getString("identity")));
+  }
+
+  @Override
+  public Space space(String namespace, Deadline deadline) {
+    Row row = named(namespace, deadline);
+    if (row == null || !"here".equals(row.getString("state"))) {
+      return null;
+    }
+    String place = where + ", namespace " + namespace;
+    Identity identity = Identity.of(place, Store.utf8(row.getString("identity")), FORMATS);
+    var settings = Schema.object(Store.utf8(row.getString("settings")), place + ": the settings");
+    String writtenAt = settings.path("consistency").asText();
+    ConsistencyLevel level = READ_AT.get(writtenAt);
+    if (level == null) {
+      throw new CorruptError(place + " is written at the consistency " + writtenAt + ", which this release does not know");
+    }
+    String here = rows(deadline, "SELECT data_center FROM system.local", DefaultConsistencyLevel.ONE).get(0).getString(0);
+    if (writtenAt.equals("LOCAL_QUORUM") && !settings.path("dc").asText().equals(here)) {
+      throw new ConfigError(place + " is written at LOCAL_QUORUM in data centre " + settings.path("dc").asText() + ", and this client is in "
+          + here + ", where a version may be incomplete: read there");
+    }
+    return new CassandraSpace(identity, place, row.getUuid("space"), level, DefaultConsistencyLevel.valueOf(writtenAt));
+  }
+
+  private final class CassandraSpace implements Space {
+    private final Identity identity;
+    private final String place;
+    private final UUID space;
+    private final ConsistencyLevel level;
+    private final ConsistencyLevel writeLevel;
+    /** The ends of this process's leases in the store, by id: they are part of a row's key. */
+    private final Map<String, Instant> ends = new ConcurrentHashMap<>();
+
+    CassandraSpace(Identity identity, String place, UUID space, ConsistencyLevel level, ConsistencyLevel writeLevel) {
+      this.identity = identity;
+      this.place = place;
+      this.space = space;
+      this.level = level;
+      this.writeLevel = writeLevel;
+    }
+
+    @Override
+    public Identity identity() {
+      return identity;
+    }
+
+    @Override
+    public Pointer pointer(long known, Deadline deadline) {
+      List<Row> rows = rows(deadline, "SELECT visible, digest, writer, horizon FROM tidegate_pointers WHERE space = ? LIMIT 1", level, space);
+      if (rows.isEmpty() || rows.get(0).isNull("visible")) {
+        throw new StoreLostError(place + ": the namespace is not there any more: it was dropped, or the store lost it: then `tidegate"
+            + " recover` rebuilds it from the log");
+      }
+      Row row = rows.get(0);
+      long visible = row.getLong("visible");
+      long horizon = row.getLong("horizon");
+      return new Pointer(visible, row.getString("digest"), row.getString("writer"), horizon, visible == 0 && horizon > 0, null);
+    }
+
+    @Override
+    public Entry entry(long version, Deadline deadline) {
+      List<Row> rows = rows(deadline, "SELECT entry FROM tidegate_pointers WHERE space = ? AND version = ?", level, space, version);
+      return rows.isEmpty() ? null : Entry.of(place, Store.utf8(rows.get(0).getString("entry")));
+    }
+
+    @Override
+    public Map<String, byte[]> schemas(Collection<String> ids, Deadline deadline) {
+      Map<String, byte[]> schemas = new LinkedHashMap<>();
+      for (Row row : rows(deadline, "SELECT schema_id, content FROM tidegate_schemas WHERE space = ?", level, space)) {
+        if (ids.contains(row.getString("schema_id"))) {
+          schemas.put(row.getString("schema_id"), Store.utf8(row.getString("content")));
+        }
+      }
+      return schemas;
+    }
+
+    // -- rows ------------------------------------------------------------------------------------
+
+    /** A row that is found is right. Where one is missing, the horizon tells whether the version was retired. */
+    @Override
+    public Answer read(long version, List<Lookup> lookups, boolean withPointer, Deadline deadline) {
+      if (withPointer) {
+        return null; // no round trip can be saved here
+      }
+      List<BoundStatement> statements = new ArrayList<>();
+      List<Map<ByteBuffer, List<Integer>>> places = new ArrayList<>();
+      int before = 0;
+      for (Lookup lookup : lookups) {
+        Map<Integer, List<Integer>> groups = new TreeMap<>();
+        for (int at = 0; at < lookup.keys().size(); at++) {
+          groups.computeIfAbsent(Keys.group(lookup.keys().get(at), identity.keyGroups(), lookup.at().stride()), g -> new ArrayList<>()).add(at);
+        }
+        for (Map.Entry<Integer, List<Integer>> group : groups.entrySet()) {
+          for (int from = 0; from < group.getValue().size(); from += KEYS_AT_ONCE) {
+            Map<ByteBuffer, List<Integer>> keys = new LinkedHashMap<>();
+            for (int at : group.getValue().subList(from, Math.min(from + KEYS_AT_ONCE, group.getValue().size()))) {
+              keys.computeIfAbsent(ByteBuffer.wrap(lookup.keys().get(at)), key -> new ArrayList<>()).add(before + at);
+            }
+            statements.add(bind("SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ? AND key IN ?"
+                + " AND version <= ? AND version >= ? GROUP BY key", level, space, lookup.table(), group.getKey(), List.copyOf(keys.keySet()),
+                version, lookup.at().start()));
+            places.add(keys);
+          }
+        }
+        before += lookup.keys().size();
+      }
+      byte[][] values = new byte[before][];
+      List<List<Row>> results = run(statements, deadline);
+      for (int at = 0; at < results.size(); at++) {
+        for (Row row : results.get(at)) {
+          byte[] value = bytes(row, "value");
+          places.get(at).get(row.getByteBuffer("key")).forEach(place -> values[place] = value);
+        }
+      }
+      if (Arrays.asList(values).contains(null)) {
+        checkKept(version, deadline);
+      }
+      return new Answer(null, Arrays.asList(values), null);
+    }
+
+    private void checkKept(long version, Deadline deadline) {
+      Pointer now = pointer(0, deadline);
+      if (now.horizon() > version) {
+        throw new SnapshotExpiredError(place + ": version " + version + " was retired, the oldest that can be read is " + now.horizon());
+      }
+      if (now.visible() < version) {
+        throw new VersionRegressedError(place + ": version " + version + " was asked for, the visible one is " + now.visible());
+      }
+    }
+
+    private static byte[] bytes(Row row, String column) {
+      ByteBuffer buffer = row.getByteBuffer(column);
+      byte[] bytes = new byte[buffer.remaining()];
+      buffer.get(bytes);
+      return bytes;
+    }
+
+    @Override
+    public Pages scan(long version, String table, TableAt at) {
+      return new Pages() {
+        private final String head = "SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ? AND ";
+        private final String tail = "version <= ? AND version >= ? GROUP BY key LIMIT ? ALLOW FILTERING";
+        private int group;
+        private ByteBuffer last;
+
+        @Override
+        public List<byte[][]> next(Deadline deadline) {
+          if (group >= identity.keyGroups()) {
+            return null;
+          }
+          List<Row> rows = last == null
+              ? rows(deadline, head + tail, level, space, table, group, version, at.start(), PAGE_ROWS)
+              : rows(deadline, head + "key > ? AND " + tail, level, space, table, group, last, version, at.start(), PAGE_ROWS);
+          checkKept(version, deadline); // rows that the page lacks may have been retired
+          if (rows.size() < PAGE_ROWS) {
+            group += at.stride();
+            last = null;
+          } else {
+            last = rows.get(rows.size() - 1).getByteBuffer("key");
+          }
+          return rows.stream().map(row -> new byte[][] {bytes(row, "key"), bytes(row, "value")}).toList();
+        }
+      };
+    }
+
+    // -- leases and waiting ----------------------------------------------------------------------
+
+    /** The lease is written first, then one conditional write checks the horizon and shows the lease to retirement. */
+    @Override
+    public void lease(String id, long version, long millis, Deadline deadline) {
+      Instant now = rows(deadline, "SELECT toTimestamp(now()) FROM system.local", DefaultConsistencyLevel.ONE).get(0).getInstant(0);
+      Instant end = now.plusMillis(millis);
+      rows(deadline, "INSERT INTO tidegate_leases (space, expires_at, lease_id, version, taken_at) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
+          writeLevel, space, end, id, version, now, end.toEpochMilli() * 1_000);
+      Instant before = ends.put(id, end);
+      Row marked = rows(deadline, "UPDATE tidegate_pointers SET leases_at = uuid() WHERE space = ? IF horizon <= ?", writeLevel, space, version).get(0);
+      if (!marked.getBoolean("[applied]")) {
+        release(id, deadline);
+        checkKept(version, deadline);
+        throw new SnapshotExpiredError(place + ": version " + version + " was retired");
+      }
+      if (before != null && !before.equals(end)) {
+        drop(id, before, deadline);
+      }
+    }
+
+    private void drop(String id, Instant end, Deadline deadline) {
+      rows(deadline, "DELETE FROM tidegate_leases USING TIMESTAMP ? WHERE space = ? AND expires_at = ? AND lease_id = ?", writeLevel,
+          end.toEpochMilli() * 1_000, space, end, id);
+    }
+
+    @Override
+    public void release(String id, Deadline deadline) {
+      Instant end = ends.remove(id);
+      if (end != null) {
+        drop(id, end, deadline);
+      }
+    }
+
+    @Override
+    public void awaitNewer(long version, Deadline deadline) {
+      deadline.pause(POLL_MS);
+    }
+  }
+}

@@ -1,0 +1,167 @@
+package dev.tidegate.reader;
+
+import com.fasterxml.jackson.core.JacksonException;
+import com.fasterxml.jackson.core.StreamReadConstraints;
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonParser;
+import com.fasterxml.jackson.core.JsonToken;
+import com.fasterxml.jackson.databind.DeserializationFeature;
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.json.JsonMapper;
+import dev.tidegate.reader.TidegateException.ConfigError;
+import dev.tidegate.reader.TidegateException.CorruptError;
+import java.io.IOException;
+import java.time.DateTimeException;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+/** A table's columns, and how its stored values and keys are decoded. */
+public final class Schema {
+  /** A column: its name, and Spark's simple name of its type. */
+  public record Column(String name, String type) {}
+
+  private record Field(String name, String stored, Type type, int state) {}
+
+  static final ObjectMapper JSON =
+      JsonMapper.builder(
+              JsonFactory.builder()
+                  .streamReadConstraints(StreamReadConstraints.builder().maxStringLength(Integer.MAX_VALUE).build())
+                  .build())
+          .enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS)
+          .build();
+
+  private static final Set<String> FORMATS = Set.of("json", "json_renamed", "json_states", "bytes");
+  private static final String GROUPED = "grouped_";
+
+  final List<Type> keyTypes = new ArrayList<>();
+  private final List<Column> key = new ArrayList<>();
+  private final List<Column> value = new ArrayList<>();
+  private final Map<Integer, List<Field>> states = new LinkedHashMap<>();
+  private final Map<String, Field> byStored = new HashMap<>();
+  private final int version;
+  private final boolean isBytes;
+
+  private Schema(JsonNode schema) {
+    String format = schema.path("value_format").asText();
+    String plain = format.startsWith(GROUPED) ? format.substring(GROUPED.length()) : format;
+    if (!FORMATS.contains(plain)) {
+      throw new ConfigError("the table's value format is '" + format + "', which this release does not know: upgrade it");
+    }
+    isBytes = plain.equals("bytes");
+    version = schema.path("state_version").asInt(1);
+    for (JsonNode column : schema.path("key")) {
+      keyTypes.add(typeOf(column));
+      key.add(new Column(column.path("name").asText(), column.path("type").asText()));
+    }
+    for (JsonNode older : schema.path("older")) {
+      int state = older.path("version").asInt();
+      states.put(state, fieldsOf(older.path("value"), state));
+    }
+    states.put(version, fieldsOf(schema.path("value"), version));
+    schema.path("value").forEach(column -> value.add(new Column(column.path("name").asText(), column.path("type").asText())));
+    states.values().forEach(of -> of.forEach(field -> byStored.put(field.stored, field)));
+    int fields = states.values().stream().mapToInt(List::size).sum();
+    boolean hasStates = plain.equals("json_states");
+    if (key.isEmpty() || fields != byStored.size() || hasStates != states.size() > 1 || (isBytes && fields != 1)) {
+      throw new CorruptError("a table's schema has columns that do not fit together: " + schema);
+    }
+  }
+
+  private static List<Field> fieldsOf(JsonNode columns, int state) {
+    List<Field> fields = new ArrayList<>();
+    for (JsonNode column : columns) {
+      String name = column.path("name").asText();
+      fields.add(new Field(name, column.path("stored").asText(name), typeOf(column), state));
+    }
+    return fields;
+  }
+
+  private static Type typeOf(JsonNode column) {
+    return column.has("tree") ? Type.of(column.get("tree")) : Type.of(column.path("type").asText());
+  }
+
+  /** Decode a schema. Throws ConfigError: this release does not know its format or a type. CorruptError: it is none. */
+  static Schema of(byte[] json) {
+    return new Schema(object(json, "a table's schema"));
+  }
+
+  static JsonNode object(byte[] json, String what) {
+    try {
+      JsonNode node = JSON.readTree(json);
+      if (node != null && node.isObject()) {
+        return node;
+      }
+    } catch (IOException unreadable) {
+      throw new CorruptError(what + " cannot be read: " + Stored.shown(json), unreadable);
+    }
+    throw new CorruptError(what + " is no JSON object: " + Stored.shown(json));
+  }
+
+  /** The key's columns, in key order. */
+  public List<Column> key() {
+    return List.copyOf(key);
+  }
+
+  /** The value's columns. */
+  public List<Column> value() {
+    return List.copyOf(value);
+  }
+
+  /** Whether values are bytes, those of the one value column. */
+  public boolean isBytes() {
+    return isBytes;
+  }
+
+  /** The row of a stored value, null if it is absent at a version that was decided then. */
+  Row row(byte[] stored, long decidedAtUs) {
+    byte[] content = Stored.payload(stored, decidedAtUs);
+    if (content == null) {
+      return null;
+    }
+    if (isBytes) {
+      return new Row(Map.of(value.get(0).name(), content), version, true);
+    }
+    try (JsonParser in = JSON.createParser(content)) {
+      return row(in);
+    } catch (IOException | IllegalArgumentException | ArithmeticException | DateTimeException unfit) {
+      String why = unfit instanceof JacksonException ? ((JacksonException) unfit).getOriginalMessage() : unfit.getMessage();
+      throw new CorruptError(
+          "the stored value " + Stored.shown(content) + " does not fit the table's columns (" + value + "): " + why, unfit);
+    }
+  }
+
+  /** The columns of the state version that wrote the row, which its fields tell. */
+  private Row row(JsonParser in) throws IOException {
+    if (in.nextToken() != JsonToken.START_OBJECT) {
+      throw new IllegalArgumentException("it is no JSON object");
+    }
+    Map<String, Object> values = new HashMap<>();
+    int state = 0;
+    while (in.nextToken() != JsonToken.END_OBJECT) {
+      Field field = byStored.get(in.currentName());
+      in.nextToken();
+      if (field == null) {
+        in.skipChildren();
+        continue;
+      }
+      if (state != 0 && state != field.state) {
+        throw new IllegalArgumentException("it has fields of the state versions " + state + " and " + field.state);
+      }
+      state = field.state;
+      values.put(field.name, field.type.decode(in));
+    }
+    if (in.nextToken() != null) {
+      throw new IllegalArgumentException("something follows it");
+    }
+    Map<String, Object> columns = new LinkedHashMap<>();
+    for (Field field : states.get(state == 0 ? version : state)) {
+      columns.put(field.name, values.get(field.name));
+    }
+    return new Row(columns, state == 0 ? version : state, false);
+  }
+}

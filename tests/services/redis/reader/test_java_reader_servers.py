@@ -1,0 +1,128 @@
+"""The reader in Java on Sentinels, a Cluster, a removed store and Cassandra, beside the one in Python."""
+
+import contextlib
+import uuid
+
+import pytest
+
+import tidegate
+from services.support.java_reader import JavaReader, RefusedError, built, check_all, refused
+from services.support.redis.cluster import slot_of
+from support.cli import done
+from support.wait import wait_until
+from tidegate.options import Options
+from tidegate.testing.example import BATCHES, Example
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("java"), pytest.mark.timeout(600)]
+OPTIONS = Options(key_groups=8, allow_unsafe=True)
+KEY = {"table": "aircraft", "key": ["N14228"]}
+
+
+@pytest.fixture(scope="module")
+def program():
+    built()
+    reader = JavaReader()
+    yield reader
+    reader.close()
+
+
+@pytest.fixture
+def namespace():
+    return f"n{uuid.uuid4().hex[:12]}"
+
+
+def compare(program, url, namespace, example):
+    """Write the example's batches, and compare each version, the newest and in a snapshot."""
+    example.write(BATCHES[0])
+    program.ask("connect", url=url, namespace=namespace)
+    held = program.ask("snapshot")["snapshot"]
+    with tidegate.connect(url, namespace) as gate, gate.snapshot() as first:
+        for rows in BATCHES[1:]:
+            example.write(rows)
+            with gate.snapshot() as now:
+                assert program.ask("wait_for", version=now.version, timeout_s=10) == now.version
+                check_all(program, now, now.tables())
+        check_all(program, first, first.tables(), snapshot=held)
+    program.ask("release", snapshot=held)
+
+
+def answers(program, value):
+    """Whether the newest row is this one; it is read again while a server was not compared yet."""
+    with contextlib.suppress(RefusedError):
+        return program.ask("get", **KEY)["value"] == value
+    return False
+
+
+def test_on_a_cluster(program, redis_cluster, namespace, tmp_path):
+    """Slots that move are found; so is a replica that was promoted, once the writer has compared it."""
+    example = Example(f"file://{tmp_path}/wal", redis_cluster.url, namespace, options=OPTIONS)
+    try:
+        compare(program, redis_cluster.url, namespace, example)
+        slot = slot_of(f"tg:{{{namespace}/5}}:h")  # of KEY
+        owner = redis_cluster.owner_of(slot)
+        other = next(each for each in redis_cluster.primaries() if each is not owner)
+        row = program.ask("get", **KEY)["value"]
+        with redis_cluster.moving(slot, other):
+            program.ask("connect", url=redis_cluster.url, namespace=namespace, options={"timeout_s": 0.5})
+            with pytest.raises(RefusedError) as error:
+                program.ask("get", **KEY)
+            assert error.value.name in ("StoreUnavailableError", "StoreNotVerifiedError")
+        example.write({"aircraft": {"N14228": {"carrier": "UA", "flights": 2}}})  # notes its new place
+        wait_until(lambda: answers(program, row), "the moved key group")
+        redis_cluster.promote(redis_cluster.replicas_of(redis_cluster.owner_of(slot))[0])
+        example.write({"aircraft": {"N14228": {"carrier": "UA", "flights": 9}}})
+        wait_until(lambda: answers(program, {"carrier": "UA", "flights": "9"}), "the promoted replica")
+        with tidegate.connect(redis_cluster.url, namespace) as gate, gate.snapshot() as now:
+            check_all(program, now, now.tables())
+    finally:
+        redis_cluster.heal()
+        example.driver.store.drop()
+        example.close()
+
+
+def test_by_sentinels(program, redis_sentinel, namespace, tmp_path):
+    example = Example(f"file://{tmp_path}/wal", redis_sentinel.url, namespace, options=OPTIONS)
+    compare(program, redis_sentinel.url, namespace, example)
+    example.driver.store.drop()
+    example.close()
+
+
+def test_a_removed_store(program, private_redis, namespace, tmp_path):
+    old, new, wal = private_redis(), private_redis(), f"file://{tmp_path}/wal"
+    with contextlib.closing(Example(wal, [f"old={old.url}"], namespace, options=OPTIONS)) as example:
+        example.write(BATCHES[0])
+        example.driver.store.end_heartbeat(example.driver.epoch)
+    program.ask("connect", url=old.url, namespace=namespace)
+    held = program.ask("snapshot")["snapshot"]
+    log = ("--wal", wal, "--namespace", namespace)
+    done("store", "add", f"new={new.url}", "--store", f"old={old.url}", *log)
+    both = ("--store", f"new={new.url}", "--store", f"old={old.url}")
+    done("store", "remove", "old", "--redirect", "new", *both, *log)
+    assert str(new.port) in refused(program, "StoreRemovedError", "get", **KEY)
+    assert program.ask("get", **KEY, snapshot=held)["version"] == 1  # what was open stays readable
+    program.ask("connect", url=old.url, namespace=namespace, options={"follow_redirects": True})
+    assert program.ask("get", **KEY)["value"] == {"carrier": "UA", "flights": "1"}
+    with contextlib.closing(Example(wal, [f"new={new.url}"], namespace, options=OPTIONS)) as example:
+        example.write(BATCHES[1])
+    assert program.ask("get", **KEY)["value"] == {"carrier": "UA", "flights": "2"}
+
+
+def test_on_cassandra(program, cassandra_tables, namespace, tmp_path):
+    example = Example(f"file://{tmp_path}/wal", cassandra_tables, namespace, options=OPTIONS)
+    compare(program, cassandra_tables, namespace, example)
+    refused(program, "ConfigError", "get", table="nowhere", key=["k"])
+    refused(program, "ConfigError", "snapshot", version=9)
+    refused(program, "ConfigError", "connect", url=cassandra_tables, namespace=f"{namespace}-other")
+    program.ask("connect", url=cassandra_tables, namespace=namespace)
+    held = program.ask("snapshot", lease_s=1)["snapshot"]
+    many = {f"N{number}": {"carrier": "UA", "flights": number} for number in range(6_000)}
+    example.write({"aircraft": many})  # more than one page of a key group
+    with tidegate.connect(cassandra_tables, namespace) as gate, gate.snapshot() as now:
+        check_all(program, now, now.tables())
+        assert len(example.driver.store.leases()) == 2  # the one of the first snapshot was renewed
+    program.ask("release", snapshot=held)
+    example.driver.store.announce(4)
+    refused(program, "SnapshotExpiredError", "snapshot", version=3)
+    example.driver.store.drop()
+    refused(program, "StoreLostError", "get", **KEY)
+    example.close()
