@@ -1,7 +1,7 @@
 r"""Reads of readers in other languages beside their bare Redis client.
 
     tools/run python tests/services/run.py redis-memory -- \
-        python benchmarks/bench_readers.py --store {redis} --reader go [--rounds 2000] [--key-groups 128]
+        python benchmarks/bench_readers.py --store {redis} --reader go|java [--rounds 2000] [--key-groups 128]
 
 One key, 121 keys of 3 tables, and a scan of 1,000 rows. The reader's own program does the timing, so it is
 that language's time: the reader and the bare client (HGET; HMGET or HGETALL of plain hashes in one pipeline)
@@ -41,7 +41,16 @@ def build_go(folder: Path) -> list[str]:
     return [str(program)]
 
 
-READERS = {"go": build_go}
+def build_java(_folder: Path) -> list[str]:
+    """Build the classes of readers/java; return the command of their benchmark."""
+    pom = ROOT / "readers" / "java" / "pom.xml"
+    target = pom.parent / "target"
+    copy = ["dependency:copy-dependencies", f"-DoutputDirectory={target / 'lib'}"]
+    subprocess.run(["mvn", "-q", "-B", "-f", str(pom), "package", *copy], check=True)
+    return ["java", "-cp", f"{target / 'classes'}:{target / 'lib' / '*'}", "dev.tidegate.reader.Bench"]
+
+
+READERS = {"go": build_go, "java": build_java}
 """By language, a function that builds the reader's program and returns its command; ``bench`` follows it."""
 
 
