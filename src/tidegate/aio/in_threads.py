@@ -1,4 +1,4 @@
-"""What a gate of an event loop reads in threads: diffs, and the rows that a version wrote.
+"""The reads of an event loop's gate that run in threads: diffs, and the rows that a version wrote.
 
 Both read in long steps and compute with Arrow. A gate of threads makes them (``tidegate.connect``). It is
 connected at the first of them, and each step runs in a thread of the loop (``asyncio.to_thread``).
