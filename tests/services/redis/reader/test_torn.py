@@ -1,0 +1,164 @@
+"""Readers in every language, while versions go by and slots move: no answer mixes two versions.
+
+``TIDEGATE_TORN_SNAPSHOTS`` is the number of answers that each reader has to give; docs/torture.md has a run.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import shlex
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.redis.cluster.test_moving_slots import MOVES
+from services.support.go import BUILD_S, built
+from services.support.java_reader import PROGRAM, command_of
+from services.support.java_reader import built as built_java
+from services.support.redis.cluster import refused_calls, slot_of
+from services.support.redis.query import Query, query_on
+from services.support.servers import ROOT
+from services.support.workloads.query import KEY_GROUPS, expected
+from support.driver_process import CLEARED, KEPT, MARKER
+from support.wait import wait_until
+from tidegate.committers.repair.repair import repair
+from tidegate.testing.conformance.program import Reader, ReaderRaisedError
+
+SNAPSHOTS = int(os.environ.get("TIDEGATE_TORN_SNAPSHOTS", "2000"))
+ALLOWED = {"StoreNotVerifiedError", "StoreUnavailableError", "SnapshotExpiredError", "VersionRegressedError"}
+"""The errors that a reader may raise while slots move."""
+RECONNECT = {"VersionRegressedError"}
+KEYS = {
+    KEPT: [b"N%d" % at for at in range(40)],
+    CLEARED: [b"a%d" % at for at in range(20)],
+    MARKER: [b"m%d" % at for at in range(8)],
+}
+ASKED = {table: [[key.hex()] for key in keys] for table, keys in KEYS.items()}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * BUILD_S + SNAPSHOTS // 50)]
+
+
+@functools.lru_cache(maxsize=64)
+def rows_at(version: int) -> dict[str, list[str | None]]:
+    """Compute the answer at a version, from the batches alone."""
+    content = expected(version)
+    return {
+        table: [value.hex() if (value := content[table].get(key)) is not None else None for key in keys]
+        for table, keys in KEYS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory) -> dict[str, str]:
+    """The conformance program of each language."""
+    built_java()
+    return {
+        "python": f"{sys.executable} -m tidegate.testing.conformance.reader",
+        "go": str(built(ROOT / "readers" / "go", "./cmd/conformance", tmp_path_factory.mktemp("go"))),
+        "java": shlex.join(command_of(PROGRAM)),
+    }
+
+
+class Asking:
+    """A reader that is asked for all keys of three tables again and again, on a thread of its own."""
+
+    def __init__(self, command: str, query: Query, errors: Path) -> None:
+        self.answers: Counter[int] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.torn: list[object] = []
+        self.ended = threading.Event()
+        self._failure: BaseException | None = None
+        self._where = {"url": query.url, "namespace": query.namespace, "options": {"timeout_s": 15.0}}
+        self._reader = Reader(command, errors)
+        self._thread = threading.Thread(target=self._run, name="asking")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self._reader as reader:
+                reader.ask("connect", **self._where)
+                while self.answers.total() < SNAPSHOTS and not self.torn:
+                    self._ask(reader)
+        except BaseException as failure:  # noqa: BLE001 - it is raised where the thread is joined
+            self._failure = failure
+        finally:
+            self.ended.set()
+
+    def _ask(self, reader: Reader) -> None:
+        try:
+            answer = reader.ask("get_many", keys=ASKED)
+        except ReaderRaisedError as error:
+            if error.name not in ALLOWED:
+                raise
+            self.refused[error.name] += 1
+            if error.name in RECONNECT:
+                reader.ask("connect", **self._where)
+            return
+        if answer["rows"] != rows_at(answer["version"]):
+            self.torn.append(answer)
+        self.answers[answer["version"]] += 1
+
+    def join(self) -> None:
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+
+def asked(asking: Asking, language: str, what: str) -> None:
+    """End the test: nothing was torn, and many versions were seen."""
+    asking.join()
+    seen = f"{language}, {what}: {asking.answers.total()} answers of {len(asking.answers)} versions"
+    print(f"{seen}, refused {dict(asking.refused)}, torn {len(asking.torn)}")
+    assert asking.torn == []
+    assert len(asking.answers) > min(20, SNAPSHOTS // 500)
+
+
+@pytest.mark.parametrize("language", ["python", "go", "java"])
+def test_no_answer_is_torn_on_one_server(redis, commands, tmp_path, language):
+    with query_on(redis.url, tmp_path) as query:
+        driver = query.run(4, keep_versions=2)
+        asking = Asking(commands[language], query, tmp_path / "errors")
+        for batch_id in itertools.count(4):
+            if asking.ended.is_set():
+                break
+            query.commit(driver, batch_id)
+            query.retire(driver)
+        asked(asking, language, "one server")
+
+
+@pytest.mark.xdist_group("redis_cluster")
+@pytest.mark.parametrize("language", ["python", "go", "java"])
+def test_no_answer_is_torn_while_slots_move(redis_cluster, commands, tmp_path, meanwhile, language):
+    try:
+        with query_on(redis_cluster.url, tmp_path) as query:
+            driver = query.run(4, keep_versions=2)
+            asking = Asking(commands[language], query, tmp_path / "errors")
+            for batch_id, tag, way in zip(itertools.count(4, 2), tags_of(query), itertools.cycle(MOVES)):
+                if asking.ended.is_set():
+                    break
+                old = redis_cluster.primary_of(tag)
+                to = next(each for each in redis_cluster.primaries() if each is not old)
+                before = refused_calls(old)
+                with MOVES[way](redis_cluster, slot_of(tag), to):
+                    retiring = meanwhile.start(query.retire, driver)
+                    committing = meanwhile.start(query.commit, driver, batch_id, batch_id + 1)
+                    met = lambda: refused_calls(old) > before or committing.done()  # noqa: B023, E731
+                    wait_until(met, "a write met the slot")
+                retiring.result(60)
+                committing.result(60)
+                if driver.store.unverified():
+                    assert repair(driver) == []
+            asked(asking, language, "slots that move")
+    finally:
+        redis_cluster.heal()
+
+
+def tags_of(query: Query) -> Iterator[str]:
+    """Yield the hash tags of the pointer and of all key groups, again and again."""
+    return itertools.cycle([query.meta, *(query.keys_of(group) for group in range(KEY_GROUPS))])
