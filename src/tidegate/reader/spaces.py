@@ -24,7 +24,7 @@ from tidegate.reader.diff import Diff
 from tidegate.reader.flow import GateFlow, SnapshotFlow, Tables
 from tidegate.reader.gate import Gate
 from tidegate.reader.rules import VersionInfo
-from tidegate.reader.table import Result, Steps
+from tidegate.reader.table import KeysByTable, Result, Steps, ValuesByTable
 from tidegate.wal.manifest import Step
 
 SPACES_MAX = 100
@@ -134,6 +134,10 @@ class SpacesFlow(GateFlow):
     def read(self, table: Tables, fn: Callable[..., Steps[Result]], *args: Any) -> Steps[Result]:
         """Do one read at the newest version, for ``Table``."""
         return self._call(methodcaller("read", table, fn, *args))
+
+    def get_many_steps(self, keys: KeysByTable) -> Steps[ValuesByTable]:
+        """Read keys of several tables, all in the place that counts now."""
+        return self._call(methodcaller("get_many_steps", keys))
 
     def version_steps(self) -> Steps[int]:
         return self._call(methodcaller("version_steps"))

@@ -75,6 +75,19 @@ def carriers(rows):
 # -- which namespace ---------------------------------------------------------------------------------
 
 
+def test_keys_of_several_tables_are_read_where_the_alias_points(place):
+    async def asked():
+        async with await place.aio() as gate:
+            return await gate.get_many({"aircraft": KEYS[:1]})
+
+    with place.gate() as gate:
+        for name in ("blue", "green"):
+            place.point(name)
+            wanted = {"aircraft": {KEYS[0]: {"carrier": name, "flights": 1}}}
+            assert gate.get_many({"aircraft": KEYS[:1]}) == wanted
+            assert asyncio.run(asked()) == wanted
+
+
 def test_each_call_reads_the_namespace_that_the_alias_names_as_it_begins(place):
     with place.gate() as gate:
         table = gate.table("aircraft")

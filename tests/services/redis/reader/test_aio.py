@@ -408,7 +408,7 @@ def test_a_thousand_snapshots_at_once_take_few_requests(writer):
         snapshots = await asyncio.gather(*(gate.snapshot()._take() for _ in range(1_000)))
         await asyncio.gather(*(snapshot.close() for snapshot in snapshots))
         assert asked.count("lease") == asked.count("release") <= 5, "one, or a few on a slow machine"
-        assert asked.count("catalog") == 1
+        assert asked.count("catalog") == 0, "the entry came with the pointer"
 
     run(writer, read)
 
