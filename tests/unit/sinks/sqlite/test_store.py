@@ -34,7 +34,7 @@ from tidegate.testing.store.harness import (
 )
 from tidegate.wal.frame import Chunk
 
-IDENTITY = Identity("uuid-1", "n", 4)
+IDENTITY = Identity("uuid-1", "n", 4, format=2)
 CHANGES = {"t": {b"%03d" % i: b"v" * 50 for i in range(400)}}
 
 
@@ -499,7 +499,7 @@ def test_who_made_it_makes_another_after_others_dropped_it(store, root):
     other = SqliteStore(str(root), "n")
     assert other.create(Identity("uuid-2", "n", 4)) == IDENTITY
     store.drop()
-    fresh = Identity("uuid-3", "n", 2)
+    fresh = Identity("uuid-3", "n", 2, format=2)
     assert other.create(fresh) == fresh
     assert store.identity() == fresh
     other.close()
