@@ -112,7 +112,7 @@ EVOLVED = TableSchema(
 DROPPED_AGAIN = schema_of("id string", "m string")
 """The schema of ``dropped`` when it is made again."""
 
-LARGE_ROWS = 2_600
+LARGE_ROWS = 1_600
 """The rows of ``large``, all in one key group: more than one page of any reader's scan."""
 KEY_GROUPS = 8
 TABLE_KEY_GROUPS = {"few": 2, "large": 1}

@@ -289,7 +289,7 @@ def test_a_reader_that_breaks_a_rule_fails(rule, session, passed):
     [
         ("true", "it ended"),
         ("cat", "has not its id and one of ok"),
-        ("echo hello", "is no JSON object"),
+        ("sh -c 'read request; echo hello'", "is no JSON object"),
         ("sh -c 'echo broken >&2; exit 3'", "exit code 3; its last line: broken"),
     ],
 )
