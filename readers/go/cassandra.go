@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"log"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,22 +32,16 @@ type cassandraStore struct {
 func openCassandra(ctx context.Context, address string, options *Options) (store, error) {
 	where, rest := "store "+shown(address), strings.TrimPrefix(address, "cassandra://")
 	at := strings.LastIndex(rest, "@")
-	login, place := rest[:max(at, 0)], rest[at+1:]
-	hosts, keyspace, _ := strings.Cut(place, "/")
-	name, password, _ := strings.Cut(login, ":")
-	name, errName := url.PathUnescape(name)
-	password, errPassword := url.PathUnescape(password)
-	if keyspace = strings.ToLower(strings.Trim(keyspace, "/")); hosts == "" || keyspace == "" || errors.Join(errName, errPassword) != nil {
+	hosts, keyspace, _ := strings.Cut(rest[at+1:], "/")
+	name, password, err := loginOf(rest[:max(at, 0)], options)
+	if keyspace = strings.ToLower(strings.Trim(keyspace, "/")); hosts == "" || keyspace == "" || err != nil {
 		return nil, configError("%s: write cassandra://user:password@host1,host2:port/keyspace", where)
-	}
-	if options.Username != "" || options.Password != "" {
-		name, password = options.Username, options.Password
 	}
 	cluster := gocql.NewCluster()
 	for _, host := range strings.Split(hosts, ",") {
 		if before, port, has := strings.Cut(host, ":"); has {
 			host = before
-			if cluster.Port, errName = strconv.Atoi(port); errName != nil {
+			if cluster.Port, err = strconv.Atoi(port); err != nil {
 				return nil, configError("%s: %q is no port", where, port)
 			}
 		}
@@ -349,14 +342,14 @@ func (n *cassandraNamespace) lease(ctx context.Context, id string, version int64
 		return nil, n.errorOf(err)
 	}
 	if !applied {
-		drop(lease) //nolint:errcheck // it expires by itself
+		drop(lease) // it expires by itself
 		return nil, expired("%s: version %d was retired", n.where, version)
 	}
 	n.mu.Lock()
 	n.leases[id] = lease
 	n.mu.Unlock()
 	if isRenewed && !before.expires.Equal(lease.expires) {
-		drop(before) //nolint:errcheck // it expires by itself
+		drop(before) // it expires by itself
 	}
 	return n.pointer(ctx, 0)
 }

@@ -26,67 +26,60 @@ type redisStore struct {
 }
 
 func openRedis(address string, options *Options) (store, error) {
+	where := "store " + shown(address)
 	scheme, rest, _ := strings.Cut(address, "://")
 	base, kind, _ := strings.Cut(scheme, "+")
-	login, rest := "", rest
-	if at := strings.LastIndex(rest, "@"); at >= 0 {
-		login, rest = rest[:at], rest[at+1:]
-	}
-	name, password, _ := strings.Cut(login, ":")
-	hosts, path, _ := strings.Cut(rest, "/")
-	where, secure := "store "+shown(address), options.TLS
-	name, errName := url.PathUnescape(name)
-	password, errPassword := url.PathUnescape(password)
-	if errName != nil || errPassword != nil || hosts == "" || strings.ContainsAny(rest, "?#") {
+	at := strings.LastIndex(rest, "@")
+	name, password, errLogin := loginOf(rest[:max(at, 0)], options)
+	hosts, path, _ := strings.Cut(rest[at+1:], "/")
+	if errLogin != nil || hosts == "" || strings.ContainsAny(rest, "?#") {
 		return nil, configError("%s: write %s://user:password@host:port, with / ? and # of the login as %%2F %%3F and %%23", where, scheme)
 	}
-	if base == "rediss" && secure == nil {
-		secure = &tls.Config{MinVersion: tls.VersionTLS12}
-	} else if base == "redis" && secure != nil {
-		return nil, configError("%s: TLS needs a URL that begins with rediss", where)
-	}
-	if options.Username != "" || options.Password != "" {
-		name, password = options.Username, options.Password
-	}
 	of := &redis.UniversalOptions{
-		Addrs: strings.Split(hosts, ","), Username: name, Password: password, TLSConfig: secure, Protocol: 2,
+		Addrs: strings.Split(hosts, ","), Username: name, Password: password, TLSConfig: options.TLS, Protocol: 2,
 		SentinelUsername: options.SentinelUsername, SentinelPassword: options.SentinelPassword,
 		PoolSize: options.PoolSize, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIndentity: true,
 	}
-	port := ":6379"
+	if base == "rediss" && of.TLSConfig == nil {
+		of.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	} else if base == "redis" && of.TLSConfig != nil {
+		return nil, configError("%s: TLS needs a URL that begins with rediss", where)
+	}
+	port, parts := ":6379", strings.Split(strings.Trim(path, "/"), "/")
 	if kind == "sentinel" {
-		port = ":26379"
+		port, of.MasterName, parts = ":26379", parts[0], append(parts[1:], "")
 	}
 	for at, host := range of.Addrs {
 		if strings.LastIndex(host, ":") <= strings.LastIndex(host, "]") {
 			of.Addrs[at] = host + port
 		}
 	}
-	found := &redisStore{where: where}
-	switch parts := strings.Split(strings.Trim(path, "/"), "/"); kind {
-	case "cluster":
-		found.cluster = redis.NewClusterClient(of.Cluster())
-		found.client = found.cluster
-		return found, nil
-	case "sentinel":
-		of.MasterName, parts = parts[0], append(parts[1:], "")
-		path = parts[0]
-		if of.MasterName == "" {
-			return nil, configError("%s: write %s://host:port,host:port/<name of the primary>", where, scheme)
-		}
+	if number, err := strconv.Atoi(parts[0]); err == nil && kind != "cluster" {
+		of.DB = number
+	} else if parts[0] != "" {
+		return nil, configError("%s: the text after its servers is not the number of a database", where)
 	}
-	if path = strings.Trim(path, "/"); path != "" {
-		var err error
-		if of.DB, err = strconv.Atoi(path); err != nil {
-			return nil, configError("%s: the text after its servers is not the number of a database", where)
-		}
+	switch {
+	case kind == "cluster":
+		client := redis.NewClusterClient(of.Cluster())
+		return &redisStore{client, client, where}, nil
+	case kind == "sentinel" && of.MasterName != "":
+		return &redisStore{redis.NewFailoverClient(of.Failover()), nil, where}, nil
+	case kind == "" && len(of.Addrs) == 1:
+		return &redisStore{redis.NewClient(of.Simple()), nil, where}, nil
 	}
-	if kind == "sentinel" {
-		found.client = redis.NewFailoverClient(of.Failover())
-	} else if found.client = redis.NewClient(of.Simple()); len(of.Addrs) > 1 {
-		return nil, configError("%s: several servers are redis+cluster:// or redis+sentinel://", where)
+	return nil, configError("%s: write redis://host:port, redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/<name of the primary>", where)
+}
+
+// loginOf returns the user and the password of the options, or of a URL's login.
+func loginOf(login string, options *Options) (string, string, error) {
+	if options.Username != "" || options.Password != "" {
+		return options.Username, options.Password, nil
 	}
-	return found, nil
+	name, password, _ := strings.Cut(login, ":")
+	name, errName := url.PathUnescape(name)
+	password, errPassword := url.PathUnescape(password)
+	return name, password, errors.Join(errName, errPassword)
 }
 
 func (r *redisStore) close() { r.client.Close() }

@@ -46,7 +46,7 @@ func (n *redisNamespace) run(ctx context.Context, calls ...*redisCall) {
 			}
 			if call.err == nil {
 				if call.function == "pointer" {
-					n.pointerIn(call) //nolint:errcheck // its reader gets the error
+					n.pointerIn(call) // its reader gets the error
 				}
 				continue
 			}

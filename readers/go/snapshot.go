@@ -63,7 +63,7 @@ func (s *space) pin(ctx context.Context, version int64, lease time.Duration) (*S
 		return nil, err
 	}
 	random := make([]byte, 16)
-	rand.Read(random) //nolint:errcheck // it never fails
+	rand.Read(random) // it never fails
 	snapshot := &Snapshot{at: s, version: version, id: hex.EncodeToString(random), seconds: lease.Seconds(), done: make(chan struct{})}
 	if err := snapshot.renew(ctx); err != nil {
 		return nil, err
@@ -129,7 +129,7 @@ func (s *Snapshot) keep(renewing context.Context) {
 			timer.Stop()
 			if s.isLent {
 				ctx, cancel := context.WithTimeout(context.Background(), s.at.gate.options.Timeout)
-				s.at.release(ctx, s.id) //nolint:errcheck // it expires by itself
+				s.at.release(ctx, s.id) // it expires by itself
 				cancel()
 			}
 			return
