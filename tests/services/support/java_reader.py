@@ -36,6 +36,7 @@ def built(repository: Path | None = None) -> str:
     maven = shutil.which("mvn")
     if maven is None:
         raise RuntimeError(NO_MAVEN)
+    java("javac")
     target = FOLDER / "target"
     target.mkdir(exist_ok=True)
     command = [maven, "-q", "-B", "-f", str(FOLDER / "pom.xml"), "package", "dependency:copy-dependencies"]
