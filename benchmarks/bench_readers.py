@@ -1,11 +1,12 @@
-r"""Reads of readers in other languages beside their bare Redis client: one key, 121 keys of 3 tables, a scan of 1,000 rows.
+r"""Reads of readers in other languages beside their bare Redis client.
 
     tools/run python tests/services/run.py redis-memory -- \
         python benchmarks/bench_readers.py --store {redis} --reader go|java [--rounds 2000] [--key-groups 128]
 
-The reader's own program does the timing, so it is that language's time: rounds of the reader and of the bare client
-(HGET; HMGET or HGETALL of plain hashes in one pipeline) in turns, at an unchanged version. Printed are medians in
-microseconds, their ratio, and the round trips of one call, which a proxy in that program counts.
+One key, 121 keys of 3 tables, and a scan of 1,000 rows. The reader's own program does the timing, so it is
+that language's time: the reader and the bare client (HGET; HMGET or HGETALL of plain hashes in one pipeline)
+in turns, at an unchanged version. Printed are medians in microseconds, their ratio, and the round trips of
+one call, which a proxy in that program counts.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def build_java(_folder: Path) -> list[str]:
 
 
 READERS = {"go": build_go, "java": build_java}
-"""By language, a function that builds the reader's program and returns its command, whose first argument is ``bench``."""
+"""By language, a function that builds the reader's program and returns its command; ``bench`` follows it."""
 
 
 def write(store: str, folder: Path, key_groups: int) -> None:

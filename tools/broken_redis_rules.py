@@ -6,6 +6,22 @@ from broken_rules import Rule
 
 RULES: list[Rule] = [
     (
+        "redis-scan-without-the-base",
+        "a scan reads the base after the layers: rows that were merged meanwhile are there",
+        "sinks/redis/lua/group.lua",
+        "return { args[2], after and after .. ':0' or '0', rows, page[2] }",
+        "return { args[2], after and after ~= '0' and after .. ':0' or '0', rows, page[2] }",
+        "tests/services/redis/rows/test_scans.py",
+    ),
+    (
+        "redis-latest-not-written",
+        "the flip writes the entry of its version beside the pointer",
+        "sinks/redis/lua/pointer.lua",
+        ", 'epoch', args[2], 'latest', content)",
+        ", 'epoch', args[2])",
+        "tests/services/redis/reader/test_optimistic_reads.py",
+    ),
+    (
         "redis-tenants-load-functions",
         "who may load functions decides what every user of the server runs: tenants may not",
         "docs/redis.md",

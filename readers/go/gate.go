@@ -164,7 +164,7 @@ func (g *Gate) current(ctx context.Context) (*space, error) {
 	if g.space != nil && g.space.of.UUID != found.UUID && named == nil && alias == nil {
 		return nil, configError("store %s: another namespace of the name %s is here", shown(url), g.name)
 	}
-	opened := &space{namespace: from.open(name, found), gate: g, of: found, where: "store " + shown(url) + ", namespace " + name, sources: map[string]*Schema{}}
+	opened := &space{namespace: from.open(name, found), gate: g, from: from, of: found, where: "store " + shown(url) + ", namespace " + name, sources: map[string]*Schema{}}
 	if g.store == from {
 		g.space, g.alias = opened, named
 	}
@@ -181,28 +181,37 @@ func (g *Gate) call(ctx context.Context, work func(context.Context, *space) erro
 			err = work(ctx, at)
 		}
 		var removed *StoreRemovedError
-		if !errors.As(err, &removed) || !g.options.FollowRedirects || removed.Successor == "" || hop == hopsMax {
+		if !errors.As(err, &removed) || !g.options.FollowRedirects || hop == hopsMax {
 			return err
-		}
-		scheme, rest, _ := strings.Cut(removed.Successor, "://")
-		own, after, _ := strings.Cut(g.url, "://")
-		if scheme != own || shown(g.url) == removed.Successor {
-			return err // the login is sent to no store of another scheme
-		}
-		if login := strings.LastIndex(after, "@"); login >= 0 {
-			rest = after[:login+1] + rest
-		}
-		if err := g.enter(ctx, scheme+"://"+rest); err != nil {
+		} else if err := g.follow(ctx, at, removed); err != nil {
 			return err
-		}
-		moved, err := g.current(ctx)
-		if err != nil {
-			return err
-		}
-		if moved.of.UUID != at.of.UUID {
-			return configError("%s: a removed store names it as its successor, and another namespace is here", moved.where)
 		}
 	}
+}
+
+// follow enters the successor of a removed store, unless another goroutine has. The login is sent to no store of another
+// scheme.
+func (g *Gate) follow(ctx context.Context, at *space, removed *StoreRemovedError) error {
+	g.mu.Lock()
+	url, isMoved := g.url, g.store != at.from
+	g.mu.Unlock()
+	if isMoved {
+		return nil
+	}
+	scheme, after, _ := strings.Cut(url, "://")
+	rest, isSame := strings.CutPrefix(removed.Successor, scheme+"://")
+	if !isSame || shown(url) == removed.Successor {
+		return removed
+	}
+	login := after[:strings.LastIndex(after, "@")+1]
+	if err := g.enter(ctx, scheme+"://"+login+rest); err != nil {
+		return err
+	}
+	moved, err := g.current(ctx)
+	if err == nil && moved.of.UUID != at.of.UUID {
+		return configError("%s: a removed store names it as its successor, and another namespace is here", moved.where)
+	}
+	return err
 }
 
 // Version returns the visible version; 0 before the first.

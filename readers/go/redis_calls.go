@@ -21,6 +21,9 @@ type redisCall struct {
 	err           error
 }
 
+// notNow are the error replies of a server that is not ready, or does not hold the key.
+const notNow = " MOVED ASK TRYAGAIN CLUSTERDOWN READONLY MASTERDOWN LOADING BUSY NOREPLICAS UNBLOCKED "
+
 var errServer = errors.New("another server answered than the one that was named")
 
 // run sends the calls in one pipeline, and again those that a repetition may mend, until the context's deadline.
@@ -135,6 +138,8 @@ func (n *redisNamespace) judge(ctx context.Context, call *redisCall, err error, 
 	}
 	var reply redis.Error
 	switch {
+	case errors.Is(err, redis.ErrClosed):
+		return configError("%s: this gate was closed", n.where), false
 	case !errors.As(err, &reply):
 		return unavailable("%s: no answer: %w", n.where, err), true
 	case code == "TGSERVER" && call.server != "":
@@ -167,7 +172,7 @@ func (n *redisNamespace) judge(ctx context.Context, call *redisCall, err error, 
 		return configError("%s: the server refuses this user: %s", n.where, message), false
 	case has("unction not found"):
 		return n.otherLibrary(ctx), true
-	case has("MOVED", "ASK ", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "MASTERDOWN", "LOADING", "BUSY", "UNBLOCKED", "non local key"):
+	case strings.Contains(notNow, " "+code+" "), has("non local key"):
 		return unavailable("%s: a server answered: %s", n.where, message), true
 	case strings.HasPrefix(code, "TG"), has("WRONGTYPE", "attempt to"):
 		return corrupt("%s: %s: %s; if somebody changed it, restore the store from a copy", n.where, call.key, message), false

@@ -75,7 +75,14 @@ func (s *space) pin(ctx context.Context, version int64, lease time.Duration) (*S
 	}
 	renewing, end := context.WithCancel(s.gate.end)
 	snapshot.end = end
+	s.gate.mu.Lock()
+	if s.gate.closed { // the lease expires by itself
+		s.gate.mu.Unlock()
+		end()
+		return nil, configError("this gate to %s was closed", s.gate.name)
+	}
 	s.gate.leases.Add(1)
+	s.gate.mu.Unlock()
 	go snapshot.keep(renewing)
 	if err != nil {
 		snapshot.Close()
@@ -90,7 +97,7 @@ func (s *Snapshot) renew(ctx context.Context) error {
 	before, _ := s.at.remembered()
 	found, err := s.at.lease(ctx, s.id, s.version, s.seconds)
 	isLent := err == nil
-	if refused, is := err.(*StoreUnavailableError); is && refused.refusesWrites {
+	if refused, isRefused := err.(*StoreUnavailableError); isRefused && refused.refusesWrites {
 		found, err = s.at.pointer(ctx, s.version)
 	}
 	if err == nil && before.visible > found.visible {

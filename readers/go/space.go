@@ -11,6 +11,7 @@ import (
 type space struct {
 	namespace
 	gate    *Gate
+	from    store
 	of      *identity
 	where   string
 	mu      sync.Mutex
@@ -183,18 +184,13 @@ func (s *space) views(ctx context.Context, of *entry, tables []string) (map[stri
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.sources) > schemasMax {
-		s.sources = map[string]*Schema{}
-	}
 	for table, at := range views {
 		id := of.Tables[table].SchemaID
 		content, exists := found[id]
 		if at.schema != nil {
 			continue
-		} else if !exists {
-			return nil, expired("%s: version %d has lost the schema %s of table %s: it was retired", s.where, of.Version, id, table)
+		} else if !exists { // an error of a retired version is a SnapshotExpiredError
+			return nil, s.noSchema(ctx, of.Version, table, id)
 		}
 		schema, err := ParseSchema(content)
 		if is[*ConfigError](err) {
@@ -202,9 +198,26 @@ func (s *space) views(ctx context.Context, of *entry, tables []string) (map[stri
 		} else if err != nil {
 			return nil, corrupt("%s, table %s, schema %s: %w", s.where, table, id, err)
 		}
-		s.sources[id], at.schema = schema, schema
+		at.schema = schema
+		s.mu.Lock()
+		if len(s.sources) > schemasMax {
+			s.sources = map[string]*Schema{}
+		}
+		s.sources[id] = schema
+		s.mu.Unlock()
 	}
 	return views, nil
+}
+
+func (s *space) noSchema(ctx context.Context, version int64, table, id string) error {
+	found, err := s.newestPointer(ctx)
+	if err == nil {
+		err = s.checkKept(version, found)
+	}
+	if err == nil {
+		err = corrupt("%s: version %d has no schema %s of table %s: restore the store from a copy", s.where, version, id, table)
+	}
+	return err
 }
 
 // readNewest reads keys at the newest version: first at the version seen last, together with the pointer. It reads them

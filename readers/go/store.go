@@ -130,6 +130,9 @@ func byGroup(of *view, keys []Key, atOnce int) ([]*keysRead, error) {
 
 // shown returns a URL as it may be in messages: without its login.
 func shown(url string) string {
-	scheme, rest, _ := strings.Cut(url, "://")
+	scheme, rest, found := strings.Cut(url, "://")
+	if !found || strings.ContainsAny(rest, "?#") {
+		return "***"
+	}
 	return scheme + "://" + rest[strings.LastIndex(rest, "@")+1:]
 }

@@ -353,12 +353,9 @@ def catalog_in(where: str, contents: list[bytes]) -> list[CatalogEntry]:
 
 
 def with_entry(where: str, pointer: Pointer, fields: list[Any]) -> Pointer:
-    """Return the pointer with the entry of its version, which the reply has.
-
-    An entry of another version does not count: a writer of an older release does not renew it.
-    """
+    """Return the pointer with the entry that the reply has."""
     (entry,) = catalog_in(where, [fields[8]])
-    return msgspec.structs.replace(pointer, entry=entry) if entry.version == pointer.visible else pointer
+    return msgspec.structs.replace(pointer, entry=entry)
 
 
 def starts_of(entry: CatalogEntry | None) -> dict[str, int]:

@@ -21,7 +21,7 @@ from tidegate.testing.example import write_flights
 pytestmark = pytest.mark.xdist_group("packaging")
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ["src", "wal", "committers", "sinks", "spark", "examples", "deploy", "docs"]
+FOLDERS = ["src", "wal", "committers", "sinks", "spark", "examples", "deploy", "docs", "conformance"]
 FILES = [
     "pyproject.toml",
     "MANIFEST.in",
@@ -112,6 +112,7 @@ def test_the_sdist_has_the_pages_and_what_is_deployed_and_no_half_of_the_tests(w
     with tarfile.open(sdist) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"LICENSE", "CHANGELOG.md", "docs/operations.md", "deploy/prometheus/alerts.yml"}
+    wanted |= {"conformance/README.md", "conformance/vectors/values.json"}
     assert {*wanted, "deploy/grafana/dashboards/tidegate.json", "examples/flights/PROVENANCE.txt"} <= inside
     assert not [name for name in inside if name.startswith("tests")]
 

@@ -47,7 +47,7 @@ def test_a_reader_of_two_versions_is_found_torn(tmp_path):
     outcome, _ = outcome_of(f"{sys.executable} {BROKEN} torn {tmp_path}/pid", tmp_path)
     assert outcome.result == "violated"
     assert "I1" in {finding.invariant for finding in outcome.findings}
-    assert all("outside:" in str(finding) for finding in outcome.findings), outcome.findings
+    assert all("outside.jsonl:" in str(finding.events) for finding in outcome.findings), outcome.findings
 
 
 @pytest.mark.parametrize("name, cause", [("dying", "exit code 3"), ("stubborn", "no reply within 5 s")])

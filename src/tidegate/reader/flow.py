@@ -314,19 +314,16 @@ class GateFlow(TableHints):
         with self._lock:
             if pointer.visible > self._seen.visible:
                 self._seen = pointer
-                if pointer.entry is not None and is_of(pointer.entry, pointer):
-                    self._entry = pointer.entry
+                self._entry = pointer.entry or self._entry
                 events.seen(self.namespace, pointer.visible)
         return pointer
 
     def _entry_of(self, pointer: Pointer) -> Steps[CatalogEntry]:
-        entry = self._entry
-        if pointer.entry is not None and is_of(pointer.entry, pointer):
-            entry = self._entry = pointer.entry
-        elif entry is None or not is_of(entry, pointer):
+        entry = pointer.entry or self._entry
+        if entry is None or not is_of(entry, pointer):
             entry = yield from self._reader.entry(pointer.visible)
             rules.check_entry(self._reader.store.where, entry, pointer)
-            self._entry = entry
+        self._entry = entry
         return entry
 
     def version_steps(self) -> Steps[int]:

@@ -40,7 +40,7 @@ def canonical_value(schema: TableSchema, value: Value | None) -> Any:
     if value is None:
         return None
     if schema.value_format == "bytes":
-        content: bytes = value
+        content: Any = value
         return content.hex()
     return {
         column.name: canonical(arrow_of(column.type), value.get(column.name))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from cassandra import ConsistencyLevel
+from cassandra.query import SimpleStatement
 
 from tidegate.testing.conformance.changes import Undo
 from tidegate.testing.conformance.writer import Writer
@@ -57,4 +59,8 @@ class CassandraChanges:
         return lambda: self._execute(statement, (*before, *of))
 
     def _execute(self, statement: str, values: tuple[Any, ...]) -> Any:
-        return self._store._space.session.driver.execute(statement, values)  # noqa: SLF001 - its connection
+        space = self._store._space  # noqa: SLF001 - its connection
+        text = statement.replace("tidegate_", f"{space.settings.keyspace}.tidegate_")
+        return space.session.driver.execute(
+            SimpleStatement(text, consistency_level=ConsistencyLevel.QUORUM), values
+        )

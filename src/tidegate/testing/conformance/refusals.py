@@ -17,6 +17,7 @@ from tidegate.testing.conformance.session import (
     Session,
     SkippedError,
     check_equal,
+    check_rows,
     live_of,
     refused_of,
     write_live,
@@ -209,6 +210,18 @@ def not_listed(session: Session) -> None:
         _refuses_rows(session, NOT_VERIFIED)
 
 
+def other_latest(session: Session) -> None:
+    """An entry in ``latest`` that is not the visible version's: the catalog has that one."""
+    _on_redis(session)
+    digest = session.writer("refused", refused_of).store.catalog(2, 2)[0].digest
+    with changed(session, lambda changes, _: changes.pointer(visible=2, digest=digest)) as writer:
+        session.connect(writer.namespace)
+        expected = {"version": 2, "value": {"n": "2"}}
+        check_equal("get at version 2", expected, session.reader.ask("get", table="marker", key=KEY))
+        scanned = session.reader.ask("scan", table="marker")
+        check_rows("scan", writer.schemas["marker"], writer.expected.rows(2, "marker"), scanned["rows"])
+
+
 def _refuses_rows(session: Session, error: str) -> None:
     session.refused(error, "get", table="marker", key=KEY)
     session.refused(error, "scan", table="marker")
@@ -235,6 +248,14 @@ HEADERS: dict[str, tuple[str, Callable[[Any, Writer], Undo]]] = {
     "compared-elsewhere": (NOT_VERIFIED, lambda changes, _: changes.header(s=NO_SERVER)),
 }
 
+ON_REDIS: dict[str, Callable[[Session], None]] = {
+    "refuses-other-uuid": other_uuid,
+    **{f"refuses-{name}": partial(header, error=of[0], change=of[1]) for name, of in HEADERS.items()},
+    "refuses-server-not-listed": not_listed,
+    "latest-of-another-version": other_latest,
+}
+"""The checks that only Redis has, by name; on other stores they are skipped."""
+
 REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-nowhere": nowhere,
     "refuses-no-version": no_version,
@@ -248,8 +269,6 @@ REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-unknown-flag": partial(flags, stored=b'?{"n":7}'),
     "refuses-no-value": partial(flags, stored=b'+{"n":'),
     "refuses-value-format": value_format,
-    "refuses-other-uuid": other_uuid,
-    **{f"refuses-{name}": partial(header, error=of[0], change=of[1]) for name, of in HEADERS.items()},
-    "refuses-server-not-listed": not_listed,
+    **ON_REDIS,
 }
 """The checks by name."""

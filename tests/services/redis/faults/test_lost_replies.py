@@ -40,7 +40,7 @@ def command(name: str) -> tuple[str, str]:
 
 CREATING = ["create", "make", "ready", "claim"]
 WRITING = ["put_schemas", "seal_many", "publish", "announce", "merge", "forget", "pointer", "catalog"]
-READING = ["read", "scan", "pointer", "lease", "release", "catalog", "schemas", "HMGET"]
+READING = ["read", "scan", "pointer", "lease", "release", "schemas", "HMGET"]
 
 
 @pytest.mark.parametrize("name", CREATING)

@@ -1,4 +1,4 @@
-"""The rules of the Go reader, broken one by one (tools/broken_go_rules.py): its vectors or its checks notice each."""
+"""The rules of the Go reader, broken one by one (tools/broken_go_rules.py): a test notices each."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def broken(folder: Path, name: str, old: str, new: str) -> Path:
     return module
 
 
-@pytest.mark.parametrize(("rule", "name", "old", "new"), [rule[1:] for rule in RULES], ids=[r[0] for r in RULES])
-def test_it_is_noticed(rule, name, old, new, redis, writer, tmp_path):  # noqa: F811 - the fixture
-    module = broken(tmp_path / "tree", name, old, new)
+@pytest.mark.parametrize("broken_rule", RULES, ids=[name for name, *_ in RULES])
+def test_it_is_noticed(broken_rule, redis, writer, tmp_path):  # noqa: F811 - the fixture
+    module = broken(tmp_path / "tree", *broken_rule[2:])
     program = built(module, "./cmd/conformance", tmp_path)
     tests = [go_program(), "test", "./..."]
     if subprocess.run(tests, cwd=module, capture_output=True, timeout=BUILD_S, check=False).returncode:

@@ -1,4 +1,4 @@
-"""The reader in Go, readers/go, beside the writer: the conformance program, and faults that need a server of a test's own."""
+"""The reader in Go, readers/go: the conformance program, and faults that need a server of a test's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from services.support.go import BUILD_S, built, go_program
 from services.support.redis.proxy import RedisProxy
-from services.support.redis.server import RedisServer
 from services.support.servers import ROOT
 from services.support.workloads.random_versions import writer_on
 from support.wait import wait_until
@@ -26,7 +25,10 @@ FOLDER = ROOT / "readers" / "go"
 RUN_S = 60
 LOOK, READ = (f"{library_name()}_{name}" for name in ("pointer", "read"))
 
-pytestmark = [pytest.mark.xdist_group("go"), pytest.mark.timeout(BUILD_S + 100)]  # built once, by the first test
+pytestmark = [
+    pytest.mark.xdist_group("go"),
+    pytest.mark.timeout(BUILD_S + 100),
+]  # built once, by the first test
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,9 @@ def url_of(proxy: RedisProxy) -> str:
 def test_its_own_tests():
     for arguments in (["vet", "./..."], ["test", "./..."]):
         command = [go_program(), *arguments]
-        done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=BUILD_S, check=False)
+        done = subprocess.run(
+            command, cwd=FOLDER, capture_output=True, text=True, timeout=BUILD_S, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -85,7 +89,9 @@ def test_the_example_of_its_readme(private_redis, tmp_path):
         [str(example), server.url], capture_output=True, text=True, timeout=RUN_S, check=False
     )
     lines = done.stdout.splitlines()
-    assert (lines[:2], sorted(lines[2:])) == (["UA 2", "3 true IAH"], ["EWR 1.5", "JFK -1", "LGA 4"]), done.stderr
+    assert (lines[:2], sorted(lines[2:])) == (["UA 2", "3 true IAH"], ["EWR 1.5", "JFK -1", "LGA 4"]), (
+        done.stderr
+    )
 
 
 def test_it_passes_every_check(program, redis):
@@ -106,7 +112,7 @@ def test_on_cassandra(program, cassandra_tables):
 
 
 def test_a_warm_read_of_several_tables_takes_one_round_trip(reader, writer, redis):
-    """Rows are asked for before the pointer has answered; the entry of a new version comes with its pointer."""
+    """Rows are asked for before the pointer answers. The entry of a new version comes with its pointer."""
     keys = {"aircraft": [["N1"], ["N2"]], "legs": [["EWR", "1"]]}
     with RedisProxy(("127.0.0.1", redis.port)) as proxy:
         for version in range(1, 4):
@@ -161,7 +167,9 @@ def test_a_snapshot_whose_lease_is_not_renewed_refuses_for_good(reader, writer, 
             return False
 
         wait_until(refused, "it refuses")
-        assert error_of(reader, "get", table="aircraft", key=["N1"], snapshot=snapshot) == "SnapshotExpiredError"
+        assert (
+            error_of(reader, "get", table="aircraft", key=["N1"], snapshot=snapshot) == "SnapshotExpiredError"
+        )
         assert reader.ask("get", table="aircraft", key=["N1"])["value"]
 
 

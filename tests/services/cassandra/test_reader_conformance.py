@@ -1,0 +1,17 @@
+"""The conformance program on Cassandra: the reference reader passes what Cassandra has."""
+
+import sys
+
+import pytest
+
+from tidegate.testing.conformance.refusals import ON_REDIS
+from tidegate.testing.conformance.run import FAILED, SKIPPED, conformance
+
+PROGRAM = f"{sys.executable} -m tidegate.testing.conformance.reader"
+
+
+@pytest.mark.slow
+def test_the_reference_reader_passes(cassandra_tables):
+    results = conformance(PROGRAM, cassandra_tables)
+    assert [result for result in results if result.outcome == FAILED] == []
+    assert [result.name for result in results if result.outcome == SKIPPED] == list(ON_REDIS)
