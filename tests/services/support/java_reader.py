@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import fcntl
-import json
 import math
 import os
+import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ import pytest
 
 from services.support.jars import java
 from services.support.servers import ROOT
+from tidegate.testing.conformance.program import Reader, ReaderRaisedError
 
 FOLDER = ROOT / "readers" / "java"
-PROGRAM, BENCH = "dev.tidegate.reader.Conformance", "dev.tidegate.reader.Bench"
+PROGRAM = "dev.tidegate.reader.Conformance"
 CLASSES = "TIDEGATE_JAVA_READER"
 """The variable that names other classes of the reader: those of a mutant."""
 FLAGS = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m"]
-BUILD_S, CLOSE_S = 400, 30
+BUILD_S = 400
 NO_MAVEN = """Maven builds the reader in Java for its tests and was not found.
   Debian, Ubuntu:  sudo apt-get update && sudo apt-get install -y maven"""
 
@@ -36,6 +38,7 @@ def built(repository: Path | None = None) -> str:
     maven = shutil.which("mvn")
     if maven is None:
         raise RuntimeError(NO_MAVEN)
+    java("javac")
     target = FOLDER / "target"
     target.mkdir(exist_ok=True)
     command = [maven, "-q", "-B", "-f", str(FOLDER / "pom.xml"), "package", "dependency:copy-dependencies"]
@@ -60,47 +63,18 @@ def class_path() -> str:
     return os.pathsep.join([classes, str(FOLDER / "target" / "lib" / "*")])
 
 
-def command_of(main: str) -> list[str]:
+def command_of(main: str) -> str:
     """Return the command that runs a class of the reader."""
-    return [java(), *FLAGS, "-cp", class_path(), main]
+    return shlex.join([java(), *FLAGS, "-cp", class_path(), main])
 
 
-class RefusedError(Exception):
-    """A reply with an error: its name, and its message."""
-
-    def __init__(self, name: str, message: str) -> None:
-        super().__init__(f"{name}: {message}")
-        self.name = name
-
-
-class JavaReader:
-    """The conformance program: one request, one reply."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            command_of(PROGRAM), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-        )
-
-    def ask(self, do: str, **arguments: Any) -> Any:
-        """Send a request, and return its answer. Raises: RefusedError."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        request = {"id": 1, "do": do} | {name: each for name, each in arguments.items() if each is not None}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        reply = json.loads(self._process.stdout.readline())
-        if "error" in reply:
-            raise RefusedError(reply["error"], reply["message"])
-        return reply["ok"]
-
-    def close(self) -> None:
-        """End the program, and check that it ends by itself: no thread survives."""
-        try:
-            self.ask("close")
-            assert self._process.wait(CLOSE_S) == 0
-        finally:
-            self._process.kill()
-            self._process.communicate()
+@contextlib.contextmanager
+def java_reader(folder: Path) -> Iterator[Reader]:
+    """Build the reader and start its program, which has to end by itself: no thread survives."""
+    built()
+    with Reader(command_of(PROGRAM), folder / "java-reader.log") as reader:
+        yield reader
+        assert reader.close() == 0
 
 
 def canonical(value: Any) -> Any:
@@ -145,7 +119,7 @@ def key_of(key: Any) -> list[Any]:
 
 
 def check_all(
-    program: JavaReader, expected_at: Any, tables: Iterable[str], absent: Iterable[Any] = (), **of: Any
+    program: Reader, expected_at: Any, tables: Iterable[str], absent: Iterable[Any] = (), **of: Any
 ) -> int:
     """Compare every row of some tables by ``scan`` and by ``get_many``; return the number of rows."""
     asked, expected = {}, {}
@@ -166,9 +140,9 @@ def check_all(
     return sum(map(len, expected.values()))
 
 
-def refused(program: JavaReader, name: str, do: str, **arguments: Any) -> str:
+def refused(program: Reader, name: str, do: str, **arguments: Any) -> str:
     """Check that a request is refused with this error; return it."""
-    with pytest.raises(RefusedError) as error:
+    with pytest.raises(ReaderRaisedError) as error:
         program.ask(do, **arguments)
     assert error.value.name == name, str(error.value)
     return str(error.value)

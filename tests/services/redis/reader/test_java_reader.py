@@ -15,12 +15,10 @@ import tidegate
 from services.support.jars import java
 from services.support.java_reader import (
     FOLDER,
-    JavaReader,
-    RefusedError,
-    built,
     canonical,
     check_all,
     class_path,
+    java_reader,
     refused,
 )
 from services.support.redis.proxy import RedisProxy
@@ -30,6 +28,7 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.keys.groups import key_group
 from tidegate.options import Options, parse_store
 from tidegate.sinks.redis.client.functions import library_name
+from tidegate.testing.conformance.program import ReaderRaisedError
 from tidegate.testing.example import BATCHES, Example
 from tidegate.testing.store.harness import ManualClock
 from tidegate.wal.record import JSON_RENAMED, JSON_STATES, Column, StateColumns, TableSchema
@@ -42,11 +41,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def program():
-    built()
-    reader = JavaReader()
-    yield reader
-    reader.close()
+def program(tmp_path_factory):
+    with java_reader(tmp_path_factory.mktemp("java")) as reader:
+        yield reader
 
 
 @pytest.fixture
@@ -80,7 +77,7 @@ def test_the_vectors_of_values(program, of):
         stored = {name: vector[name] for name in ("schema", "stored", "decided_at_us")}
         try:
             answer = program.ask("decode_value", **stored)
-        except RefusedError as error:
+        except ReaderRaisedError as error:
             answer = error.name
         types = json.dumps(vector["schema"])
         floats = "float" in types or "double" in types
@@ -406,7 +403,7 @@ def test_a_lease_is_renewed_and_runs_out_while_the_store_is_away(program, proxy,
     assert program.ask("get", **read)["value"]
     proxy.down()
     for _ in range(100):
-        with pytest.raises(RefusedError) as error:
+        with pytest.raises(ReaderRaisedError) as error:
             program.ask("get", **read)
         if error.value.name == "SnapshotExpiredError":
             break

@@ -6,11 +6,13 @@ import uuid
 import pytest
 
 import tidegate
-from services.support.java_reader import JavaReader, RefusedError, built, check_all, refused
+from services.support.java_reader import PROGRAM, check_all, command_of, java_reader, refused
 from services.support.redis.cluster import slot_of
 from support.cli import done
 from support.wait import wait_until
 from tidegate.options import Options
+from tidegate.testing.conformance.program import ReaderRaisedError
+from tidegate.testing.conformance.run import FAILED, conformance
 from tidegate.testing.example import BATCHES, Example
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("java"), pytest.mark.timeout(600)]
@@ -19,16 +21,21 @@ KEY = {"table": "aircraft", "key": ["N14228"]}
 
 
 @pytest.fixture(scope="module")
-def program():
-    built()
-    reader = JavaReader()
-    yield reader
-    reader.close()
+def program(tmp_path_factory):
+    with java_reader(tmp_path_factory.mktemp("java")) as reader:
+        yield reader
 
 
 @pytest.fixture
 def namespace():
     return f"n{uuid.uuid4().hex[:12]}"
+
+
+@pytest.mark.parametrize("servers", ["redis", "redis_cluster", "cassandra_tables"])
+def test_the_conformance_program(program, request, servers):
+    found = request.getfixturevalue(servers)
+    results = conformance(command_of(PROGRAM), found if isinstance(found, str) else found.url)
+    assert [result for result in results if result.outcome == FAILED] == []
 
 
 def compare(program, url, namespace, example):
@@ -48,7 +55,7 @@ def compare(program, url, namespace, example):
 
 def answers(program, value):
     """Whether the newest row is this one; it is read again while a server was not compared yet."""
-    with contextlib.suppress(RefusedError):
+    with contextlib.suppress(ReaderRaisedError):
         return program.ask("get", **KEY)["value"] == value
     return False
 
@@ -64,7 +71,7 @@ def test_on_a_cluster(program, redis_cluster, namespace, tmp_path):
         row = program.ask("get", **KEY)["value"]
         with redis_cluster.moving(slot, other):
             program.ask("connect", url=redis_cluster.url, namespace=namespace, options={"timeout_s": 0.5})
-            with pytest.raises(RefusedError) as error:
+            with pytest.raises(ReaderRaisedError) as error:
                 program.ask("get", **KEY)
             assert error.value.name in ("StoreUnavailableError", "StoreNotVerifiedError")
         example.write({"aircraft": {"N14228": {"carrier": "UA", "flights": 2}}})  # notes its new place

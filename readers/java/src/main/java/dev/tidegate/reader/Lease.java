@@ -95,8 +95,12 @@ final class Lease {
       request(new Deadline(Math.min(endNanos, askedAt + options.timeout.toNanos())));
       endNanos = askedAt + time.toNanos();
       synchronized (this) {
-        schedule(time.toNanos() / PER_LEASE);
+        if (!isClosed) {
+          schedule(time.toNanos() / PER_LEASE);
+          return;
+        }
       }
+      release(); // this renewal may have taken effect after the release
     } catch (SnapshotExpiredError revoked) {
       ended = new SnapshotExpiredError("the lease of this snapshot on version " + version + " was revoked: " + revoked.getMessage());
     } catch (RuntimeException unknown) { // it may have been renewed or not: the end stays, and the request is sent again
@@ -134,6 +138,10 @@ final class Lease {
         next.cancel(false);
       }
     }
+    release();
+  }
+
+  private void release() {
     if (isTaken && options.leases) {
       try {
         space.release(id, Deadline.after(options.timeout));

@@ -303,6 +303,9 @@ final class RedisServers implements AutoCloseable {
     String name = url.path().split("/")[0];
     Exception why = null;
     for (HostAndPort seed : seeds(26379)) {
+      if (why != null && deadline.isOver()) {
+        break;
+      }
       try (Connection sentinel = new Connection(seed, sentinelConfig)) {
         sentinel.sendCommand(Protocol.Command.SENTINEL, "GET-MASTER-ADDR-BY-NAME", name);
         if (sentinel.getOne() instanceof List<?> address) {
@@ -321,6 +324,9 @@ final class RedisServers implements AutoCloseable {
     asked.addAll(seeds(6379));
     Exception why = null;
     for (HostAndPort seed : asked) {
+      if (why != null && deadline.isOver()) {
+        break;
+      }
       try (Connection connection = new Connection(seed, config)) {
         connection.sendCommand(Protocol.Command.CLUSTER, "SLOTS");
         Node[] slots = new Node[SLOTS];
@@ -335,6 +341,10 @@ final class RedisServers implements AutoCloseable {
       } catch (JedisConnectionException unreached) {
         why = unreached;
       } catch (JedisException refused) {
+        if (NOT_NOW.matcher(String.valueOf(refused.getMessage())).matches()) {
+          why = refused;
+          continue;
+        }
         throw new ConfigError("store " + url.shown() + ": " + seed + " does not tell the slots of a Cluster: " + refused.getMessage(), refused, false);
       }
     }
