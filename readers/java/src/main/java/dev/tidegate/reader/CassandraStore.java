@@ -27,13 +27,16 @@ import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.Deque;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.UUID;
@@ -48,6 +51,7 @@ final class CassandraStore implements Store {
   private static final Set<Integer> FORMATS = Set.of(1);
   private static final int KEYS_AT_ONCE = 100;
   private static final int REQUESTS_AT_ONCE = 64;
+  private static final int GROUPS_AT_ONCE = 16;
   private static final int PAGE_ROWS = 500;
   private static final int POLL_MS = 50;
   private static final ConsistencyLevel SERIAL = DefaultConsistencyLevel.SERIAL;
@@ -324,25 +328,34 @@ final class CassandraStore implements Store {
       return new Pages() {
         private final String head = "SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ? AND ";
         private final String tail = "version <= ? AND version >= ? GROUP BY key LIMIT ? ALLOW FILTERING";
-        private int group;
-        private ByteBuffer last;
+        /** Key groups that are not read to their end, each with its last key, or none. */
+        private final Deque<Map.Entry<Integer, Optional<ByteBuffer>>> open = new ArrayDeque<>();
+        private int nextGroup;
 
         @Override
         public List<byte[][]> next(Deadline deadline) {
-          if (group >= identity.keyGroups()) {
+          while (open.size() < GROUPS_AT_ONCE && nextGroup < identity.keyGroups()) {
+            open.add(Map.entry(nextGroup, Optional.empty()));
+            nextGroup += at.stride();
+          }
+          if (open.isEmpty()) {
             return null;
           }
-          List<Row> rows = last == null
-              ? rows(deadline, head + tail, level, space, table, group, version, at.start(), PAGE_ROWS)
-              : rows(deadline, head + "key > ? AND " + tail, level, space, table, group, last, version, at.start(), PAGE_ROWS);
-          checkKept(version, deadline); // rows that the page lacks may have been retired
-          if (rows.size() < PAGE_ROWS) {
-            group += at.stride();
-            last = null;
-          } else {
-            last = rows.get(rows.size() - 1).getByteBuffer("key");
+          List<Map.Entry<Integer, Optional<ByteBuffer>>> some = List.copyOf(open);
+          List<List<Row>> pages = run(some.stream().map(group -> group.getValue().isEmpty()
+              ? bind(head + tail, level, space, table, group.getKey(), version, at.start(), PAGE_ROWS)
+              : bind(head + "key > ? AND " + tail, level, space, table, group.getKey(), group.getValue().get(), version, at.start(), PAGE_ROWS))
+              .toList(), deadline);
+          checkKept(version, deadline); // rows that the pages lack may have been retired
+          open.clear();
+          List<byte[][]> rows = new ArrayList<>();
+          for (int of = 0; of < pages.size(); of++) {
+            pages.get(of).forEach(row -> rows.add(new byte[][] {bytes(row, "key"), bytes(row, "value")}));
+            if (pages.get(of).size() == PAGE_ROWS) {
+              open.add(Map.entry(some.get(of).getKey(), Optional.of(pages.get(of).get(PAGE_ROWS - 1).getByteBuffer("key"))));
+            }
           }
-          return rows.stream().map(row -> new byte[][] {bytes(row, "key"), bytes(row, "value")}).toList();
+          return rows;
         }
       };
     }
