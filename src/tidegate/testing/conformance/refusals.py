@@ -150,6 +150,15 @@ def never_back(session: Session) -> None:
         session.refused("VersionRegressedError", "get", table="marker", key=KEY)
 
 
+def other_history(session: Session) -> None:
+    """A store that shows the version that was seen, of another history."""
+    writer = _connected(session)
+    with changed(session, lambda changes, _: changes.pointer(digest="0" * 32)):
+        session.refused("VersionRegressedError", "version")
+        session.refused("VersionRegressedError", "get", table="marker", key=KEY)
+    session.connect(writer.namespace)
+
+
 def flags(session: Session, stored: bytes) -> None:
     """A stored value that no release writes."""
     key = encode_key(KEY, ["string"])
@@ -266,6 +275,7 @@ REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-filling": filling,
     "refuses-removed": removed,
     "refuses-never-back": never_back,
+    "refuses-other-history": other_history,
     "refuses-unknown-flag": partial(flags, stored=b'?{"n":7}'),
     "refuses-no-value": partial(flags, stored=b'+{"n":'),
     "refuses-value-format": value_format,

@@ -221,6 +221,7 @@ RULES = {
     "the scan to its end": (ReferenceReader, one_page(), "rows-large"),
     "one version for a snapshot": (Unpinned, [], "rows-deleted"),
     "the newest version seen": (Forgetful, [], "refuses-never-back"),
+    "the history seen": (Forgetful, [], "refuses-other-history"),
     "the alias before each read": (ReferenceReader, first_alias(), "alias"),
     "the target's uuid": (ReferenceReader, unchecked("tidegate.reader.rules.checked_target"), "wrong-alias"),
     "the format": (
