@@ -18,7 +18,7 @@ def url(request, tmp_path):
     return url
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("check, size", [pytest.param(*each[:2], id=each[0].__name__) for each in CHECKS])
 def test_readers_leave_nothing(url, check, size):
     check(url, size)

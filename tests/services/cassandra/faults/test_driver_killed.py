@@ -8,7 +8,7 @@ from services.support.workloads.driver_killed import DriverKilled
 pytestmark = pytest.mark.slow  # a case takes several seconds here
 
 
-@pytest.mark.one_in(8)  # a case takes twice the time of one on other stores
+@pytest.mark.one_in(16)  # a case takes twice the time of one on other stores
 class TestCassandra(DriverKilled):
     turn = 2
 

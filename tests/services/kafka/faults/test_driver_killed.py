@@ -8,7 +8,7 @@ from services.support.workloads.driver_killed import TURNS, DriverKilled, in_tur
 pytest_plugins = ["services.support.kafka.sweep.place"]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 class TestFiles(DriverKilled):
     """The fixture ``place`` has its store in files."""
 

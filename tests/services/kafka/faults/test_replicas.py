@@ -94,7 +94,7 @@ KILLED = [
 ]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, place", KILLED)
 def test_the_leader_is_killed_and_nobody_notices(query, brokers, failing_at, kind, place):
     driver = query.run(batches=1)

@@ -6,7 +6,7 @@ from services.support.kafka.sweep.place import place_on
 from services.support.workloads.driver_killed import DriverKilled
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 class TestRedis(DriverKilled):
     turn = 1
 
