@@ -8,6 +8,8 @@ import msgspec
 
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.redis.client.functions import FORMAT, library_name
+from tidegate.sinks.redis.client.replies import Call
+from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import identity_call, schemas_in
 from tidegate.sinks.redis.upkeep.attempts import schema_parts
@@ -28,5 +30,7 @@ def migrate(space: RedisNamespace, check: Callable[[Pointer], None]) -> int:
     moved = msgspec.structs.replace(identity, format=FORMAT)
     schemas = schemas_in(space.where, space.ask("schemas"))
     space.ask("put_schemas", *schema_parts(schemas.values()))
+    headers = [header_key(space.namespace, group) for group in range(identity.key_groups)]
+    space.calls.run([Call(header, "present", ()) for header in headers])  # each server has the functions now
     space.ask("migrate", encode(moved), library_name().encode())
     return identity.format
