@@ -63,7 +63,7 @@ def _lost(space: RedisNamespace) -> Iterator[Finding]:
 
 def _refusals(space: RedisNamespace, by_group: dict[int, Header]) -> Iterator[Finding]:
     """Yield key groups that refuse every reader, such as one that names another server than its own."""
-    args = b"-", ANY_VERSION, ANY_START, b"0", b"0", b"0"
+    args = b"-", ANY_VERSION, ANY_START, b"0", b"1", b"1"
     calls = [space.of_group(group, "scan", *args) for group in by_group]
     for group, reply in zip(by_group, space.calls.run(calls), strict=True):
         if isinstance(reply, Refused):

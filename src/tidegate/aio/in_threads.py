@@ -88,6 +88,8 @@ class InThreads(AsyncIterator[Row], Generic[Row, Rows]):
 
     async def _run(self, step: Callable[[Rows], Result]) -> Result:
         """Do one step in a thread. If the task is cancelled, the step ends there, and the rows are closed."""
+        if self._closed:
+            raise ConfigError("it was closed, or read to its end: ask the gate for another one")
 
         def in_thread() -> Result:
             if self._rows is None:

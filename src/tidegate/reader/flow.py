@@ -192,8 +192,11 @@ class Reader:
         view = view_of(where, self.identity, entry, table, self._schemas)
         if view is None:
             ids = sorted({at.schema_id for at in entry.tables.values()})
-            self._schemas = yield self.store.schemas_of(ids)
-            view = view_of(where, self.identity, entry, table, self._schemas)
+            schemas = yield self.store.schemas_of(ids)
+            self._schemas = schemas
+            view = view_of(
+                where, self.identity, entry, table, schemas
+            )  # not those of another thread's version
         if view is None:
             rules.check_there(where, entry.version, (yield self.store.pointer()))
             raise no_schema(where, entry.version, table, entry.tables[table].schema_id)

@@ -24,7 +24,7 @@ from tidegate.reader.diff import Diff
 from tidegate.reader.flow import GateFlow, SnapshotFlow, Tables
 from tidegate.reader.gate import Gate
 from tidegate.reader.rules import VersionInfo
-from tidegate.reader.table import KeysByTable, Result, Steps, ValuesByTable
+from tidegate.reader.table import KeysByTable, Result, Steps, ValuesByTable, keys_by_table
 from tidegate.wal.manifest import Step
 
 SPACES_MAX = 100
@@ -137,7 +137,8 @@ class SpacesFlow(GateFlow):
 
     def get_many_steps(self, keys: KeysByTable) -> Steps[ValuesByTable]:
         """Read keys of several tables, all in the place that counts now."""
-        return self._call(methodcaller("get_many_steps", keys))
+        wanted = keys_by_table(keys)  # once: a call that is sent again needs them, too
+        return self._call(methodcaller("get_many_steps", wanted))
 
     def version_steps(self) -> Steps[int]:
         return self._call(methodcaller("version_steps"))

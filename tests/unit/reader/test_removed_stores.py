@@ -322,3 +322,12 @@ def test_a_redirect_uses_the_login_of_the_users_url():
         "removed_at_us": 8,
         "successor": "redis://b",
     }
+
+
+def test_keys_that_can_be_read_once_are_read_at_the_successor(place):
+    """The call is sent again there."""
+    with tidegate.connect(place.url("old"), "flights", follow_redirects=True) as gate:
+        assert gate.version() == 1
+        place.remove("old", "new", successor="new")
+        found = gate.get_many({"aircraft": (key for key in ("N1", "N9"))})
+    assert found == {"aircraft": {"N1": {"carrier": "UA", "flights": 1}}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -27,6 +28,8 @@ Check = Callable[[Session], None]
 
 LEASE_S = 0.5
 """The lease of the snapshot that is kept for longer."""
+PAUSE_S = 0.02
+"""The pause between two versions: the lease of a reader is revoked after ``max_layers`` of them."""
 FEW_VERSIONS = 4
 
 
@@ -189,8 +192,24 @@ def kept(session: Session) -> None:
             for table in ("marker", "notes"):
                 session.check_table(writer, version, table, snapshot)
             session.check_newest(writer, ["marker"])
+            time.sleep(PAUSE_S)
     writer.retire()
     session.refused("SnapshotExpiredError", "snapshot", version=version)
+
+
+def revoked(session: Session) -> None:
+    """Check that a snapshot refuses all reads once its version was retired, and never says "absent"."""
+    writer = session.writer("live", live_of)
+    session.connect(writer.namespace)
+    with session.snapshot() as (snapshot, version):
+        session.check_table(writer, version, "marker", snapshot)
+        for _ in range(FEW_VERSIONS):
+            write_live(writer)
+        writer.release_leases()
+        assert writer.retire() > version
+        for _ in range(2):
+            session.refused("SnapshotExpiredError", "get", table="marker", key=["absent"], snapshot=snapshot)
+            session.refused("SnapshotExpiredError", "scan", table="marker", snapshot=snapshot)
 
 
 def alias(session: Session) -> None:
@@ -248,6 +267,7 @@ CHECKS: dict[str, Check] = {
     "follows": follows,
     "waits": waits,
     "kept": kept,
+    "snapshot-revoked": revoked,
     "alias": alias,
     "wrong-alias": wrong_alias,
     **REFUSALS,

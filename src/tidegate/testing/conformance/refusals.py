@@ -219,6 +219,23 @@ def not_listed(session: Session) -> None:
         _refuses_rows(session, NOT_VERIFIED)
 
 
+def replaced(session: Session) -> None:
+    """A server that the reader has met, and that the pointer of a newer version does not list.
+
+    It may be a primary that was replaced and does not know it: it would answer with older rows.
+    """
+    _on_redis(session)
+    writer = session.writer("live", live_of)
+    session.connect(writer.namespace)
+    session.check_newest(writer, ["marker"])
+    write_live(writer)
+    undo = changes_in(writer).servers(NO_SERVER)
+    try:
+        _refuses_rows(session, NOT_VERIFIED)
+    finally:
+        undo()
+
+
 def other_latest(session: Session) -> None:
     """An entry in ``latest`` that is not the visible version's: the catalog has that one."""
     _on_redis(session)
@@ -261,6 +278,7 @@ ON_REDIS: dict[str, Callable[[Session], None]] = {
     "refuses-other-uuid": other_uuid,
     **{f"refuses-{name}": partial(header, error=of[0], change=of[1]) for name, of in HEADERS.items()},
     "refuses-server-not-listed": not_listed,
+    "refuses-server-replaced": replaced,
     "latest-of-another-version": other_latest,
 }
 """The checks that only Redis has, by name; on other stores they are skipped."""

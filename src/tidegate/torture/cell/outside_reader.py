@@ -181,7 +181,10 @@ def _keys(asked: dict[str, list[bytes]]) -> dict[str, list[list[str]]]:
 
 
 def _scanned(answer: dict[str, Any]) -> dict[bytes, Any]:
-    return {bytes.fromhex(key[0]): _value(value) for key, value in answer["rows"]}
+    rows = {bytes.fromhex(key[0]): _value(value) for key, value in answer["rows"]}
+    if len(rows) != len(answer["rows"]):
+        raise ReaderFailedError(f"a scan has {len(answer['rows'])} rows of {len(rows)} keys")
+    return rows
 
 
 def _value(value: Any) -> Any:

@@ -244,6 +244,7 @@ RULES = {
         [lambda: mock.patch("tidegate.reader.rules.newest_of", lambda pointer, _: pointer.visible)],
         "refuses-filling",
     ),
+    "a snapshot of a retired version": (Unpinned, [], "snapshot-revoked"),
     "unknown flags": (Tolerant, [], "refuses-unknown-flag"),
     "values that do not fit": (Tolerant, [], "vectors-values"),
     "unknown value formats": (Tolerant, [], "refuses-value-format"),
