@@ -229,7 +229,8 @@ def replaced(session: Session) -> None:
     session.connect(writer.namespace)
     session.check_newest(writer, ["marker"])
     write_live(writer)
-    undo = changes_in(writer).servers(NO_SERVER)
+    changes: Any = changes_in(writer)
+    undo = changes.servers(NO_SERVER)
     try:
         _refuses_rows(session, NOT_VERIFIED)
     finally:
