@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import json
+import os
 import re
 import struct
 import subprocess
@@ -14,12 +15,14 @@ import pytest
 import tidegate
 from services.support.jars import java
 from services.support.java_reader import (
+    FLAGS,
     FOLDER,
     canonical,
     check_all,
     class_path,
     java_reader,
     refused,
+    same,
 )
 from services.support.redis.proxy import RedisProxy
 from services.support.servers import ROOT
@@ -84,6 +87,41 @@ def test_the_vectors_of_values(program, of):
         if not equal(answer, vector.get("error", vector.get("value")), floats=floats):
             wrong.append((vector, answer))
     assert not wrong, "\n".join(map(str, wrong))
+
+
+LONG = "k" * 60_000
+DEEP = 100
+
+
+def nested(inner, wrap):
+    for _ in range(DEEP):
+        inner = wrap(inner)
+    return inner
+
+
+STRUCT = {"type": "struct", "fields": [{"name": "f", "nullable": True, "metadata": {}}]}
+
+
+@pytest.mark.parametrize(
+    "tree, value",
+    [
+        ({"type": "map", "keyType": "string", "valueType": "long"}, {LONG: 7}),
+        (
+            nested("long", lambda inner: {**STRUCT, "fields": [{**STRUCT["fields"][0], "type": inner}]}),
+            nested(7, lambda inner: {"f": inner}),
+        ),
+    ],
+    ids=["a long key of a map", "a type of 100 levels"],
+)
+def test_values_that_are_long_or_deep(program, tree, value):
+    schema = {
+        "key": [{"name": "k", "type": "int"}],
+        "value": [{"name": "v", "type": "(the tree counts)", "tree": tree}],
+        "value_format": "json",
+    }
+    stored = b"+" + json.dumps({"v": value}).encode()
+    answer = program.ask("decode_value", schema=schema, stored=stored.hex(), decided_at_us=0)
+    assert same(answer, {"v": value})
 
 
 def test_the_vectors_of_types(program):
@@ -412,6 +450,22 @@ def test_a_lease_is_renewed_and_runs_out_while_the_store_is_away(program, proxy,
     program.ask("release", snapshot=held)
 
 
+def test_a_gate_that_is_closed_releases_its_leases(program, redis, proxy, namespace, flights):
+    """Snapshots that are still open pin nothing any more. A store that is away does not hold it up."""
+    flights.write(BATCHES[0])
+    program.ask("connect", url=redis.url, namespace=namespace)
+    held = [program.ask("snapshot", lease_s=600)["snapshot"] for _ in range(3)]
+    program.ask("release", snapshot=held[0])
+    assert len(flights.driver.store.leases()) == 2
+    program.ask("connect", url=url_of(proxy), namespace=namespace, options={"timeout_s": 0.2})
+    assert flights.driver.store.leases() == []
+    held = [program.ask("snapshot", lease_s=600)["snapshot"] for _ in range(3)]
+    proxy.down()
+    program.ask("connect", url=redis.url, namespace=namespace)
+    refused(program, "ConfigError", "release", snapshot=held[0])
+    assert len(flights.driver.store.leases()) == 3  # they run out by themselves
+
+
 def test_a_warm_read_of_many_tables_is_one_round_trip(program, proxy, namespace, flights):
     """Pointer and reads are sent before the first reply. A new version costs one more, and no catalog."""
     flights.write(BATCHES[0])
@@ -577,6 +631,28 @@ def test_a_login_and_tls(program, private_redis, tmp_path):
     assert "wrong" not in message
     untrusted = {"timeout_s": 0.5}
     refused(program, "StoreUnavailableError", "connect", url=url, namespace="flights", options=untrusted)
+
+
+# -- what no server shows on demand ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checks(program, tmp_path_factory):
+    """The class path of readers/java/src/checks, and of the reader, which `program` has built."""
+    folder = tmp_path_factory.mktemp("checks")
+    source = FOLDER / "src" / "checks" / "Checks.java"
+    compiler = [java("javac"), *(f"-J{flag}" for flag in FLAGS), "-nowarn", "-proc:none"]
+    command = [*compiler, "-d", str(folder), "-cp", class_path(), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return os.pathsep.join([str(folder), class_path()])
+
+
+@pytest.mark.parametrize("name", ["connections", "schemas", "statements"])
+def test_the_checks_in_java(checks, name):
+    command = [java(), *FLAGS, "-cp", checks, "dev.tidegate.reader.Checks", name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # -- the page ----------------------------------------------------------------------------------------

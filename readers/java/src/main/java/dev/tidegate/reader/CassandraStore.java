@@ -130,18 +130,21 @@ final class CassandraStore implements Store {
     session.close();
   }
 
-  private BoundStatement bind(String cql, ConsistencyLevel level, Object... values) {
-    PreparedStatement statement = prepared.computeIfAbsent(cql, session::prepare);
-    return statement.bind(values).setConsistencyLevel(level).setSerialConsistencyLevel(SERIAL).setIdempotent(true);
+  private record Statement(String cql, ConsistencyLevel level, Object... values) {}
+
+  /** Its first use asks the store. */
+  private BoundStatement bound(Statement statement) {
+    return prepared.computeIfAbsent(statement.cql, session::prepare).bind(statement.values)
+        .setConsistencyLevel(statement.level).setSerialConsistencyLevel(SERIAL).setIdempotent(true);
   }
 
   /** Run statements side by side and return the first page of each, in order. */
-  private List<List<Row>> run(List<BoundStatement> statements, Deadline deadline) {
+  private List<List<Row>> run(List<Statement> statements, Deadline deadline) {
     List<List<Row>> results = new ArrayList<>();
     try {
       for (int from = 0; from < statements.size(); from += REQUESTS_AT_ONCE) {
         List<CompletionStage<AsyncResultSet>> sent = new ArrayList<>();
-        statements.subList(from, Math.min(from + REQUESTS_AT_ONCE, statements.size())).forEach(each -> sent.add(session.executeAsync(each)));
+        statements.subList(from, Math.min(from + REQUESTS_AT_ONCE, statements.size())).forEach(each -> sent.add(session.executeAsync(bound(each))));
         for (CompletionStage<AsyncResultSet> one : sent) {
           List<Row> rows = new ArrayList<>();
           AsyncResultSet page = answer(one, deadline);
@@ -156,7 +159,7 @@ final class CassandraStore implements Store {
       return results;
     } catch (ExecutionException failed) {
       throw error(where, failed.getCause());
-    } catch (TimeoutException | DriverException late) {
+    } catch (TimeoutException | DriverException | IllegalStateException late) {
       throw error(where, late);
     } catch (InterruptedException interrupted) {
       Thread.currentThread().interrupt();
@@ -170,11 +173,7 @@ final class CassandraStore implements Store {
   }
 
   private List<Row> rows(Deadline deadline, String cql, ConsistencyLevel level, Object... values) {
-    try {
-      return run(List.of(bind(cql, level, values)), deadline).get(0);
-    } catch (DriverException failed) { // it cannot be prepared
-      throw error(where, failed);
-    }
+    return run(List.of(new Statement(cql, level, values)), deadline).get(0);
   }
 
   private Row named(String name, Deadline deadline) {
@@ -270,7 +269,7 @@ final class CassandraStore implements Store {
       if (withPointer) {
         return null; // no round trip can be saved here
       }
-      List<BoundStatement> statements = new ArrayList<>();
+      List<Statement> statements = new ArrayList<>();
       List<Map<ByteBuffer, List<Integer>>> places = new ArrayList<>();
       int before = 0;
       for (Lookup lookup : lookups) {
@@ -284,7 +283,7 @@ final class CassandraStore implements Store {
             for (int at : group.getValue().subList(from, Math.min(from + KEYS_AT_ONCE, group.getValue().size()))) {
               keys.computeIfAbsent(ByteBuffer.wrap(lookup.keys().get(at)), key -> new ArrayList<>()).add(before + at);
             }
-            statements.add(bind("SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ? AND key IN ?"
+            statements.add(new Statement("SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ? AND key IN ?"
                 + " AND version <= ? AND version >= ? GROUP BY key", level, space, lookup.table(), group.getKey(), List.copyOf(keys.keySet()),
                 version, lookup.at().start()));
             places.add(keys);
@@ -343,8 +342,8 @@ final class CassandraStore implements Store {
           }
           List<Map.Entry<Integer, Optional<ByteBuffer>>> some = List.copyOf(open);
           List<List<Row>> pages = run(some.stream().map(group -> group.getValue().isEmpty()
-              ? bind(head + tail, level, space, table, group.getKey(), version, at.start(), PAGE_ROWS)
-              : bind(head + "key > ? AND " + tail, level, space, table, group.getKey(), group.getValue().get(), version, at.start(), PAGE_ROWS))
+              ? new Statement(head + tail, level, space, table, group.getKey(), version, at.start(), PAGE_ROWS)
+              : new Statement(head + "key > ? AND " + tail, level, space, table, group.getKey(), group.getValue().get(), version, at.start(), PAGE_ROWS))
               .toList(), deadline);
           checkKept(version, deadline); // rows that the pages lack may have been retired
           open.clear();

@@ -161,7 +161,6 @@ final class Conformance {
 
   private void disconnect() {
     keyTypes.clear();
-    snapshots.values().forEach(Snapshot::close);
     snapshots.clear();
     if (gate != null) {
       gate.close();

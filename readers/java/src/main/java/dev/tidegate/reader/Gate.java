@@ -16,6 +16,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.function.Function;
 
@@ -34,6 +35,7 @@ public final class Gate implements AutoCloseable {
   private final ScheduledThreadPoolExecutor renewals;
   private final Map<Target, SpaceReader> spaces = new LinkedHashMap<>();
   private final Set<String> passed = new LinkedHashSet<>();
+  private final Set<Lease> leases = ConcurrentHashMap.newKeySet();
   private StoreUrl url;
   private volatile Store store;
   private volatile SpaceReader own;
@@ -264,7 +266,7 @@ public final class Gate implements AutoCloseable {
     Snapshot.checkedLease(time);
     Deadline deadline = Deadline.after(options.timeout);
     return call(reader -> {
-      Lease lease = new Lease(reader, time, options, renewals);
+      Lease lease = new Lease(reader, time, options, renewals, leases);
       try {
         Entry entry = reader.pin(version, lease, deadline);
         return new Snapshot(reader, entry, lease, options);
@@ -301,17 +303,30 @@ public final class Gate implements AutoCloseable {
     }, Deadline.after(options.timeout));
   }
 
-  /** Release the connections and end the thread; snapshots and scans end with it. Repeatable. */
+  /**
+   * End the snapshots and scans that are open, release their leases, the connections and the thread. Leases that the store
+   * does not release within {@link Options#timeout} run out by themselves. Repeatable.
+   */
   @Override
   public void close() {
     isClosed = true;
+    Deadline deadline = Deadline.after(options.timeout);
     renewals.shutdownNow();
     try {
-      renewals.awaitTermination(options.timeout.toMillis(), java.util.concurrent.TimeUnit.MILLISECONDS);
+      renewals.awaitTermination(deadline.leftMillis(), java.util.concurrent.TimeUnit.MILLISECONDS);
     } catch (InterruptedException interrupted) {
       Thread.currentThread().interrupt();
     }
-    store.close();
-    retired.forEach(Store::close);
+    try {
+      for (Lease lease : leases) {
+        if (deadline.isOver()) {
+          break;
+        }
+        lease.close(deadline);
+      }
+    } finally {
+      store.close();
+      retired.forEach(Store::close);
+    }
   }
 }

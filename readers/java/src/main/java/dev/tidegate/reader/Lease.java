@@ -1,8 +1,10 @@
 package dev.tidegate.reader;
 
 import dev.tidegate.reader.Store.Space;
+import dev.tidegate.reader.TidegateException.ConfigError;
 import dev.tidegate.reader.TidegateException.SnapshotExpiredError;
 import java.time.Duration;
+import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledFuture;
@@ -21,6 +23,7 @@ final class Lease {
   private final Duration time;
   private final Options options;
   private final ScheduledExecutorService renewals;
+  private final Set<Lease> open;
   private Space space;
   private SpaceReader reader;
   private long version;
@@ -31,15 +34,21 @@ final class Lease {
   private boolean isWarned;
   private ScheduledFuture<?> next;
 
-  Lease(SpaceReader reader, Duration time, Options options, ScheduledExecutorService renewals) {
+  /** {@code open}: the leases that its gate has to release; this one is among them until it has ended. */
+  Lease(SpaceReader reader, Duration time, Options options, ScheduledExecutorService renewals, Set<Lease> open) {
     this.reader = reader;
     this.time = time;
     this.options = options;
     this.renewals = renewals;
+    this.open = open;
+    open.add(this);
   }
 
   /** Take the lease, and begin to renew it. Throws SnapshotExpiredError: the version was retired. */
   synchronized void take(Space of, long at, Deadline deadline) {
+    if (isClosed) {
+      throw new ConfigError("the gate to " + reader.where + " was closed: connect again");
+    }
     space = of;
     version = at;
     long askedAt = System.nanoTime();
@@ -89,6 +98,7 @@ final class Lease {
     }
     long askedAt = System.nanoTime();
     if (askedAt - endNanos >= 0) {
+      open.remove(this);
       return; // its reads are refused already, and stay so
     }
     try {
@@ -100,8 +110,9 @@ final class Lease {
           return;
         }
       }
-      release(); // this renewal may have taken effect after the release
+      release(Deadline.after(options.timeout)); // this renewal may have taken effect after the release
     } catch (SnapshotExpiredError revoked) {
+      open.remove(this);
       ended = new SnapshotExpiredError("the lease of this snapshot on version " + version + " was revoked: " + revoked.getMessage());
     } catch (RuntimeException unknown) { // it may have been renewed or not: the end stays, and the request is sent again
       LOGGER.log(System.Logger.Level.WARNING, "a lease on version " + version + " was not renewed, and is tried again", unknown);
@@ -129,6 +140,10 @@ final class Lease {
 
   /** Renew it no more, and release it if the store answers; else it runs out by itself. Repeatable. */
   void close() {
+    close(Deadline.after(options.timeout));
+  }
+
+  void close(Deadline deadline) {
     synchronized (this) {
       if (isClosed) {
         return;
@@ -138,13 +153,14 @@ final class Lease {
         next.cancel(false);
       }
     }
-    release();
+    open.remove(this);
+    release(deadline);
   }
 
-  private void release() {
+  private void release(Deadline deadline) {
     if (isTaken && options.leases) {
       try {
-        space.release(id, Deadline.after(options.timeout));
+        space.release(id, deadline);
       } catch (TidegateException unanswered) {
         LOGGER.log(System.Logger.Level.DEBUG, "a lease was not released, it runs out by itself: {0}", unanswered.getMessage());
       }

@@ -161,65 +161,79 @@ final class RedisServers implements AutoCloseable {
     for (int at : open) {
       byNode.computeIfAbsent(nodeOf(seen, calls.get(at).key), node -> new ArrayList<>()).add(at);
     }
-    Map<Node, Pipe> sent = new LinkedHashMap<>();
+    Map<Node, Pipe> lent = new LinkedHashMap<>();
+    try {
+      Exception why = send(byNode, calls, lent, deadline);
+      for (Node node : List.copyOf(lent.keySet())) {
+        Exception unanswered = receive(node, byNode.get(node), lent, replies);
+        why = unanswered == null ? why : unanswered;
+      }
+      open.removeIf(at -> replies[at] != null);
+      return why;
+    } finally { // those whose replies were not read, because something else was thrown
+      lent.forEach((node, connection) -> giveBack(node, connection, false));
+    }
+  }
+
+  /** Send each server its share; {@code lent} gets the connections on which it was. Return why another one has not got it. */
+  private Exception send(Map<Node, List<Integer>> byNode, List<Call> calls, Map<Node, Pipe> lent, Deadline deadline) {
     Exception why = null;
     for (Map.Entry<Node, List<Integer>> share : byNode.entrySet()) {
       Node node = share.getKey();
-      Pipe connection = null;
       try {
-        connection = borrow(node, deadline);
+        int left = (int) Math.max(1, Math.min(deadline.leftMillis(), REQUEST_MS));
+        Pipe connection = borrow(node, left);
+        lent.put(node, connection);
+        connection.setSoTimeout(left);
         for (int at : share.getValue()) {
           List<byte[]> words = calls.get(at).words.apply(node);
           byte[] command = words.get(0);
           connection.sendCommand(() -> command, words.subList(1, words.size()).toArray(new byte[0][]));
         }
         connection.send();
-        sent.put(node, connection);
       } catch (JedisConnectionException | NoSuchElementException unreached) {
         why = unreached;
-        giveBack(node, connection, false);
+        giveBack(node, lent.remove(node), false);
       }
     }
-    for (Map.Entry<Node, Pipe> each : sent.entrySet()) {
-      Node node = each.getKey();
-      boolean whole = false;
-      try {
-        List<Integer> share = byNode.get(node);
-        List<Object> answers = each.getValue().getMany(share.size());
-        whole = true;
-        for (int at = 0; at < share.size(); at++) {
-          Object answer = answers.get(at);
-          if (answer instanceof JedisDataException error) {
-            String message = String.valueOf(error.getMessage());
-            if (NOT_NOW.matcher(message).matches()) {
-              why = error;
-              continue;
-            }
-            if (message.startsWith("TGSERVER ")) {
-              node.id = message.split(" ")[1];
-            }
+    return why;
+  }
+
+  /** Read a server's replies to its share, and give back its connection. Return why a reply is missing. */
+  private static Exception receive(Node node, List<Integer> share, Map<Node, Pipe> lent, Object[] replies) {
+    Exception why = null;
+    boolean whole = false;
+    try {
+      List<Object> answers = lent.get(node).getMany(share.size());
+      whole = true;
+      for (int at = 0; at < share.size(); at++) {
+        Object answer = answers.get(at);
+        if (answer instanceof JedisDataException error) {
+          String message = String.valueOf(error.getMessage());
+          if (NOT_NOW.matcher(message).matches()) {
+            why = error;
+            continue;
           }
-          replies[share.get(at)] = answer == null ? NIL : answer;
+          if (message.startsWith("TGSERVER ")) {
+            node.id = message.split(" ")[1];
+          }
         }
-      } catch (JedisConnectionException broken) {
-        why = broken;
-      } finally {
-        giveBack(node, each.getValue(), whole);
+        replies[share.get(at)] = answer == null ? NIL : answer;
       }
+    } catch (JedisConnectionException broken) {
+      why = broken;
+    } finally {
+      giveBack(node, lent.remove(node), whole);
     }
-    open.removeIf(at -> replies[at] != null);
     return why;
   }
 
   /** The reply "nil" to a whole call. */
   static final Object NIL = new Object();
 
-  private Pipe borrow(Node node, Deadline deadline) {
-    int left = (int) Math.max(1, Math.min(deadline.leftMillis(), REQUEST_MS));
+  private Pipe borrow(Node node, int millis) {
     try {
-      Pipe connection = (Pipe) node.pool.borrowObject(Duration.ofMillis(left));
-      connection.setSoTimeout(left);
-      return connection;
+      return (Pipe) node.pool.borrowObject(Duration.ofMillis(millis));
     } catch (JedisConnectionException | NoSuchElementException unreached) {
       throw unreached;
     } catch (JedisDataException refused) {

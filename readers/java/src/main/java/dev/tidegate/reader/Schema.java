@@ -27,10 +27,18 @@ public final class Schema {
 
   private record Field(String name, String stored, Type type, int state) {}
 
+  /** Enough for the schema of a type with {@link Type#NESTED_MAX} levels: a struct has three levels of JSON. */
+  private static final int JSON_NESTED_MAX = 10 * Type.NESTED_MAX;
+
+  /** Names are as long as strings: they may be keys of maps. */
   static final ObjectMapper JSON =
       JsonMapper.builder(
               JsonFactory.builder()
-                  .streamReadConstraints(StreamReadConstraints.builder().maxStringLength(Integer.MAX_VALUE).build())
+                  .streamReadConstraints(StreamReadConstraints.builder()
+                      .maxStringLength(Integer.MAX_VALUE)
+                      .maxNameLength(Integer.MAX_VALUE)
+                      .maxNestingDepth(JSON_NESTED_MAX)
+                      .build())
                   .build())
           .enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS)
           .build();

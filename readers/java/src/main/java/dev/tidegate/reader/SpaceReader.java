@@ -15,6 +15,7 @@ import dev.tidegate.reader.TidegateException.StoreRemovedError;
 import dev.tidegate.reader.TidegateException.VersionRegressedError;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -155,26 +156,31 @@ final class SpaceReader {
 
   /** Some tables at a version. Throws ConfigError: one does not exist there; the message names those that do. */
   Map<String, Table> tables(Entry entry, Collection<String> names, Deadline deadline) {
+    Map<String, Schema> found = new HashMap<>(); // other calls may empty the cache meanwhile
     Set<String> unknown = new LinkedHashSet<>();
     for (String name : names) {
       TableAt at = entry.tables().get(name);
       if (at == null) {
         throw new ConfigError(where + " has no table " + name + " at version " + entry.version() + ", it has " + new TreeSet<>(entry.tables().keySet()));
       }
-      if (!schemas.containsKey(at.schemaId())) {
+      Schema schema = schemas.get(at.schemaId());
+      if (schema == null) {
         unknown.add(at.schemaId());
+      } else {
+        found.put(at.schemaId(), schema);
       }
     }
     if (!unknown.isEmpty()) {
       if (schemas.size() > SCHEMAS_MAX) {
         schemas.clear();
       }
-      space.schemas(unknown, deadline).forEach((id, json) -> schemas.put(id, Schema.of(json)));
+      space.schemas(unknown, deadline).forEach((id, json) -> found.put(id, Schema.of(json)));
+      schemas.putAll(found);
     }
     Map<String, Table> tables = new LinkedHashMap<>();
     for (String name : names) {
       TableAt at = entry.tables().get(name);
-      Schema schema = schemas.get(at.schemaId());
+      Schema schema = found.get(at.schemaId());
       if (schema == null) {
         checkKept(entry.version(), space.pointer(0, deadline));
         throw new CorruptError(where + ": version " + entry.version() + ", table " + name + ": the store has no schema " + at.schemaId());
@@ -195,9 +201,11 @@ final class SpaceReader {
     Entry known = newest;
     Pointer pointer = null;
     if (known != null && known.version() == before.version && known.digest().equals(before.digest)) {
+      Map<String, Table> tables = null;
       List<Lookup> lookups = null;
       try {
-        lookups = lookups(tables(known, keys.keySet(), deadline), keys);
+        tables = tables(known, keys.keySet(), deadline);
+        lookups = lookups(tables, keys);
       } catch (ConfigError | SnapshotExpiredError atThatVersion) {
         lookups = null; // a table may be new
       }
@@ -206,7 +214,7 @@ final class SpaceReader {
         pointer = noted(before, answer.pointer());
         boolean isNewest = pointer.visible() == known.version();
         if (isNewest && !(answer.refusal() instanceof SnapshotExpiredError)) {
-          return rows(known, keys, answer, deadline);
+          return rows(known, tables, keys, answer);
         }
         pointer = isNewest ? null : pointer;
       }
@@ -226,8 +234,8 @@ final class SpaceReader {
 
   /** Read keys at a version. */
   Rows at(Entry entry, Map<String, ? extends List<? extends List<?>>> keys, Deadline deadline) {
-    List<Lookup> lookups = lookups(tables(entry, keys.keySet(), deadline), keys);
-    return rows(entry, keys, space.read(entry.version(), lookups, false, deadline), deadline);
+    Map<String, Table> tables = tables(entry, keys.keySet(), deadline);
+    return rows(entry, tables, keys, space.read(entry.version(), lookups(tables, keys), false, deadline));
   }
 
   private static List<Lookup> lookups(Map<String, Table> tables, Map<String, ? extends List<? extends List<?>>> keys) {
@@ -239,11 +247,10 @@ final class SpaceReader {
     return lookups;
   }
 
-  private Rows rows(Entry entry, Map<String, ? extends List<? extends List<?>>> keys, Answer answer, Deadline deadline) {
+  private Rows rows(Entry entry, Map<String, Table> tables, Map<String, ? extends List<? extends List<?>>> keys, Answer answer) {
     if (answer.refusal() != null) {
       throw answer.refusal();
     }
-    Map<String, Table> tables = tables(entry, keys.keySet(), deadline);
     Map<String, List<Row>> rows = new LinkedHashMap<>();
     int next = 0;
     for (Map.Entry<String, ? extends List<? extends List<?>>> of : keys.entrySet()) {

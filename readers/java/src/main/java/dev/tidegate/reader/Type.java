@@ -31,7 +31,7 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
     ARRAY, MAP, STRUCT
   }
 
-  private static final int NESTED_MAX = 100;
+  static final int NESTED_MAX = 100;
   private static final Set<Kind> NO_MAP_KEY = Set.of(Kind.BINARY, Kind.VOID, Kind.ARRAY, Kind.MAP, Kind.STRUCT);
   private static final Map<Kind, Integer> BITS = Map.of(Kind.TINYINT, 7, Kind.SMALLINT, 15, Kind.INT, 31, Kind.BIGINT, 63);
   private static final Map<String, String> SHORT = Map.of("byte", "tinyint", "short", "smallint", "integer", "int", "long", "bigint");
