@@ -27,7 +27,13 @@ AREAS = {
     "SQLite": ("sinks/sqlite",),
     "All stores and the state cache": ("sinks",),
     "Spark": ("spark",),
-    "Readers": ("src/tidegate/reader", "src/tidegate/aio", "src/tidegate/values", "src/tidegate/base"),
+    "Readers": (
+        "readers",
+        "src/tidegate/reader",
+        "src/tidegate/aio",
+        "src/tidegate/values",
+        "src/tidegate/base",
+    ),
     "Torture, tests and benchmarks": (
         "src/tidegate/torture",
         "src/tidegate/testing",

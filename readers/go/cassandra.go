@@ -305,7 +305,8 @@ func (n *cassandraNamespace) scan(ctx context.Context, of *view, groups []int) (
 			if !isFirst {
 				statement, values = " AND key > ? ", append(values, page.keys[scanPage-1])
 			}
-			err := n.eachFrom(ctx, n.of.space.readAt, page.begin, page.add, "SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ?"+statement+"AND version <= ? AND version >= ? GROUP BY key LIMIT ? ALLOW FILTERING",
+			err := n.eachFrom(ctx, n.of.space.readAt, page.begin, page.add,
+				"SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ?"+statement+"AND version <= ? AND version >= ? GROUP BY key LIMIT ? ALLOW FILTERING",
 				append(values, of.version, of.start, scanPage)...)
 			if err == nil {
 				err = n.checkAfter(ctx, of.version)
