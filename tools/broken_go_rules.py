@@ -20,6 +20,13 @@ RULES = [
         "\tif false {\n\t\treturn notVerified(",
     ),
     (
+        "replaced-server",
+        "a server is asked by its id only while the pointer of the version lists it",
+        "redis_calls.go",
+        "\tif !n.lists(call, id) {\n",
+        "\tif false {\n",
+    ),
+    (
         "no-floor",
         "a version below the floor is refused: its rows are merged with newer ones",
         "redis_calls.go",

@@ -96,9 +96,16 @@ func (c *cassandraStore) errorOf(err error) error {
 	return unavailable("%s: no answer: %w", c.where, err)
 }
 
-// each reads all rows of a statement, again after an error that may go. scan gets the row's scanner.
+// each reads all rows of a statement, again after an error that may go: scan, which gets the row's scanner, may get rows
+// that it had before.
 func (c *cassandraStore) each(ctx context.Context, level gocql.Consistency, scan func(gocql.Scanner) error, statement string, values ...any) error {
+	return c.eachFrom(ctx, level, func() {}, scan, statement, values...)
+}
+
+// eachFrom is each, with a function that is called before each try.
+func (c *cassandraStore) eachFrom(ctx context.Context, level gocql.Consistency, begin func(), scan func(gocql.Scanner) error, statement string, values ...any) error {
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		begin()
 		rows := c.session.Query(statement, values...).WithContext(ctx).Consistency(level).Idempotent(true).Iter().Scanner()
 		var err error
 		for rows.Next() && err == nil {
@@ -275,30 +282,40 @@ func (n *cassandraNamespace) checkAfter(ctx context.Context, version int64) erro
 	return err
 }
 
+// rowsPage is a page of a scan, in the order of its keys.
+type rowsPage struct{ keys, values [][]byte }
+
+func (p *rowsPage) begin() { *p = rowsPage{} }
+
+// add keeps a row in memory of its own: the driver fills what it is given once more.
+func (p *rowsPage) add(row gocql.Scanner) error {
+	var key, value []byte
+	err := row.Scan(&key, &value)
+	p.keys, p.values = append(p.keys, key), append(p.values, value)
+	return err
+}
+
 func (n *cassandraNamespace) scan(ctx context.Context, of *view, groups []int) ([]map[string][]byte, error) {
 	rows := make([]map[string][]byte, len(groups))
 	err := together(len(groups), func(place int) error {
 		rows[place] = map[string][]byte{}
-		statement, last, count := " ", []byte(nil), scanPage
-		for count == scanPage {
+		statement, page := " ", rowsPage{}
+		for isFirst := true; isFirst || len(page.keys) == scanPage; isFirst = false {
 			values := []any{n.of.space.id, of.table, groups[place]}
-			if last != nil {
-				statement, values = " AND key > ? ", append(values, last)
+			if !isFirst {
+				statement, values = " AND key > ? ", append(values, page.keys[scanPage-1])
 			}
-			count = 0
-			err := n.each(ctx, n.of.space.readAt, func(row gocql.Scanner) error {
-				var value []byte
-				err := row.Scan(&last, &value)
-				rows[place][string(last)] = value
-				count++
-				return err
-			}, "SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ?"+statement+"AND version <= ? AND version >= ? GROUP BY key LIMIT ? ALLOW FILTERING",
+			err := n.eachFrom(ctx, n.of.space.readAt, page.begin, page.add,
+				"SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ?"+statement+"AND version <= ? AND version >= ? GROUP BY key LIMIT ? ALLOW FILTERING",
 				append(values, of.version, of.start, scanPage)...)
 			if err == nil {
 				err = n.checkAfter(ctx, of.version)
 			}
 			if err != nil {
 				return err
+			}
+			for at, key := range page.keys {
+				rows[place][string(key)] = page.values[at]
 			}
 		}
 		return nil

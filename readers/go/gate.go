@@ -84,15 +84,13 @@ func Connect(ctx context.Context, url, name string, options *Options) (*Gate, er
 // Close releases all leases and closes all connections. It may be repeated.
 func (g *Gate) Close() {
 	g.mu.Lock()
-	isFirst := !g.closed
-	g.closed = true
+	stores := g.stores
+	g.closed, g.stores = true, nil
 	g.mu.Unlock()
 	g.cancel()
 	g.leases.Wait()
-	for _, each := range g.stores {
-		if isFirst {
-			each.close()
-		}
+	for _, each := range stores {
+		each.close()
 	}
 }
 
@@ -122,11 +120,19 @@ func (g *Gate) enter(ctx context.Context, url string) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.closed {
+		opened.close()
+		return g.closedError()
+	}
 	g.url, g.store, g.stores, g.space = url, opened, append(g.stores, opened), nil
 	return nil
 }
 
 const schemes = "redis rediss redis+sentinel rediss+sentinel redis+cluster rediss+cluster cassandra"
+
+func (g *Gate) closedError() error {
+	return configError("this gate to %s is closed: connect again", g.name)
+}
 
 // current returns the namespace to read: an alias is looked up at each call.
 func (g *Gate) current(ctx context.Context) (*space, error) {
@@ -134,7 +140,7 @@ func (g *Gate) current(ctx context.Context) (*space, error) {
 	from, at, alias, closed, url := g.store, g.space, g.alias, g.closed, g.url
 	g.mu.Unlock()
 	if closed {
-		return nil, configError("this gate to %s is closed: connect again", g.name)
+		return nil, g.closedError()
 	}
 	if at != nil && alias == nil {
 		return at, nil
@@ -229,11 +235,13 @@ func (g *Gate) Version(ctx context.Context) (version int64, err error) {
 // Tables lists the tables of the newest version.
 func (g *Gate) Tables(ctx context.Context) (tables []string, err error) {
 	err = g.call(ctx, func(ctx context.Context, at *space) error {
-		of, err := at.newestEntry(ctx)
-		if err == nil {
-			tables = of.names()
-		}
-		return err
+		return again(func() error {
+			of, err := at.newestEntry(ctx)
+			if err == nil {
+				tables = of.names()
+			}
+			return err
+		})
 	})
 	return tables, err
 }
@@ -241,15 +249,17 @@ func (g *Gate) Tables(ctx context.Context) (tables []string, err error) {
 // Schema returns the columns of a table at the newest version.
 func (g *Gate) Schema(ctx context.Context, table string) (schema *Schema, err error) {
 	err = g.call(ctx, func(ctx context.Context, at *space) error {
-		of, err := at.newestEntry(ctx)
-		if err != nil {
+		return again(func() error {
+			of, err := at.newestEntry(ctx)
+			if err != nil {
+				return err
+			}
+			views, err := at.views(ctx, of, []string{table})
+			if err == nil {
+				schema = views[table].schema
+			}
 			return err
-		}
-		views, err := at.views(ctx, of, []string{table})
-		if err == nil {
-			schema = views[table].schema
-		}
-		return err
+		})
 	})
 	return schema, err
 }

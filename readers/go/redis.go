@@ -259,6 +259,8 @@ func (n *redisNamespace) scan(ctx context.Context, of *view, groups []int) ([]ma
 			if errors.Is(calls[at].err, errServer) && tries < serversMax { // a cursor means nothing to another server
 				rows[group], cursors[group], servers[group] = map[string][]byte{}, "0", ""
 				tries++
+			} else if errors.Is(calls[at].err, errServer) {
+				return nil, unavailable("%s: its servers changed all the time", n.where)
 			} else if calls[at].err != nil {
 				return nil, calls[at].err
 			} else {

@@ -94,7 +94,8 @@ func (n *redisNamespace) command(ctx context.Context, pipe redis.Pipeliner, call
 }
 
 // serverOf returns the replication id that the call expects of the server it reaches: each server has its own. The id
-// that the same process had before follows it: key groups may have been compared under that one.
+// that the same process had before follows it: key groups may have been compared under that one. It is "" for a server
+// that is not listed for the version, and such a server refuses: it may lack rows, and not know that it was replaced.
 func (n *redisNamespace) serverOf(ctx context.Context, call *redisCall) string {
 	id, address := call.server, n.address(ctx, call.key)
 	n.mu.Lock()
@@ -107,10 +108,19 @@ func (n *redisNamespace) serverOf(ctx context.Context, call *redisCall) string {
 			id = listed
 		}
 	}
-	if before := n.same[id]; before != "" {
+	if !n.lists(call, id) {
+		return ""
+	} else if before := n.same[id]; before != "" {
 		return id + "," + before
 	}
 	return id
+}
+
+// lists tells, under the lock, whether a pointer at the call's version or above lists the server with this id, or with
+// the id that its process had before.
+func (n *redisNamespace) lists(call *redisCall, id string) bool {
+	version, _ := call.args[2].(int64)
+	return n.seen.visible >= version && (n.seen.listed[id] || n.seen.listed[n.same[id]])
 }
 
 func (n *redisNamespace) address(ctx context.Context, key string) string {
@@ -185,8 +195,7 @@ func (n *redisNamespace) otherServer(ctx context.Context, call *redisCall, id st
 	isListed := func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		version, _ := call.args[2].(int64)
-		return n.seen.visible >= version && (n.seen.listed[id] || n.seen.listed[n.same[id]])
+		return n.lists(call, id)
 	}
 	if !isListed() && !hasLooked[id] {
 		hasLooked[id] = true

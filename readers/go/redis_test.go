@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -49,5 +50,109 @@ func TestRefusals(t *testing.T) {
 		if does != vector.Does || vector.Error != "" && ErrorName(err) != vector.Error && vector.Reply != "ERR Function not found" {
 			t.Errorf("%+v: %s, %v", vector, does, err)
 		}
+	}
+}
+
+// answers is a server: it answers the commands of a client, an error with an error reply.
+type answers func(command []any) any
+
+func (a answers) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (a answers) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, command redis.Cmder) error {
+		switch answer := a(command.Args()).(type) {
+		case error:
+			command.SetErr(answer)
+		case string:
+			command.(*redis.StringCmd).SetVal(answer)
+		default:
+			command.(*redis.Cmd).SetVal(answer)
+		}
+		return command.Err()
+	}
+}
+
+func (a answers) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		for _, command := range commands {
+			a.ProcessHook(nil)(ctx, command)
+		}
+		return nil
+	}
+}
+
+// served returns the namespace of a server, and a context with a deadline.
+func served(t *testing.T, server answers) (context.Context, *redisNamespace) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	client.AddHook(server)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	t.Cleanup(func() { cancel(); client.Close() })
+	return ctx, (&redisStore{client: client}).open("flights", &identity{UUID: "u", library: "lib"}).(*redisNamespace)
+}
+
+// TestAServerThatIsNotListedAnyMore has an old primary that does not know that it was replaced.
+func TestAServerThatIsNotListedAnyMore(t *testing.T) {
+	visible, listed := "1", "old"
+	ctx, of := served(t, func(command []any) any {
+		server := func() any {
+			if command[5] != "old" {
+				return reply("TGSERVER old")
+			}
+			return nil
+		}
+		switch command[1] {
+		case "lib_pointer":
+			return []any{visible, "digest", "1", "w", "0", nil, listed, "1", nil}
+		case "lib_read":
+			if refused := server(); refused != nil {
+				return refused
+			}
+			return []any{"+{}"}
+		case "lib_scan":
+			if refused := server(); refused != nil {
+				return refused
+			}
+			return []any{"old", "0", int64(1), []any{"k", "+{}"}}
+		case "everything":
+			return "run_id:r\nmaster_replid:old\n"
+		}
+		return []any{nil} // processes
+	})
+	at := func(version int64) *keysRead {
+		return &keysRead{of: &view{table: "t", version: version}, keys: [][]byte{[]byte("k")}}
+	}
+	read := at(1)
+	if _, err := of.read(ctx, []*keysRead{read}, 1, new(int64)); err != nil || string(read.values[0]) != "+{}" {
+		t.Fatalf("a listed server is read: %q, %v", read.values, err)
+	}
+	if _, err := of.read(ctx, []*keysRead{at(2)}, 2, nil); !is[*StoreNotVerifiedError](err) {
+		t.Errorf("the list is of version 1, and 2 was read: %v", err)
+	}
+	visible, listed = "2", "new"
+	if _, err := of.pointer(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	for version := int64(1); version <= 2; version++ { // 1: a snapshot
+		if _, err := of.read(ctx, []*keysRead{at(version)}, version, nil); !is[*StoreNotVerifiedError](err) {
+			t.Errorf("version %d was read: %v", version, err)
+		}
+		if _, err := of.scan(ctx, at(version).of, []int{0}); !is[*StoreNotVerifiedError](err) {
+			t.Errorf("version %d was scanned: %v", version, err)
+		}
+	}
+}
+
+// TestAScanWhoseServersChangeAllTheTime ends with an error of this package.
+func TestAScanWhoseServersChangeAllTheTime(t *testing.T) {
+	ctx, of := served(t, func(command []any) any {
+		if command[1] == "lib_pointer" {
+			return []any{"1", "digest", "1", "w", "0", nil, "a", "1", nil}
+		} else if command[5] != "a" || command[9] != "0" { // another server has the cursor
+			return reply("TGSERVER a")
+		}
+		return []any{"a", "1:0", int64(2), []any{"k", "+{}"}}
+	})
+	if _, err := of.scan(ctx, &view{table: "t", version: 1}, []int{0}); !is[*StoreUnavailableError](err) {
+		t.Error(err)
 	}
 }

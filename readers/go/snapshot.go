@@ -157,6 +157,16 @@ func (s *Snapshot) check() error {
 	return s.revoked
 }
 
+// noted returns an error of a read. After a SnapshotExpiredError the snapshot refuses for good, with or without a lease.
+func (s *Snapshot) noted(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if is[*SnapshotExpiredError](err) && s.revoked == nil {
+		s.revoked = err
+	}
+	return err
+}
+
 // Close releases the lease. It may be repeated; reads return a SnapshotExpiredError from then on.
 func (s *Snapshot) Close() {
 	s.mu.Lock()
@@ -190,7 +200,7 @@ func (s *Snapshot) view(ctx context.Context, table string) (*view, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.at.gate.options.Timeout)
 	defer cancel()
 	views, err := s.at.views(ctx, s.of, []string{table})
-	return views[table], err
+	return views[table], s.noted(err)
 }
 
 // Get reads one key at this version; nil: it is absent there.
@@ -209,7 +219,8 @@ func (s *Snapshot) GetMany(ctx context.Context, keys map[string][]Key) (*Answer,
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.at.gate.options.Timeout)
 	defer cancel()
-	return s.at.readAt(ctx, s.of, keys)
+	answer, err := s.at.readAt(ctx, s.of, keys)
+	return answer, s.noted(err)
 }
 
 // Rows are those of a scan, in no particular order: call Next until it is false, then look at Err, and Close in any
@@ -292,6 +303,7 @@ func (r *Rows) fetch() bool {
 		ctx, cancel := context.WithTimeout(r.ctx, r.from.at.gate.options.Timeout)
 		defer cancel()
 		r.found, r.err = r.from.at.scan(ctx, r.of, groups)
+		r.err = r.from.noted(r.err)
 	}
 	return r.err == nil
 }

@@ -234,10 +234,10 @@ func (s *space) readNewest(ctx context.Context, keys map[string][]Key) (*Answer,
 				return nil, err
 			}
 			newest, err := s.entryOf(ctx, found)
-			if err != nil {
+			if err != nil && !is[*SnapshotExpiredError](err) {
 				return nil, err
 			}
-			isNewest := newest.Version == of.Version && newest.Digest == of.Digest
+			isNewest := err == nil && newest.Version == of.Version && newest.Digest == of.Digest
 			if isNewest && errRows == nil {
 				return s.answer(of, reads, keys)
 			} else if isNewest && !is[*SnapshotExpiredError](errRows) {
@@ -250,18 +250,27 @@ func (s *space) readNewest(ctx context.Context, keys map[string][]Key) (*Answer,
 	} else {
 		of = nil
 	}
-	for try := 1; ; try++ {
-		var err error
+	var answer *Answer
+	err := again(func() (err error) {
 		if of == nil {
-			if of, err = s.newestEntry(ctx); err != nil {
-				return nil, err
-			}
+			of, err = s.newestEntry(ctx)
 		}
-		answer, err := s.readAt(ctx, of, keys)
+		if err == nil {
+			answer, err = s.readAt(ctx, of, keys)
+		}
+		of = nil
+		return err
+	})
+	return answer, err
+}
+
+// again reads at the newest version, and once more if that was retired meanwhile: the pointer names a newer one then.
+func again(read func() error) error {
+	for try := 1; ; try++ {
+		err := read()
 		if !is[*SnapshotExpiredError](err) || try == triesMax {
-			return answer, err
+			return err
 		}
-		of = nil // retired meanwhile: the pointer names a newer version
 	}
 }
 
