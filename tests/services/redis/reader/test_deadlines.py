@@ -90,12 +90,11 @@ def test_a_call_of_several_requests_has_one_deadline(writer, proxy, late):
     with (
         tidegate.connect(url_of(proxy), writer.driver.endpoints.namespace) as gate,
         tidegate.connect(url_of(proxy), writer.driver.endpoints.namespace) as other,
-        other.snapshot() as snapshot,  # the gate itself would remember the catalog's entry
+        other.snapshot() as snapshot,
     ):
         with late.replies(IN_TIME_S):
             assert gate.version() == 2
         for ask in (
-            gate.tables,
             gate.history,
             gate.snapshot,
             lambda: gate.table("aircraft").get("N1"),
@@ -117,7 +116,6 @@ def test_a_call_of_several_requests_has_one_deadline_in_an_event_loop(writer, pr
             with late.replies(IN_TIME_S):
                 assert await gate.version() == 2
             for ask in (
-                gate.tables,
                 gate.history,
                 lambda: awaited(gate.snapshot()),
                 lambda: gate.table("aircraft").get("N1"),
