@@ -105,7 +105,7 @@ def _time_text(kind: types.DataType, at: Column) -> Column:
     if not isinstance(kind, TIMES):
         return at
     if isinstance(kind, types.DateType):
-        return at.cast("string")
+        return _date_text(at)
     us = micros(kind, at)
     of_day = functions.pmod(us, functions.lit(DAY_US))
     day = functions.call_function("div", us - of_day, functions.lit(DAY_US)).cast("int")
@@ -114,6 +114,16 @@ def _time_text(kind: types.DataType, at: Column) -> Column:
     zone = "Z" if isinstance(kind, types.TimestampType) else ""
     return functions.format_string(
         f"%sT%02d:%02d:%02d.%06d{zone}",
-        functions.date_from_unix_date(day).cast("string"),
+        _date_text(functions.date_from_unix_date(day)),
         *(functions.floor(part) for part in parts),
     )
+
+
+def _date_text(day: Column) -> Column:
+    """Return ``YYYY-MM-DD``. A cast would follow the calendar of ``spark.sql.legacy.timeParserPolicy``."""
+    year, sign = functions.year(day), functions.lit("")
+    sign = (
+        functions.when(year > 9_999, "+").when(year < 0, "-").otherwise(sign)
+    )  # refused: not of these years
+    parts = functions.abs(year), functions.month(day), functions.dayofmonth(day)
+    return functions.format_string("%s%04d-%02d-%02d", sign, *parts)

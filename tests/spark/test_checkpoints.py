@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 
 import pytest
 
+from support.wait import wait_until
 from tidegate.base.source_offsets import offsets_in
 from tidegate.errors import ConfigError, LineageError, WalGapError
+from tidegate.sinks.open_store import open_store
 from tidegate.spark import batch
 
 pytestmark = pytest.mark.spark
@@ -29,6 +32,10 @@ def refused(flights, error, pattern, **options):
     """The query fails with this error, and the log holds not a byte more than before."""
     before = flights.records()
     version = flights.version()
+    with contextlib.closing(
+        open_store(flights.store, "flights")
+    ) as store:  # else it is refused as a second one
+        wait_until(lambda: store.pointer().heartbeat_age_s is None, "the query before is noted as ended")
     ran = flights.run(flights.sink(table="t", key="k", **options))
     with pytest.raises(error, match=pattern):
         raise ran.error or AssertionError("the query went on")

@@ -152,13 +152,18 @@ def test_all_other_days_inside_of_columns_are_written_as_they_are(stream, inside
     assert [list(rows[n]["keys"]) for n in numbers] == [[day] for day in AS_THEY_ARE]
 
 
-def test_a_map_of_days_is_written_by_their_numbers(stream):
+def test_days_and_times_that_are_keys_of_maps_are_written_as_they_are(stream):
     flights = stream("n int")
     sink = flights.sink()
 
     def write(txn, rows):
-        txn.upsert("t", rows.selectExpr(DAYS, "n").selectExpr("n", "map(day, 1) AS keys"), key="n")
+        made = rows.selectExpr(DAYS, MOMENTS, "n").selectExpr(
+            "n", "map(day, 1) AS keys", "map(moment, 1) AS at"
+        )
+        txn.upsert("t", made, key="n")
 
     flights.commit(sink.each(write), [{"n": n} for n in OTHERWISE[:3]])
-    found = [list(row["keys"]) for _, row in sorted(flights.rows("t").items())]
-    assert found == [[EPOCH + datetime.timedelta(days=n)] for n in sorted(OTHERWISE[:3])]
+    for n, row in flights.rows("t").items():
+        day = EPOCH + datetime.timedelta(days=n)
+        assert list(row["keys"]) == [day]
+        assert list(row["at"]) == [datetime.datetime(day.year, day.month, day.day, 0, 0, 0, 1, UTC)]
