@@ -21,7 +21,7 @@ def _names(transitions):
     return {f"{state.name} on {event.name}" for state, event in transitions}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_schedules_keep_every_invariant(chunk):
     print(f"TIDEGATE_SEED={BASE_SEED}")

@@ -165,6 +165,7 @@ def check_orphans(log, notes, state, of_version, plans):
             assert not of_batch, "whoever applies stages nothing"
 
 
+@pytest.mark.slow
 def test_killed_while_they_stage_have_staged_and_apply_i1_i2_i3_i5_t2(folder, log, drive, plans, batches):
     words = (json.dumps(log.keywords), "local-cluster[2,1,1024]", json.dumps(plans))
     code, told = drive("executors_driver.py", folder, *words, deadline_s=DEADLINE_S)

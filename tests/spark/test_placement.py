@@ -176,6 +176,7 @@ def test_a_spark_that_does_not_tell_is_one_warning(monkeypatch, caplog):
 # -- a stage in the middle of a job ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rows_of_a_stage_in_the_middle_are_each_there_once_by_task(spark):
     """On one process, which has none of these executors: the hints come to nothing, the rows are the same."""
     given = spark.range(1_000).select("id", (functions.col("id") % 4).cast("int").alias("g"))

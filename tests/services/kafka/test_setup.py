@@ -138,7 +138,7 @@ def settled(kafka3, tmp_path_factory):
     made.close()
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     "setting, wrong, right, kind, told",
     [

@@ -89,6 +89,7 @@ def refused(call):
     return caught.value
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "method", [name if name in ORDINARY else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
 )

@@ -76,7 +76,7 @@ def test_nor_with_little_room(world, bytes_max):
     assert bool(counts["hits"]) == bool(bytes_max)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("memory_bytes", [0, 1_000, 10_000])
 def test_nor_with_little_memory(world, memory_bytes):
     """Most pieces are on a disk, some are spilled or loaded between two tasks; they answer as well."""
