@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import shlex
 import sys
 import threading
 from collections import Counter
@@ -61,7 +60,7 @@ def commands(tmp_path_factory) -> dict[str, str]:
     return {
         "python": f"{sys.executable} -m tidegate.testing.conformance.reader",
         "go": str(built(ROOT / "readers" / "go", "./cmd/conformance", tmp_path_factory.mktemp("go"))),
-        "java": shlex.join(command_of(PROGRAM)),
+        "java": command_of(PROGRAM),
     }
 
 
