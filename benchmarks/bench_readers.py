@@ -5,7 +5,7 @@ r"""Reads of readers in other languages beside their bare Redis client.
 
 One key, 121 keys of 3 tables, and a scan of 1,000 rows. The reader's own program does the timing, so it is
 that language's time: the reader and the bare client (HGET; HMGET or HGETALL of plain hashes in one pipeline)
-in turns, at an unchanged version. Printed are medians in microseconds, their ratio, and the round trips of
+alternately, at an unchanged version. It prints medians in microseconds, their ratio, and the round trips of
 one call, which a proxy in that program counts.
 """
 

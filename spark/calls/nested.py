@@ -121,9 +121,9 @@ def _time_text(kind: types.DataType, at: Column) -> Column:
 
 def _date_text(day: Column) -> Column:
     """Return ``YYYY-MM-DD``. A cast would follow the calendar of ``spark.sql.legacy.timeParserPolicy``."""
-    year, sign = functions.year(day), functions.lit("")
+    year = functions.year(day)
     sign = (
-        functions.when(year > 9_999, "+").when(year < 0, "-").otherwise(sign)
-    )  # refused: not of these years
+        functions.when(year > 9_999, "+").when(year < 0, "-").otherwise("")
+    )  # staging refuses these years by it
     parts = functions.abs(year), functions.month(day), functions.dayofmonth(day)
     return functions.format_string("%s%04d-%02d-%02d", sign, *parts)

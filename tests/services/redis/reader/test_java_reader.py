@@ -218,7 +218,7 @@ def equal(answer, wanted, *, floats):
 
 
 def test_both_read_the_same(program, redis, namespace, flights):
-    """Versions, deletes, several tables; a snapshot goes on while the writer does."""
+    """Versions, deletes, several tables; a snapshot keeps its version while newer ones are written."""
     flights.write(BATCHES[0])
     assert program.ask("connect", url=redis.url, namespace=namespace)["namespace"] == namespace
     held = program.ask("snapshot")
