@@ -17,7 +17,7 @@ import tenacity
 from tidegate.base.deadline import end_of, over_at
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.async_servers import AsyncServers, View
-from tidegate.sinks.redis.client.channel import NOT_IN_TIME, AsyncNode, NoTurnError
+from tidegate.sinks.redis.client.channel import CUT_OFF, AsyncNode, NoTurnError
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
     DENIED,
@@ -113,7 +113,7 @@ class AsyncCalls:
             with attempt:
                 left, why = await self._round(calls, left, replies, listed)
                 if left:
-                    if not (cause and why.endswith(NOT_IN_TIME)):  # the deadline cut this try off
+                    if not (cause and why.endswith(CUT_OFF)):  # the deadline cut this try off
                         cause = why
                     raise RetryLater(cause)
         return replies

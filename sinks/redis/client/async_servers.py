@@ -9,7 +9,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from tidegate.base.urls import Address
-from tidegate.sinks.redis.client.channel import AsyncNode, closed, in_time
+from tidegate.sinks.redis.client.channel import NOT_FOUND_IN_TIME, AsyncNode, closed, in_time
 from tidegate.sinks.redis.client.servers import (
     CLUSTER_ANSWERS,
     CLUSTER_SLOTS,
@@ -49,7 +49,7 @@ class AsyncServers:
         """Return the primaries, looked up if needed. Raises: redis.RedisError, OSError: it fails now."""
         if self.known is not None:
             return self.known
-        return await in_time(self._looking.result(), self.settings, "the servers were not found in time")
+        return await in_time(self._looking.result(), self.settings, NOT_FOUND_IN_TIME)
 
     async def view_from(self, node: AsyncNode) -> View:
         """Return the primaries as this server sees them now. Raises: redis.RedisError, OSError: it fails."""

@@ -29,6 +29,10 @@ from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 
 NOT_IN_TIME = "no connection in time"
+NOT_FOUND_IN_TIME = "the servers were not found in time"
+NO_TIME_LEFT = "no time was left for a request"
+CUT_OFF = (NOT_IN_TIME, NOT_FOUND_IN_TIME, NO_TIME_LEFT)
+"""The ends of the messages of a try that the deadline ended: they do not name its cause."""
 CONNECTIONS = 4
 """The most connections to each server."""
 SHARE = 64
@@ -343,7 +347,7 @@ class AsyncNode:
         (``deadline.py``). The calls may or may not have taken effect.
         """
         if left_of(self._settings.timeout_s) <= 0:
-            raise NoTurnError("no time was left for a request")
+            raise NoTurnError(NO_TIME_LEFT)
         if not self._slots.take():
             await self._slots.wait(end_of(self._settings.timeout_s))
         try:

@@ -6,7 +6,7 @@ import pytest
 
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.redis.client.async_calls import AsyncCalls
-from tidegate.sinks.redis.client.channel import NOT_IN_TIME
+from tidegate.sinks.redis.client.channel import CUT_OFF
 from tidegate.sinks.redis.client.settings import settings_of
 
 
@@ -27,8 +27,8 @@ class Servers:
 @pytest.mark.parametrize(
     "reasons, told",
     [
-        (("refused", f"h:1: {NOT_IN_TIME}"), "refused"),
-        ((f"h:1: {NOT_IN_TIME}",), NOT_IN_TIME),
+        *((("refused", f"h:1: {late}"), "refused") for late in CUT_OFF),
+        *(((f"h:1: {late}",), late) for late in CUT_OFF),
         (("refused", "reset"), "reset"),
     ],
 )
