@@ -29,7 +29,7 @@ from tidegate.committers.repair.repair import repair
 from tidegate.testing.conformance.program import Reader
 
 SNAPSHOTS = int(os.environ.get("TIDEGATE_TORN_SNAPSHOTS", "20000"))
-TIMES, THREADS = 1_000, 4
+TIMES, THREADS = 2_000, 4
 """The reads of one request to a reader, and the threads that they come from."""
 ALLOWED = {"StoreNotVerifiedError", "StoreUnavailableError", "SnapshotExpiredError", "VersionRegressedError"}
 """The errors that a reader may raise while slots move."""
