@@ -23,9 +23,10 @@ from services.support.redis.cluster import refused_calls, slot_of
 from services.support.redis.query import Query, query_on
 from services.support.servers import ROOT
 from services.support.workloads.query import KEY_GROUPS, ROWS, SEED
-from support.driver_process import CLEARED, KEPT, MARKER, rows_of
+from support.driver_process import CLEARED, KEPT, MARKER, MARKER_KEYS, rows_of
 from support.wait import wait_until
 from tidegate.committers.repair.repair import repair
+from tidegate.keys.groups import key_group
 from tidegate.testing.conformance.program import Reader
 
 SNAPSHOTS = int(os.environ.get("TIDEGATE_TORN_SNAPSHOTS", "20000"))
@@ -34,11 +35,13 @@ TIMES, THREADS = 2_000, 4
 ALLOWED = {"StoreNotVerifiedError", "StoreUnavailableError", "SnapshotExpiredError", "VersionRegressedError"}
 """The errors that a reader may raise while slots move."""
 RECONNECT = {"VersionRegressedError"}
+GROUPS = (0, 2)
+COUNTS = {(KEPT, b"N"): 2 * ROWS, (CLEARED, b"a"): ROWS, (MARKER, b"m"): MARKER_KEYS}
 KEYS = {
-    KEPT: [b"N%d" % at for at in range(6)],
-    CLEARED: [b"a%d" % at for at in range(4)],
-    MARKER: [b"m%d" % at for at in range(2)],
+    table: [key for at in range(count) if key_group(key := letter + b"%d" % at, KEY_GROUPS) in GROUPS]
+    for (table, letter), count in COUNTS.items()
 }
+"""All keys in two key groups: a read of the three tables takes six function calls."""
 ASKED = {table: [[key.hex()] for key in keys] for table, keys in KEYS.items()}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * BUILD_S + SNAPSHOTS // 200)]
