@@ -241,13 +241,11 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
 
 
 def _components(barrier: Barrier, acks: Sequence[Ack]) -> dict[str, Component]:
-    """List the sink, whose tasks staged all rows, and the step of each local state."""
-    staged = Component(barrier.parallelism, {str(ack.task): ack.frames for ack in acks})
-    own = {call.tables[0]: call.parallelism for call in barrier.named_calls}
-    components = {COMPONENT: staged}
-    for name in barrier.tables:
-        if name.startswith(f"{LOCAL}."):
-            instances = own.get(name) or barrier.parallelism
+    """List the sink, whose tasks staged all rows, and each local state whose function ran."""
+    components = {COMPONENT: Component(barrier.parallelism, {str(ack.task): ack.frames for ack in acks})}
+    for call in barrier.named_calls:
+        if (name := call.tables[0]).startswith(f"{LOCAL}."):
+            instances = call.parallelism or barrier.parallelism
             components[name.removeprefix("_")] = Component(instances, {str(i): () for i in range(instances)})
     return components
 

@@ -23,7 +23,7 @@ import msgspec
 
 from tidegate.keys.groups import groups_of
 from tidegate.wal.manifest import Manifest
-from tidegate.wal.record import FrameRef
+from tidegate.wal.record import COMPONENT, FrameRef
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -51,13 +51,15 @@ def link_of(namespace: str, attempt: str, version: int, groups: range, frames: I
 def links_at(manifest: Manifest, before: tuple[Link, ...] = ()) -> tuple[Link, ...]:
     """Return the links that hold at the manifest's version; ``before`` are those of the version before.
 
-    A version without frames changed nothing: the earlier links still hold.
+    A version without frames changed nothing: the earlier links still hold. The instances of a local state
+    stage nothing of their own, and have none.
     """
     frames = manifest.frames()
     ranges = {
         groups_of(task, component.parallelism, manifest.key_groups)
         for components in manifest.topology.values()
-        for component in components.values()
+        for name, component in components.items()
+        if name == COMPONENT or any(component.instances.values())
         for task in range(component.parallelism)
     }
     named = manifest.namespace, manifest.attempt, manifest.version

@@ -44,8 +44,7 @@ from tidegate.spark.session.jvm import (
     jvm_view,
     of_internal_rows,
 )
-from tidegate.wal.fold import recent_version
-from tidegate.wal.record import Ack, BatchOrigin
+from tidegate.wal.record import Ack, BatchOrigin, DecidedVersion
 
 logger = logging.getLogger("tidegate")
 
@@ -173,9 +172,12 @@ class Placement:
 
 
 def ran_before(coordinator: Coordinator, lineage: str) -> list[RanAt | None]:
-    """Return where the tasks of the lineage's last version ran, by its manifest; nothing when unknown."""
-    fact = recent_version(coordinator.folded, coordinator.folded.last_version)
-    if fact is None or not isinstance(fact.origin, BatchOrigin) or fact.origin.lineage != lineage:
+    """Return where the tasks of the lineage's last batch ran, by its manifest; nothing when unknown.
+
+    Versions after it that are no batches, such as loads and restores, do not matter.
+    """
+    fact = next((each for each in reversed(coordinator.folded.recent) if _is_batch(each, lineage)), None)
+    if fact is None:
         return []
     manifest = coordinator.last_manifest
     try:
@@ -187,6 +189,10 @@ def ran_before(coordinator: Coordinator, lineage: str) -> list[RanAt | None]:
     return [
         None if place is None else RanAt(*msgspec.structs.astuple(place)) for place in manifest.places or ()
     ]
+
+
+def _is_batch(decided: DecidedVersion, lineage: str) -> bool:
+    return isinstance(decided.origin, BatchOrigin) and decided.origin.lineage == lineage
 
 
 # -- executors ----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from tidegate.spark.staging.job import SparkBarrier
 from tidegate.testing.arrow_barrier import ArrowBarrier
 from tidegate.testing.arrow_barrier import batch as batch_of
 from tidegate.wal.memory_log import MemoryLog
-from tidegate.wal.record import Ack
+from tidegate.wal.record import Ack, LoadOrigin
 
 pytestmark = pytest.mark.spark
 
@@ -77,7 +77,7 @@ def test_tasks_stay_where_they_ran_and_another_driver_knows(cluster):
 
 
 def test_another_driver_knows_by_the_log_where_tasks_ran(cluster):
-    """Also when the driver staged the last batch. Another lineage starts without."""
+    """Also when the driver staged the last batch, or a load came after it. Another lineage starts without."""
     place = uuid.uuid4().hex
     where = Endpoints("n", f"memory://{place}", f"memory://{place}")
 
@@ -105,6 +105,9 @@ def test_another_driver_knows_by_the_log_where_tasks_ran(cluster):
         assert ran_before(driver, "another") == []
     placed = Placement(partial(ran_before, second))
     assert placed.places(Context(), "q", 3, 8).executors == ("1", "0", "0")
+    commit(second, ArrowBarrier(second.log, {"t": {b"k": b"x"}}, LoadOrigin("a load"), 8))
+    for driver in (second, opened()):
+        assert ran_before(driver, "q") == [RanAt("1", "b"), None, RanAt("0", "a")]
     second.last_manifest, second.decisions.log = None, MemoryLog(uuid.uuid4().hex, "n")
     assert ran_before(second, "q") == []
 

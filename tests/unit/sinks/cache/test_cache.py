@@ -316,6 +316,14 @@ def test_links_are_of_exactly_the_frames_attempt_version_and_namespace(manifest)
     assert not {link.token for link in changed} & {link.token for link in links}
 
 
+def test_instances_of_a_local_state_have_no_links(manifest):
+    """They stage nothing: no task has their key groups."""
+    (sink,) = manifest.topology["flights"].values()
+    local = Component(5, {str(instance): () for instance in range(5)})
+    topology = {"flights": {"sink": sink, "local.top": local}}
+    assert links_at(msgspec.structs.replace(manifest, topology=topology)) == links_at(manifest)
+
+
 def test_a_frame_that_another_instance_wrote_for_the_range_breaks_the_link(manifest):
     """Then the task's own frames are not all that changed there."""
     component = manifest.topology["flights"]["sink"]
