@@ -6,7 +6,7 @@ import contextlib
 import datetime
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.repair.log_state import LogState
@@ -124,16 +124,6 @@ def reached_by(folder: Path, links: Sequence[Link], version: int) -> Reached:
         check_digest(folder, link)
         reached = _after(reached, BackupBlobs(folder / link.name), min(link.version, version))
     return reached
-
-
-def stored_rows(folder: Path, table: str, version: int) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a table at a version of a backup, by key group: batches of key and stored value.
-
-    Rows that have expired at the version may be among them. Raises: as ``contents_of``.
-    """
-    with contents_of(folder, version) as contents:
-        groups = range(contents.reached.state.key_groups)
-        yield from contents.rows.scan_groups_stored(table, groups, version)
 
 
 def check(folder: Path) -> Chain:

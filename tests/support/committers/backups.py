@@ -10,7 +10,7 @@ from tidegate.base.clock import Clock
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.transfer.backup.backup import backup
-from tidegate.committers.transfer.backup.contents import contents_of, reached_at, stored_rows, version_in
+from tidegate.committers.transfer.backup.contents import contents_of, reached_at, version_in
 from tidegate.committers.transfer.backup.restore_from import plan_restore, restore_from
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
@@ -122,10 +122,11 @@ def stored(store: Any, key_groups: Any = GROUPS) -> Any:
 
 def backed_up(folder: Any, version: Any) -> Any:
     """The rows of the backup at a version, row by row as ``stored``."""
-    tables = reached_at(folder, version).state.tables
-    return {
-        (table, group, key): value
-        for table in tables
-        for group, rows in stored_rows(folder, table, version)
-        for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
-    }
+    with contents_of(folder, version) as contents:
+        state = contents.reached.state
+        return {
+            (table, group, key): value
+            for table in state.tables
+            for group, rows in contents.rows.scan_groups_stored(table, range(state.key_groups), version)
+            for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
+        }

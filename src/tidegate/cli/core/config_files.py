@@ -17,7 +17,7 @@ from tidegate.base.urls import scheme_of
 from tidegate.cli.core.app import print_message
 from tidegate.cli.core.settings_file import BYTES_MAX, others_can_read
 from tidegate.errors import ConfigError
-from tidegate.options import Endpoints, StoreRef, parse_stores
+from tidegate.options import StoreRef, parse_stores
 
 WalConfig = Annotated[
     Path | None,
@@ -63,17 +63,6 @@ NUMBERS = (
 )
 SWITCHES = ("functions", "socket_keepalive", "ssl_check_hostname", "create", "tls", "leases")
 """Options of a store that are numbers, or true or false; all others are text: a password may be digits."""
-
-
-def endpoints(
-    store: Sequence[str] | Sequence[StoreRef],
-    wal: str,
-    namespace: str,
-    wal_config: Path | None,
-    store_config: Sequence[str] = (),
-) -> Endpoints:
-    """Return the endpoints of a command: URLs, name, and the options of log and stores from their files."""
-    return Endpoints.of(namespace, wal, stores_given(store, store_config), wal_options(wal_config))
 
 
 def stores_given(

@@ -13,15 +13,10 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tidegate.testing.arrow_barrier import BYTES_SCHEMA
 from tidegate.torture.history.events import Change
-from tidegate.wal.record import TableSchema
 
 State = Mapping[str, Any]
 """One table: values by key."""
-
-SCHEMA: TableSchema = BYTES_SCHEMA
-"""Values are JSON texts, which every reader receives as bytes."""
 
 ACCOUNTS, BALANCE = 8, 100
 MARKERS, LISTS, CHURNED, COUNTERS, REPLACED = 8, 6, 12, 6, 9
