@@ -19,7 +19,7 @@ share a few connections. Other stores are read in threads, and so are diffs, mir
 from tidegate.aio.gate import Gate
 from tidegate.aio.in_threads import Changes, Diff
 from tidegate.aio.mirror import Mirror
-from tidegate.aio.open_gate import connect
+from tidegate.aio.open_gate import connect, connect_mirror
 from tidegate.aio.snapshot import Scan, Snapshot, SnapshotContext, Table
 from tidegate.reader.rules import VersionInfo
 
@@ -34,4 +34,5 @@ __all__ = [
     "Table",
     "VersionInfo",
     "connect",
+    "connect_mirror",
 ]

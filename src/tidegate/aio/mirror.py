@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.aio.in_threads import to_the_end
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.reader.gate import Gate as BlockingGate
 from tidegate.reader.mirror.mirror import Mirror as BlockingMirror
-from tidegate.reader.mirror.mirror import Switched
+from tidegate.reader.mirror.mirror import Followed, Switched
 from tidegate.reader.mirror.view import MirrorReads, MirrorView
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ class Mirror(MirrorReads):
     """
 
     def __init__(
-        self, gate: Callable[[], BlockingGate], tables: Iterable[str], on_version: Switched | None, **options: Any
+        self, gate: Callable[[], Followed], tables: Iterable[str], on_version: Switched | None, **options: Any
     ) -> None:
         self._gate, self._tables, self._options = gate, tables, options
         self._on_version = on_version

@@ -66,6 +66,15 @@ def test_it_is_started_waited_for_and_closed_by_await(example, options):
     connected(example, read)
 
 
+def test_it_starts_before_its_gate(example, tmp_path):
+    async def main():
+        of = example.url, "flights", ["aircraft"]
+        async with tidegate.aio.connect_mirror(*of, path=tmp_path / "mirror.db") as mirror:
+            assert mirror.table("aircraft").get("N1") == aircraft(1)
+
+    asyncio.run(main())
+
+
 def test_errors_come_where_it_is_awaited(example, options):
     async def read(gate):
         async def on_version(view):

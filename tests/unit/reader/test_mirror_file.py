@@ -20,6 +20,7 @@ from tidegate.errors import (
     VersionRegressedError,
 )
 from tidegate.options import Options
+from tidegate.reader import open_gate
 from tidegate.reader.mirror import file
 from tidegate.testing.example import Example
 
@@ -113,6 +114,42 @@ def test_it_answers_from_the_file_while_the_store_is_away(example, gate, path, m
         mirror.wait_for(example.write({"aircraft": {"N1": aircraft(2)}}))
         wait_until(lambda: mirror.error is None, "the error is over")
         assert mirror.age_s < 60
+
+
+def test_it_starts_before_the_store_answers(example, path, tmp_path, monkeypatch):
+    def opened():
+        return tidegate.connect_mirror(f"memory://{tmp_path}", "flights", ["aircraft"], path=path)
+
+    away = StoreUnavailableError("away")
+
+    def refused(*_):
+        raise away
+
+    with monkeypatch.context() as patch:
+        patch.setattr(open_gate, "open_store", refused)
+        with pytest.raises(StoreUnavailableError, match="away"):  # the file is new
+            opened()
+    opened().close()
+    monkeypatch.setattr(open_gate, "open_store", refused)
+    with opened() as mirror:
+        wait_until(lambda: mirror.error is away, "the mirror notices")
+        assert content(mirror) == {"N1": aircraft(1)}
+        assert "not connected yet" in repr(mirror)
+        monkeypatch.undo()
+        mirror.wait_for(example.write({"aircraft": {"N1": aircraft(2)}}))
+        assert (content(mirror), mirror.full_reads) == ({"N1": aircraft(2)}, 0)
+        gate = mirror._gate._gate
+    with pytest.raises(ConfigError, match="closed"):
+        gate.version()
+
+
+def test_another_namespace_that_is_met_later_ends_it(example, gate, path, tmp_path):
+    made(gate, path)
+    Example(f"memory://{tmp_path}/2", f"memory://{tmp_path}/2").write({"aircraft": {}})
+    with tidegate.connect_mirror(f"memory://{tmp_path}/2", "flights", ["aircraft"], path=path) as mirror:
+        wait_until(lambda: mirror.error is not None, "it ends")
+        with pytest.raises(ConfigError, match="the mirror's file is of namespace .*: give another path"):
+            content(mirror)
 
 
 def test_the_file_notes_that_its_version_is_still_the_newest(gate, path, monkeypatch):

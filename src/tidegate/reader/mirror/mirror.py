@@ -86,6 +86,8 @@ class Followed(Protocol):
 
     def wait_for(self, version: int, timeout: float) -> int: ...
 
+    def close(self) -> None: ...
+
 
 def at_of(snapshot: Snapshot) -> At:
     """Return the version of a snapshot that has one."""
@@ -110,6 +112,7 @@ class Mirror(MirrorReads):
         path: PathLike | None = None,
         bytes_max: int | None = None,
         on_version: Switched | None = None,
+        owns_gate: bool = False,
         changed: Callable[[], object] = lambda: None,
     ) -> None:
         require_arrow("a mirror")
@@ -119,7 +122,7 @@ class Mirror(MirrorReads):
         if bytes_max is None:
             bytes_max = BYTES_MAX if path is None else FILE_BYTES_MAX
         rules.check_whole_number("bytes_max", bytes_max)
-        self._gate, self._bytes_max = gate, bytes_max
+        self._gate, self._owns_gate, self._bytes_max = gate, owns_gate, bytes_max
         self._on_version, self._is_changed = on_version, changed
         self._place: Place = MemoryPlace()
         if path is not None:
@@ -145,8 +148,7 @@ class Mirror(MirrorReads):
             self._thread = threading.Thread(target=self._follow, name="tidegate-mirror", daemon=True)
             self._thread.start()
         except BaseException:
-            self._give_back()
-            self._place.close()
+            self._release()
             raise
 
     def _read_first(self) -> None:
@@ -260,8 +262,13 @@ class Mirror(MirrorReads):
         at, newest, held = self._place.at, at_of(taken), self._snapshot
         if at is None or (held is not None and at_of(held) == at):
             return held
-        if at.uuid != newest.uuid:  # an alias names another namespace
+        if at.uuid != newest.uuid and not self._gate.uuid:  # an alias names another namespace
             return None
+        if at.uuid != newest.uuid:
+            raise ConfigError(
+                f"the mirror's file is of namespace {at.uuid}, and {self._gate} of {newest.uuid}: give another path,"
+                " or remove the file with its -wal and -shm"
+            )
         if newest.version < at.version or (newest.version == at.version and newest != at):
             raise self._regressed(at, newest)
         if newest == at:
@@ -371,6 +378,12 @@ class Mirror(MirrorReads):
         self._is_changed()
         self._give_back()
 
+    def _release(self) -> None:
+        self._give_back()
+        self._place.close()
+        if self._owns_gate:
+            self._gate.close()
+
     def _give_back(self) -> None:
         if self._snapshot is not None:
             with contextlib.suppress(TidegateError):
@@ -386,8 +399,7 @@ class Mirror(MirrorReads):
         self.stop()
         if self._thread is not None:
             self._thread.join()
-        self._give_back()
-        self._place.close()
+        self._release()
         if self._failed is None:
             self._failed = closed()
 
