@@ -5,9 +5,9 @@ r"""A mirror in memory and in a file, beside the table in its store and a dict: 
 
 The baseline of a read is a ``dict`` whose values are JSON, decoded at each read; ``table.get`` of the same
 gate is beside it. A move is the time from a commit's return until the mirror has the version, without the
-commit; its baseline is a whole read of the tables in the same run. The file is in the system's temporary folder.
-A restart is the time until a mirror on an existing file answers, and until it has the newest version, which is
-as many changes ahead.
+commit; its baseline is a whole read of the tables in the same run. The file is in the system's temporary
+folder. A restart is the time until a mirror on an existing file answers, and until it has the newest version,
+which is as many changes ahead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,11 @@ def main() -> None:
                 with measured("memory", gate, writer, some, bytes_max=4 << 30) as mirror:
                     mirrored = mirror.view().table("t")  # readable when the mirror is closed
                 with measured("file", gate, writer, some, **file) as mirror:
-                    plain, stored, filed = dict.fromkeys(names, json_value(0)), gate.table("t"), mirror.table("t")
+                    plain, stored, filed = (
+                        dict.fromkeys(names, json_value(0)),
+                        gate.table("t"),
+                        mirror.table("t"),
+                    )
                     sides = {
                         "dict and JSON": lambda: msgspec.json.decode(
                             plain[names[chance.randrange(len(names))]]
@@ -70,7 +74,10 @@ def main() -> None:
                     answered_s = time.monotonic() - began
                     mirror.wait_for(writer.folded.last_version, timeout=60)
                     moved_s = time.monotonic() - began
-                print(f"restart on the file: answers after {1e3 * answered_s:.1f} ms, is moved after {moved_s:.3f} s")
+                print(
+                    f"restart on the file: answers after {1e3 * answered_s:.1f} ms, is moved after"
+                    f" {moved_s:.3f} s"
+                )
         open_store(arguments.store, where.namespace).drop()
 
 
@@ -82,7 +89,10 @@ def measured(
     began = time.monotonic()
     with gate.mirror("t", **options) as mirror:
         whole_s = time.monotonic() - began
-        print(f"{place}: {len(mirror.table('t')):,} rows, {mirror.size / 1e6:,.0f} MB; read whole: {whole_s:.2f} s")
+        print(
+            f"{place}: {len(mirror.table('t')):,} rows, {mirror.size / 1e6:,.0f} MB; read whole:"
+            f" {whole_s:.2f} s"
+        )
         moves = []
         for _ in range(MOVES):
             write_versions(writer, some, 1)
@@ -91,8 +101,8 @@ def measured(
             moves.append(time.monotonic() - began)
         move_s = statistics.median(moves)
         print(
-            f"{place}: moved by {len(some):,} changes: {move_s:.3f} s, {whole_s / move_s:.0f} times less than a"
-            " whole read"
+            f"{place}: moved by {len(some):,} changes: {move_s:.3f} s, {whole_s / move_s:.0f} times less than"
+            " a whole read"
         )
         yield mirror
 

@@ -1,7 +1,8 @@
 """Reading from an asyncio service: the readers of ``tidegate.connect``, with ``await``.
 
 On Redis nothing blocks the event loop and no thread is started: requests of any number of tasks
-share a few connections. Other stores are read in threads, and so are diffs, mirrors and the rows of a version.
+share a few connections. Other stores are read in threads, and so are diffs, mirrors and the rows of a
+version.
 
 >>> import asyncio, tidegate.aio
 >>> from tidegate.testing.example import write_flights

@@ -124,10 +124,10 @@ class Gate(GateFlow):
     ) -> Mirror:
         """Read whole tables into memory, or into the file at ``path``, and keep them at the newest version.
 
-        ``async with gate.mirror(["users"]) as mirror:`` reads them, and closes the mirror at the end. Arguments
-        and errors as ``tidegate.Gate.mirror``; all errors are raised where it is awaited. It is read in threads,
-        by connections of its own. ``on_version`` is called in the event loop with each new content: a plain
-        function, whose errors go to the loop's exception handler.
+        ``async with gate.mirror(["users"]) as mirror:`` reads them, and closes the mirror at the end.
+        Arguments and errors as ``tidegate.Gate.mirror``; all errors are raised where it is awaited. It is
+        read in threads, by connections of its own. ``on_version`` is called in the event loop with each new
+        content: a plain function, whose errors go to the loop's exception handler.
         """
         return Mirror(self._blocking, tables, on_version, path=path, bytes_max=bytes_max)
 

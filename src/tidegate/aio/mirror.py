@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.aio.in_threads import to_the_end
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.reader.mirror.mirror import Mirror as BlockingMirror
 from tidegate.reader.mirror.mirror import Followed, Switched
+from tidegate.reader.mirror.mirror import Mirror as BlockingMirror
 from tidegate.reader.mirror.view import MirrorReads, MirrorView
 
 if TYPE_CHECKING:
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class Mirror(MirrorReads):
-    """Whole tables of a namespace, in memory or in a file, as ``tidegate.Mirror``; ``Gate.mirror`` makes it.
+    """Whole tables of a namespace, in memory or in a file: ``tidegate.Mirror`` with ``await``.
 
-    ``async with gate.mirror(...) as mirror:`` starts it and closes it at the end; ``mirror = await
-    gate.mirror(...)`` leaves the close to the caller. Reads are plain calls, also from threads: in memory they
-    do no I/O, in a file each is a look-up by SQLite, which may read the disk. The end of its gate is its end.
+    ``Gate.mirror`` makes it. ``async with gate.mirror(...) as mirror:`` starts it and closes it at the end;
+    ``mirror = await gate.mirror(...)`` leaves the close to the caller. Reads are plain calls, also from
+    threads: in memory they do no I/O, in a file each is a look-up by SQLite, which may read the disk. The end
+    of its gate is its end.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Mirror(MirrorReads):
         """How often the tables were read whole."""
         return self._started().full_reads
 
-    async def wait_for(self, version: int, timeout: float = 30.0) -> int:  # noqa: ASYNC109 - as of a gate
+    async def wait_for(self, version: int, timeout: float = 30.0) -> int:
         """Wait until the mirror has this version or a later one; return which. No thread waits.
 
         Raises: WaitTimeoutError: not within ``timeout`` seconds. The error that ended the mirror.

@@ -231,15 +231,17 @@ class Gate(GateFlow):
         versions, and switches the content as a whole. Versions in between may be left out. Its version is
         pinned by a lease; if that was revoked (``max_lease_s``, ``max_layers``), it reads the tables whole.
 
-        In memory ``bytes_max`` (256 MiB) is the most that the rows may take: the bytes of keys and stored values,
-        and 110 per row. A read of whole tables takes it twice while it lasts. In a file it is the most that its
-        pages in use may take (16 GiB); a read of whole tables takes as much again in the ``-wal``. A file holds
-        the tables of one mirror at a time. A mirror that finds its tables there answers at once, without the
-        store, and then moves on from that version; ``wait_for`` waits until it has moved. After a crash of the
-        process the file has one version, whole.
+        In memory ``bytes_max`` (256 MiB) is the most that the rows may take: the bytes of keys and stored
+        values, and 110 per row. A read of whole tables takes it twice while it lasts. In a file it is the
+        most that its pages in use may take (16 GiB); a read of whole tables takes as much again in the
+        ``-wal``.
 
-        ``on_version`` is called in the mirror's thread with each new content; what it raises is logged. It needs
-        ``tidegate[arrow]``.
+        A file has the tables of one mirror at a time. A mirror that finds its tables there answers at once,
+        without the store, and then moves on from that version; ``wait_for`` waits until it has moved. After a
+        crash of the process the file has one version, whole.
+
+        ``on_version`` is called in the mirror's thread with each new content; what it raises is logged. It
+        needs ``tidegate[arrow]``.
 
         Raises: ConfigError: there is no such table, or the rows take more than ``bytes_max``; the file is of
         another mirror, namespace, format or program, or is in use. CorruptError: the file is damaged. As

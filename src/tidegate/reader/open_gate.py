@@ -97,9 +97,9 @@ def connect_mirror(
 ) -> Mirror:
     """Open a mirror in a file, whose content is read also before the store answers.
 
-    As ``connect(...).mirror(...)``. If the file has the tables, it answers at once, and connects in its thread;
-    ``error`` is why it could not, so far. The mirror closes its connections. Raises: as ``Gate.mirror``; as
-    ``connect`` if the file is new.
+    As ``connect(...).mirror(...)``. If the file has the tables, it answers at once, and connects in its
+    thread; ``error`` is why it could not, so far. The mirror closes its connections. Raises: as
+    ``Gate.mirror``; as ``connect`` if the file is new.
     """
     late = late_gate(url, namespace, options, follow_redirects=follow_redirects)
     mirror = Mirror(late, tables, path=path, bytes_max=bytes_max, on_version=on_version, owns_gate=True)

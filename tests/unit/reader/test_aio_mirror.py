@@ -19,7 +19,9 @@ def options(request, tmp_path):
 
 @pytest.fixture
 def example(tmp_path):
-    made = Example(f"memory://{tmp_path}", f"memory://{tmp_path}", options=Options(key_groups=4, keep_versions=3))
+    made = Example(
+        f"memory://{tmp_path}", f"memory://{tmp_path}", options=Options(key_groups=4, keep_versions=3)
+    )
     made.url = f"memory://{tmp_path}"
     made.write({"aircraft": {"N1": aircraft(1)}})
     yield made

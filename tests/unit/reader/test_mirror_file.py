@@ -1,4 +1,4 @@
-"""A mirror in a file: it goes on after a restart, refuses foreign files, and has one version whole after a crash."""
+"""A mirror in a file: it goes on after a restart, refuses foreign files, and survives a crash whole."""
 
 import contextlib
 import os
@@ -27,7 +27,9 @@ from tidegate.testing.example import Example
 
 @pytest.fixture
 def example(tmp_path):
-    made = Example(f"memory://{tmp_path}", f"memory://{tmp_path}", options=Options(key_groups=4, keep_versions=3))
+    made = Example(
+        f"memory://{tmp_path}", f"memory://{tmp_path}", options=Options(key_groups=4, keep_versions=3)
+    )
     made.write({"aircraft": {"N1": aircraft(1)}})
     yield made
     made.close()
@@ -148,7 +150,7 @@ def test_another_namespace_that_is_met_later_ends_it(example, gate, path, tmp_pa
     Example(f"memory://{tmp_path}/2", f"memory://{tmp_path}/2").write({"aircraft": {}})
     with tidegate.connect_mirror(f"memory://{tmp_path}/2", "flights", ["aircraft"], path=path) as mirror:
         wait_until(lambda: mirror.error is not None, "it ends")
-        with pytest.raises(ConfigError, match="the mirror's file is of namespace .*: give another path"):
+        with pytest.raises(ConfigError, match=r"the mirror's file is of namespace .*: give another path"):
             content(mirror)
 
 
@@ -184,12 +186,16 @@ def test_a_version_that_the_store_lost_is_an_error(example, gate, path):
 def test_a_file_of_another_mirror_is_refused(example, gate, path, tmp_path):
     example.write({"airports": {}})
     made(gate, path)
-    with pytest.raises(ConfigError, match=r"of the tables aircraft, and airports was asked for: give another"):
+    with pytest.raises(
+        ConfigError, match=r"of the tables aircraft, and airports was asked for: give another"
+    ):
         made(gate, path, "airports")
     Example(f"memory://{tmp_path}/2", f"memory://{tmp_path}/2").write({"aircraft": {}})
-    with tidegate.connect(f"memory://{tmp_path}/2", "flights") as other:
-        with pytest.raises(ConfigError, match=r"a mirror of namespace .*, and .* was asked for: give another"):
-            made(other, path)
+    with (
+        tidegate.connect(f"memory://{tmp_path}/2", "flights") as other,
+        pytest.raises(ConfigError, match=r"a mirror of namespace .*, and .* was asked for: give another"),
+    ):
+        made(other, path)
     with gate.mirror("aircraft", path=path) as mirror:
         assert content(mirror) == {"N1": aircraft(1)}
 
@@ -248,7 +254,10 @@ def test_damage_that_a_read_meets_is_raised_there(gate, example, path):
         for page in range(4, path.stat().st_size // 4096):
             handle.seek(page * 4096)
             handle.write(b"\xff" * 64)
-    with gate.mirror("aircraft", path=path) as mirror, pytest.raises(CorruptError, match=r"remove mirror\.db"):
+    with (
+        gate.mirror("aircraft", path=path) as mirror,
+        pytest.raises(CorruptError, match=r"remove mirror\.db"),
+    ):
         content(mirror)
 
 
@@ -343,12 +352,13 @@ def test_a_forked_child_is_refused(gate, path, monkeypatch):
 # -- crashes -----------------------------------------------------------------------------------------------
 
 SWEEP = """
-    import collections, os, shutil, signal, sqlite3, sys
+    import collections, json, os, shutil, signal, sqlite3, sys
     from pathlib import Path
     import tidegate
-    from tidegate.reader.mirror import file
+    from tidegate.reader.mirror import file, mirror
 
-    store, pristine, folder = sys.argv[1:]
+    mirror.LOOK_S = 0.01
+    store, pristine, folder, every = sys.argv[1:]
 
     def killed_at(number, path):
         plain, count = file.connected, 0
@@ -372,15 +382,16 @@ SWEEP = """
         with tidegate.connect(store, "flights") as gate, gate.mirror("aircraft", path=path) as mirror:
             mirror.wait_for(2)
             rows = {key: row["flights"] for key, row in mirror.table("aircraft").scan()}
-        assert len(rows) == 20 and collections.Counter(rows.values()) == {2: 15, 1: 5}, rows
+        assert collections.Counter(rows.values()) == {1: 3, 2: 5}, rows
 
     def check(path):
         with sqlite3.connect(path) as connection:
             if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                for version, in connection.execute("SELECT json_extract(content, '$.at.version') FROM mirror"):
-                    values = connection.execute(
-                        "SELECT json_extract(CAST(value AS TEXT), '$.flights'), count(*) FROM rows GROUP BY 1")
-                    assert dict(values) == {1: {1: 20}, 2: {1: 5, 2: 15}}[version], version
+                for content, in connection.execute("SELECT content FROM mirror"):
+                    version = json.loads(content)["at"]["version"]
+                    flights = "json_extract(CAST(value AS TEXT), '$.flights')"
+                    values = connection.execute(f"SELECT {flights}, count(*) FROM rows GROUP BY 1")
+                    assert dict(values) == {1: {1: 8}, 2: {1: 3, 2: 5}}[version], version
         move(path)
 
     def child(work, *arguments):
@@ -394,9 +405,10 @@ SWEEP = """
             os._exit(0)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
+    move(Path(folder, "warm.db"))  # imports everything, once for all children
     number, code = 0, -signal.SIGKILL
     while code == -signal.SIGKILL:
-        number += 1
+        number += int(every)
         path = Path(folder, f"{number}.db")
         if pristine:
             shutil.copy(pristine, path)
@@ -408,24 +420,31 @@ SWEEP = """
 """
 
 
-@pytest.mark.parametrize("begins", ["from version 1", "from nothing"])
-def test_a_kill_at_any_statement_leaves_one_version_whole(tmp_path, begins):
+@pytest.mark.parametrize(
+    "begins,every",
+    [
+        ("from version 1", 4),
+        pytest.param("from version 1", 1, marks=pytest.mark.slow),
+        pytest.param("from nothing", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_kill_at_any_statement_leaves_one_version_whole(tmp_path, begins, every):
     store = f"sqlite://{tmp_path}/store"
     example = Example(f"file://{tmp_path}/wal", store, options=Options(key_groups=4, keep_versions=3))
-    example.write({"aircraft": {f"N{number}": aircraft(1) for number in range(20)}})
+    example.write({"aircraft": {f"N{number}": aircraft(1) for number in range(8)}})
     pristine = tmp_path / "pristine.db" if begins == "from version 1" else ""
     if pristine:
         with tidegate.connect(store, "flights") as gate:
             made(gate, pristine)
-    rows = {f"N{number}": aircraft(2) for number in (*range(10), *range(20, 25))}
-    example.write({"aircraft": rows | dict.fromkeys(f"N{number}" for number in range(10, 15))})
+    rows = {f"N{number}": aircraft(2) for number in (0, 1, 2, 8, 9)}
+    example.write({"aircraft": rows | dict.fromkeys(("N3", "N4"))})
     example.close()
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SWEEP), store, pristine, tmp_path],
+        [sys.executable, "-c", textwrap.dedent(SWEEP), store, pristine, tmp_path, str(every)],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 20
+    assert int(done.stdout) > 15

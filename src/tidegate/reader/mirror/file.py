@@ -45,7 +45,8 @@ APPLICATION_ID = 0x7467_6D69
 FORMAT = 1
 """``PRAGMA user_version`` of a mirror's file."""
 TABLES = """
-CREATE TABLE mirror (one INTEGER PRIMARY KEY CHECK (one = 1), content TEXT NOT NULL, checked_us INTEGER NOT NULL);
+CREATE TABLE mirror (one INTEGER PRIMARY KEY CHECK (one = 1), content TEXT NOT NULL,
+    checked_us INTEGER NOT NULL);
 CREATE TABLE rows (tbl INTEGER NOT NULL, kg INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (tbl, kg, key)) WITHOUT ROWID;
 """
@@ -58,7 +59,7 @@ DELETE = "DELETE FROM rows WHERE tbl = ? AND kg = ? AND key = ?"
 CACHE_KIB = 8_192
 """The page cache of the connection that writes; each view has SQLite's default, 2,000 KiB."""
 TIDY_BYTES = 32 << 20
-"""The size of the ``-wal`` from which on it is copied into the file and emptied, once no older view is read."""
+"""The size of the ``-wal`` from which on it is copied into the file and emptied, if no older view is read."""
 WAL_BYTES_MAX = 256 << 20
 """The size of the ``-wal`` from which on older views are ended, so that it can be emptied."""
 OLDER_MAX = 32
@@ -112,13 +113,16 @@ def explanation_of(path: Path, error: sqlite3.Error) -> TidegateError | None:
     if type(error) is sqlite3.DatabaseError or "no such" in text:
         return CorruptError(f"{where(path)} is damaged, or no mirror file: {text}; {remedy(path)}")
     if isinstance(error, sqlite3.OperationalError):
-        hint = "make room on its disk" if "full" in text else "look at its disk, its rights, and who has it open"
+        hint = (
+            "make room on its disk" if "full" in text else "look at its disk, its rights, and who has it open"
+        )
         return StoreUnavailableError(f"{where(path)}: {text}; {hint}")
     return None
 
 
 def remedy(path: Path) -> str:
-    return f"give another path, or remove {path.name}, {path.name}-wal and {path.name}-shm to read the tables whole"
+    files = f"{path.name}, {path.name}-wal and {path.name}-shm"
+    return f"give another path, or remove {files} to read the tables whole"
 
 
 def connected(path: Path, mode: str, timeout_s: float = 1.0) -> sqlite3.Connection:
@@ -219,7 +223,9 @@ class FileContent(NamedTuple):
 class FilePlace:
     """The place in a file, locked for this mirror."""
 
-    def __init__(self, path: str | os.PathLike[str], connected_as: str, uuid: str, wanted: Sequence[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], connected_as: str, uuid: str, wanted: Sequence[str]
+    ) -> None:
         self.path = Path(path)
         self.connected_as, self.wanted = connected_as, tuple(wanted)
         self._uuid = uuid
@@ -255,7 +261,7 @@ class FilePlace:
             self.kept = self._checked_kept(self._decoded(row[0]))
             self._use_wal()
             self._view = self._read()
-            return max(0.0, time.time() - row[1] / 1e6)
+            return max(0.0, time.time() - int(row[1]) / 1e6)
 
     def _take_lock(self) -> None:
         path = self.path.with_name(f"{self.path.name}-lock")
@@ -263,8 +269,8 @@ class FilePlace:
             self._lock = open_lock(path, make=True)
             if not lock_within(self._lock, LOCK_S):
                 raise ConfigError(
-                    f"{where(self.path)} is in use by another mirror: give this one a path of its own, or close"
-                    " the other one"
+                    f"{where(self.path)} is in use by another mirror: give this one a path of its own, or"
+                    " close the other one"
                 )
             with contextlib.suppress(FileExistsError):
                 close(create(self.path, os.O_RDWR))  # its -wal and -shm get the same mode
@@ -281,7 +287,8 @@ class FilePlace:
         )
         if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() and not application:
             connection.executescript(
-                f"BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; COMMIT;"
+                f"BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID};"
+                f" PRAGMA user_version = {FORMAT}; COMMIT;"
             )
         elif application != APPLICATION_ID:
             raise ConfigError(f"{where(self.path)} is another program's database: give another path")
@@ -314,7 +321,8 @@ class FilePlace:
         (mode,) = self.connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise ConfigError(
-                f"{where(self.path)}: this file system does not allow SQLite's WAL mode: give a path on a local disk"
+                f"{where(self.path)}: this file system does not allow SQLite's WAL mode: give a path on a"
+                " local disk"
             )
 
     def _read(self) -> MirrorView:
@@ -384,8 +392,8 @@ class FilePlace:
             for reading in older:
                 reading.end(
                     SnapshotExpiredError(
-                        f"{where(self.path)}: this view of a version before {view.version} ended, so that the file"
-                        " does not grow: take a new view"
+                        f"{where(self.path)}: this view of a version before {view.version} ended, so that the"
+                        " file does not grow: take a new view"
                     )
                 )
                 self._readings.discard(reading)

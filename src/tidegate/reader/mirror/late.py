@@ -1,4 +1,4 @@
-"""A gate that a mirror may follow before its store answers: it is connected at the first call that succeeds."""
+"""A gate that a mirror may follow before its store answers: the first call that can connects it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 It is first read whole, under a lease. From then on a thread moves it: it reads the rows by which the
 newest version differs from the mirror's, and makes the next content beside the present one. One assignment
-then replaces the content as a whole (I1). A view never changes. The content is in memory (``memory.py``) or in
-a file (``file.py``), behind the interface of ``place.py``.
+then replaces the content as a whole (I1). A view never changes. The content is in memory (``memory.py``) or
+in a file (``file.py``), behind the interface of ``place.py``.
 
 >>> import tidegate
 >>> from tidegate.testing.example import write_flights
@@ -97,11 +97,11 @@ def at_of(snapshot: Snapshot) -> At:
 
 
 class Mirror(MirrorReads):
-    """Whole tables of a namespace, in this process's memory or in a file. ``Gate.mirror`` makes it. Thread-safe.
+    """Whole tables of a namespace, in memory or in a file. ``Gate.mirror`` makes it. Thread-safe.
 
-    Reads go on while the store does not answer: ``age_s`` and ``error`` report that. An error that no repetition
-    mends (the namespace was dropped or went back, the tables outgrew ``bytes_max``) ends the mirror, and each
-    later read raises it. It is a context manager. A forked child needs a mirror of its own.
+    Reads go on while the store does not answer: ``age_s`` and ``error`` report that. An error that no
+    repetition mends (the namespace was dropped or went back, the tables outgrew ``bytes_max``) ends the
+    mirror, and each later read raises it. It is a context manager. A forked child needs a mirror of its own.
     """
 
     def __init__(
@@ -168,8 +168,8 @@ class Mirror(MirrorReads):
     def age_s(self) -> float:
         """The seconds since the content was last known to be the newest version's.
 
-        After a restart it counts from the file's note of that time, by this machine's clock: the note is at most
-        a minute older.
+        After a restart it counts from the file's note of that time, which may be a minute older, by this
+        machine's clock.
         """
         return time.monotonic() - self._looked_at
 
@@ -266,8 +266,8 @@ class Mirror(MirrorReads):
             return None
         if at.uuid != newest.uuid:
             raise ConfigError(
-                f"the mirror's file is of namespace {at.uuid}, and {self._gate} of {newest.uuid}: give another path,"
-                " or remove the file with its -wal and -shm"
+                f"the mirror's file is of namespace {at.uuid}, and {self._gate} of {newest.uuid}: give"
+                " another path, or remove the file with its -wal and -shm"
             )
         if newest.version < at.version or (newest.version == at.version and newest != at):
             raise self._regressed(at, newest)
@@ -285,10 +285,10 @@ class Mirror(MirrorReads):
 
     def _regressed(self, at: At, shown: At) -> VersionRegressedError:
         return VersionRegressedError(
-            f"the mirror's file has version {at.version} of namespace {at.namespace} with digest {at.digest}, and"
-            f" {self._gate} shows version {shown.version} with digest {shown.digest}: the store lost versions, or"
-            " holds another history now. Restart the writer or run `tidegate recover`; to read this store knowingly,"
-            " remove the file with its -wal and -shm"
+            f"the mirror's file has version {at.version} of namespace {at.namespace} with digest {at.digest},"
+            f" and {self._gate} shows version {shown.version} with digest {shown.digest}: the store lost"
+            " versions, or holds another history now. Restart the writer or run `tidegate recover`; to read this"
+            " store knowingly, remove the file with its -wal and -shm"
         )
 
     def _make(self, present: Snapshot | None, taken: Snapshot) -> None:
@@ -313,7 +313,8 @@ class Mirror(MirrorReads):
 
     def _change(self, draft: Draft, present: Snapshot, taken: Snapshot) -> None:
         before, after = present.side(), taken.side()
-        assert before.entry is not None and after.entry is not None, "version 0 has no tables"
+        assert before.entry is not None, "version 0 has no tables"
+        assert after.entry is not None, "version 0 has no tables"
 
         def check() -> None:
             self._check_open()
