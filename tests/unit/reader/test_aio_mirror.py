@@ -8,6 +8,7 @@ import pytest
 import tidegate.aio
 from tidegate.errors import ConfigError, WaitTimeoutError
 from tidegate.options import Options
+from tidegate.reader.mirror import mirror
 from tidegate.reader.mirror.mirror import Mirror
 from tidegate.testing.example import Example
 
@@ -15,6 +16,11 @@ from tidegate.testing.example import Example
 @pytest.fixture(params=["memory", "file"])
 def options(request, tmp_path):
     return {"path": tmp_path / "mirror.db"} if request.param == "file" else {}
+
+
+@pytest.fixture(autouse=True)
+def _short_looks(monkeypatch):
+    monkeypatch.setattr(mirror, "LOOK_S", 0.02)
 
 
 @pytest.fixture

@@ -21,8 +21,14 @@ from tidegate.errors import (
 )
 from tidegate.options import Options
 from tidegate.reader import open_gate
-from tidegate.reader.mirror import file
+from tidegate.reader.mirror import file, mirror
 from tidegate.testing.example import Example
+
+
+@pytest.fixture(autouse=True)
+def _short_looks(monkeypatch):
+    monkeypatch.setattr(mirror, "LOOK_S", 0.02)
+    monkeypatch.setattr(mirror, "PAUSE_S", (0.02, 0.02))
 
 
 @pytest.fixture
@@ -423,7 +429,7 @@ SWEEP = """
 @pytest.mark.parametrize(
     "begins,every",
     [
-        ("from version 1", 4),
+        ("from version 1", 6),
         pytest.param("from version 1", 1, marks=pytest.mark.slow),
         pytest.param("from nothing", 1, marks=pytest.mark.slow),
     ],

@@ -287,8 +287,8 @@ class Mirror(MirrorReads):
         return VersionRegressedError(
             f"the mirror's file has version {at.version} of namespace {at.namespace} with digest {at.digest},"
             f" and {self._gate} shows version {shown.version} with digest {shown.digest}: the store lost"
-            " versions, or holds another history now. Restart the writer or run `tidegate recover`; to read this"
-            " store knowingly, remove the file with its -wal and -shm"
+            " versions, or holds another history now. Restart the writer or run `tidegate recover`; to read"
+            " this store knowingly, remove the file with its -wal and -shm"
         )
 
     def _make(self, present: Snapshot | None, taken: Snapshot) -> None:
