@@ -1,7 +1,7 @@
 """A mirror on an event loop: its start, its waits and its close are awaited, its reads are plain calls.
 
-A mirror of threads (``tidegate.Mirror``) is behind it, over a gate of threads (``in_threads.py``). Its thread
-reads the store and moves the content. The loop is called when that has changed.
+It follows a mirror of threads (``tidegate.Mirror``), of a gate of threads (``in_threads.py``), whose thread
+reads the store and moves the content. The loop is called when the content has changed.
 """
 
 from __future__ import annotations

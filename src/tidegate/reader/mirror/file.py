@@ -1,6 +1,6 @@
 """A mirror's content in a SQLite file: one transaction a move, and a read transaction a view.
 
-The file has the format of docs/readers.md. Beside it are SQLite's own ``-wal`` and ``-shm``, and ``-lock``,
+The file has the format of docs/readers.md. In its folder are SQLite's own ``-wal`` and ``-shm``, and ``-lock``,
 which the mirror's process holds. Rows are as the store has them. They are ordered by key group, as they are
 read, so that whole tables are written from front to back.
 
