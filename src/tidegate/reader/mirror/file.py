@@ -1,8 +1,8 @@
 """A mirror's content in a SQLite file: one transaction a move, and a read transaction a view.
 
-The file has the format of docs/readers.md. In its folder are SQLite's own ``-wal`` and ``-shm``, and ``-lock``,
-which the mirror's process holds. Rows are as the store has them. They are ordered by key group, as they are
-read, so that whole tables are written from front to back.
+The file has the format of docs/readers.md. SQLite has its own ``-wal`` and ``-shm`` in the same folder, and
+the mirror's process locks ``-lock`` there. Rows are as the store has them. They are ordered by key group, as
+they are read, so that whole tables are written from front to back.
 
 A view's connection stays within a read transaction, so the ``-wal`` is not reused from its front while a
 version behind its end is read. ``_tidy`` copies it into the file, and ends views that are too old for that.
@@ -11,6 +11,7 @@ version behind its end is read. ``_tidy`` copies it into the file, and ends view
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sqlite3
 import threading
@@ -62,8 +63,10 @@ TIDY_BYTES = 32 << 20
 """The size of the ``-wal`` from which on it is copied into the file and emptied, if no older view is read."""
 WAL_BYTES_MAX = 256 << 20
 """The size of the ``-wal`` from which on older views are ended, so that it can be emptied."""
+GRACE_S = 5.0
+"""The time for which a view is not ended after a newer version followed: reads that have begun end before."""
 OLDER_MAX = 32
-"""The number of older views; one more ends all of them. Each has a connection."""
+"""The number of older views of which none is ended for its number. Each has a connection."""
 CHECKED_S = 60.0
 """The time after which it is noted again that the content is the newest version's."""
 LOCK_S = 1.0
@@ -154,6 +157,8 @@ class Reading:
         self._path, self._process = path, os.getpid()
         self._lock = threading.Lock()
         self._ended: TidegateError | None = None
+        self.passed_at = math.inf
+        """When a newer version followed."""
         self._connection, self.content = self._begun()
 
     def _begun(self) -> tuple[sqlite3.Connection, str]:
@@ -233,6 +238,7 @@ class FilePlace:
         self._connection: sqlite3.Connection | None = None
         self.kept: Kept | None = None
         self._view: MirrorView | None = None
+        self._reading: Reading | None = None
         self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
         self._checked = 0.0
 
@@ -328,7 +334,6 @@ class FilePlace:
     def _read(self) -> MirrorView:
         """Begin to read the version that is in the file."""
         reading = Reading(self.path)
-        self._readings.add(reading)
         kept = self._decoded(reading.content)
         if kept != self.kept:
             raise CorruptError(f"{where(self.path)} was changed by another program: {remedy(self.path)}")
@@ -339,6 +344,10 @@ class FilePlace:
                 *(values_of(table.schema), table.stride),
             )
             contents[name] = FileContent(view, table.rows, self.wanted.index(name), reading)
+        if self._reading is not None:
+            self._reading.passed_at = time.monotonic()
+        self._reading = reading
+        self._readings.add(reading)
         return MirrorView(at, contents, reading.size())
 
     def view(self) -> MirrorView:
@@ -384,30 +393,29 @@ class FilePlace:
 
     def _tidy(self) -> None:
         """Copy the ``-wal`` into the file and empty it, if it is large and nobody reads an older version."""
-        wal = self._wal_bytes()
-        view = self.view()
-        present = {content.reading for content in view.contents.values() if isinstance(content, FileContent)}
-        older = [reading for reading in self._readings if reading not in present]
-        if wal > WAL_BYTES_MAX or len(older) > OLDER_MAX:
-            for reading in older:
-                reading.end(
-                    SnapshotExpiredError(
-                        f"{where(self.path)}: this view of a version before {view.version} ended, so that the"
-                        " file does not grow: take a new view"
-                    )
+        wal, older = self._wal_bytes(), [one for one in self._readings if one is not self._reading]
+        older.sort(key=lambda reading: reading.passed_at, reverse=True)
+        due = time.monotonic() - GRACE_S if wal > WAL_BYTES_MAX else 0.0
+        kept = [one for one in older[:OLDER_MAX] if one.passed_at > due]
+        for reading in set(older).difference(kept):
+            reading.end(
+                SnapshotExpiredError(
+                    f"{where(self.path)}: this view of an older version ended, so that the file does not grow:"
+                    " take a new view"
                 )
-                self._readings.discard(reading)
-        elif wal <= TIDY_BYTES or older:
+            )
+            self._readings.discard(reading)
+        if kept or wal <= TIDY_BYTES or self._reading is None:
             return
         self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        for reading in present:
-            reading.renew()  # from the file alone, so that the -wal has no reader
+        self._reading.renew()  # from the file alone, so that the -wal has no reader
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         for reading in list(self._readings):
             reading.end(ConfigError(f"{where(self.path)}: the mirror of this view was closed"))
         self._readings.clear()
+        self._reading = None
         if self._connection is not None:
             self._connection.close()
         if self._lock is not None:
