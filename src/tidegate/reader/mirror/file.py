@@ -400,8 +400,8 @@ class FilePlace:
         for reading in set(older).difference(kept):
             reading.end(
                 SnapshotExpiredError(
-                    f"{where(self.path)}: this view of an older version ended, so that the file does not grow:"
-                    " take a new view"
+                    f"{where(self.path)}: this view of an older version ended, so that the file does not"
+                    " grow: take a new view"
                 )
             )
             self._readings.discard(reading)
