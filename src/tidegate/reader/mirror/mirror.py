@@ -269,7 +269,7 @@ class Mirror(MirrorReads):
                 f"the mirror's file is of namespace {at.uuid}, and {self._gate} of {newest.uuid}: give"
                 " another path, or remove the file with its -wal and -shm"
             )
-        if newest.version < at.version or (newest.version == at.version and newest != at):
+        if newest.version < at.version:
             raise self._regressed(at, newest)
         if newest == at:
             return taken
