@@ -21,7 +21,7 @@ from tidegate.errors import (
 )
 from tidegate.options import Options
 from tidegate.reader import open_gate
-from tidegate.reader.mirror import file, mirror
+from tidegate.reader.mirror import file, mirror, reading
 from tidegate.testing.example import Example
 
 
@@ -343,7 +343,7 @@ def test_too_many_older_views_end(example, gate, path, monkeypatch):
 
 
 def test_pages_of_a_scan_are_of_one_version(example, gate, path, monkeypatch):
-    monkeypatch.setattr(file, "PAGE_ROWS", 7)
+    monkeypatch.setattr(reading, "PAGE_ROWS", 7)
     example.write({"aircraft": {f"N{number}": aircraft(2) for number in range(100)}})
     with gate.mirror("aircraft", path=path) as mirror:
         rows = mirror.table("aircraft").scan()
