@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tidegate.reader.mirror.view import MirroredTable as MirroredTable
     from tidegate.reader.mirror.view import MirrorView as MirrorView
     from tidegate.reader.open_gate import connect as connect
+    from tidegate.reader.open_gate import connect_mirror as connect_mirror
     from tidegate.reader.rules import VersionInfo as VersionInfo
     from tidegate.reader.snapshot import Snapshot as Snapshot
     from tidegate.reader.table import Scan as Scan
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Gate": "tidegate.reader.gate",
-    "connect": "tidegate.reader.open_gate",
+    **dict.fromkeys(("connect", "connect_mirror"), "tidegate.reader.open_gate"),
     **dict.fromkeys(("Changes", "WrittenRow"), "tidegate.reader.changes"),
     **dict.fromkeys(("Change", "Diff", "DiffCounts"), "tidegate.reader.diff"),
     "Mirror": "tidegate.reader.mirror.mirror",

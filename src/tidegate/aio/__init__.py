@@ -1,7 +1,8 @@
 """Reading from an asyncio service: the readers of ``tidegate.connect``, with ``await``.
 
 On Redis nothing blocks the event loop and no thread is started: requests of any number of tasks
-share a few connections. Other stores are read in threads, and so are diffs and the rows of a version.
+share a few connections. Other stores are read in threads, and so are diffs, mirrors and the rows of a
+version.
 
 >>> import asyncio, tidegate.aio
 >>> from tidegate.testing.example import write_flights
@@ -18,7 +19,8 @@ share a few connections. Other stores are read in threads, and so are diffs and 
 
 from tidegate.aio.gate import Gate
 from tidegate.aio.in_threads import Changes, Diff
-from tidegate.aio.open_gate import connect
+from tidegate.aio.mirror import Mirror
+from tidegate.aio.open_gate import connect, connect_mirror
 from tidegate.aio.snapshot import Scan, Snapshot, SnapshotContext, Table
 from tidegate.reader.rules import VersionInfo
 
@@ -26,10 +28,12 @@ __all__ = [
     "Changes",
     "Diff",
     "Gate",
+    "Mirror",
     "Scan",
     "Snapshot",
     "SnapshotContext",
     "Table",
     "VersionInfo",
     "connect",
+    "connect_mirror",
 ]

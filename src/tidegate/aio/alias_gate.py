@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tidegate.aio.gate import Gate, to_the_end
+from tidegate.aio.gate import Gate
+from tidegate.aio.in_threads import to_the_end
 from tidegate.aio.spaces import SpacesGate
 from tidegate.base.clock import Clock
 from tidegate.reader.alias_gate import AliasFlow

@@ -5,30 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tidegate.aio.in_threads import Changes, Diff, GateInThreads
+from tidegate.aio.in_threads import Changes, Diff, GateInThreads, to_the_end
+from tidegate.aio.mirror import Mirror
 from tidegate.aio.snapshot import Snapshot, SnapshotContext, Table
 from tidegate.base.source_offsets import Offsets
 from tidegate.reader.flow import GateFlow
 from tidegate.reader.gate import Gate as BlockingGate
+from tidegate.reader.mirror.mirror import PathLike, Switched
 from tidegate.reader.rules import LEASE_S, VersionInfo
 from tidegate.reader.table import KeysByTable, TableReader, ValuesByTable, run_async
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-async def to_the_end(closing: Coroutine[Any, Any, None]) -> None:
-    """Close all of it, even if the closing task is cancelled: nobody can close it again."""
-    task = asyncio.get_running_loop().create_task(closing)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])  # each part of it has its own limit
-        raise
 
 
 class Gate(GateFlow):
@@ -121,6 +113,23 @@ class Gate(GateFlow):
         ``tidegate.Gate.changes``; all errors are raised where it is awaited. It is read in threads.
         """
         return Changes(lambda: self._blocking().changes(version, table, key_group))
+
+    def mirror(
+        self,
+        tables: Iterable[str],
+        *,
+        path: PathLike | None = None,
+        bytes_max: int | None = None,
+        on_version: Switched | None = None,
+    ) -> Mirror:
+        """Read whole tables into memory, or into the file at ``path``, and keep them at the newest version.
+
+        ``async with gate.mirror(["users"]) as mirror:`` reads them, and closes the mirror at the end.
+        Arguments and errors as ``tidegate.Gate.mirror``; all errors are raised where it is awaited. It is
+        read in threads, by connections of its own. ``on_version`` is called in the event loop with each new
+        content: a plain function, whose errors go to the loop's exception handler.
+        """
+        return Mirror(self._blocking, tables, on_version, path=path, bytes_max=bytes_max)
 
     async def close(self) -> None:
         """Release the connections; its tables and snapshots end with it. Repeatable."""

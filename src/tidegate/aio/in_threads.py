@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 500
 """The number of rows that one step gives at most."""
+
+
+async def to_the_end(closing: Coroutine[Any, Any, None]) -> None:
+    """Close all of it, even if the closing task is cancelled: nobody can close it again."""
+    task = asyncio.get_running_loop().create_task(closing)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])  # each part of it has its own limit
+        raise
 
 
 class GateInThreads:

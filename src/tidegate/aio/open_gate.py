@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidegate.aio.alias_gate import by_alias
 from tidegate.aio.gate import Gate
+from tidegate.aio.mirror import Mirror
 from tidegate.aio.redirects import by_redirects
 from tidegate.aio.snapshot import AsyncReader
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.reader import rules
+from tidegate.reader.mirror.mirror import PathLike, Switched
 from tidegate.reader.open_gate import connect as connect_in_threads
+from tidegate.reader.open_gate import late_gate
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_async_store
 
@@ -50,6 +53,27 @@ async def connect(
         )
     )
     return gate
+
+
+def connect_mirror(
+    url: str,
+    namespace: str,
+    tables: Iterable[str],
+    options: Mapping[str, Any] | None = None,
+    *,
+    path: PathLike,
+    bytes_max: int | None = None,
+    on_version: Switched | None = None,
+    follow_redirects: bool = False,
+) -> Mirror:
+    """Open a mirror in a file, as ``tidegate.connect_mirror``: by ``async with``, or by ``await``."""
+    return Mirror(
+        lambda: late_gate(url, namespace, options, follow_redirects=follow_redirects),
+        *(tables, on_version),
+        path=path,
+        bytes_max=bytes_max,
+        owns_gate=True,
+    )
 
 
 async def _connect(url: str, namespace: str, options: Mapping[str, Any] | None, clock: Clock) -> Gate:

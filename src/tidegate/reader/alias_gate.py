@@ -78,6 +78,10 @@ class AliasFlow(SpacesFlow):
         return ""
 
     @property
+    def connected_as(self) -> str:
+        return self.alias
+
+    @property
     def seen(self) -> dict[Target, Pointer]:  # type: ignore[override]
         """The newest pointer that was seen of each namespace."""
         return {

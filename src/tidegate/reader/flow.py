@@ -230,6 +230,11 @@ class GateFlow(TableHints):
         return self._reader.identity.uuid
 
     @property
+    def connected_as(self) -> str:
+        """The name by which it was connected: the namespace's, or an alias."""
+        return self.namespace
+
+    @property
     def seen(self) -> Pointer:
         """The newest pointer that was seen, for ``SpacesFlow``."""
         return self._seen
@@ -431,6 +436,11 @@ class SnapshotFlow(TableHints):
     def namespace(self) -> str:
         """The snapshot's namespace; for an alias, its target when the snapshot was taken."""
         return self._reader.identity.name
+
+    @property
+    def uuid(self) -> str:
+        """The uuid of the snapshot's namespace."""
+        return self._reader.identity.uuid
 
     def is_beside(self, other: SnapshotFlow) -> bool:
         """Whether both are of one namespace, read in one store by one gate."""

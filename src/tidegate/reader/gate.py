@@ -15,7 +15,7 @@ from tidegate.reader.changes import Changes
 from tidegate.reader.decided_log import DecidedLog
 from tidegate.reader.diff import Diff, Side, Sides
 from tidegate.reader.flow import GateFlow, Reader
-from tidegate.reader.mirror.mirror import BYTES_MAX, Mirror
+from tidegate.reader.mirror.mirror import Mirror, PathLike
 from tidegate.reader.mirror.view import MirrorView
 from tidegate.reader.rules import LEASE_S, VersionInfo
 from tidegate.reader.snapshot import Snapshot
@@ -220,23 +220,36 @@ class Gate(GateFlow):
         self,
         tables: Iterable[str],
         *,
-        bytes_max: int = BYTES_MAX,
+        path: PathLike | None = None,
+        bytes_max: int | None = None,
         on_version: Callable[[MirrorView], None] | None = None,
     ) -> Mirror:
-        """Read whole tables into this process, and keep them at the newest version.
+        """Read whole tables into memory, or into the file at ``path``, and keep them at the newest version.
 
         Use it as a context manager. Its reads take microseconds, answer from one version, and go on while
         the store is away. A thread of the mirror moves it: it reads the rows that differ between two
         versions, and switches the content as a whole. Versions in between may be left out. Its version is
         pinned by a lease; if that was revoked (``max_lease_s``, ``max_layers``), it reads the tables whole.
 
-        ``bytes_max`` is the most memory that the rows may take: the bytes of keys and stored values, and 110
-        per row. A read of whole tables takes it twice while it lasts. ``on_version`` is called in the
-        mirror's thread with each new content; what it raises is logged. It needs ``tidegate[arrow]``.
+        In memory ``bytes_max`` (256 MiB) is the most that the rows may take: the bytes of keys and stored
+        values, and 110 per row. A read of whole tables takes it twice while it lasts. In a file it is the
+        most that its pages in use may take (16 GiB); a read of whole tables takes as much again in the
+        ``-wal``.
 
-        Raises: ConfigError: there is no such table, or the rows take more than ``bytes_max``. As ``scan``.
+        A file has the tables of one mirror at a time. A mirror that finds its tables there answers at once,
+        without the store, and then moves on from that version; ``wait_for`` waits until it has moved. After a
+        crash of the process the file has one version, whole.
+
+        ``on_version`` is called in the mirror's thread with each new content; what it raises is logged. It
+        needs ``tidegate[arrow]``.
+
+        Raises: ConfigError: there is no such table, or the rows take more than ``bytes_max``; the file is of
+        another mirror, namespace, format or program, or is in use. CorruptError: the file is damaged. As
+        ``scan``.
         """
-        return Mirror(self, tables, bytes_max, on_version)
+        mirror = Mirror(self, tables, path=path, bytes_max=bytes_max, on_version=on_version)
+        mirror.start()
+        return mirror
 
     def close(self) -> None:
         """Release the connection; its tables and snapshots end with it. Repeatable."""

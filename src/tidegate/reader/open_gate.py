@@ -1,4 +1,4 @@
-"""The entry to the reader: ``connect``, which returns a gate. It needs neither Spark nor Java.
+"""The entries to the reader: ``connect``, which returns a gate, and ``connect_mirror``. No Spark, no Java.
 
 >>> import tidegate
 >>> from tidegate.testing.example import write_flights
@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidegate.base.clock import Clock
@@ -25,6 +25,8 @@ from tidegate.reader import rules
 from tidegate.reader.alias_gate import AliasGate
 from tidegate.reader.flow import Reader
 from tidegate.reader.gate import Gate
+from tidegate.reader.mirror.late import LateGate
+from tidegate.reader.mirror.mirror import Mirror, PathLike, Switched
 from tidegate.reader.redirects import RedirectGate
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
@@ -80,6 +82,38 @@ def connect(
     except BaseException:
         store.close()
         raise
+
+
+def connect_mirror(
+    url: str,
+    namespace: str,
+    tables: Iterable[str],
+    options: Mapping[str, Any] | None = None,
+    *,
+    path: PathLike,
+    bytes_max: int | None = None,
+    on_version: Switched | None = None,
+    follow_redirects: bool = False,
+) -> Mirror:
+    """Open a mirror in a file, whose content is read also before the store answers.
+
+    As ``connect(...).mirror(...)``. If the file has the tables, it answers at once, and connects in its
+    thread; ``error`` is why it could not, so far. The mirror closes its connections. Raises: as
+    ``Gate.mirror``; as ``connect`` if the file is new.
+    """
+    late = late_gate(url, namespace, options, follow_redirects=follow_redirects)
+    mirror = Mirror(late, tables, path=path, bytes_max=bytes_max, on_version=on_version, owns_gate=True)
+    mirror.start()
+    return mirror
+
+
+def late_gate(
+    url: str, namespace: str, options: Mapping[str, Any] | None, *, follow_redirects: bool
+) -> LateGate:
+    """Return the gate of a mirror that starts before its store answers."""
+    return LateGate(
+        url, namespace, lambda: connect(url, namespace, options, follow_redirects=follow_redirects)
+    )
 
 
 def gate_of(

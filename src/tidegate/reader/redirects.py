@@ -47,6 +47,10 @@ class RedirectFlow(SpacesFlow):
         """The namespace's uuid; '' of an alias."""
         return self._uuid
 
+    @property
+    def connected_as(self) -> str:
+        return str(self._gate_now().connected_as)
+
     def _url_of(self, place: str) -> str:
         return self._url if place == self._first else with_login_of(self._url, place)
 

@@ -1,4 +1,7 @@
-"""A mirror of tables: at each version what the store has, switched as a whole, with bounds and named ends."""
+"""A mirror of tables: at each version what the store has, switched as a whole, with bounds and named ends.
+
+Each test runs in memory and in a file; ``test_mirror_file.py`` has what only a file can do.
+"""
 
 import random
 import threading
@@ -16,16 +19,16 @@ from tidegate.errors import (
     WaitTimeoutError,
 )
 from tidegate.options import Options
-from tidegate.reader.mirror import mirror as mirrors
-from tidegate.reader.mirror.view import ROW_BYTES
+from tidegate.reader.mirror import memory
+from tidegate.reader.mirror.memory import ROW_BYTES, bytes_of
 from tidegate.testing.example import Example, write_flights
 
 OPTIONS = Options(key_groups=4, keep_versions=3)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "memory to file"])
 def example(request, tmp_path):
-    if request.param == "memory":
+    if request.param.startswith("memory"):
         where = f"memory://{tmp_path.name}", f"memory://{tmp_path.name}"
     else:
         where = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
@@ -41,6 +44,17 @@ def gate(example):
         yield gate
 
 
+@pytest.fixture
+def is_in_file(request):
+    return request.node.callspec.params["example"] == "memory to file"
+
+
+@pytest.fixture
+def mirror_of(gate, tmp_path, is_in_file):
+    path = {"path": tmp_path / "mirror.db"} if is_in_file else {}
+    return lambda tables, **options: gate.mirror(tables, **path, **options)
+
+
 def aircraft(number):
     return {"carrier": "UA", "flights": number}
 
@@ -49,11 +63,11 @@ def content(source, table="aircraft"):
     return dict(source.table(table).scan())
 
 
-def test_it_follows_every_change_of_random_batches(example, gate):
+def test_it_follows_every_change_of_random_batches(example, gate, mirror_of, is_in_file):
     rng, expected = random.Random(1), {}
     example.write({"aircraft": {"N0": aircraft(0)}})
     expected["N0"] = aircraft(0)
-    with gate.mirror("aircraft") as mirror:
+    with mirror_of("aircraft") as mirror:
         for number in range(1, 40):
             rows = {f"N{rng.randrange(60)}": aircraft(number) for _ in range(rng.randrange(12))}
             gone = rng.sample(sorted(expected), min(len(expected), rng.randrange(4)))
@@ -67,13 +81,15 @@ def test_it_follows_every_change_of_random_batches(example, gate):
             view = mirror.view()
             assert (view.version, content(view)) == (version, expected)
             assert len(view.table("aircraft")) == len(expected)
-            assert mirror.size == mirrors.size_of(mirror._read_whole(mirror._snapshot).contents)
+            if not is_in_file:
+                rows = view.contents["aircraft"].pairs()
+                assert mirror.size == sum(bytes_of(key, value) for key, value in rows)
             assert view.table("aircraft").get_many([*expected, "none"]) == expected
         assert mirror.moves == 39
     assert gate._reader.store.leases() == []
 
 
-def test_a_view_stays_as_it_was_and_all_its_tables_are_of_one_version(example, gate):
+def test_a_view_stays_as_it_was_and_all_its_tables_are_of_one_version(example, gate, mirror_of):
     example.write({"aircraft": {"N1": aircraft(1)}, "airports": {"JFK": {"departures": 1, "delay": 0.0}}})
     torn, done = [], threading.Event()
 
@@ -84,7 +100,7 @@ def test_a_view_stays_as_it_was_and_all_its_tables_are_of_one_version(example, g
             if not one["flights"] == other["departures"] == view.version:
                 torn.append((one, other, view.version))
 
-    with gate.mirror(["aircraft", "airports"]) as mirror:
+    with mirror_of(["aircraft", "airports"]) as mirror:
         first, readers = mirror.view(), [threading.Thread(target=look, args=(mirror,)) for _ in range(2)]
         for reader in readers:
             reader.start()
@@ -103,9 +119,9 @@ def test_a_view_stays_as_it_was_and_all_its_tables_are_of_one_version(example, g
         assert (first.version, content(first)) == (1, {"N1": aircraft(1)})
 
 
-def test_a_table_that_is_dropped_and_made_again(example, gate):
+def test_a_table_that_is_dropped_and_made_again(example, gate, mirror_of):
     example.write({"aircraft": {"N1": aircraft(1)}, "airports": {}})
-    with gate.mirror(["aircraft", "airports"]) as mirror:
+    with mirror_of(["aircraft", "airports"]) as mirror:
         table = mirror.table("aircraft")
         mirror.wait_for(example.write({}, drops=frozenset({"aircraft"})))
         assert mirror.tables() == ["airports"]
@@ -115,9 +131,9 @@ def test_a_table_that_is_dropped_and_made_again(example, gate):
         assert dict(table.scan()) == {"N2": aircraft(2)}
 
 
-def test_it_reads_the_tables_whole_when_its_version_was_retired(example, gate, monkeypatch):
+def test_it_reads_the_tables_whole_when_its_version_was_retired(example, gate, mirror_of, monkeypatch):
     example.write({"aircraft": {"N1": aircraft(1)}})
-    with gate.mirror("aircraft") as mirror:
+    with mirror_of("aircraft") as mirror:
 
         def revoked():
             raise SnapshotExpiredError("its lease was revoked")
@@ -130,9 +146,9 @@ def test_it_reads_the_tables_whole_when_its_version_was_retired(example, gate, m
         assert (content(mirror), mirror.moves) == ({"N2": aircraft(2)}, 1)
 
 
-def test_reads_go_on_while_the_store_is_away_and_the_age_is_told(example, gate, monkeypatch):
+def test_reads_go_on_while_the_store_is_away_and_the_age_is_told(example, gate, mirror_of, monkeypatch):
     example.write({"aircraft": {"N1": aircraft(1)}})
-    with gate.mirror("aircraft") as mirror:
+    with mirror_of("aircraft") as mirror:
         plain, away = gate._reader.store.pointer, StoreUnavailableError("away")
 
         def pointer():
@@ -151,9 +167,9 @@ def test_reads_go_on_while_the_store_is_away_and_the_age_is_told(example, gate, 
         wait_until(lambda: mirror.error is None, "the error is over")
 
 
-def test_an_end_is_raised_by_every_read(example, gate, monkeypatch):
+def test_an_end_is_raised_by_every_read(example, gate, mirror_of, monkeypatch):
     example.write({"aircraft": {"N1": aircraft(1)}})
-    with gate.mirror("aircraft") as mirror:
+    with mirror_of("aircraft") as mirror:
         table, end = mirror.table("aircraft"), VersionRegressedError("it went back")
 
         def pointer():
@@ -174,31 +190,35 @@ def test_an_end_is_raised_by_every_read(example, gate, monkeypatch):
     assert not mirror._thread.is_alive()
 
 
-def test_what_would_not_fit_is_refused_at_first_and_ends_a_mirror_that_grows(example, gate):
+def test_what_would_not_fit_is_refused_at_first_and_ends_a_mirror_that_grows(
+    example, gate, mirror_of, is_in_file
+):
+    """In a file pages of 4 KiB count, the first three of which have no row."""
     example.write({"aircraft": {f"N{number}": aircraft(1) for number in range(100)}})
     with pytest.raises(
         ConfigError, match=r"more than bytes_max, 9,000 bytes, with the rows of table aircraft"
     ):
-        gate.mirror("aircraft", bytes_max=9_000)
+        mirror_of("aircraft", bytes_max=9_000)
     assert gate._reader.store.leases() == []
-    with gate.mirror("aircraft", bytes_max=24_000) as mirror:
-        example.write({"aircraft": {f"M{number}": aircraft(1) for number in range(100)}})
+    with mirror_of("aircraft", bytes_max=24_000) as mirror:
+        rows = 1_000 if is_in_file else 100
+        example.write({"aircraft": {f"M{number}": aircraft(1) for number in range(rows)}})
         wait_until(lambda: mirror.error is not None, "it ends")
         with pytest.raises(ConfigError, match="more than bytes_max"):
             mirror.table("aircraft")
 
 
-def test_bad_arguments_are_refused(example, gate):
+def test_bad_arguments_are_refused(example, gate, mirror_of):
     example.write({"aircraft": {"N1": aircraft(1)}})
     for tables, message in (([], "names of its tables"), (["nothing"], "no table 'nothing'")):
         with pytest.raises(ConfigError, match=message):
-            gate.mirror(tables)
+            mirror_of(tables)
     with pytest.raises(ConfigError, match="bytes_max"):
-        gate.mirror("aircraft", bytes_max=-1)
+        mirror_of("aircraft", bytes_max=-1)
     assert gate._reader.store.leases() == []
 
 
-def test_on_version_is_called_with_each_content_and_its_errors_end_nothing(example, gate, caplog):
+def test_on_version_is_called_with_each_content_and_its_errors_end_nothing(example, gate, mirror_of, caplog):
     example.write({"aircraft": {"N1": aircraft(1)}})
     seen = []
 
@@ -206,7 +226,7 @@ def test_on_version_is_called_with_each_content_and_its_errors_end_nothing(examp
         seen.append((view.version, content(view)))
         raise ValueError("no such thing")
 
-    with gate.mirror("aircraft", on_version=on_version) as mirror:
+    with mirror_of("aircraft", on_version=on_version) as mirror:
         for number in (2, 3):
             mirror.wait_for(example.write({"aircraft": {"N1": aircraft(number)}}))
         wait_until(lambda: len(seen) == 2, "both calls were made")
@@ -214,33 +234,39 @@ def test_on_version_is_called_with_each_content_and_its_errors_end_nothing(examp
     assert "on_version" in caplog.text
 
 
-def test_a_closed_mirror_and_a_closed_gate(example, gate):
+def test_a_closed_mirror_and_a_closed_gate(example, gate, mirror_of, is_in_file):
     example.write({"aircraft": {"N1": aircraft(1)}})
-    mirror = gate.mirror("aircraft")
+    mirror = mirror_of("aircraft")
     view = mirror.view()
     mirror.close()
     mirror.close()
     with pytest.raises(ConfigError, match="closed"):
         mirror.table("aircraft")
-    assert content(view) == {"N1": aircraft(1)}
-    other = gate.mirror("aircraft")
-    gate.close()
-    wait_until(lambda: other.error is not None, "the end of the gate is its end")
-    with pytest.raises(ConfigError, match="closed"):
-        other.table("aircraft").get("N1")
+    if is_in_file:
+        with pytest.raises(ConfigError, match="the mirror of this view was closed"):
+            content(view)
+    else:
+        assert content(view) == {"N1": aircraft(1)}
+    with mirror_of("aircraft") as other:
+        gate.close()
+        wait_until(lambda: other.error is not None, "the end of the gate is its end")
+        with pytest.raises(ConfigError, match="closed"):
+            other.table("aircraft").get("N1")
 
 
-def test_the_mirror_of_an_alias_follows_it_to_another_namespace():
-    where = "memory://mirrored", "memory://mirrored"
+@pytest.mark.parametrize("file", [None, "mirror.db"])
+def test_the_mirror_of_an_alias_follows_it_to_another_namespace(file, tmp_path):
+    where = f"memory://{tmp_path}", f"memory://{tmp_path}"
+    path = file and tmp_path / file
     write_flights(*where, "blue", alias="live")
-    with tidegate.connect(where[1], "live") as gate, gate.mirror("aircraft") as mirror:
-        blue = mirror.view()
+    with tidegate.connect(where[1], "live") as gate, gate.mirror("aircraft", path=path) as mirror:
+        blue = content(mirror)
         green = Example(*where, "green", options=OPTIONS)
         green.write({"aircraft": {"N9": aircraft(9)}})
         write_flights(*where, "green2", alias="live")
         wait_until(lambda: mirror.view().namespace == "green2", "the alias names another namespace")
         assert mirror.full_reads == 2
-        assert content(mirror) == content(blue)
+        assert content(mirror) == blue
         green.close()
 
 
@@ -250,7 +276,7 @@ def test_memory_is_what_the_size_says(rows):
     try:
         before = tracemalloc.get_traced_memory()[0]
         pairs = ((b"key-%d" % number, b"v" * 40 + b"%d" % number) for number in range(rows))
-        content = mirrors.content_of(None, pairs, rows)
+        content = memory.content_of(None, pairs, rows)
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

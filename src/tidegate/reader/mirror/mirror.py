@@ -1,8 +1,9 @@
-"""A mirror, as ``Gate.mirror`` returns it: whole tables of a namespace in this process.
+"""A mirror, as ``Gate.mirror`` returns it: whole tables of a namespace in this process, or in its file.
 
 It is first read whole, under a lease. From then on a thread moves it: it reads the rows by which the
 newest version differs from the mirror's, and makes the next content beside the present one. One assignment
-then replaces the content as a whole (I1). So readers take no lock, and a view never changes.
+then replaces the content as a whole (I1). A view never changes. The content is in memory (``memory.py``) or
+in a file (``file.py``), behind the interface of ``place.py``.
 
 >>> import tidegate
 >>> from tidegate.testing.example import write_flights
@@ -17,9 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.base.extras import require_arrow
@@ -37,8 +39,12 @@ from tidegate.errors import (
     WaitTimeoutError,
 )
 from tidegate.reader import rules
-from tidegate.reader.mirror.view import MirroredTable, MirrorView, TableContent, bytes_of, content_of, size_of
+from tidegate.reader.mirror.file import FilePlace
+from tidegate.reader.mirror.memory import MemoryPlace
+from tidegate.reader.mirror.place import Draft, Place
+from tidegate.reader.mirror.view import At, MirrorReads, MirrorView
 from tidegate.reader.snapshot import Snapshot
+from tidegate.reader.table import TableReader
 from tidegate.sinks.diff import differences_of_groups, untouched
 from tidegate.sinks.rules.reads import windows
 
@@ -48,7 +54,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tidegate")
 
-BYTES_MAX = 256 * 1024 * 1024
+BYTES_MAX = 256 << 20
+FILE_BYTES_MAX = 16 << 30
 LOOK_S = 0.25
 """The longest time between two looks at the namespace; a store that notifies is faster."""
 PAUSE_S = 0.2, 5.0
@@ -56,7 +63,7 @@ PAUSE_S = 0.2, 5.0
 FINAL = (ConfigError, CorruptError, StoreLostError, StoreRemovedError, VersionRegressedError)
 """Errors after which a mirror no longer follows its namespace, and refuses to be read."""
 
-
+PathLike = str | os.PathLike[str]
 Switched = Callable[[MirrorView], None]
 """The function called with each new version of a mirror."""
 
@@ -67,31 +74,59 @@ class Followed(Protocol):
     @property
     def namespace(self) -> str: ...
 
-    def snapshot(self) -> Snapshot: ...
+    @property
+    def uuid(self) -> str: ...
+
+    @property
+    def connected_as(self) -> str: ...
+
+    def snapshot(self, version: int | None = None) -> Snapshot: ...
 
     def version(self) -> int: ...
 
     def wait_for(self, version: int, timeout: float) -> int: ...
 
+    def close(self) -> None: ...
 
-class Mirror:
-    """Whole tables of a namespace in this process's memory; ``Gate.mirror`` makes it. Thread-safe.
 
-    Reads do no I/O and take no lock, so that coroutines may call them as well as threads. They go on
-    while the store does not answer: ``age_s`` and ``error`` report that. An error that no repetition
-    mends (the namespace was dropped or went back, the tables outgrew ``bytes_max``) ends the mirror, and each
-    later read raises it. It is a context manager. A forked child needs a mirror of its own.
+def at_of(snapshot: Snapshot) -> At:
+    """Return the version of a snapshot that has one."""
+    entry = snapshot.side().entry
+    assert entry is not None, "version 0 has no tables"
+    return At(snapshot.namespace, snapshot.uuid, entry.version, entry.digest, entry.decided_at_us)
+
+
+class Mirror(MirrorReads):
+    """Whole tables of a namespace, in memory or in a file. ``Gate.mirror`` makes it. Thread-safe.
+
+    Reads go on while the store does not answer: ``age_s`` and ``error`` report that. An error that no
+    repetition mends (the namespace was dropped or went back, the tables outgrew ``bytes_max``) ends the
+    mirror, and each later read raises it. It is a context manager. A forked child needs a mirror of its own.
     """
 
     def __init__(
-        self, gate: Followed, tables: Iterable[str], bytes_max: int, on_version: Switched | None
+        self,
+        gate: Followed,
+        tables: Iterable[str],
+        *,
+        path: PathLike | None = None,
+        bytes_max: int | None = None,
+        on_version: Switched | None = None,
+        owns_gate: bool = False,
+        changed: Callable[[], object] = lambda: None,
     ) -> None:
         require_arrow("a mirror")
         self._wanted = [tables] if isinstance(tables, str) else listed(set(tables))
         if not self._wanted:
             raise ConfigError("a mirror needs the names of its tables, as in gate.mirror(['users'])")
+        if bytes_max is None:
+            bytes_max = BYTES_MAX if path is None else FILE_BYTES_MAX
         rules.check_whole_number("bytes_max", bytes_max)
-        self._gate, self._bytes_max, self._on_version = gate, bytes_max, on_version
+        self._gate, self._owns_gate, self._bytes_max = gate, owns_gate, bytes_max
+        self._on_version, self._is_changed = on_version, changed
+        self._place: Place = MemoryPlace()
+        if path is not None:
+            self._place = FilePlace(path, gate.connected_as, gate.uuid, self._wanted)
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._failed: TidegateError | None = None
@@ -99,52 +134,44 @@ class Mirror:
         """Why the last look at the store failed; None: it did not."""
         self.moves, self.full_reads = 0, 0
         """How often the mirror moved by changes, and how often it was read whole."""
-        self._snapshot: Snapshot = gate.snapshot()
-        self._looked_at = time.monotonic()
+        self._snapshot: Snapshot | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Read the tables whole, or take over what the file has; then follow. Raises: as ``Gate.mirror``."""
         try:
-            for name in self._wanted:
-                self._snapshot.table(name)  # ConfigError: it does not exist
-            self._view = self._read_whole(self._snapshot)
+            age_s = self._place.open()
+            self._looked_at = time.monotonic() - (age_s or 0.0)
+            if age_s is None:
+                self._read_first()
+            self._view = self._place.view()
+            self._thread = threading.Thread(target=self._follow, name="tidegate-mirror", daemon=True)
+            self._thread.start()
         except BaseException:
-            self._snapshot.close()
+            self._release()
             raise
-        self._thread = threading.Thread(target=self._follow, name="tidegate-mirror", daemon=True)
-        self._thread.start()
+
+    def _read_first(self) -> None:
+        taken = self._snapshot = self._gate.snapshot()
+        for name in self._wanted:
+            taken.table(name)  # ConfigError: it does not exist
+        self._make(None, taken)
 
     # -- reads -----------------------------------------------------------------------------------------
 
     def view(self) -> MirrorView:
-        """Return the present content, for several reads at one version.
-
-        Raises: the error that ended the mirror.
-        """
         if self._failed is not None:
             raise self._failed.with_traceback(None)
         return self._view
 
-    def table(self, name: str) -> MirroredTable:
-        """Return a table, which is read at the mirror's version at each call. Raises: as ``MirrorView``."""
-        self.view().content_of(name)
-        return MirroredTable(self, name)
-
-    def tables(self) -> list[str]:
-        """List the mirrored tables that the version has."""
-        return self.view().tables()
-
-    @property
-    def version(self) -> int:
-        """The version of the content."""
-        return self.view().version
-
     @property
     def age_s(self) -> float:
-        """The seconds since the content was last known to be the newest version's."""
-        return time.monotonic() - self._looked_at
+        """The seconds since the content was last known to be the newest version's.
 
-    @property
-    def size(self) -> int:
-        """The bytes of memory that the rows count for, to compare with ``bytes_max``."""
-        return self.view().size
+        After a restart it counts from the file's note of that time, which may be a minute older, by this
+        machine's clock.
+        """
+        return time.monotonic() - self._looked_at
 
     def wait_for(self, version: int, timeout: float = 30.0) -> int:
         """Wait until the mirror has this version or a later one; return which.
@@ -155,11 +182,15 @@ class Mirror:
             self._changed.wait_for(lambda: self._failed or self._view.version >= version, timeout)
         reached = self.version
         if reached < version:
-            raise WaitTimeoutError(
-                f"the mirror has version {reached} after {timeout} s, not {version}"
-                + (f": {self.error}" if self.error else "; wait longer, or look whether a writer is running")
-            )
+            raise self.waited(version, timeout)
         return reached
+
+    def waited(self, version: int, timeout: float) -> WaitTimeoutError:
+        """Build the error of a wait that has run out."""
+        return WaitTimeoutError(
+            f"the mirror has version {self._view.version} after {timeout} s, not {version}"
+            + (f": {self.error}" if self.error else "; wait longer, or look whether a writer is running")
+        )
 
     # -- moves: in the mirror's thread -----------------------------------------------------------------
 
@@ -169,7 +200,8 @@ class Mirror:
             try:
                 self._look()
             except FINAL as error:
-                self._end(error)
+                if not self._closing.is_set():
+                    self._end(error)
                 return
             except TidegateError as error:
                 self.error = error
@@ -184,99 +216,143 @@ class Mirror:
 
     def _look(self) -> None:
         """Wait for a newer version, at most ``LOOK_S``, and move to it."""
-        view = self._view
-        try:
-            self._gate.wait_for(view.version + 1, LOOK_S)
-            asked_at = time.monotonic()
-        except WaitTimeoutError:
-            asked_at = time.monotonic()
-            is_newest = self._gate.version() == view.version and self._gate.namespace == view.namespace
-        else:
-            is_newest = False
+        is_newest, asked_at = self._is_newest()
         if not is_newest and not self._closing.is_set():
             self._move()
+        self._place.checked()
         self._looked_at, self.error = asked_at, None
 
+    def _is_newest(self) -> tuple[bool, float]:
+        """Return whether the content is the newest version's, and since when that is known."""
+        at = self._view.at
+        if self._snapshot is None:  # of a file
+            return False, time.monotonic()
+        with contextlib.suppress(WaitTimeoutError):
+            self._gate.wait_for(at.version + 1, LOOK_S)
+            return False, time.monotonic()
+        asked_at = time.monotonic()
+        return self._gate.version() == at.version and self._gate.namespace == at.namespace, asked_at
+
     def _move(self) -> None:
-        present, taken = self._snapshot, self._gate.snapshot()
+        taken = self._gate.snapshot()
         try:
-            view = self._moved(present, taken)
+            present = self._present(taken)
+            if present is not taken:
+                self._make(present, taken)
+            view = self._place.view()
         except BaseException:
             taken.close()
             raise
-        self._snapshot = taken
+        is_new, before, self._snapshot = view is not self._view, self._snapshot, taken
         with self._changed:
             self._view = view
             self._changed.notify_all()
-        with contextlib.suppress(StoreUnavailableError):
-            present.close()
-        self._tell(view)
+        self._is_changed()
+        if before is not None:
+            with contextlib.suppress(StoreUnavailableError):
+                before.close()
+        if is_new:
+            self._tell(view)
 
-    def _moved(self, present: Snapshot, taken: Snapshot) -> MirrorView:
-        if taken.is_beside(present):
+    def _present(self, taken: Snapshot) -> Snapshot | None:
+        """Return a snapshot of the content's version, ``taken`` if it is that one; None: it is gone.
+
+        Raises: VersionRegressedError: the store has an older version, or another history (I9).
+        """
+        at, newest, held = self._place.at, at_of(taken), self._snapshot
+        if at is None or (held is not None and at_of(held) == at):
+            return held
+        if at.uuid != newest.uuid and not self._gate.uuid:  # an alias names another namespace
+            return None
+        if at.uuid != newest.uuid:
+            raise ConfigError(
+                f"the mirror's file is of namespace {at.uuid}, and {self._gate} of {newest.uuid}: give"
+                " another path, or remove the file with its -wal and -shm"
+            )
+        if newest.version < at.version:
+            raise self._regressed(at, newest)
+        if newest == at:
+            return taken
+        try:
+            older = self._gate.snapshot(version=at.version)
+        except SnapshotExpiredError:
+            return None
+        self._give_back()
+        self._snapshot = older
+        if at_of(older) != at:
+            raise self._regressed(at, at_of(older))
+        return older
+
+    def _regressed(self, at: At, shown: At) -> VersionRegressedError:
+        return VersionRegressedError(
+            f"the mirror's file has version {at.version} of namespace {at.namespace} with digest {at.digest},"
+            f" and {self._gate} shows version {shown.version} with digest {shown.digest}: the store lost"
+            " versions, or holds another history now. Restart the writer or run `tidegate recover`; to read"
+            " this store knowingly, remove the file with its -wal and -shm"
+        )
+
+    def _make(self, present: Snapshot | None, taken: Snapshot) -> None:
+        """Make the content of ``taken``: by the changes since ``present``, or whole."""
+        if present is not None and taken.is_beside(present):
             with contextlib.suppress(SnapshotExpiredError):  # of one of them: then the newest is read whole
-                view = self._by_changes(present, taken)
+                with self._place.draft() as draft:
+                    self._change(draft, present, taken)
+                    draft.finish(at_of(taken))
                 self.moves += 1
-                return view
-        return self._read_whole(taken)
+                return
+        with self._place.draft() as draft:
+            for name in self._existing(taken):
+                with taken.pin(name) as reader:
+                    self._replace(draft, reader)
+            draft.finish(at_of(taken))
+        self.full_reads += 1
 
-    def _by_changes(self, present: Snapshot, taken: Snapshot) -> MirrorView:
+    def _existing(self, taken: Snapshot) -> list[str]:
+        entry = taken.side().entry
+        return [name for name in self._wanted if entry is not None and name in entry.tables]
+
+    def _change(self, draft: Draft, present: Snapshot, taken: Snapshot) -> None:
         before, after = present.side(), taken.side()
-        contents: dict[str, TableContent] = {}
-        same: frozenset[str] | None = None
+        assert before.entry is not None, "version 0 has no tables"
+        assert after.entry is not None, "version 0 has no tables"
 
         def check() -> None:
+            self._check_open()
             before.check()
             after.check()
 
-        for name in self._wanted:
-            if after.entry is None or name not in after.entry.tables:
-                continue  # dropped
+        same: frozenset[str] | None = None
+        for name in self._existing(taken):
             with taken.pin(name) as reader:
-                old = self._view.contents.get(name)
-                if old is None or old.view.stride != reader.view.stride or before.entry is None:
-                    contents[name] = self._whole_table(reader, contents)
+                if draft.stride_of(name) != reader.view.stride:  # None: it is new
+                    self._replace(draft, reader)
                     continue
                 if same is None:
                     same = untouched(reader.store, before.entry, after.entry)
                 if name in same:
-                    contents[name] = old._replace(view=reader.view)
+                    draft.keep(reader.view)
                     continue
-                batches = differences_of_groups(
-                    reader.store, name, reader.view.groups, before.entry, after.entry, check
-                )
-                changes = (
-                    pair
-                    for batch in batches
-                    for pair in zip(*(batch.column(of).to_pylist() for of in ("key", "after")), strict=True)
-                )
-                contents[name] = old.moved(reader.view, changes)
+                of = name, reader.view.groups, before.entry, after.entry, check
+                draft.change(reader.view, differences_of_groups(reader.store, *of))
                 check()
-                self._check_size(name, size_of(contents))
-        return MirrorView(taken, contents)
+                self._check_size(name, draft.size)
 
-    def _read_whole(self, snapshot: Snapshot) -> MirrorView:
-        contents: dict[str, TableContent] = {}
-        entry = snapshot.side().entry
-        for name in self._wanted:
-            if entry is not None and name in entry.tables:
-                with snapshot.pin(name) as reader:
-                    contents[name] = self._whole_table(reader, contents)
-        self.full_reads += 1
-        return MirrorView(snapshot, contents)
+    def _replace(self, draft: Draft, reader: TableReader) -> None:
+        draft.replace(reader.view, self._pages(draft, reader))
 
-    def _whole_table(self, reader: Any, others: Mapping[str, TableContent]) -> TableContent:
-        view, rows = reader.view, dict[bytes, bytes]()
-        size = size_of(others)
+    def _pages(self, draft: Draft, reader: TableReader) -> Iterator[tuple[int, Any]]:
+        view = reader.view
         for groups in windows(view.groups):
             reader.check()
-            for _, batch in reader.store.scan_groups(view.name, groups, view.version, view.start, view.at_us):
+            for page in reader.store.scan_groups(view.name, groups, view.version, view.start, view.at_us):
+                self._check_open()
                 reader.check()
-                page = dict(zip(*(batch.column(of).to_pylist() for of in ("key", "value")), strict=True))
-                rows |= page
-                size += sum(bytes_of(key, value) for key, value in page.items())
-                self._check_size(view.name, size)
-        return content_of(view, rows.items(), len(rows))
+                yield page
+                self._check_size(view.name, draft.size)
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise closed()
 
     def _check_size(self, table: str, size: int) -> None:
         if size > self._bytes_max:
@@ -300,23 +376,37 @@ class Mirror:
         with self._changed:
             self.error = self._failed = error
             self._changed.notify_all()
+        self._is_changed()
         self._give_back()
 
+    def _release(self) -> None:
+        self._give_back()
+        self._place.close()
+        if self._owns_gate:
+            self._gate.close()
+
     def _give_back(self) -> None:
-        with contextlib.suppress(TidegateError):
-            self._snapshot.close()
+        if self._snapshot is not None:
+            with contextlib.suppress(TidegateError):
+                self._snapshot.close()
 
     # -- the end -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the thread and release the lease; views stay readable. Repeatable. The gate stays open."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        self._thread.join()
-        self._give_back()
+        """End the thread, and release the lease and the file. Repeatable. The gate stays open.
+
+        A move that has begun ends without effect. Views in memory stay readable, those in a file end.
+        """
+        self.stop()
+        if self._thread is not None:
+            self._thread.join()
+        self._release()
         if self._failed is None:
-            self._failed = ConfigError("this mirror was closed")
+            self._failed = closed()
+
+    def stop(self) -> None:
+        """Ask the mirror to end, also its ``start``; ``close`` waits for that."""
+        self._closing.set()
 
     def __enter__(self) -> Self:
         return self
@@ -336,3 +426,8 @@ class Mirror:
                 *(("age", f"{self.age_s:.1f} s"), ("error", self._failed or self.error)),
             ]
         )
+
+
+def closed() -> ConfigError:
+    """Build the error for a mirror that was closed."""
+    return ConfigError("this mirror was closed")

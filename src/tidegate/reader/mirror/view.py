@@ -1,71 +1,50 @@
-"""The content of a mirror at one version, in memory: it is never changed, and read without a lock."""
+"""The content of a mirror at one version, as it is read: it never changes, wherever it is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from tidegate.base.names import listed
 from tidegate.errors import ConfigError
 from tidegate.reader import rules
 from tidegate.reader.table import TableView, hashable
 from tidegate.values.decode import Value
-
-if TYPE_CHECKING:
-    from tidegate.reader.snapshot import Snapshot
-
-ROW_BYTES = 110
-"""The memory of a row besides the bytes of its key and value: two objects and its part of a dict."""
-PART_ROWS = 512
-"""The rows of a part of a table: a move copies the parts that it changes."""
+from tidegate.wal.record import Count
 
 
-class TableContent(NamedTuple):
-    """A table at one version: stored values by key bytes, in parts by the key's hash. Never changed."""
+class At(msgspec.Struct, frozen=True):
+    """The version that a content is of, in one history of one namespace."""
 
-    view: TableView
-    parts: tuple[dict[bytes, bytes], ...]
-    rows: int
-    size: int
+    namespace: str
+    uuid: str
+    version: Count
+    digest: str
+    decided_at_us: Count
+
+
+class Content(Protocol):
+    """A table at one version: stored values by key bytes."""
+
+    @property
+    def view(self) -> TableView:
+        """The encoding of keys and rows."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        ...
 
     def at(self, key: bytes) -> bytes | None:
-        return self.parts[hash(key) % len(self.parts)].get(key)
+        """Return a key's stored value, None when it is absent."""
+        ...
 
-    def moved(self, view: TableView, changes: Iterable[tuple[bytes, bytes | None]]) -> TableContent:
-        """Make the content after these changes, with a copy of each part that changes. None deletes."""
-        parts, copied = list(self.parts), set[int]()
-        rows, size = self.rows, self.size
-        for key, value in changes:
-            number = hash(key) % len(parts)
-            if number not in copied:
-                copied.add(number)
-                parts[number] = parts[number].copy()
-            part = parts[number]
-            if (old := part.pop(key, None)) is not None:
-                rows, size = rows - 1, size - bytes_of(key, old)
-            if value is not None:
-                part[key] = value
-                rows, size = rows + 1, size + bytes_of(key, value)
-        content = TableContent(view, tuple(parts), rows, size)
-        if rows > 4 * PART_ROWS * len(parts):  # it grew: smaller parts cost less to copy
-            return content_of(view, ((key, part[key]) for part in parts for key in part), rows)
-        return content
-
-
-def content_of(view: TableView, pairs: Iterable[tuple[bytes, bytes]], rows: int = 0) -> TableContent:
-    """Make the content of these rows; ``rows``: about how many they are."""
-    empty = TableContent(view, tuple({} for _ in range(rows // PART_ROWS + 1)), 0, 0)
-    for key, value in pairs:
-        empty.parts[hash(key) % len(empty.parts)][key] = value
-    return empty._replace(
-        rows=sum(map(len, empty.parts)),
-        size=sum(bytes_of(key, value) for part in empty.parts for key, value in part.items()),
-    )
-
-
-def bytes_of(key: bytes, value: bytes) -> int:
-    """Return the memory that one row counts for."""
-    return len(key) + len(value) + ROW_BYTES
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield all rows."""
+        ...
 
 
 class Contents(Protocol):
@@ -77,20 +56,24 @@ class Contents(Protocol):
 
 
 class MirroredTable:
-    """One table of a mirror, at its version at the call, or of a view, at that one's. No call does I/O."""
+    """One table of a mirror, at its version at the call, or of a view, at that one's. Thread-safe.
+
+    In memory no call does I/O or takes a lock. In a file each read takes the lock of its view, and may read
+    the disk.
+    """
 
     def __init__(self, source: Contents, name: str) -> None:
         self.name = name
         self._source = source
 
-    def _content(self) -> TableContent:
+    def _content(self) -> Content:
         return self._source.view().content_of(self.name)
 
     def get(self, key: Any) -> Value | None:
         """Return the key's value, None when it is absent.
 
         Raises: BadRecordError: the key is not of the table's type. ConfigError: the table was dropped. The
-        error that ended the mirror, see ``Mirror``.
+        error that ended the mirror, see ``Mirror``. SnapshotExpiredError: a view in a file ended.
         """
         content = self._content()
         encoded = content.view.encode(key)
@@ -120,23 +103,23 @@ class MirroredTable:
         return f"<MirroredTable {self.name} of {self._source!r}>"
 
 
-def _decoded(content: TableContent) -> Iterator[tuple[Any, Value]]:
+def _decoded(content: Content) -> Iterator[tuple[Any, Value]]:
     view = content.view
-    for part in content.parts:
-        for key, value in part.items():
-            yield view.decode_key(key), view.decode(key, value)
+    for key, value in content.pairs():
+        yield view.decode_key(key), view.decode(key, value)
 
 
 class MirrorView:
-    """The tables of a mirror at one version, for as long as the view is kept. Thread-safe; needs no closing.
+    """The tables of a mirror at one version. Thread-safe; needs no closing. No lease holds it in the store.
 
-    It is in memory: no lease holds the version in the store.
+    In memory it is readable for as long as it is kept. In a file it is a read transaction: it ends when its
+    mirror is closed, or with SnapshotExpiredError when it is too old (``Gate.mirror``).
     """
 
-    def __init__(self, snapshot: Snapshot, contents: Mapping[str, TableContent]) -> None:
-        self.version, self.namespace = snapshot.version, snapshot.namespace
-        self.decided_at = snapshot.decided_at
-        self.contents = contents
+    def __init__(self, at: At, contents: Mapping[str, Content], size: int) -> None:
+        self.at, self.contents, self.size = at, contents, size
+        self.version, self.namespace = at.version, at.namespace
+        self.decided_at = rules.moment(at.decided_at_us)
 
     def view(self) -> MirrorView:
         return self
@@ -150,12 +133,7 @@ class MirrorView:
         self.content_of(name)
         return MirroredTable(self, name)
 
-    @property
-    def size(self) -> int:
-        """The bytes of memory that the rows count for."""
-        return size_of(self.contents)
-
-    def content_of(self, name: str) -> TableContent:
+    def content_of(self, name: str) -> Content:
         content = self.contents.get(name)
         if content is None:
             raise ConfigError(
@@ -168,6 +146,31 @@ class MirrorView:
         return f"<MirrorView of version {self.version} of {self.namespace}>"
 
 
-def size_of(contents: Mapping[str, TableContent]) -> int:
-    """Add up the bytes of memory that the tables' rows count for."""
-    return sum(content.size for content in contents.values())
+class MirrorReads:
+    """The reads that mirrors of threads and of event loops share."""
+
+    def view(self) -> MirrorView:
+        """Return the present content, for several reads at one version.
+
+        Raises: the error that ended the mirror.
+        """
+        raise NotImplementedError
+
+    def table(self, name: str) -> MirroredTable:
+        """Return a table, which is read at the mirror's version at each call. Raises: as ``MirrorView``."""
+        self.view().content_of(name)
+        return MirroredTable(self, name)
+
+    def tables(self) -> list[str]:
+        """List the mirrored tables that the version has."""
+        return self.view().tables()
+
+    @property
+    def version(self) -> int:
+        """The version of the content."""
+        return self.view().version
+
+    @property
+    def size(self) -> int:
+        """The bytes that the rows take, in memory or in the file, to compare with ``bytes_max``."""
+        return self.view().size

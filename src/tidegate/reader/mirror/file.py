@@ -1,0 +1,353 @@
+"""A mirror's content in a SQLite file: one transaction a move, and a read transaction a view.
+
+The file has the format of docs/readers.md. SQLite has its own ``-wal`` and ``-shm`` in the same folder, and
+the mirror's process locks ``-lock`` there. Rows are as the store has them. They are ordered by key group, as
+they are read, so that whole tables are written from front to back.
+
+A view's connection stays within a read transaction, so the ``-wal`` is not reused from its front while a
+version behind its end is read. ``_tidy`` copies it into the file, and ends views that are too old for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidegate.base.files import close, create, lock_within, open_lock
+from tidegate.errors import (
+    ConfigError,
+    CorruptError,
+    SnapshotExpiredError,
+)
+from tidegate.keys.groups import key_group_of_each
+from tidegate.reader.mirror.place import Draft
+from tidegate.reader.mirror.reading import (
+    FileContent,
+    Reading,
+    connected,
+    explained,
+    remedy,
+    used_bytes,
+    where,
+)
+from tidegate.reader.mirror.view import At, Content, MirrorView
+from tidegate.reader.table import TableView
+from tidegate.sinks.rules.reads import decode, encode
+from tidegate.values.decode import values_of
+from tidegate.wal.record import Count, KeyGroups, TableSchema
+
+APPLICATION_ID = 0x7467_6D69
+"""``PRAGMA application_id`` of a mirror's file: "tgmi"."""
+FORMAT = 1
+"""``PRAGMA user_version`` of a mirror's file."""
+TABLES = """
+CREATE TABLE mirror (one INTEGER PRIMARY KEY CHECK (one = 1), content TEXT NOT NULL,
+    checked_us INTEGER NOT NULL);
+CREATE TABLE rows (tbl INTEGER NOT NULL, kg INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (tbl, kg, key)) WITHOUT ROWID;
+"""
+PUT = "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)"
+DELETE = "DELETE FROM rows WHERE tbl = ? AND kg = ? AND key = ?"
+
+CACHE_KIB = 8_192
+"""The page cache of the connection that writes; each view has SQLite's default, 2,000 KiB."""
+TIDY_BYTES = 32 << 20
+"""The size of the ``-wal`` from which on it is copied into the file and emptied, if no older view is read."""
+WAL_BYTES_MAX = 256 << 20
+"""The size of the ``-wal`` from which on older views are ended, so that it can be emptied."""
+GRACE_S = 5.0
+"""The time for which a view is not ended after a newer version followed: reads that have begun end before."""
+OLDER_MAX = 32
+"""The number of older views of which none is ended for its number. Each has a connection."""
+CHECKED_S = 60.0
+"""The time after which it is noted again that the content is the newest version's."""
+LOCK_S = 1.0
+"""The longest wait for the lock of a mirror that is being closed."""
+
+
+class KeptTable(msgspec.Struct, frozen=True):
+    """A table of the content: its number of rows, and what reads of its rows need."""
+
+    rows: Count
+    start: Count
+    stride: Count
+    schema: TableSchema
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The content of the file. ``tbl`` of a row is its table's index in ``wanted``.
+
+    ``connected_as``: the namespace or the alias by which the gate was connected.
+    """
+
+    connected_as: str
+    wanted: tuple[str, ...]
+    key_groups: KeyGroups
+    at: At
+    tables: dict[str, KeptTable]
+
+
+class FilePlace:
+    """The place in a file, locked for this mirror."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], connected_as: str, uuid: str, wanted: Sequence[str]
+    ) -> None:
+        self.path = Path(path)
+        self.connected_as, self.wanted = connected_as, tuple(wanted)
+        self._uuid = uuid
+        self._lock: int | None = None
+        self._connection: sqlite3.Connection | None = None
+        self.kept: Kept | None = None
+        self._view: MirrorView | None = None
+        self._reading: Reading | None = None
+        self._readings: weakref.WeakSet[Reading] = weakref.WeakSet()
+        self._checked = 0.0
+
+    @property
+    def at(self) -> At | None:
+        return None if self.kept is None else self.kept.at
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection that writes."""
+        assert self._connection is not None, "the file is not open"
+        return self._connection
+
+    def open(self) -> float | None:
+        with explained(self.path):
+            self._take_lock()
+            self._connection = connected(self.path, "rwc")
+            connection = self._connection
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")  # ``_tidy`` does it
+            connection.execute("PRAGMA synchronous = NORMAL")
+            self._check_format()
+            row = connection.execute("SELECT content, checked_us FROM mirror").fetchone()
+            if row is None:
+                return None
+            self.kept = self._checked_kept(self._decoded(row[0]))
+            self._use_wal()
+            self._view = self._read()
+            return max(0.0, time.time() - int(row[1]) / 1e6)
+
+    def _take_lock(self) -> None:
+        path = self.path.with_name(f"{self.path.name}-lock")
+        try:
+            self._lock = open_lock(path, make=True)
+            if not lock_within(self._lock, LOCK_S):
+                raise ConfigError(
+                    f"{where(self.path)} is in use by another mirror: give this one a path of its own, or"
+                    " close the other one"
+                )
+            with contextlib.suppress(FileExistsError):
+                close(create(self.path, os.O_RDWR))  # its -wal and -shm get the same mode
+        except OSError as error:
+            raise ConfigError(
+                f"{where(self.path)}: {error.strerror}; give a path in a folder that this user may write"
+            ) from error
+
+    def _check_format(self) -> None:
+        """Refuse a file that is no mirror's; make the tables in a new one. Raises: ConfigError."""
+        connection = self.connection
+        (application,), (number,) = (
+            connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
+        )
+        if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() and not application:
+            connection.executescript(
+                f"BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID};"
+                f" PRAGMA user_version = {FORMAT}; COMMIT;"
+            )
+        elif application != APPLICATION_ID:
+            raise ConfigError(f"{where(self.path)} is another program's database: give another path")
+        elif number != FORMAT:
+            raise ConfigError(
+                f"{where(self.path)} has format {number}, this release has {FORMAT}: {remedy(self.path)}"
+            )
+
+    def _decoded(self, content: str) -> Kept:
+        try:
+            return decode(where(self.path), content, Kept)
+        except CorruptError as error:
+            raise CorruptError(f"{error}; {remedy(self.path)}") from error
+
+    def _checked_kept(self, kept: Kept) -> Kept:
+        """Refuse the content of another mirror. Raises: ConfigError."""
+        for what, found, wanted in (
+            ("the mirror of", kept.connected_as, self.connected_as),
+            ("a mirror of namespace", kept.at.uuid, self._uuid or kept.at.uuid),  # '': an alias may name any
+            ("a mirror of the tables", ", ".join(kept.wanted), ", ".join(self.wanted)),
+        ):
+            if found != wanted:
+                raise ConfigError(
+                    f"{where(self.path)} is {what} {found}, and {wanted} was asked for: {remedy(self.path)}"
+                )
+        return kept
+
+    def _use_wal(self) -> None:
+        """Let readers and the writer work at the same time; without effect from the second time on."""
+        (mode,) = self.connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            raise ConfigError(
+                f"{where(self.path)}: this file system does not allow SQLite's WAL mode: give a path on a"
+                " local disk"
+            )
+
+    def _read(self) -> MirrorView:
+        """Begin to read the version that is in the file."""
+        reading = Reading(self.path)
+        kept = self._decoded(reading.content)
+        if kept != self.kept:
+            raise CorruptError(f"{where(self.path)} was changed by another program: {remedy(self.path)}")
+        at, contents = kept.at, dict[str, Content]()
+        for name, table in kept.tables.items():
+            view = TableView(
+                *(where(self.path), name, at.version, table.start, at.decided_at_us, kept.key_groups),
+                *(values_of(table.schema), table.stride),
+            )
+            contents[name] = FileContent(view, table.rows, self.wanted.index(name), reading)
+        if self._reading is not None:
+            self._reading.passed_at = time.monotonic()
+        self._reading = reading
+        self._readings.add(reading)
+        return MirrorView(at, contents, reading.size())
+
+    def view(self) -> MirrorView:
+        if self._view is None or self._view.at != self.at:
+            with explained(self.path):
+                self._use_wal()
+                self._view = self._read()
+        return self._view
+
+    @contextlib.contextmanager
+    def draft(self) -> Iterator[Draft]:
+        with explained(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield FileDraft(self)
+            finally:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+
+    def commit(self, kept: Kept) -> None:
+        """Make the draft the content. Durable after a crash of the process; a power cut may undo it whole."""
+        self.connection.execute(
+            "INSERT OR REPLACE INTO mirror VALUES (1, ?, ?)", (encode(kept).decode(), self._now_us())
+        )
+        self.connection.execute("COMMIT")
+        self.kept = kept
+
+    def _now_us(self) -> int:
+        self._checked = time.monotonic()
+        return time.time_ns() // 1_000
+
+    def checked(self) -> None:
+        with explained(self.path):
+            if time.monotonic() - self._checked > CHECKED_S:
+                self.connection.execute("UPDATE mirror SET checked_us = ?", (self._now_us(),))
+            self._tidy()
+
+    def _wal_bytes(self) -> int:
+        try:
+            return self.path.with_name(f"{self.path.name}-wal").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _tidy(self) -> None:
+        """Copy the ``-wal`` into the file and empty it, if it is large and nobody reads an older version."""
+        wal, older = self._wal_bytes(), [one for one in self._readings if one is not self._reading]
+        older.sort(key=lambda reading: reading.passed_at, reverse=True)
+        due = time.monotonic() - GRACE_S if wal > WAL_BYTES_MAX else 0.0
+        kept = [one for one in older[:OLDER_MAX] if one.passed_at > due]
+        for reading in set(older).difference(kept):
+            reading.end(
+                SnapshotExpiredError(
+                    f"{where(self.path)}: this view of an older version ended, so that the file does not"
+                    " grow: take a new view"
+                )
+            )
+            self._readings.discard(reading)
+        if kept or wal <= TIDY_BYTES or self._reading is None:
+            return
+        self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        self._reading.renew()  # from the file alone, so that the -wal has no reader
+        self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        for reading in list(self._readings):
+            reading.end(ConfigError(f"{where(self.path)}: the mirror of this view was closed"))
+        self._readings.clear()
+        self._reading = None
+        if self._connection is not None:
+            self._connection.close()
+        if self._lock is not None:
+            close(self._lock)
+        self._connection = self._lock = None
+
+
+class FileDraft:
+    """The next content, in the transaction that the place has begun."""
+
+    def __init__(self, place: FilePlace) -> None:
+        self._place, self._connection = place, place.connection
+        self._old = {} if place.kept is None else place.kept.tables
+        self._tables: dict[str, KeptTable] = {}
+        self._key_groups = 1
+
+    @property
+    def size(self) -> int:
+        return used_bytes(self._connection)
+
+    def stride_of(self, table: str) -> int | None:
+        return self._old[table].stride if table in self._old else None
+
+    def _put(self, view: TableView, rows: int) -> None:
+        self._tables[view.name] = KeptTable(rows, view.start, view.stride, view.values.schema)
+        self._key_groups = view.key_groups
+
+    def _number(self, table: str) -> int:
+        return self._place.wanted.index(table)
+
+    def keep(self, view: TableView) -> None:
+        self._put(view, self._old[view.name].rows)
+
+    def replace(self, view: TableView, pages: Iterable[tuple[int, Any]]) -> None:
+        number, rows = self._number(view.name), 0
+        self._empty(view.name)
+        for group, batch in pages:
+            columns = (batch.column(name).to_pylist() for name in ("key", "value"))
+            self._connection.executemany(PUT, zip(repeat(number), repeat(group), *columns, strict=False))
+            rows += batch.num_rows
+        self._put(view, rows)
+
+    def change(self, view: TableView, batches: Iterable[Any]) -> None:
+        number, rows = self._number(view.name), self._old[view.name].rows
+        for batch in batches:
+            keys, after = (batch.column(name).to_pylist() for name in ("key", "after"))
+            groups = key_group_of_each(keys, view.key_groups, view.stride)
+            changes = list(zip(repeat(number), groups, keys, after, strict=False))
+            self._connection.executemany(DELETE, (change[:3] for change in changes if change[3] is None))
+            self._connection.executemany(PUT, (change for change in changes if change[3] is not None))
+            rows += batch.column("before").null_count - batch.column("after").null_count
+        self._put(view, rows)
+
+    def _empty(self, table: str) -> None:
+        if len(self._place.wanted) == 1:
+            self._connection.execute("DELETE FROM rows")  # without a look at each row
+        else:
+            self._connection.execute("DELETE FROM rows WHERE tbl = ?", (self._number(table),))
+
+    def finish(self, at: At) -> None:
+        for name in self._old.keys() - self._tables.keys():
+            self._empty(name)
+        place = self._place
+        place.commit(Kept(place.connected_as, place.wanted, self._key_groups, at, self._tables))

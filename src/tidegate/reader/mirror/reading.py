@@ -1,0 +1,146 @@
+"""One version of a mirror's file, as it is read: a read transaction, and the tables in it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
+from tidegate.keys.groups import key_group_of_each
+from tidegate.reader.table import TableView
+
+GET = "SELECT value FROM rows WHERE tbl = ? AND kg = ? AND key = ?"
+PAGE = "SELECT kg, key, value FROM rows WHERE tbl = ? AND (kg, key) > (?, ?) ORDER BY kg, key LIMIT ?"
+PAGE_ROWS = 1_000
+
+
+def where(path: Path) -> str:
+    return f"mirror file {path}"
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Translate SQLite's errors. Those of statements that do not fit are bugs, and pass unchanged."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        explanation = explanation_of(path, error)
+        if explanation is None:
+            raise
+        raise explanation from error
+
+
+def explanation_of(path: Path, error: sqlite3.Error) -> TidegateError | None:
+    text = str(error)
+    if type(error) is sqlite3.DatabaseError or "no such" in text:
+        return CorruptError(f"{where(path)} is damaged, or no mirror file: {text}; {remedy(path)}")
+    if isinstance(error, sqlite3.OperationalError):
+        hint = (
+            "make room on its disk" if "full" in text else "look at its disk, its rights, and who has it open"
+        )
+        return StoreUnavailableError(f"{where(path)}: {text}; {hint}")
+    return None
+
+
+def remedy(path: Path) -> str:
+    files = f"{path.name}, {path.name}-wal and {path.name}-shm"
+    return f"give another path, or remove {files} to read the tables whole"
+
+
+def connected(path: Path, mode: str, timeout_s: float = 1.0) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"file:{quote(os.fspath(path))}?mode={mode}",
+        uri=True,
+        timeout=timeout_s,
+        isolation_level=None,  # no implicit transactions
+        check_same_thread=False,  # one thread at a time: by a lock, or the mirror's own
+    )
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """Return the bytes of the pages in use, in the transaction of this connection."""
+    pages, free, size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)
+
+
+class Reading:
+    """One version of the file: a read transaction. It ends with the last view of it, or by ``end``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._process = path, os.getpid()
+        self._lock = threading.Lock()
+        self._ended: TidegateError | None = None
+        self.passed_at = math.inf
+        """When a newer version followed."""
+        self._connection, self.content = self._begun()
+
+    def _begun(self) -> tuple[sqlite3.Connection, str]:
+        connection = connected(self._path, "ro")
+        try:
+            connection.execute("BEGIN")
+            (content,) = connection.execute("SELECT content FROM mirror").fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        weakref.finalize(self, connection.close)
+        return connection, content
+
+    def renew(self) -> None:
+        """Read the same version by a new transaction. The caller is the one that writes versions."""
+        with self._lock:
+            before = self._connection
+            self._connection, _ = self._begun()
+            before.close()
+
+    def size(self) -> int:
+        return used_bytes(self._connection)
+
+    def fetch(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query. Raises: the error of ``end``. ConfigError: this is a forked child."""
+        if os.getpid() != self._process:
+            raise ConfigError(f"{where(self._path)}: a forked child needs a mirror of its own")
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended.with_traceback(None)
+            try:
+                return self._connection.execute(sql, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise explanation_of(self._path, error) or error from error
+
+    def end(self, error: TidegateError) -> None:
+        """End the transaction; later reads raise the error."""
+        with self._lock:
+            self._ended = error
+            self._connection.close()
+
+
+class FileContent(NamedTuple):
+    """A table of the file at one version."""
+
+    view: TableView
+    rows: int
+    number: int
+    reading: Reading
+
+    def at(self, key: bytes) -> bytes | None:
+        (group,) = key_group_of_each((key,), self.view.key_groups, self.view.stride)
+        for (value,) in self.reading.fetch(GET, (self.number, group, key)):
+            return value  # type: ignore[no-any-return]
+        return None
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        last: tuple[int, bytes] = (-1, b"")
+        while page := self.reading.fetch(PAGE, (self.number, *last, PAGE_ROWS)):
+            yield from ((key, value) for _, key, value in page)
+            last = page[-1][:2]
