@@ -153,6 +153,18 @@ def test_each_page_is_in_the_navigation_or_a_decision():
     assert shown == {page for page in pages if not page.startswith("decisions/")}
 
 
+def test_no_page_has_a_place_that_was_to_be_filled_in():
+    """Prose only: in code such words may be names."""
+    empty = re.compile(r"(?<![`/-])\b(RESULTS?|CASES|SHORT|FIGURES?|TODO|FIXME|TBD|XXX)\b(?!`)")
+    found = [
+        f"{page.relative_to(ROOT)}:{number}"
+        for page in [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "readers").glob("*/*.md")]
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        if empty.search(line)
+    ]
+    assert found == []
+
+
 # -- commands --------------------------------------------------------------------------------------------
 
 
