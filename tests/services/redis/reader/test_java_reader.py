@@ -405,6 +405,24 @@ def test_a_version_that_was_retired(program, redis, namespace, tmp_path):
     flights.close()
 
 
+def test_a_scan_leaves_a_version_that_is_retired_before_its_first_row(program, proxy, namespace, flights):
+    """The server takes no leases."""
+    flights.write(BATCHES[0])
+    program.ask("connect", url=url_of(proxy), namespace=namespace)
+    full = "OOM command not allowed when used memory > 'maxmemory'."
+    proxy.refuse_with(full, "FCALL", f"{library_name()}_lease", times=None)
+    held = proxy.hold_request("FCALL_RO", f"{library_name()}_scan")
+    program.send("scan", table="aircraft")
+    held.arrived()
+    for number in range(12):  # more than are kept
+        flights.write({"aircraft": {"N14228": {"carrier": "UA", "flights": number}}})
+    retire(flights)
+    held.release()
+    answer = program.receive()
+    assert answer["version"] == 13
+    assert [["N14228"], {"carrier": "UA", "flights": "11"}] in answer["rows"]
+
+
 def test_a_snapshot_holds_its_version_and_ends_when_it_is_lost(program, redis, namespace, tmp_path):
     options = Options(key_groups=8, keep_versions=1)
     flights = Example(f"file://{tmp_path}/wal", redis.url, namespace, options=options)
