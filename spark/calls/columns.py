@@ -244,7 +244,9 @@ def _json_value(flags: bytes, names: tuple[str, ...], *fields: types.StructField
             why = f"a map in column {field.name} of its value has a key twice"
             as_read = functions.to_json(functions.struct(*(column(f.name) for f in fields)), JSON_OPTIONS)
             bad = unusable(why, ONE_ENTRY, _joined(functions.lit(VALUE), as_read.cast("binary")))
-            stored = functions.when(repeats_time_key(field.dataType, column(field.name)), bad).otherwise(stored)
+            stored = functions.when(repeats_time_key(field.dataType, column(field.name)), bad).otherwise(
+                stored
+            )
     return stored
 
 

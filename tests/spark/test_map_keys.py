@@ -137,7 +137,9 @@ def test_without_a_quarantine_a_map_with_a_key_twice_fails_its_batch(stream, twi
                 BadRecordError, match="table t, key 'at': a map in column at .*has a key twice; .*keep one"
             ):
                 sink.each(write)(rows, batch_id)
-        with pytest.raises(BadRecordError, match=r"local state s.*: a row cannot be used: a map in column at"):
+        with pytest.raises(
+            BadRecordError, match=r"local state s.*: a row cannot be used: a map in column at"
+        ):
             sink.each(local)(rows, batch_id)
         assert flights.decided() == 0
         sink.each(lambda txn, rows: txn.upsert("t", rows, key="k"))(rows, batch_id)
