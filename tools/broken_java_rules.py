@@ -34,9 +34,7 @@ RULES = [
         "a version below the floor is refused: its rows are merged with newer ones",
         "RedisStore.java",
         "          return new Answer(pointer, null, errorOf(refused, deadline));\n",
-        '          if (!refused.code.equals("TGEXPIRED")) {\n'
-        "            return new Answer(pointer, null, errorOf(refused, deadline));\n          }\n"
-        "          continue;\n",
+        '          if (refused.code.equals("TGEXPIRED")) continue;\n          throw errorOf(refused, deadline);\n',
         "tampered_headers and floor",
     ),
     (

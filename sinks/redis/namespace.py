@@ -38,10 +38,10 @@ from tidegate.sinks.redis.reads import (
     is_passed,
     known_in,
     many_reads,
-    refuse_half_made,
     newer_call,
     number,
     refusal,
+    refuse_half_made,
     scan_steps,
     with_entry,
 )

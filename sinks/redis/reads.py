@@ -284,8 +284,8 @@ def refuse_half_made(where: str, fields: list[Any]) -> None:
         made = decode(where, fields[0], Identity)
         if made.format < FORMAT:
             raise ConfigError(
-                f"{where}: the creation of a namespace of storage format {made.format} was interrupted here; it"
-                " has no version: remove it with `tidegate drop`, then start the query"
+                f"{where}: the creation of a namespace of storage format {made.format} was interrupted here;"
+                " it has no version: remove it with `tidegate drop`, then start the query"
             )
 
 

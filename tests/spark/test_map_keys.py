@@ -134,7 +134,7 @@ def test_without_a_quarantine_a_map_with_a_key_twice_fails_its_batch(stream, twi
     def check(rows, batch_id):
         for write in (lambda txn, _: txn.patch("t", bad, key="k"), update):
             with pytest.raises(
-                BadRecordError, match="table t, key 'at': a map in column at .*has a key twice; .*keep one"
+                BadRecordError, match=r"table t, key 'at': a map in column at .*has a key twice; .*keep one"
             ):
                 sink.each(write)(rows, batch_id)
         with pytest.raises(

@@ -94,7 +94,7 @@ class Table:
     def scan(self) -> Scan:
         """Read all rows, at one version: an async iterator of (key, value), also ``await ....to_arrow()``.
 
-        Each page of rows has a deadline of its own, and so has the lease on the version. A version of the gate
+        Each page of rows has a deadline of its own, and so has the lease on the version. A gate's version
         that is retired before its first row was read is left for a newer one. Raises: as ``get``, when rows
         are fetched.
         """
