@@ -33,8 +33,8 @@ RULES = [
         "no-floor",
         "a version below the floor is refused: its rows are merged with newer ones",
         "RedisStore.java",
-        "          return new Answer(pointer, null, errorOf(refused, deadline));\n",
-        '          if (refused.code.equals("TGEXPIRED")) continue;\n          throw errorOf(refused, deadline);\n',
+        "pointer, null, errorOf(refused, deadline)",
+        "pointer, Arrays.asList(values), null",
         "tampered_headers and floor",
     ),
     (

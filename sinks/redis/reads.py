@@ -285,7 +285,8 @@ def refuse_half_made(where: str, fields: list[Any]) -> None:
         if made.format < FORMAT:
             raise ConfigError(
                 f"{where}: the creation of a namespace of storage format {made.format} was interrupted here;"
-                " it has no version: remove it with `tidegate drop`, then start the query"
+                " it has no version: `tidegate drop --only-stores --force`, with this store alone, removes it"
+                " and keeps the log; then start the query"
             )
 
 

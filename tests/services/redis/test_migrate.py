@@ -65,8 +65,8 @@ def test_a_creation_in_format_1_that_was_interrupted_is_named_and_dropped(redis:
             refused = run(*command, *places)
             assert refused.exit_code == ConfigError.exit_code, command
             assert "creation of a namespace of storage format 1 was interrupted" in refused.stderr
-            assert "`tidegate drop`" in refused.stderr
-        dropped = run("drop", "--yes", *places, *logs)
+            assert "`tidegate drop --only-stores --force`" in refused.stderr
+        dropped = run("drop", "--only-stores", "--force", "--yes", *places, *logs)
         assert dropped.exit_code == 0, dropped.stderr
         done = run("init", *places, *logs)
         assert done.exit_code == 0, done.stderr
