@@ -106,7 +106,6 @@ def twice(spark, tmp_path):
     return spark.read.parquet(str(tmp_path / "twice.parquet"))
 
 
-@pytest.mark.both_ways
 def test_a_map_with_a_key_twice_is_a_bad_row_that_names_its_column(stream, twice):
     """It ended the query with an error of Spark's that named neither table nor row."""
     flights = stream("k string")
@@ -120,6 +119,7 @@ def test_a_map_with_a_key_twice_is_a_bad_row_that_names_its_column(stream, twice
     assert b'{"19782":1,"19782":2}' in aside["day"]["value"]
 
 
+@pytest.mark.slow  # three kinds of calls
 def test_without_a_quarantine_a_map_with_a_key_twice_fails_its_batch(stream, twice):
     flights = stream("k string")
     flights.add([{"k": "-"}])
