@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"reflect"
+	"sync"
 	"time"
 
 	"tidegate.example/reader"
@@ -35,6 +37,8 @@ type request struct {
 	Schema      json.RawMessage    `json:"schema"`
 	Stored      string             `json:"stored"`
 	DecidedAtUs int64              `json:"decided_at_us"`
+	Times       int                `json:"times"`
+	Threads     int                `json:"threads"`
 }
 
 // reads is what a gate and a snapshot have in common.
@@ -123,6 +127,8 @@ func (p *program) do(ctx context.Context, asked *request) (any, error) {
 		return map[string]any{"version": answer["version"], "value": rows[asked.Table][0]}, nil
 	case "get_many":
 		return p.getMany(ctx, from, asked.Keys)
+	case "repeat":
+		return p.repeat(ctx, asked)
 	case "scan":
 		return scan(ctx, from, asked.Table)
 	case "snapshot":
@@ -185,15 +191,88 @@ func (p *program) getMany(ctx context.Context, from reads, asked map[string][][]
 		} else if err != nil {
 			return nil, err
 		}
-		rows := map[string][]any{}
-		for table, each := range answer.Rows {
-			rows[table] = make([]any, len(each))
-			for at, row := range each {
-				rows[table][at] = canonicalRow(answer.Schemas[table], row)
+		return map[string]any{"version": answer.Version, "rows": rowsOf(answer)}, nil
+	}
+}
+
+func rowsOf(answer *reader.Answer) map[string][]any {
+	rows := map[string][]any{}
+	for table, each := range answer.Rows {
+		rows[table] = make([]any, len(each))
+		for at, row := range each {
+			rows[table][at] = canonicalRow(answer.Schemas[table], row)
+		}
+	}
+	return rows
+}
+
+// seen is an answer, and the number of times that it was given.
+type seen struct {
+	Version int64            `json:"version"`
+	Rows    map[string][]any `json:"rows"`
+	Count   int              `json:"count"`
+}
+
+// repeat reads the same keys again and again, from several goroutines, and returns the answers that differ.
+func (p *program) repeat(ctx context.Context, asked *request) (any, error) {
+	keys := map[string][]reader.Key{}
+	for table, each := range asked.Keys {
+		schema, err := p.gate.Schema(ctx, table)
+		if err != nil {
+			return nil, err
+		}
+		for _, values := range each {
+			keys[table] = append(keys[table], keyOf(schema, values))
+		}
+	}
+	var lock sync.Mutex
+	var failed error
+	left, answers, refused := asked.Times, []*seen{}, map[string]int{}
+	note := func(answer *reader.Answer, rows map[string][]any, err error) {
+		if name := reader.ErrorName(err); name != "" {
+			refused[name]++
+			if name == "VersionRegressedError" { // of this connection for good
+				left = 0
+			}
+			return
+		} else if err != nil {
+			failed, left = err, 0
+			return
+		}
+		for at := len(answers) - 1; at >= 0; at-- {
+			if each := answers[at]; each.Version == answer.Version && reflect.DeepEqual(each.Rows, rows) {
+				each.Count++
+				return
 			}
 		}
-		return map[string]any{"version": answer.Version, "rows": rows}, nil
+		answers = append(answers, &seen{answer.Version, rows, 1})
 	}
+	var workers sync.WaitGroup
+	for range max(asked.Threads, 1) {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
+			for {
+				lock.Lock()
+				isOver := left <= 0
+				left--
+				lock.Unlock()
+				if isOver {
+					return
+				}
+				answer, err := p.gate.GetMany(ctx, keys)
+				var rows map[string][]any
+				if err == nil {
+					rows = rowsOf(answer)
+				}
+				lock.Lock()
+				note(answer, rows, err)
+				lock.Unlock()
+			}
+		}()
+	}
+	workers.Wait()
+	return map[string]any{"answers": answers, "refused": refused}, failed
 }
 
 func scan(ctx context.Context, from reads, table string) (any, error) {

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO
 
 import msgspec
 
 import tidegate
 from tidegate.base.decoders import json_decoder
-from tidegate.errors import BadRecordError, ConfigError, TidegateError
+from tidegate.errors import BadRecordError, ConfigError, TidegateError, VersionRegressedError
 from tidegate.keys.groups import key_group
 from tidegate.reader.snapshot import Snapshot
 from tidegate.reader.table import Steps, TableReader, TablesReader, hashable, run
@@ -55,6 +58,7 @@ class ReferenceReader:
             "version": self.version,
             "get": self.get,
             "get_many": self.get_many,
+            "repeat": self.repeat,
             "scan": self.scan,
             "snapshot": self.snapshot,
             "release": self.release,
@@ -97,6 +101,35 @@ class ReferenceReader:
         pinned = self._source(snapshot)
         found = {table: run(pinned.read(table, rows_of, wanted))[1] for table, wanted in keys.items()}
         return {"version": pinned.version, "rows": found}
+
+    def repeat(self, keys: dict[str, list[Any]], times: int, threads: int = 1) -> dict[str, Any]:
+        """Read the same keys again and again, from several threads; return the answers that differ."""
+        left, lock = itertools.count(), threading.Lock()
+        answers: list[dict[str, Any]] = []
+        refused: Counter[str] = Counter()
+
+        def note(answer: dict[str, Any]) -> None:
+            for each in reversed(answers):
+                if each["version"] == answer["version"] and each["rows"] == answer["rows"]:
+                    each["count"] += 1
+                    return
+            answers.append(answer | {"count": 1})
+
+        def work() -> None:
+            while next(left) < times and not refused[VersionRegressedError.__name__]:
+                try:
+                    answer = self.get_many(keys)
+                except TidegateError as error:
+                    with lock:
+                        refused[type(error).__name__] += 1
+                else:
+                    with lock:
+                        note(answer)
+
+        with ThreadPoolExecutor(threads) as pool:
+            for each in [pool.submit(work) for _ in range(threads)]:
+                each.result()
+        return {"answers": answers, "refused": refused}
 
     def scan(self, table: str, snapshot: str | None = None) -> dict[str, Any]:
         """Read all rows of a table, with their version."""

@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import dev.tidegate.reader.TidegateException.ConfigError;
+import dev.tidegate.reader.TidegateException.VersionRegressedError;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
@@ -13,11 +14,18 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.atomic.AtomicInteger;
 
 /** This reader as the conformance program drives it: a JSON request in each line of standard input, a reply for each. */
 final class Conformance {
@@ -76,15 +84,10 @@ final class Conformance {
         Rows found = rows(request, Map.of(table, List.of(request.path("key"))));
         return NODES.objectNode().put("version", found.version()).set("value", Canonical.of(found.of(table).get(0)));
       case "get_many":
-        Map<String, List<JsonNode>> keys = new LinkedHashMap<>();
-        request.path("keys").properties().forEach(of -> {
-          of.getValue().forEach(key -> keys.computeIfAbsent(of.getKey(), each -> new ArrayList<>()).add(key));
-          keys.computeIfAbsent(of.getKey(), each -> new ArrayList<>());
-        });
-        Rows many = rows(request, keys);
-        ObjectNode byTable = NODES.objectNode();
-        many.byTable().forEach((name, rows) -> byTable.set(name, Canonical.of(rows)));
-        return NODES.objectNode().put("version", many.version()).set("rows", byTable);
+        Rows many = rows(request, keysOf(request));
+        return NODES.objectNode().put("version", many.version()).set("rows", canonical(many));
+      case "repeat":
+        return repeat(request);
       case "scan":
         ArrayNode rows = NODES.arrayNode();
         try (Scan scan = request.hasNonNull("snapshot") ? snapshot(request).scan(table) : connected().scan(table)) {
@@ -125,14 +128,76 @@ final class Conformance {
     }
   }
 
+  private static Map<String, List<JsonNode>> keysOf(JsonNode request) {
+    Map<String, List<JsonNode>> keys = new LinkedHashMap<>();
+    request.path("keys").properties().forEach(of -> {
+      keys.put(of.getKey(), new ArrayList<>());
+      of.getValue().forEach(keys.get(of.getKey())::add);
+    });
+    return keys;
+  }
+
+  private static ObjectNode canonical(Rows rows) {
+    ObjectNode byTable = NODES.objectNode();
+    rows.byTable().forEach((name, each) -> byTable.set(name, Canonical.of(each)));
+    return byTable;
+  }
+
   private Rows rows(JsonNode request, Map<String, List<JsonNode>> canonical) {
     Snapshot of = request.hasNonNull("snapshot") ? snapshot(request) : null;
+    Map<String, List<List<Object>>> keys = typed(canonical, of);
+    return of == null ? connected().getMany(keys) : of.getMany(keys);
+  }
+
+  private Map<String, List<List<Object>>> typed(Map<String, List<JsonNode>> canonical, Snapshot of) {
     Map<String, List<List<Object>>> keys = new LinkedHashMap<>();
     canonical.forEach((table, each) -> {
       List<Type> types = typesOf(table, of);
       keys.put(table, each.stream().map(key -> Canonical.key(key, types)).toList());
     });
-    return of == null ? connected().getMany(keys) : of.getMany(keys);
+    return keys;
+  }
+
+  /** Reads the same keys again and again, from several threads, and returns the answers that differ. */
+  private ObjectNode repeat(JsonNode request) {
+    Map<String, List<List<Object>>> keys = typed(keysOf(request), null);
+    AtomicInteger left = new AtomicInteger(request.path("times").asInt());
+    Map<ObjectNode, Integer> counts = new HashMap<>();
+    Map<String, Integer> refused = new TreeMap<>();
+    Runnable work = () -> {
+      while (left.getAndDecrement() > 0) {
+        try {
+          Rows rows = connected().getMany(keys);
+          ObjectNode answer = NODES.objectNode().put("version", rows.version()).set("rows", canonical(rows));
+          synchronized (counts) {
+            counts.merge(answer, 1, Integer::sum);
+          }
+        } catch (TidegateException error) {
+          synchronized (counts) {
+            refused.merge(error.name(), 1, Integer::sum);
+          }
+          if (error instanceof VersionRegressedError) { // of this connection for good
+            left.set(0);
+          }
+        }
+      }
+    };
+    int size = request.path("threads").asInt(1);
+    ExecutorService threads = Executors.newFixedThreadPool(size);
+    try {
+      for (Future<Object> each : threads.invokeAll(Collections.nCopies(size, Executors.callable(work)))) {
+        each.get();
+      }
+    } catch (InterruptedException | ExecutionException failure) {
+      throw new IllegalStateException(failure);
+    } finally {
+      threads.shutdownNow();
+    }
+    ArrayNode answers = NODES.arrayNode();
+    counts.forEach((answer, count) -> answers.add(answer.put("count", count)));
+    ObjectNode byName = NODES.objectNode();
+    refused.forEach(byName::put);
+    return NODES.objectNode().<ObjectNode>set("answers", answers).set("refused", byName);
   }
 
   /** The types of a table's key, which never change while it exists. */
