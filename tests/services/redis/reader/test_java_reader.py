@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import json
-import os
 import re
 import struct
 import subprocess
@@ -649,21 +648,9 @@ def test_a_login_and_tls(program, private_redis, tmp_path):
 # -- what no server shows on demand ------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def checks(program, tmp_path_factory):
-    """The class path of readers/java/src/checks, and of the reader, which `program` has built."""
-    folder = tmp_path_factory.mktemp("checks")
-    source = FOLDER / "src" / "checks" / "Checks.java"
-    compiler = [java("javac"), *(f"-J{flag}" for flag in FLAGS), "-nowarn", "-proc:none"]
-    command = [*compiler, "-d", str(folder), "-cp", class_path(), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    return os.pathsep.join([str(folder), class_path()])
-
-
 @pytest.mark.parametrize("name", ["connections", "schemas", "statements"])
-def test_the_checks_in_java(checks, name):
-    command = [java(), *FLAGS, "-cp", checks, "dev.tidegate.reader.Checks", name]
+def test_the_checks_in_java(program, name):
+    command = [java(), *FLAGS, "-cp", class_path(), "dev.tidegate.reader.Checks", name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 

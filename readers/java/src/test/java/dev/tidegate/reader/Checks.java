@@ -31,7 +31,7 @@ import java.util.UUID;
 import java.util.stream.IntStream;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
-/** Checks of what no server shows on demand. The argument is the name of one; test_java_reader.py compiles and runs them. */
+/** Checks of what no server shows on demand. The argument is the name of one; test_java_reader.py runs them. */
 final class Checks {
   public static void main(String[] names) throws Exception {
     switch (names[0]) {
