@@ -47,7 +47,8 @@ def build_java(_folder: Path) -> list[str]:
     target = pom.parent / "target"
     copy = ["dependency:copy-dependencies", f"-DoutputDirectory={target / 'lib'}"]
     subprocess.run(["mvn", "-q", "-B", "-f", str(pom), "package", *copy], check=True)
-    return ["java", "-cp", f"{target / 'classes'}:{target / 'lib' / '*'}", "dev.tidegate.reader.Bench"]
+    places = ":".join(str(target / each) for each in ("classes", "test-classes", "lib/*"))
+    return ["java", "-cp", places, "dev.tidegate.reader.Bench"]
 
 
 READERS = {"go": build_go, "java": build_java}

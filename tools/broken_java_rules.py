@@ -14,6 +14,14 @@ RULES = [
         "refusals and TGEXPIRED",
     ),
     (
+        "no-second-try",
+        "a scan leaves a version that was retired before its first row for a newer one",
+        "SpaceReader.java",
+        "if (tries == TRIES) {",
+        "if (true) {",
+        "before_its_first_row",
+    ),
+    (
         "any-server",
         "a server's id is sent only if the pointer lists it",
         "RedisStore.java",
@@ -25,8 +33,8 @@ RULES = [
         "no-floor",
         "a version below the floor is refused: its rows are merged with newer ones",
         "RedisStore.java",
-        "          refused = refusal;\n",
-        '          refused = refusal.code.equals("TGEXPIRED") ? null : refusal;\n',
+        "pointer, null, errorOf(refused, deadline)",
+        "pointer, Arrays.asList(values), null",
         "tampered_headers and floor",
     ),
     (

@@ -9,8 +9,8 @@ RULES: list[Rule] = [
         "redis-scan-without-the-base",
         "a scan reads the base after the layers: rows that were merged meanwhile are there",
         "sinks/redis/lua/group.lua",
-        "return { args[2], after and after .. ':0' or '0', rows, page[2] }",
-        "return { args[2], after and after ~= '0' and after .. ':0' or '0', rows, page[2] }",
+        "return { args[2], after and after .. ':0' or '0', rows, page }",
+        "return { args[2], after and after ~= '0' and after .. ':0' or '0', rows, page }",
         "tests/services/redis/rows/test_scans.py",
     ),
     (

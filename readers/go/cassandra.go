@@ -336,22 +336,13 @@ func (n *cassandraNamespace) lease(ctx context.Context, id string, version int64
 	if isRenewed {
 		lease.taken = before.taken
 	}
-	write := func(statement string, values ...any) error {
-		err := n.session.Query(statement, values...).WithContext(ctx).Consistency(n.of.space.level).Idempotent(true).Exec()
-		var reply gocql.RequestError
-		if errors.As(err, &reply) && (reply.Code() == gocql.ErrCodeUnauthorized || reply.Code() == gocql.ErrCodeInvalid) {
-			return writesRefused("%s takes no leases: %w", n.where, err)
-		} else if err != nil {
-			return n.errorOf(err)
-		}
-		return nil
-	}
-	drop := func(old cassandraLease) error {
-		return write("DELETE FROM tidegate_leases USING TIMESTAMP ? WHERE space = ? AND expires_at = ? AND lease_id = ?", old.expires.UnixMicro(), n.of.space.id, old.expires, id)
-	}
-	if err := write("INSERT INTO tidegate_leases (space, expires_at, lease_id, version, taken_at) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
-		n.of.space.id, lease.expires, id, version, lease.taken, lease.expires.UnixMicro()); err != nil {
-		return nil, err
+	err = n.session.Query("INSERT INTO tidegate_leases (space, expires_at, lease_id, version, taken_at) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
+		n.of.space.id, lease.expires, id, version, lease.taken, lease.expires.UnixMicro()).WithContext(ctx).Consistency(n.of.space.level).Idempotent(true).Exec()
+	var reply gocql.RequestError
+	if errors.As(err, &reply) && (reply.Code() == gocql.ErrCodeUnauthorized || reply.Code() == gocql.ErrCodeInvalid) {
+		return nil, writesRefused("%s takes no leases: %w", n.where, err)
+	} else if err != nil {
+		return nil, n.errorOf(err)
 	}
 	applied, err := n.session.Query("UPDATE tidegate_pointers SET leases_at = uuid() WHERE space = ? IF horizon <= ?", n.of.space.id, version).
 		WithContext(ctx).Consistency(n.of.space.level).MapScanCAS(map[string]any{})
@@ -359,14 +350,14 @@ func (n *cassandraNamespace) lease(ctx context.Context, id string, version int64
 		return nil, n.errorOf(err)
 	}
 	if !applied {
-		drop(lease) // it expires by itself
+		n.drop(ctx, id, lease) // it expires by itself
 		return nil, expired("%s: version %d was retired", n.where, version)
 	}
 	n.mu.Lock()
 	n.leases[id] = lease
 	n.mu.Unlock()
 	if isRenewed && !before.expires.Equal(lease.expires) {
-		drop(before) // it expires by itself
+		n.drop(ctx, id, before) // it expires by itself
 	}
 	return n.pointer(ctx, 0)
 }
@@ -379,8 +370,12 @@ func (n *cassandraNamespace) release(ctx context.Context, id string) error {
 	if !exists {
 		return nil
 	}
+	return n.drop(ctx, id, lease)
+}
+
+func (n *cassandraNamespace) drop(ctx context.Context, id string, lease cassandraLease) error {
 	return n.session.Query("DELETE FROM tidegate_leases USING TIMESTAMP ? WHERE space = ? AND expires_at = ? AND lease_id = ?",
-		lease.expires.UnixMicro(), n.of.space.id, lease.expires, id).WithContext(ctx).Consistency(n.of.space.level).Exec()
+		lease.expires.UnixMicro(), n.of.space.id, lease.expires, id).WithContext(ctx).Consistency(n.of.space.level).Idempotent(true).Exec()
 }
 
 func (n *cassandraNamespace) awaitNewer(context.Context, int64) error {

@@ -15,12 +15,14 @@ type retiring struct {
 	reads     int
 	asked     func(version int64) error // at each read of rows and schemas
 	hasNo     bool                      // entries of version 1
+	scans     int
+	page      map[string][]byte // the rows of the first key group of each scan
 }
 
 const schemaOfOne = `{"key":[{"name":"k","type":"string"}],"value":[{"name":"n","type":"int"}],"value_format":"json"}`
 
 func (r *retiring) find(context.Context, string) (*identity, *target, error) {
-	return &identity{UUID: "u", Name: "flights", KeyGroups: 8}, nil, nil
+	return &identity{UUID: "u", Name: "flights", KeyGroups: 2 * keyGroupsAtOnce}, nil, nil
 }
 func (r *retiring) open(string, *identity) namespace      { return r }
 func (r *retiring) close()                                {}
@@ -60,7 +62,10 @@ func (r *retiring) read(_ context.Context, reads []*keysRead, version int64, _ *
 }
 
 func (r *retiring) scan(_ context.Context, of *view, groups []int) ([]map[string][]byte, error) {
-	return make([]map[string][]byte, len(groups)), r.asked(of.version)
+	r.scans++
+	found := make([]map[string][]byte, len(groups))
+	found[0] = r.page
+	return found, r.asked(of.version)
 }
 
 func gateTo(of *retiring) *Gate {
@@ -114,6 +119,35 @@ func TestASnapshotThatHasRefused(t *testing.T) {
 			t.Errorf("after %s it reads: %v", name, err)
 		}
 		snapshot.Close()
+		gate.Close()
+	}
+}
+
+// TestAVersionIsRetiredBeforeTheFirstRowOfAScan reads the newer version then. After a row it refuses.
+func TestAVersionIsRetiredBeforeTheFirstRowOfAScan(t *testing.T) {
+	for name, rowsBefore := range map[string]int{"before the first row": 0, "after a row": 1} {
+		of := &retiring{page: map[string][]byte{"k": []byte(`+{"n":7}`)}}
+		of.asked = func(version int64) error {
+			if version == 1 && of.scans > rowsBefore {
+				of.hasNo = true
+				return expired("version 1 was retired")
+			}
+			return nil
+		}
+		gate := gateTo(of)
+		rows, err := gate.Scan(context.Background(), "t")
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		count := 0
+		for rows.Next() {
+			count++
+		}
+		if rowsBefore == 0 && (rows.Version() != 2 || count != 2 || rows.Err() != nil) {
+			t.Errorf("%s: %d rows of version %d, %v", name, count, rows.Version(), rows.Err())
+		} else if rowsBefore == 1 && (count != 1 || !is[*SnapshotExpiredError](rows.Err())) {
+			t.Errorf("%s: %d rows, %v", name, count, rows.Err())
+		}
 		gate.Close()
 	}
 }

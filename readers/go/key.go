@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/big"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -207,17 +208,8 @@ func isDate(text string) bool {
 }
 
 func wholeNumber(value any) (int64, bool) {
-	switch number := value.(type) {
-	case int:
-		return int64(number), true
-	case int8:
-		return int64(number), true
-	case int16:
-		return int64(number), true
-	case int32:
-		return int64(number), true
-	case int64:
-		return number, true
+	if number := reflect.ValueOf(value); number.CanInt() {
+		return number.Int(), true
 	}
 	return 0, false
 }

@@ -235,6 +235,7 @@ type Rows struct {
 	keys     []string
 	key      Key
 	row      Row
+	isAhead  bool // Next has moved to the row, and nobody was told
 	err      error
 }
 
@@ -247,23 +248,34 @@ func (s *Snapshot) Scan(ctx context.Context, table string) (*Rows, error) {
 	return &Rows{ctx: ctx, from: s, of: of}, nil
 }
 
-// Scan reads all rows of a table at the newest version, which a lease holds until Close or the end.
-func (g *Gate) Scan(ctx context.Context, table string) (*Rows, error) {
-	snapshot, err := g.Snapshot(ctx, 0, 0)
+// Scan reads all rows of a table at the newest version, which a lease holds until Close or the end. It reads up to the
+// first row, at a newer version if one was retired meanwhile. Each page has a time-out of its own.
+func (g *Gate) Scan(ctx context.Context, table string) (rows *Rows, err error) {
+	err = again(func() error {
+		snapshot, err := g.Snapshot(ctx, 0, 0)
+		if err != nil {
+			return err
+		}
+		if rows, err = snapshot.Scan(ctx, table); err != nil {
+			snapshot.Close()
+			return err
+		}
+		rows.ownsFrom = true
+		rows.isAhead = rows.Next() // or it has closed the snapshot
+		return rows.err
+	})
 	if err != nil {
 		return nil, err
 	}
-	rows, err := snapshot.Scan(ctx, table)
-	if err != nil {
-		snapshot.Close()
-		return nil, err
-	}
-	rows.ownsFrom = true
 	return rows, nil
 }
 
 // Next moves to the next row; false: there is none, or an error.
 func (r *Rows) Next() bool {
+	if r.isAhead {
+		r.isAhead = false
+		return true
+	}
 	for r.err == nil {
 		if len(r.keys) > 0 {
 			name := r.keys[len(r.keys)-1]
@@ -322,7 +334,8 @@ func (r *Rows) Err() error { return r.err }
 
 // Close ends the scan, and releases its lease. It may be repeated.
 func (r *Rows) Close() {
-	if r.keys, r.found, r.next = nil, nil, r.of.keyGroups; r.ownsFrom {
+	r.keys, r.found, r.next, r.isAhead = nil, nil, r.of.keyGroups, false
+	if r.ownsFrom {
 		r.ownsFrom = false
 		r.from.Close()
 	}

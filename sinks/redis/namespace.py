@@ -41,6 +41,7 @@ from tidegate.sinks.redis.reads import (
     newer_call,
     number,
     refusal,
+    refuse_half_made,
     scan_steps,
     with_entry,
 )
@@ -235,6 +236,7 @@ class RedisNamespace:
     def create(self, identity: Identity, lost_at: int) -> Identity:
         uuid, made = identity.uuid.encode(), msgspec.structs.replace(identity, format=FORMAT)
         (fields,) = self.calls.run([Call(self.meta, "create", (uuid, encode(made)))])
+        refuse_half_made(self.where, fields)
         existing = checked_format(self.where, decode(self.where, fields[0], Identity), FORMAT)
         if fields[1] is None:  # a header that is missing later is a loss (I10), and is never created again
             uuid = existing.uuid.encode()

@@ -104,7 +104,7 @@ def payloads(stored: Any, at_us: int | None = None) -> Any:
         return _one_by_one(stored, at_us)
     flags = pc.binary_slice(stored, 0, 1)
     plain, expiring = pc.equal(flags, VALUE), pc.equal(flags, EXPIRING)
-    known = pc.or_(pc.or_(plain, pc.equal(flags, DELETE)), expiring)
+    known = pc.or_(pc.or_(plain, pc.equal(stored, DELETE)), expiring)  # a marker has nothing after its byte
     if pc.any(pc.and_(pc.is_valid(stored), pc.invert(known))).as_py():
         return _one_by_one(stored, at_us)
     nothing = pa.scalar(None, pa.binary())

@@ -17,7 +17,15 @@ from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import cached
-from tidegate.spark.calls.nested import Leaf, holds, may_hold, micros, with_text_keys
+from tidegate.spark.calls.nested import (
+    Leaf,
+    has_time_keys,
+    holds,
+    may_hold,
+    micros,
+    repeats_time_key,
+    with_text_keys,
+)
 from tidegate.values.decode import kind_of
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.staging.last_per_key import HASH_BITS, TABLE_BITS
@@ -32,6 +40,8 @@ JSON_OPTIONS = {
     "timeZone": "UTC",
 }
 """The options of ``to_json``, independent of the session: docs/storage-format.md."""
+
+ONE_ENTRY = "keep one entry of each key where the map is made, or filter such rows out"
 
 _KEY_TYPES = (
     types.StringType,
@@ -210,7 +220,8 @@ def json_value(
 
     ``stored`` has the fields of renamed columns, by their names.
     JSON cannot hold text that is not UTF-8: with such a text the flags are ``NOT_TEXT``. Python has
-    the years 1 to 9999 only: with a date or time of another year they are ``NO_TIME``.
+    the years 1 to 9999 only: with a date or time of another year they are ``NO_TIME``. A row with a map that
+    has a date or time twice as a key is ``unusable``.
     """
     names = tuple((stored or {}).get(field.name, field.name) for field in fields)
     return cached(_json_value, flags, names, *fields)
@@ -227,7 +238,16 @@ def _json_value(flags: bytes, names: tuple[str, ...], *fields: types.StructField
         lead = functions.when(_no_time(fields), functions.lit(NO_TIME)).otherwise(lead)
     if any(may_hold(f.dataType, NO_UTF8) for f in fields):
         lead = functions.when(_no_text(fields), functions.lit(NOT_TEXT)).otherwise(lead)
-    return _joined(lead, text.cast("binary"))
+    stored = _joined(lead, text.cast("binary"))
+    for field in fields:
+        if has_time_keys(field.dataType):
+            why = f"a map in column {field.name} of its value has a key twice"
+            as_read = functions.to_json(functions.struct(*(column(f.name) for f in fields)), JSON_OPTIONS)
+            bad = unusable(why, ONE_ENTRY, _joined(functions.lit(VALUE), as_read.cast("binary")))
+            stored = functions.when(repeats_time_key(field.dataType, column(field.name)), bad).otherwise(
+                stored
+            )
+    return stored
 
 
 def _no_text(fields: Sequence[types.StructField]) -> Column:

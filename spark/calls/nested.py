@@ -81,10 +81,31 @@ def has_time_keys(kind: types.DataType) -> bool:
             return False
 
 
+def repeats_time_key(kind: types.DataType, at: Column) -> Column:
+    """Return whether a map within the value has a date or time twice as a key; null counts as false.
+
+    Spark refuses such maps where it makes them, and not where it reads them: from a Parquet file, or from a
+    function in Python whose local times are one instant.
+    """
+    match kind:
+        case types.StructType():
+            inside = [(field.dataType, at.getField(field.name)) for field in kind.fields]
+        case types.ArrayType():
+            return functions.exists(at, lambda one: repeats_time_key(kind.elementType, one))
+        case types.MapType():
+            inside = [(types.ArrayType(kind.valueType), functions.map_values(at))]
+    parts = [repeats_time_key(*one) for one in inside if has_time_keys(one[0])]
+    if isinstance(kind, types.MapType) and isinstance(kind.keyType, TIMES):
+        keys = functions.map_keys(at)
+        parts.append(functions.size(functions.array_distinct(keys)) < functions.size(keys))
+    return reduce(or_, parts)
+
+
 def with_text_keys(kind: types.DataType, at: Column) -> Column:
     """Return the value with dates and times that are keys of maps as text, in the form of values in JSON.
 
-    ``to_json`` alone writes them as days or microseconds.
+    ``to_json`` alone writes them as days or microseconds. Different keys have different texts. It fails on a
+    map with a key twice, which ``repeats_time_key`` finds.
     """
     if not has_time_keys(kind):
         return at
@@ -108,7 +129,8 @@ def _time_text(kind: types.DataType, at: Column) -> Column:
         return _date_text(at)
     us = micros(kind, at)
     of_day = functions.pmod(us, functions.lit(DAY_US))
-    day = functions.call_function("div", us - of_day, functions.lit(DAY_US)).cast("int")
+    day = functions.call_function("div", us, functions.lit(DAY_US))  # us - of_day may overflow
+    day = (day - ((us < 0) & (of_day > 0)).cast("int")).cast("int")
     seconds = functions.call_function("div", of_day, functions.lit(1_000_000))
     parts = [seconds / 3_600, seconds / 60 % 60, seconds % 60, of_day % 1_000_000]
     zone = "Z" if isinstance(kind, types.TimestampType) else ""

@@ -45,7 +45,8 @@ from tidegate.values.decode import values_of
 from tidegate.values.encode import encoder_of
 from tidegate.wal.record import TableSchema
 from tidegate.wal.staging.spec import StageSpec
-from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, VALUE
+from tidegate.wal.staging.validate import reason_of
+from tidegate.wal.value_flags import DELETE, NO_TIME, NOT_TEXT, UNUSABLE, VALUE
 
 ITEMS_MAX = 100_000
 """The most items of one instance: its list is held in memory."""
@@ -227,6 +228,9 @@ def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[
         if content.startswith(NOT_TEXT):
             lost = f"text that is not valid UTF-8: {content[1:121].decode(errors='replace')}"
             raise BadRecordError(f"{shown()}: a row has a {lost}; nothing was decided")
+        if content.startswith(UNUSABLE):
+            why, advice = reason_of(content)
+            raise BadRecordError(f"{shown()}: a row cannot be used: {why}; nothing was decided; {advice}")
         try:
             row = decode(content.removeprefix(NO_TIME))  # cannot be decoded: the error names the column
         except CorruptError as error:

@@ -18,7 +18,7 @@ from tidegate.keys.groups import TIMES, decode_key
 from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.value_flags import NO_TIME, NOT_TEXT, UNUSABLE
 
-MARKS = (NOT_TEXT, NO_TIME)
+MARKS = (NOT_TEXT, NO_TIME, UNUSABLE)
 YEARS = "that is not of the years 1 to 9999"
 OUTSIDE = re.compile(rb'"(?:[+-][0-9]{4,}|0000)-[0-9]{2}-[0-9]{2}')
 """How Spark writes a date outside these years in JSON."""
@@ -61,8 +61,7 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
     if values.null_count:
         note(pc.is_null(values), "its value is null", "use delete to remove a key")
     for row in _marked(values, UNUSABLE):
-        why, advice, _ = values[row].as_py()[len(UNUSABLE) :].split(b"\0", 2)
-        reasons.setdefault(row, BadRow(row, why.decode(), advice.decode()))
+        reasons.setdefault(row, BadRow(row, *reason_of(values[row].as_py())))
     note(
         pc.starts_with(values, NOT_TEXT),
         "a text in its value is not valid UTF-8",
@@ -89,6 +88,12 @@ def _marked(values: Any, mark: bytes) -> list[int]:
     """Return the rows whose value begins with this mark."""
     marked = pc.fill_null(pc.starts_with(values, mark), fill_value=False)
     return np.flatnonzero(marked.to_numpy(zero_copy_only=False)).tolist()  # type: ignore[no-any-return]
+
+
+def reason_of(unusable: bytes) -> tuple[str, str]:
+    """Return why a value cannot be used, and the advice."""
+    why, advice, _ = unusable[len(UNUSABLE) :].split(b"\0", 2)
+    return why.decode(), advice.decode()
 
 
 def content_of(stored: bytes) -> bytes:

@@ -270,21 +270,50 @@ reads.read = function(keys, args)
   return read_many(keys[1], sources, args)
 end
 
+-- A page has about so many bytes at most: the server and the reader hold all of it. The first rows of a hash, which has no
+-- order, tell how many more fit.
+local PAGE_BYTES, SAMPLE_ROWS = 1048576, 8
+
+-- The next cursor in a hash, and key and stored value of about so many of its rows, of fewer if they are large.
+local function page_of(source, cursor, wanted)
+  local page = redis.call('HSCAN', source, cursor, 'COUNT', math.min(wanted, SAMPLE_ROWS))
+  local sample, bytes = page[2], 0
+  if page[1] == '0' or #sample == 0 or #sample / 2 >= wanted then
+    return page[1], sample
+  end
+  for _, part in ipairs(sample) do
+    bytes = bytes + #part
+  end
+  local rows = #sample / 2
+  local more = math.min(wanted - rows, math.floor((PAGE_BYTES - bytes) * rows / bytes))
+  if more < 1 then
+    return page[1], sample
+  end
+  page = redis.call('HSCAN', source, page[1], 'COUNT', more)
+  for _, part in ipairs(sample) do
+    page[2][#page[2] + 1] = part
+  end
+  return page[1], page[2]
+end
+
 -- Key and stored value of all rows of these hashes, the newest first, or nil where they have more bytes.
-local function rows_of(sources, most_bytes)
+local function rows_of(sources, most_rows, most_bytes)
   local rows, known, bytes = {}, {}, 0
   for _, source in ipairs(sources) do
-    local page = redis.call('HGETALL', source)
-    for at = 1, #page, 2 do
-      if not known[page[at]] then
-        known[page[at]] = true
-        rows[#rows + 1], rows[#rows + 2] = page[at], page[at + 1]
-        bytes = bytes + #page[at] + #page[at + 1]
+    local cursor, page = '0', nil
+    repeat
+      cursor, page = page_of(source, cursor, most_rows)
+      for at = 1, #page, 2 do
+        if not known[page[at]] then
+          known[page[at]] = true
+          rows[#rows + 1], rows[#rows + 2] = page[at], page[at + 1]
+          bytes = bytes + #page[at] + #page[at + 1]
+        end
       end
-    end
-    if bytes > most_bytes then
-      return nil
-    end
+      if bytes > most_bytes then
+        return nil
+      end
+    until cursor == '0'
   end
   return rows
 end
@@ -292,7 +321,7 @@ end
 -- uuid, server, table, version, start, cursor, about how many rows, their most bytes: this server's id, the next cursor,
 -- the rows of all hashes that the scan reads (at the first cursor, later 0), then key and stored value, again and again.
 -- The first cursor is 0, and the scan ends when the next one is. All rows are in the first answer, if they are at most
--- as many and have at most as many bytes.
+-- as many and have at most as many bytes. An answer has fewer rows where they have more than about 1 MiB together.
 -- A cursor is "<layer, or 0 for the base>:<cursor in that hash>": the layers are read from the newest on, the base last.
 -- Here a row only ever moves from a layer to the base, so none is missed. Which hash follows is looked up in the same
 -- step as the last page of the one before: what was merged until then is in the base. Hence one server has to answer
@@ -315,7 +344,7 @@ reads.scan = function(keys, args)
       rows = rows + redis.call('HLEN', source)
     end
     refusal = #all > 0 and refuse_gone(existing)
-    local few = not refusal and rows <= tonumber(args[7]) and rows_of(all, tonumber(args[8]))
+    local few = not refusal and rows <= tonumber(args[7]) and rows_of(all, tonumber(args[7]), tonumber(args[8]))
     if refusal or few then
       return refusal or { args[2], '0', rows, few }
     end
@@ -329,12 +358,12 @@ reads.scan = function(keys, args)
   if refusal or not source then
     return refusal or { args[2], '0', rows, {} }  -- merged since, and all of it was deleted
   end
-  local page = redis.call('HSCAN', source, number == layer and cursor or '0', 'COUNT', args[7])
-  if page[1] ~= '0' then
-    return { args[2], number .. ':' .. page[1], rows, page[2] }
+  local next_cursor, page = page_of(source, number == layer and cursor or '0', tonumber(args[7]))
+  if next_cursor ~= '0' then
+    return { args[2], number .. ':' .. next_cursor, rows, page }
   end
   local _, after = following()
-  return { args[2], after and after .. ':0' or '0', rows, page[2] }
+  return { args[2], after and after .. ':0' or '0', rows, page }
 end
 
 -- A version as a seal is told it: "<version>:<decided, us>:<attempt>", or its number alone.

@@ -11,7 +11,7 @@ from tidegate.sinks.redis.client.functions import FORMAT, library_name
 from tidegate.sinks.redis.client.replies import Call
 from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.redis.namespace import RedisNamespace
-from tidegate.sinks.redis.reads import identity_call, schemas_in
+from tidegate.sinks.redis.reads import identity_call, refuse_half_made, schemas_in
 from tidegate.sinks.redis.upkeep.attempts import schema_parts
 from tidegate.sinks.rules.reads import checked_format, decode, encode
 
@@ -21,6 +21,7 @@ def migrate(space: RedisNamespace, check: Callable[[Pointer], None]) -> int:
     function call changes the pointer, so there is no half of it.
     """
     (fields,) = space.calls.run([identity_call(space.namespace)])
+    refuse_half_made(space.where, fields)
     if None in fields:
         return 0
     identity = decode(space.where, fields[0], Identity)

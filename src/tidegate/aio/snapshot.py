@@ -13,9 +13,10 @@ from tidegate.aio.leases import AsyncLeaseKeeper
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.extras import pa
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.reader import rules
 from tidegate.reader.flow import Reader, SnapshotFlow
+from tidegate.reader.rules import TRIES
 from tidegate.reader.table import Result, Steps, TableReader, run_async, view_of
 from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer
 from tidegate.sinks.records import Identity
@@ -93,8 +94,9 @@ class Table:
     def scan(self) -> Scan:
         """Read all rows, at one version: an async iterator of (key, value), also ``await ....to_arrow()``.
 
-        Each page of rows has a deadline of its own, and so has the lease on the version. Raises: as ``get``,
-        when rows are fetched.
+        Each page of rows has a deadline of its own, and so has the lease on the version. A gate's version
+        that is retired before its first row was read is left for a newer one. Raises: as ``get``, when rows
+        are fetched.
         """
         return Scan(self._source, self.name)
 
@@ -118,14 +120,27 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
         self._exit = contextlib.AsyncExitStack()
         self._reader: TableReader | None = None
         self._rows: AsyncGenerator[tuple[Any, Value], None] | None = None
+        self._first: tuple[Any, Value] | None = None
         self._closed = False
 
     async def _start(self) -> TableReader:
-        if self._reader is None:
+        if self._reader is not None:
+            return self._reader
+        for _ in range(TRIES - 1):  # the version may be retired before its first row is read (T28)
+            with contextlib.suppress(SnapshotExpiredError):
+                return await self._begin()
+        return await self._begin()
+
+    async def _begin(self) -> TableReader:
+        """Pin a version, and read up to its first row."""
+        async with contextlib.AsyncExitStack() as opened:
             with one_call():
-                self._reader = await self._exit.enter_async_context(self._source.pin(self._table))
-            self._rows = _rows_of(self._reader)
-        return self._reader
+                reader = await opened.enter_async_context(self._source.pin(self._table))
+            self._rows = rows = _rows_of(reader)
+            opened.push_async_callback(rows.aclose)
+            self._first = await anext(rows, None)
+            self._reader, self._exit = reader, opened.pop_all()
+        return reader
 
     async def __anext__(self) -> tuple[Any, Value]:
         if self._closed:
@@ -133,7 +148,8 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
         try:
             await self._start()
             assert self._rows is not None
-            return await self._rows.__anext__()
+            first, self._first = self._first, None
+            return await anext(self._rows) if first is None else first
         except BaseException:
             await self.close()
             raise
@@ -156,8 +172,6 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
     async def close(self) -> None:
         """Release the version; no more rows are returned. Repeatable."""
         self._closed = True
-        if self._rows is not None:
-            await self._rows.aclose()
         await self._exit.aclose()
 
     async def __aenter__(self) -> Self:

@@ -6,15 +6,16 @@ A read's control flow is written once, as a generator, for threads and for an ev
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
-from tidegate.errors import BadRecordError, ConfigError, CorruptError
+from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.keys.groups import encode_key
-from tidegate.reader.rules import expired, keys_of
+from tidegate.reader.rules import TRIES, expired, keys_of
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer, TableKeys
 from tidegate.sinks.rules.reads import shown_bytes, windows
 from tidegate.values.decode import Value, Values, described, values_of
@@ -113,8 +114,9 @@ class Table:
     def scan(self) -> Scan:
         """Read all rows, at one version: an iterator of (key, value), also with ``.to_arrow()``.
 
-        Each page of rows has a deadline of its own, and so has the lease on the version. Raises: as ``get``,
-        when rows are fetched.
+        Each page of rows has a deadline of its own, and so has the lease on the version. A gate's version
+        that is retired before its first row was read is left for a newer one. Raises: as ``get``, when rows
+        are fetched.
         """
         return Scan(self._source, self.name)
 
@@ -141,11 +143,22 @@ class Scan(Iterator[tuple[Any, Value]]):
         self._closed = False
 
     def _start(self) -> TableReader:
-        if self._reader is None:
+        if self._reader is not None:
+            return self._reader
+        for _ in range(TRIES - 1):  # the version may be retired before its first row is read (T28)
+            with contextlib.suppress(SnapshotExpiredError):
+                return self._begin()
+        return self._begin()
+
+    def _begin(self) -> TableReader:
+        """Pin a version, and read up to its first row."""
+        with contextlib.ExitStack() as opened:
             with one_call():
-                self._reader = self._exit.enter_context(self._source.pin(self._table))
-            self._rows = self._reader.rows()
-        return self._reader
+                reader = opened.enter_context(self._source.pin(self._table))
+            rows = reader.rows()
+            self._rows = itertools.chain(list(itertools.islice(rows, 1)), rows)
+            self._reader, self._exit = reader, opened.pop_all()
+        return reader
 
     def __next__(self) -> tuple[Any, Value]:
         if self._closed:

@@ -51,3 +51,25 @@ def test_format_1_is_refused_and_migrated(redis: RedisServer, tmp_path: Path):
             assert "this release knows format 2: upgrade" in refused.stderr
     finally:
         redis.forget(namespace)
+
+
+def test_a_creation_in_format_1_that_was_interrupted_is_named_and_dropped(redis: RedisServer, tmp_path: Path):
+    namespace = "half-made"
+    meta = f"tg:{{{namespace}}}:meta"
+    identity = f'{{"uuid":"u1","name":"{namespace}","key_groups":8,"format":1}}'
+    redis.ask("HSET", meta, "uuid", "u1", "identity", identity)
+    places = ["--store", redis.url, "--namespace", namespace]
+    logs = ["--wal", f"file://{tmp_path}/wal"]
+    try:
+        for command in (["migrate"], ["init", *logs]):
+            refused = run(*command, *places)
+            assert refused.exit_code == ConfigError.exit_code, command
+            assert "creation of a namespace of storage format 1 was interrupted" in refused.stderr
+            assert "`tidegate drop --only-stores --force`" in refused.stderr
+        dropped = run("drop", "--only-stores", "--force", "--yes", *places, *logs)
+        assert dropped.exit_code == 0, dropped.stderr
+        done = run("init", *places, *logs)
+        assert done.exit_code == 0, done.stderr
+        assert redis.ask("HGET", meta, "identity").endswith('"format":2}')
+    finally:
+        redis.forget(namespace)

@@ -58,9 +58,10 @@ def built(repository: Path | None = None) -> str:
 
 
 def class_path() -> str:
-    """Return the class path of a build, or of the mutant that ``CLASSES`` names."""
-    classes = os.environ.get(CLASSES, str(FOLDER / "target" / "classes"))
-    return os.pathsep.join([classes, str(FOLDER / "target" / "lib" / "*")])
+    """Return the class path of a build, or of the mutant that ``CLASSES`` names, and of ``src/test``."""
+    target = FOLDER / "target"
+    classes = os.environ.get(CLASSES, str(target / "classes"))
+    return os.pathsep.join([classes, str(target / "test-classes"), str(target / "lib" / "*")])
 
 
 def command_of(main: str) -> str:

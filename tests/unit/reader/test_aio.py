@@ -227,6 +227,34 @@ def test_a_scan_of_the_newest_version_holds_it_until_its_end(writer):
     connected(writer.driver.endpoints.store, read)
 
 
+@pytest.mark.parametrize("batches_before", [0, 1])
+def test_i8_a_scan_leaves_a_version_that_is_retired_before_its_first_row(writer, batches_before):
+    async def read(gate):
+        store = gate._reader.store
+        scan_groups = store.scan_groups
+
+        async def retired(table, groups, version, *at):
+            batches = 0
+            async for batch in scan_groups(table, groups, version, *at):
+                if version == 1 and batches == batches_before:
+                    writer.write(BATCHES[1])
+                    raise SnapshotExpiredError("version 1 was retired")
+                batches += 1
+                yield batch
+
+        store.scan_groups = retired
+        scan = gate.table("airports").scan()
+        if batches_before:
+            with pytest.raises(SnapshotExpiredError, match="version 1 was retired"):
+                [row async for row in scan]
+        else:
+            assert dict([row async for row in scan])["EWR"] == {"departures": 2, "delay": 1.5}
+
+    writer.write(BATCHES[0])
+    connected(writer.driver.endpoints.store, read)
+    assert writer.driver.store.leases() == []
+
+
 def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer):
     clock = HandClock()
 

@@ -1,6 +1,7 @@
 """Snapshots: their version, their lease, and refusals."""
 
 import datetime
+import itertools
 
 import pytest
 
@@ -161,6 +162,31 @@ def test_a_scan_of_the_newest_version_holds_it_until_its_last_row(writer):
         rows += scan
         assert min(rows) == ("EWR", {"departures": 1, "delay": 2.0})
         assert writer.driver.store.announce(2) == 2
+
+
+@pytest.mark.parametrize("batches_before", [0, 1])
+def test_i8_a_scan_leaves_a_version_that_is_retired_before_its_first_row(writer, monkeypatch, batches_before):
+    """After a row it refuses: rows of two versions would be mixed."""
+    writer.write(BATCHES[0])
+    with connect_to(writer) as gate:
+        store = gate._reader.store
+        scan_groups = store.scan_groups
+
+        def retired(table, groups, version, *at):
+            yield from itertools.islice(scan_groups(table, groups, version, *at), batches_before)
+            if version == 1:
+                writer.write(BATCHES[1])
+                raise SnapshotExpiredError("version 1 was retired")
+            yield from itertools.islice(scan_groups(table, groups, version, *at), batches_before, None)
+
+        monkeypatch.setattr(store, "scan_groups", retired)
+        scan = gate.table("airports").scan()
+        if batches_before:
+            with pytest.raises(SnapshotExpiredError, match="version 1 was retired"):
+                list(scan)
+        else:
+            assert dict(scan)["EWR"] == {"departures": 2, "delay": 1.5}
+    assert writer.driver.store.leases() == []
 
 
 def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer, monkeypatch):

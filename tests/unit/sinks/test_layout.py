@@ -112,7 +112,7 @@ def test_payloads_of_plain_values_and_slices(values):
 
 
 def test_payloads_refuse_what_we_never_write():
-    for content in (b"", b"?", b"e1"):
+    for content in (b"", b"?", b"e1", b"-x", b"d\x01ab"):
         with pytest.raises(CorruptError):
             payloads(pa.array([b"+v", content], pa.binary()), 0)
         with pytest.raises(CorruptError):

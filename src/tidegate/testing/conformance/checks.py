@@ -13,6 +13,7 @@ from tidegate.testing.conformance.refusals import REFUSALS
 from tidegate.testing.conformance.session import (
     FailedError,
     Session,
+    SkippedError,
     check_equal,
     history_of,
     live_of,
@@ -236,6 +237,20 @@ def wrong_alias(session: Session) -> None:
     session.raises("ConfigError", "connect by an alias of another uuid", lambda: session.connect(name))
 
 
+def alias_of_a_namespace(session: Session) -> None:
+    """Check that a name is a namespace's, if there are a namespace and an alias of that name."""
+    if session.kind == "cassandra":
+        raise SkippedError("in Cassandra one row has a name: a namespace's or an alias's")
+    writer = session.writer("live", live_of)
+    name = session.set_alias("live", session.writer("history", history_of))
+    assert name == writer.namespace
+    try:
+        check_equal("connect", {"uuid": writer.uuid, "namespace": name}, session.connect(name))
+        session.check_newest(writer, ["marker", "notes"])
+    finally:
+        writer.store.aliases().drop(name)
+
+
 def closes(session: Session) -> None:
     """Check that the reader ends after ``close``."""
     session.connect(session.writer("live", live_of).namespace)
@@ -270,6 +285,7 @@ CHECKS: dict[str, Check] = {
     "snapshot-revoked": revoked,
     "alias": alias,
     "wrong-alias": wrong_alias,
+    "alias-of-a-namespace": alias_of_a_namespace,
     **REFUSALS,
     "close": closes,
 }

@@ -296,6 +296,7 @@ REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-never-back": never_back,
     "refuses-other-history": other_history,
     "refuses-unknown-flag": partial(flags, stored=b'?{"n":7}'),
+    "refuses-delete-with-value": partial(flags, stored=b'-{"n":7}'),
     "refuses-no-value": partial(flags, stored=b'+{"n":'),
     "refuses-value-format": value_format,
     **ON_REDIS,

@@ -23,6 +23,7 @@ from tidegate.testing.example import BATCHES, Example, write_flights
 
 FOLDER = ROOT / "readers" / "go"
 RUN_S = 60
+FULL = "OOM command not allowed when used memory > 'maxmemory'."
 LOOK, READ = (f"{library_name()}_{name}" for name in ("pointer", "read"))
 
 pytestmark = [
@@ -147,6 +148,23 @@ def test_a_version_that_is_retired_while_it_is_read_is_read_again_at_a_newer_one
         assert reader.receive()["value"] == {"carrier": "UA", "flights": "11"}
 
 
+def test_a_scan_leaves_a_version_that_is_retired_before_its_first_row(reader, writer, redis):
+    """The server takes no leases."""
+    writer.write({"aircraft": {"N1": flights(0)}})
+    with RedisProxy(("127.0.0.1", redis.port)) as proxy:
+        connect(reader, writer, url_of(proxy))
+        proxy.refuse_with(FULL, "FCALL", f"{library_name()}_lease", times=None)
+        held = proxy.hold_request("FCALL_RO", f"{library_name()}_scan")
+        reader.send("scan", table="aircraft")
+        held.arrived()
+        for n in range(1, 12):  # more than are kept
+            writer.write({"aircraft": {"N1": flights(n)}})
+        driver = writer.driver
+        retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False, 0)
+        held.release()
+        assert reader.receive() == {"version": 12, "rows": [[["N1"], {"carrier": "UA", "flights": "11"}]]}
+
+
 def test_a_snapshot_whose_lease_is_not_renewed_refuses_for_good(reader, writer, redis):
     writer.write({"aircraft": {"N1": flights(0)}})
     with RedisProxy(("127.0.0.1", redis.port)) as proxy:
@@ -174,8 +192,7 @@ def test_a_server_that_takes_no_leases_is_read_without(reader, writer, redis):
     writer.write({"aircraft": {"N1": flights(0)}})
     with RedisProxy(("127.0.0.1", redis.port)) as proxy:
         connect(reader, writer, url_of(proxy))
-        full = "OOM command not allowed when used memory > 'maxmemory'."
-        proxy.refuse_with(full, "FCALL", f"{library_name()}_lease", times=None)
+        proxy.refuse_with(FULL, "FCALL", f"{library_name()}_lease", times=None)
         assert len(reader.ask("scan", table="aircraft")["rows"]) == 1
 
 

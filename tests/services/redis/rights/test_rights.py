@@ -21,7 +21,7 @@ from tidegate.committers.commit import commit
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.repair.repair import repair
-from tidegate.errors import ConfigError, SnapshotExpiredError, TidegateError
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreNotVerifiedError, TidegateError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Stamp
@@ -30,6 +30,7 @@ from tidegate.sinks.redis.client import calls
 from tidegate.sinks.redis.client.functions import LIBRARY, library, library_name, names, source
 from tidegate.sinks.redis.client.install import install
 from tidegate.sinks.redis.client.replies import encoded
+from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.rules.leases import Lease
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.record import BatchOrigin
@@ -99,8 +100,12 @@ def test_the_page_lists_no_right_that_nothing_needs(users):
     assert granted("tidegate-writer") - {"info", "time"} <= used
     server.ask("HSET", query.meta, "max_leases", 2)
     server.ask("HSET", query.meta.replace("meta", "leases"), "ran-out", "8 1 2")
+    header = header_key(query.namespace, 0).decode()
     with users.counted() as used:
         reads(users.query, users.server.url, functions=True)
+        server.ask("HSET", header, "u", server.ask("HGET", header, "u") + "!token")  # it is being put back
+        with tidegate.connect(server.url, query.namespace) as gate, pytest.raises(StoreNotVerifiedError):
+            dict(gate.table(MARKER).scan())
     assert granted("tidegate-reader") - {"info", "time"} <= used
 
 

@@ -21,6 +21,8 @@ from tidegate.sinks.records import Identity
 from tidegate.sinks.redis import reads
 from tidegate.sinks.redis.async_store import AsyncRedisStore
 from tidegate.sinks.redis.client.channel import Channel
+from tidegate.sinks.redis.client.functions import library_name
+from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.store.harness import EPOCH, chunks_of, get, live, put, retire_version, stamp
 from tidegate.wal.frame import Chunk
@@ -190,6 +192,21 @@ def test_a_scan_of_a_large_key_group_holds_a_part_of_its_rows(make, finished, re
         assert tracemalloc.get_traced_memory()[1] < 24 * 1024 * 1024
     finally:
         tracemalloc.stop()
+
+
+def test_rows_of_many_bytes_come_in_answers_of_few_rows(make, redis, namespace):
+    """The byte limit of an answer counted for none but the first, and only once all rows had been read."""
+    store, row = make(1), 256 * 1024
+    put(store, 1, {"t": {b"%d" % number: b"1" * row for number in range(64)}}, 1)
+    server = redis.info("replication")["master_replid"]
+    head = "FCALL_RO", f"{library_name()}_scan", 1, header_key(namespace, 0), "uuid", server, "t", 1, 0
+    cursor, keys, sizes = "0", set(), []
+    while not sizes or cursor != "0":
+        _, cursor, _, page = redis.ask(*head, cursor, 1_000, 64 * 1024)
+        keys.update(page[::2])
+        sizes.append(sum(map(len, page)))
+    assert len(keys) == 64
+    assert max(sizes) < 16 * row
 
 
 class Held:

@@ -13,6 +13,7 @@ import pytest
 from tidegate.errors import ConfigError
 from tidegate.reader import rules, table
 from tidegate.reader.alias_gate import AliasGate
+from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules import layout
 from tidegate.testing.conformance.program import ReaderFailedError, ReaderRaisedError, UnsupportedRequestError
 from tidegate.testing.conformance.reader import ReferenceReader
@@ -121,6 +122,15 @@ class Unpinned(ReferenceReader):
         return super().get_many(keys)
 
 
+class AliasFirst(ReferenceReader):
+    """An alias counts before a namespace of its name."""
+
+    def connect(self, url, namespace, options=None):
+        with contextlib.closing(open_store(url, namespace, options)) as store:
+            named = store.aliases().get(namespace)
+        return super().connect(url, namespace if named is None else named.namespace, options)
+
+
 class OneStride(ReferenceReader):
     """Keys are looked for as if every table had all key groups."""
 
@@ -224,6 +234,7 @@ RULES = {
     "the history seen": (Forgetful, [], "refuses-other-history"),
     "the alias before each read": (ReferenceReader, first_alias(), "alias"),
     "the target's uuid": (ReferenceReader, unchecked("tidegate.reader.rules.checked_target"), "wrong-alias"),
+    "a namespace before an alias of its name": (AliasFirst, [], "alias-of-a-namespace"),
     "the format": (
         ReferenceReader,
         unchecked("tidegate.sinks.sqlite.store.checked_format", 1),

@@ -261,6 +261,8 @@ CORRUPT = (
     Case("an expiry that is cut", N, b"e" + _expiry(AT_US + 1)[:7]),
     Case("a sequence that is cut", N, b"s\x09abc"),
     Case("a sequence without its length", N, b"s"),
+    Case("a delete marker with a value", N, b"-" + ROW),
+    Case("a delete with its sequence, and a value", N, b"d\x03abc" + ROW),
     Case("no JSON", N, b"+"),
     Case("JSON that is cut", N, b'+{"n":7'),
     Case("bytes after the JSON", N, b"+" + ROW + b"}"),

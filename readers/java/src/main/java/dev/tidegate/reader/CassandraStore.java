@@ -22,7 +22,6 @@ import dev.tidegate.reader.TidegateException.CorruptError;
 import dev.tidegate.reader.TidegateException.SnapshotExpiredError;
 import dev.tidegate.reader.TidegateException.StoreLostError;
 import dev.tidegate.reader.TidegateException.StoreUnavailableError;
-import dev.tidegate.reader.TidegateException.VersionRegressedError;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
 import java.time.Duration;
@@ -32,13 +31,13 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
 import java.util.Deque;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.TreeMap;
 import java.util.UUID;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ConcurrentHashMap;
@@ -49,7 +48,6 @@ import java.util.concurrent.TimeoutException;
 /** Namespaces in a keyspace of Cassandra, read at a consistency that meets every write. */
 final class CassandraStore implements Store {
   private static final Set<Integer> FORMATS = Set.of(1);
-  private static final int KEYS_AT_ONCE = 100;
   private static final int REQUESTS_AT_ONCE = 64;
   private static final int GROUPS_AT_ONCE = 16;
   private static final int PAGE_ROWS = 500;
@@ -269,34 +267,16 @@ final class CassandraStore implements Store {
       if (withPointer) {
         return null; // no round trip can be saved here
       }
-      List<Statement> statements = new ArrayList<>();
-      List<Map<ByteBuffer, List<Integer>>> places = new ArrayList<>();
-      int before = 0;
-      for (Lookup lookup : lookups) {
-        Map<Integer, List<Integer>> groups = new TreeMap<>();
-        for (int at = 0; at < lookup.keys().size(); at++) {
-          groups.computeIfAbsent(Keys.group(lookup.keys().get(at), identity.keyGroups(), lookup.at().stride()), g -> new ArrayList<>()).add(at);
-        }
-        for (Map.Entry<Integer, List<Integer>> group : groups.entrySet()) {
-          for (int from = 0; from < group.getValue().size(); from += KEYS_AT_ONCE) {
-            Map<ByteBuffer, List<Integer>> keys = new LinkedHashMap<>();
-            for (int at : group.getValue().subList(from, Math.min(from + KEYS_AT_ONCE, group.getValue().size()))) {
-              keys.computeIfAbsent(ByteBuffer.wrap(lookup.keys().get(at)), key -> new ArrayList<>()).add(before + at);
-            }
-            statements.add(new Statement("SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ? AND key IN ?"
-                + " AND version <= ? AND version >= ? GROUP BY key", level, space, lookup.table(), group.getKey(), List.copyOf(keys.keySet()),
-                version, lookup.at().start()));
-            places.add(keys);
-          }
-        }
-        before += lookup.keys().size();
-      }
-      byte[][] values = new byte[before][];
-      List<List<Row>> results = run(statements, deadline);
+      List<List<Row>> results = run(lookups.stream().map(of -> new Statement(
+          "SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ? AND key IN ? AND version <= ? AND version >= ? GROUP BY key",
+          level, space, of.table(), of.group(), of.keys().stream().map(ByteBuffer::wrap).toList(), version, of.at().start())).toList(), deadline);
+      byte[][] values = new byte[Lookup.keys(lookups)][];
       for (int at = 0; at < results.size(); at++) {
-        for (Row row : results.get(at)) {
-          byte[] value = bytes(row, "value");
-          places.get(at).get(row.getByteBuffer("key")).forEach(place -> values[place] = value);
+        Map<ByteBuffer, byte[]> found = new HashMap<>();
+        results.get(at).forEach(row -> found.put(row.getByteBuffer("key"), bytes(row, "value")));
+        Lookup lookup = lookups.get(at);
+        for (int key = 0; key < lookup.keys().size(); key++) {
+          values[lookup.places().get(key)] = found.get(ByteBuffer.wrap(lookup.keys().get(key)));
         }
       }
       if (Arrays.asList(values).contains(null)) {
@@ -306,13 +286,7 @@ final class CassandraStore implements Store {
     }
 
     private void checkKept(long version, Deadline deadline) {
-      Pointer now = pointer(0, deadline);
-      if (now.horizon() > version) {
-        throw new SnapshotExpiredError(place + ": version " + version + " was retired, the oldest that can be read is " + now.horizon());
-      }
-      if (now.visible() < version) {
-        throw new VersionRegressedError(place + ": version " + version + " was asked for, the visible one is " + now.visible());
-      }
+      SpaceReader.checkKept(place, version, pointer(0, deadline));
     }
 
     private static byte[] bytes(Row row, String column) {

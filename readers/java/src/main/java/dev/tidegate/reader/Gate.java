@@ -227,15 +227,22 @@ public final class Gate implements AutoCloseable {
     return call(reader -> reader.newest(keys, deadline), deadline);
   }
 
-  /** Read all rows of a table at the newest version, under a lease that ends with the scan. */
+  /**
+   * Read all rows of a table at the newest version, under a lease that ends with the scan. The call reads up to the first
+   * row, at a newer version if one was retired meanwhile. Its pages have a deadline each.
+   */
   public Scan scan(String table) {
-    Snapshot snapshot = snapshot();
-    try {
-      return snapshot.scan(table).asOwner();
-    } catch (RuntimeException failed) {
-      snapshot.close();
-      throw failed;
-    }
+    return SpaceReader.again(() -> {
+      Snapshot snapshot = snapshot();
+      try {
+        Scan scan = snapshot.scan(table).asOwner();
+        scan.hasNext();
+        return scan;
+      } catch (RuntimeException failed) {
+        snapshot.close();
+        throw failed;
+      }
+    });
   }
 
   // -- snapshots and waiting ---------------------------------------------------------------------

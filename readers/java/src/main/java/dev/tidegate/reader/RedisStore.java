@@ -18,14 +18,12 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.TreeMap;
 import java.util.regex.Pattern;
 import redis.clients.jedis.exceptions.JedisDataException;
 
 /** Namespaces in Redis, read by the functions that their writer has loaded. */
 final class RedisStore implements Store {
   private static final Set<Integer> FORMATS = Set.of(2);
-  private static final int KEYS_AT_ONCE = 1_000;
   private static final int GROUPS_AT_ONCE = 64;
   private static final int LONG_GROUPS_AT_ONCE = 8;
   private static final int FIRST_ROWS = 100;
@@ -345,52 +343,31 @@ final class RedisStore implements Store {
     @Override
     public Answer read(long version, List<Lookup> lookups, boolean withPointer, Deadline deadline) {
       List<Function> functions = new ArrayList<>();
-      List<List<Integer>> places = new ArrayList<>();
       if (withPointer) {
         functions.add(ofMeta("pointer", version));
-        places.add(List.of());
       }
-      int before = 0;
       for (Lookup lookup : lookups) {
-        for (Map.Entry<Integer, List<Integer>> group : byGroup(lookup).entrySet()) {
-          for (int from = 0; from < group.getValue().size(); from += KEYS_AT_ONCE) {
-            List<Integer> some = group.getValue().subList(from, Math.min(from + KEYS_AT_ONCE, group.getValue().size()));
-            List<byte[]> args = bytes(lookup.table(), version, lookup.at().start());
-            some.forEach(at -> args.add(lookup.keys().get(at)));
-            functions.add(ofGroup("read", group.getKey(), "", args));
-            int first = before;
-            places.add(some.stream().map(at -> first + at).toList());
-          }
-        }
-        before += lookup.keys().size();
+        List<byte[]> args = bytes(lookup.table(), version, lookup.at().start());
+        args.addAll(lookup.keys());
+        functions.add(ofGroup("read", lookup.group(), "", args));
       }
       List<Object> replies = run(functions, version, deadline);
-      byte[][] values = new byte[before][];
-      Refusal refused = null;
-      for (int at = withPointer ? 1 : 0; at < replies.size(); at++) {
-        if (replies.get(at) instanceof Refusal refusal) {
-          refused = refusal;
-          continue;
-        }
-        List<?> stored = (List<?>) replies.get(at);
-        for (int key = 0; key < stored.size(); key++) {
-          values[places.get(at).get(key)] = (byte[]) stored.get(key);
-        }
-      }
-      if (withPointer && replies.get(0) instanceof Refusal refusal) {
-        throw errorOf(refusal, deadline);
+      if (withPointer && replies.get(0) instanceof Refusal refused) {
+        throw errorOf(refused, deadline);
       }
       Pointer pointer = withPointer ? pointerIn((List<?>) replies.get(0)) : null;
-      return new Answer(pointer, Arrays.asList(values), refused == null ? null : errorOf(refused, deadline));
-    }
-
-    private Map<Integer, List<Integer>> byGroup(Lookup lookup) {
-      Map<Integer, List<Integer>> groups = new TreeMap<>();
-      for (int at = 0; at < lookup.keys().size(); at++) {
-        int group = Keys.group(lookup.keys().get(at), identity.keyGroups(), lookup.at().stride());
-        groups.computeIfAbsent(group, each -> new ArrayList<>()).add(at);
+      List<Object> rows = replies.subList(withPointer ? 1 : 0, replies.size());
+      byte[][] values = new byte[Lookup.keys(lookups)][];
+      for (int at = 0; at < lookups.size(); at++) {
+        if (rows.get(at) instanceof Refusal refused) {
+          return new Answer(pointer, null, errorOf(refused, deadline));
+        }
+        List<?> stored = (List<?>) rows.get(at);
+        for (int key = 0; key < stored.size(); key++) {
+          values[lookups.get(at).places().get(key)] = (byte[]) stored.get(key);
+        }
       }
-      return groups;
+      return new Answer(pointer, Arrays.asList(values), null);
     }
 
     @Override

@@ -89,8 +89,9 @@ public final class Schema {
     return fields;
   }
 
+  /** Its tree says the same as the type. */
   private static Type typeOf(JsonNode column) {
-    return column.has("tree") ? Type.of(column.get("tree")) : Type.of(column.path("type").asText());
+    return Type.of(column.path("type").asText());
   }
 
   /** Decode a schema. Throws ConfigError: this release does not know its format or a type. CorruptError: it is none. */

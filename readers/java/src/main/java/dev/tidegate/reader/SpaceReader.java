@@ -23,6 +23,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Supplier;
 
 /** The rules of reads in one namespace, and what is remembered of it: the newest version seen, its entry, schemas. */
 final class SpaceReader {
@@ -33,6 +34,7 @@ final class SpaceReader {
   record Table(TableAt at, Schema schema) {}
 
   private static final int TRIES = 5;
+  private static final int KEYS_AT_ONCE = 100;
   private static final int SCHEMAS_MAX = 1_000;
 
   final Space space;
@@ -136,19 +138,23 @@ final class SpaceReader {
       if (entry != null && entry.version() == version) {
         return entry;
       }
-      Pointer now = space.pointer(0, deadline);
-      checkKept(version, now);
-      if (version > now.visible()) {
-        throw new VersionRegressedError(where + ": version " + version + " was visible, now it is " + now.visible());
-      }
+      checkKept(version, space.pointer(0, deadline));
     }
     throw new CorruptError(where + ": version " + version + " is visible and has no entry in the catalog: `tidegate repair` puts it"
         + " back from the log");
   }
 
   void checkKept(long version, Pointer pointer) {
+    checkKept(where, version, pointer);
+  }
+
+  /** Refuse a version that was visible, and was retired since. */
+  static void checkKept(String where, long version, Pointer pointer) {
     if (pointer.horizon() > version) {
       throw new SnapshotExpiredError(where + ": version " + version + " was retired, the oldest that can be read is " + pointer.horizon());
+    }
+    if (pointer.visible() < version) {
+      throw new VersionRegressedError(where + ": version " + version + " was visible, now it is " + pointer.visible());
     }
   }
 
@@ -219,17 +225,27 @@ final class SpaceReader {
         pointer = isNewest ? null : pointer;
       }
     }
-    SnapshotExpiredError retired = null;
-    for (int tries = 0; tries < TRIES; tries++) {
-      pointer = pointer == null ? pointer(deadline) : pointer;
+    if (pointer != null) {
       try {
         return at(entryOf(pointer, deadline), keys, deadline);
       } catch (SnapshotExpiredError meanwhile) {
-        retired = meanwhile;
-        pointer = null;
+        // its pointer names a newer one
       }
     }
-    throw retired;
+    return again(() -> at(entryOf(pointer(deadline), deadline), keys, deadline));
+  }
+
+  /** Read at the newest version, and again at a newer one if that was retired meanwhile. */
+  static <T> T again(Supplier<T> read) {
+    for (int tries = 1; ; tries++) {
+      try {
+        return read.get();
+      } catch (SnapshotExpiredError retired) {
+        if (tries == TRIES) {
+          throw retired;
+        }
+      }
+    }
   }
 
   /** Read keys at a version. */
@@ -238,13 +254,26 @@ final class SpaceReader {
     return rows(entry, tables, keys, space.read(entry.version(), lookups(tables, keys), false, deadline));
   }
 
-  private static List<Lookup> lookups(Map<String, Table> tables, Map<String, ? extends List<? extends List<?>>> keys) {
-    List<Lookup> lookups = new ArrayList<>();
-    keys.forEach((name, of) -> {
-      Table table = tables.get(name);
-      lookups.add(new Lookup(name, table.at, of.stream().map(key -> Keys.encode(key, table.schema.keyTypes)).toList()));
-    });
-    return lookups;
+  private List<Lookup> lookups(Map<String, Table> tables, Map<String, ? extends List<? extends List<?>>> keys) {
+    List<Lookup> all = new ArrayList<>();
+    int place = 0;
+    for (Map.Entry<String, ? extends List<? extends List<?>>> of : keys.entrySet()) {
+      Table table = tables.get(of.getKey());
+      Map<Integer, Lookup> open = new HashMap<>();
+      for (List<?> key : of.getValue()) {
+        byte[] encoded = Keys.encode(key, table.schema.keyTypes);
+        int group = Keys.group(encoded, space.identity().keyGroups(), table.at.stride());
+        Lookup lookup = open.get(group);
+        if (lookup == null || lookup.keys().size() == KEYS_AT_ONCE) {
+          lookup = new Lookup(of.getKey(), table.at, group, new ArrayList<>(), new ArrayList<>());
+          open.put(group, lookup);
+          all.add(lookup);
+        }
+        lookup.keys().add(encoded);
+        lookup.places().add(place++);
+      }
+    }
+    return all;
   }
 
   private Rows rows(Entry entry, Map<String, Table> tables, Map<String, ? extends List<? extends List<?>>> keys, Answer answer) {
@@ -275,30 +304,26 @@ final class SpaceReader {
 
   /** Take a lease on a version, null: the newest, and return its entry; of version 0 an entry without tables. */
   Entry pin(Long version, Lease lease, Deadline deadline) {
-    SnapshotExpiredError retired = null;
-    for (int tries = 0; tries < (version == null ? TRIES : 1); tries++) {
-      Pointer pointer = pointer(deadline);
-      if (pointer.filling()) {
-        throw filling();
-      }
-      long wanted = version == null ? pointer.visible() : version;
-      if (wanted > pointer.visible()) {
-        throw new ConfigError("version " + wanted + " of " + where + " is not visible yet, the visible version is "
-            + pointer.visible() + ": waitFor waits for it");
-      }
-      try {
-        checkKept(wanted, pointer);
-        lease.take(space, wanted, deadline);
-        Pointer now = pointer(deadline); // a store without one step for both reads leases after it announced the horizon
-        checkKept(wanted, now);
-        if (wanted == 0) {
-          return new Entry(0, "", 0, Map.of());
-        }
-        return now.visible() == wanted ? entryOf(now, deadline) : entry(wanted, deadline);
-      } catch (SnapshotExpiredError meanwhile) {
-        retired = meanwhile;
-      }
+    return version == null ? again(() -> pinOnce(null, lease, deadline)) : pinOnce(version, lease, deadline);
+  }
+
+  private Entry pinOnce(Long version, Lease lease, Deadline deadline) {
+    Pointer pointer = pointer(deadline);
+    if (pointer.filling()) {
+      throw filling();
     }
-    throw retired;
+    long wanted = version == null ? pointer.visible() : version;
+    if (wanted > pointer.visible()) {
+      throw new ConfigError("version " + wanted + " of " + where + " is not visible yet, the visible version is "
+          + pointer.visible() + ": waitFor waits for it");
+    }
+    checkKept(wanted, pointer);
+    lease.take(space, wanted, deadline);
+    Pointer now = pointer(deadline); // a store without one step for both reads leases after it announced the horizon
+    checkKept(wanted, now);
+    if (wanted == 0) {
+      return new Entry(0, "", 0, Map.of());
+    }
+    return now.visible() == wanted ? entryOf(now, deadline) : entry(wanted, deadline);
   }
 }

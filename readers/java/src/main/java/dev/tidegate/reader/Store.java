@@ -62,11 +62,16 @@ interface Store extends AutoCloseable {
     }
   }
 
-  /** The keys of one table. */
-  record Lookup(String table, TableAt at, List<byte[]> keys) {}
+  /** Some keys of one key group of a table; {@code places}: those of their values in the answer. */
+  record Lookup(String table, TableAt at, int group, List<byte[]> keys, List<Integer> places) {
+    /** The number of keys of all lookups together. */
+    static int keys(List<Lookup> lookups) {
+      return lookups.stream().mapToInt(lookup -> lookup.keys.size()).sum();
+    }
+  }
 
   /**
-   * Stored values in the order of the lookups and their keys, null for none; or why there are none. {@code pointer}:
+   * Stored values at the places of their keys, null for none; or why there are none. {@code pointer}:
    * read in the same round trip, null if it was not.
    */
   record Answer(Pointer pointer, List<byte[]> values, TidegateException refusal) {}

@@ -2,7 +2,6 @@ package dev.tidegate.reader;
 
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonToken;
-import com.fasterxml.jackson.databind.JsonNode;
 import dev.tidegate.reader.TidegateException.ConfigError;
 import java.io.IOException;
 import java.math.BigDecimal;
@@ -34,7 +33,6 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
   static final int NESTED_MAX = 100;
   private static final Set<Kind> NO_MAP_KEY = Set.of(Kind.BINARY, Kind.VOID, Kind.ARRAY, Kind.MAP, Kind.STRUCT);
   private static final Map<Kind, Integer> BITS = Map.of(Kind.TINYINT, 7, Kind.SMALLINT, 15, Kind.INT, 31, Kind.BIGINT, 63);
-  private static final Map<String, String> SHORT = Map.of("byte", "tinyint", "short", "smallint", "integer", "int", "long", "bigint");
   private static final Set<String> NO_NUMBERS = Set.of("NaN", "Infinity", "-Infinity");
   private static final Pattern DATE = Pattern.compile("\\d{4}-\\d\\d-\\d\\d");
   private static final Pattern TIME = Pattern.compile("\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d(\\.\\d{1,6})?");
@@ -229,25 +227,6 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
       most = Math.max(most, depth);
     }
     return most;
-  }
-
-  /** The type of Spark's JSON tree. */
-  static Type of(JsonNode tree) {
-    if (tree.isTextual()) {
-      return of(SHORT.getOrDefault(tree.textValue(), tree.textValue()));
-    }
-    switch (tree.path("type").asText()) {
-      case "array":
-        return array(of(tree.path("elementType")));
-      case "map":
-        return map(of(tree.path("keyType")), of(tree.path("valueType")));
-      case "struct":
-        Map<String, Type> fields = new LinkedHashMap<>();
-        tree.path("fields").forEach(field -> fields.put(field.path("name").asText(), of(field.path("type"))));
-        return struct(fields);
-      default:
-        throw unknown(tree.toString());
-    }
   }
 
   private static Type array(Type element) {

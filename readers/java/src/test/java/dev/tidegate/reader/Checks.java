@@ -31,7 +31,7 @@ import java.util.UUID;
 import java.util.stream.IntStream;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
-/** Checks of what no server shows on demand. The argument is the name of one; test_java_reader.py compiles and runs them. */
+/** Checks of what no server shows on demand. The argument is the name of one; test_java_reader.py runs them. */
 final class Checks {
   public static void main(String[] names) throws Exception {
     switch (names[0]) {
@@ -219,7 +219,7 @@ final class Checks {
     Deadline deadline = Deadline.after(Duration.ofSeconds(10));
     TableAt at = new TableAt("id", 0, 1);
     raises(StoreUnavailableError.class, () -> space.pointer(0, deadline));
-    raises(StoreUnavailableError.class, () -> space.read(1, List.of(new Lookup("t", at, List.of(Store.utf8("k")))), false, deadline));
+    raises(StoreUnavailableError.class, () -> space.read(1, List.of(new Lookup("t", at, 0, List.of(Store.utf8("k")), List.of(0))), false, deadline));
     raises(StoreUnavailableError.class, () -> space.scan(1, "t", at).next(deadline));
   }
 
