@@ -254,6 +254,47 @@ def test_a_closed_mirror_and_a_closed_gate(example, gate, mirror_of, is_in_file)
             other.table("aircraft").get("N1")
 
 
+def test_a_close_ends_the_waits_of_other_threads(example, gate, mirror_of):
+    example.write({"aircraft": {"N1": aircraft(1)}})
+    mirror, ended = mirror_of("aircraft"), []
+
+    def wait():
+        with pytest.raises(ConfigError, match="this mirror was closed"):
+            mirror.wait_for(9, timeout=600)
+        ended.append(True)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    mirror.close()
+    waiting.join(10)
+    assert ended == [True]
+
+
+def test_on_version_may_close_the_mirror(example, gate, mirror_of, caplog):
+    example.write({"aircraft": {"N1": aircraft(1)}})
+    mirror = mirror_of("aircraft", on_version=lambda _: mirror.close())
+    example.write({"aircraft": {"N1": aircraft(2)}})
+    mirror._thread.join(10)
+    with pytest.raises(ConfigError, match="this mirror was closed"):
+        mirror.table("aircraft")
+    assert gate._reader.store.leases() == []
+    assert caplog.text == ""
+    mirror_of("aircraft").close()
+
+
+def test_a_callback_that_exits_ends_nothing(example, gate, mirror_of, caplog):
+    """The thread ended without a word, and the mirror was never moved again."""
+    example.write({"aircraft": {"N1": aircraft(1)}})
+
+    def on_version(view):
+        raise SystemExit(view.version)
+
+    with mirror_of("aircraft", on_version=on_version) as mirror:
+        for number in (2, 3):
+            mirror.wait_for(example.write({"aircraft": {"N1": aircraft(number)}}), timeout=5)
+    assert "on_version of the mirror" in caplog.text
+
+
 @pytest.mark.parametrize("file", [None, "mirror.db"])
 def test_the_mirror_of_an_alias_follows_it_to_another_namespace(file, tmp_path):
     where = f"memory://{tmp_path}", f"memory://{tmp_path}"

@@ -145,6 +145,7 @@ class Mirror(MirrorReads):
             if age_s is None:
                 self._read_first()
             self._view = self._place.view()
+            self._check_open()
             self._thread = threading.Thread(target=self._follow, name="tidegate-mirror", daemon=True)
             self._thread.start()
         except BaseException:
@@ -219,6 +220,8 @@ class Mirror(MirrorReads):
         is_newest, asked_at = self._is_newest()
         if not is_newest and not self._closing.is_set():
             self._move()
+        if self._closing.is_set():
+            return
         self._place.checked()
         self._looked_at, self.error = asked_at, None
 
@@ -366,7 +369,7 @@ class Mirror(MirrorReads):
         if self._on_version is not None:
             try:
                 self._on_version(view)
-            except Exception:
+            except BaseException:  # an exit, too, would end this thread without a word
                 logger.exception(
                     "on_version of the mirror of %s failed at version %s", self._gate, view.version
                 )
@@ -395,14 +398,17 @@ class Mirror(MirrorReads):
     def close(self) -> None:
         """End the thread, and release the lease and the file. Repeatable. The gate stays open.
 
-        A move that has begun ends without effect. Views in memory stay readable, those in a file end.
+        A move that has begun ends without effect. Views in memory stay readable, those in a file end. Waits
+        for a version end. ``on_version`` may call it.
         """
         self.stop()
-        if self._thread is not None:
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._release()
-        if self._failed is None:
-            self._failed = closed()
+        with self._changed:
+            self._failed = self._failed or closed()
+            self._release()
+            self._changed.notify_all()
+        self._is_changed()
 
     def stop(self) -> None:
         """Ask the mirror to end, also its ``start``; ``close`` waits for that."""
