@@ -11,6 +11,7 @@ import pytest
 
 import tidegate
 from support.wait import wait_until
+from tidegate.committers.operations.alias import set_alias
 from tidegate.errors import (
     ConfigError,
     SnapshotExpiredError,
@@ -18,9 +19,10 @@ from tidegate.errors import (
     VersionRegressedError,
     WaitTimeoutError,
 )
-from tidegate.options import Options
+from tidegate.options import Options, parse_store
 from tidegate.reader.mirror import memory
 from tidegate.reader.mirror.memory import ROW_BYTES, bytes_of
+from tidegate.sinks.aliases import Target
 from tidegate.testing.example import Example, write_flights
 
 OPTIONS = Options(key_groups=4, keep_versions=3)
@@ -308,6 +310,23 @@ def test_the_mirror_of_an_alias_follows_it_to_another_namespace(file, tmp_path):
         wait_until(lambda: mirror.view().namespace == "green2", "the alias names another namespace")
         assert mirror.full_reads == 2
         assert content(mirror) == blue
+        green.close()
+
+
+@pytest.mark.parametrize("file", [None, "mirror.db"])
+def test_an_alias_of_a_namespace_without_versions_is_followed_from_its_first_one(file, tmp_path):
+    """It ended the mirror with an assertion."""
+    url = f"memory://{tmp_path}"
+    path = file and tmp_path / file
+    write_flights(url, url, "blue", alias="live")
+    with tidegate.connect(url, "live") as gate, gate.mirror("aircraft", path=path) as mirror:
+        blue, green = content(mirror), Example(url, url, "green", options=OPTIONS)
+        set_alias(parse_store(url), "live", Target("green", green.driver.store.identity().uuid))
+        wait_until(lambda: mirror.error is not None, "the mirror notices")
+        assert "namespace green has no visible version yet" in str(mirror.error)
+        assert (mirror.version, content(mirror)) == (3, blue)
+        green.write({"aircraft": {"N9": aircraft(9)}})
+        wait_until(lambda: content(mirror) == {"N9": aircraft(9)}, "the mirror follows")
         green.close()
 
 

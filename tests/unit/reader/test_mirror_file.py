@@ -187,6 +187,23 @@ def test_a_version_that_the_store_lost_is_an_error(example, gate, path):
                 mirror.table("aircraft")
 
 
+def test_a_store_that_lost_all_versions_is_an_error(path, tmp_path):
+    made_of, url = (f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"), f"sqlite://{tmp_path}/store"
+    Example(*made_of).close()
+    shutil.copytree(tmp_path / "store", tmp_path / "empty")
+    example = Example(*made_of)
+    example.write({"aircraft": {"N1": aircraft(1)}})
+    example.close()
+    with tidegate.connect(url, "flights") as gate:
+        made(gate, path)
+    shutil.rmtree(tmp_path / "store")
+    shutil.move(tmp_path / "empty", tmp_path / "store")
+    with tidegate.connect_mirror(url, "flights", ["aircraft"], path=path) as mirror:
+        wait_until(lambda: mirror.error is not None, "the mirror notices")
+        with pytest.raises(VersionRegressedError, match=r"shows version 0 "):
+            content(mirror)
+
+
 # -- files that are refused --------------------------------------------------------------------------------
 
 
@@ -205,6 +222,15 @@ def test_a_file_of_another_mirror_is_refused(example, gate, path, tmp_path):
         made(other, path)
     with gate.mirror("aircraft", path=path) as mirror:
         assert content(mirror) == {"N1": aircraft(1)}
+
+
+def test_a_file_that_is_larger_than_bytes_max_is_refused(gate, path, example):
+    """It was read, and ended the mirror at its first change."""
+    example.write({"aircraft": {f"N{number}": aircraft(number) for number in range(2_000)}})
+    made(gate, path)
+    with pytest.raises(ConfigError, match="9,000 bytes, with the rows that are in its file: raise it"):
+        gate.mirror("aircraft", path=path, bytes_max=9_000)
+    made(gate, path)
 
 
 def test_a_file_in_use_is_refused(gate, path, monkeypatch):

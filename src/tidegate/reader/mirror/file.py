@@ -18,7 +18,6 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from pathlib import Path
 from typing import Any
 
 import msgspec

@@ -56,7 +56,7 @@ def remedy(path: Path) -> str:
 
 
 def file_of(path: str | os.PathLike[str]) -> Path:
-    """Return the file that a path means now: absolute, without links. Raises: ConfigError: it is no file's."""
+    """Return the file that a path means now, without links. Raises: ConfigError: it is no file's."""
     try:
         found = Path(os.path.realpath(path))
     except ValueError as error:  # a NUL
