@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import threading
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ class Mirror(MirrorReads):
         self._gate, self._tables, self._options = gate, tables, options
         self._on_version = on_version
         self._mirror: BlockingMirror | None = None
+        self._is_starting = False
         self._changed = asyncio.Event()
 
     # -- reads -----------------------------------------------------------------------------------------
@@ -89,11 +91,19 @@ class Mirror(MirrorReads):
     # -- the start and the end -------------------------------------------------------------------------
 
     async def _start(self) -> Self:
-        if self._mirror is not None:
+        if self._is_starting or self._mirror is not None:
             raise ConfigError("this mirror was started before: ask the gate for another one")
         if inspect.iscoroutinefunction(self._on_version):
             raise ConfigError("on_version must be a plain function; start a task in it to await something")
-        loop = asyncio.get_running_loop()
+        self._is_starting = True
+        try:
+            self._mirror = await self._made()
+        finally:
+            self._is_starting = False
+        return self
+
+    async def _made(self) -> BlockingMirror:
+        loop, ended = asyncio.get_running_loop(), threading.Event()
 
         def in_loop(call: Callable[..., object], *arguments: Any) -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed, and nobody waits there
@@ -109,18 +119,25 @@ class Mirror(MirrorReads):
                 **self._options,
             )
 
+        def start() -> None:
+            try:
+                mirror.start()
+            finally:
+                ended.set()
+
+        def undo() -> None:
+            ended.wait()
+            mirror.close()
+
         mirror = await asyncio.to_thread(made)
-        starting = asyncio.ensure_future(asyncio.to_thread(mirror.start))
+        starting = asyncio.ensure_future(asyncio.to_thread(start))
         try:
             await asyncio.shield(starting)
         except BaseException:
             mirror.stop()
-            await asyncio.wait([starting])
-            starting.cancelled() or starting.exception()  # the caller has it, or was cancelled
-            await to_the_end(asyncio.to_thread(mirror.close))
+            await to_the_end(asyncio.to_thread(undo))
             raise
-        self._mirror = mirror
-        return self
+        return mirror
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

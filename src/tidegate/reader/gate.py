@@ -240,8 +240,9 @@ class Gate(GateFlow):
         without the store, and then moves on from that version; ``wait_for`` waits until it has moved. After a
         crash of the process the file has one version, whole.
 
-        ``on_version`` is called in the mirror's thread with each new content; what it raises is logged. It
-        needs ``tidegate[arrow]``.
+        ``on_version`` is called in the mirror's thread with each content after the first; what it raises is
+        logged. The mirror does not move meanwhile, so ``wait_for`` in it waits in vain. It may close the
+        mirror. A mirror needs ``tidegate[arrow]``.
 
         Raises: ConfigError: there is no such table, or the rows take more than ``bytes_max``; the file is of
         another mirror, namespace, format or program, or is in use. CorruptError: the file is damaged. As

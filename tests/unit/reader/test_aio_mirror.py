@@ -133,3 +133,54 @@ def test_a_cancelled_start_ends_in_its_thread(example, options, monkeypatch):
             assert mirror.version == 1
 
     connected(example, read)
+
+
+def test_a_start_that_is_cancelled_twice_leaves_nothing(example, options, monkeypatch):
+    """The second one left the close out: the file stayed locked for as long as the process."""
+    entered, leave, plain = threading.Event(), threading.Event(), Mirror.start
+
+    def start(mirror):
+        entered.set()
+        assert leave.wait(30)
+        plain(mirror)
+
+    async def read(gate):
+        async with gate.mirror("aircraft", **options):
+            """The file has the table now."""
+        monkeypatch.setattr(Mirror, "start", start)
+        starting = asyncio.ensure_future(gate.mirror("aircraft", **options)._start())
+        await asyncio.to_thread(entered.wait, 30)
+        for _ in range(3):
+            starting.cancel()
+            await asyncio.sleep(0.01)
+        leave.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        monkeypatch.setattr(Mirror, "start", plain)
+        async with gate.mirror("aircraft", **options) as mirror:
+            assert mirror.version == 1
+        assert gate._blocking()._reader.store.leases() == []
+
+    connected(example, read)
+
+
+def test_it_is_started_once(example, options):
+    async def read(gate):
+        mirror = gate.mirror("aircraft", **options)
+        first, second = await asyncio.gather(mirror._start(), mirror._start(), return_exceptions=True)
+        assert first is mirror
+        assert "was started before" in str(second)
+        await mirror.close()
+
+    connected(example, read)
+
+
+def test_a_close_ends_waits(example, options):
+    async def read(gate):
+        async with gate.mirror("aircraft", **options) as mirror:
+            waiting = asyncio.ensure_future(mirror.wait_for(9, timeout=600))
+            await asyncio.sleep(0)
+        with pytest.raises(ConfigError, match="this mirror was closed"):
+            await asyncio.wait_for(waiting, 10)
+
+    connected(example, read)

@@ -11,6 +11,7 @@ import pytest
 
 import tidegate
 from support.wait import wait_until
+from tidegate.committers.operations.alias import set_alias
 from tidegate.errors import (
     ConfigError,
     SnapshotExpiredError,
@@ -18,9 +19,10 @@ from tidegate.errors import (
     VersionRegressedError,
     WaitTimeoutError,
 )
-from tidegate.options import Options
+from tidegate.options import Options, parse_store
 from tidegate.reader.mirror import memory
 from tidegate.reader.mirror.memory import ROW_BYTES, bytes_of
+from tidegate.sinks.aliases import Target
 from tidegate.testing.example import Example, write_flights
 
 OPTIONS = Options(key_groups=4, keep_versions=3)
@@ -254,6 +256,47 @@ def test_a_closed_mirror_and_a_closed_gate(example, gate, mirror_of, is_in_file)
             other.table("aircraft").get("N1")
 
 
+def test_a_close_ends_the_waits_of_other_threads(example, gate, mirror_of):
+    example.write({"aircraft": {"N1": aircraft(1)}})
+    mirror, ended = mirror_of("aircraft"), []
+
+    def wait():
+        with pytest.raises(ConfigError, match="this mirror was closed"):
+            mirror.wait_for(9, timeout=600)
+        ended.append(True)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    mirror.close()
+    waiting.join(10)
+    assert ended == [True]
+
+
+def test_on_version_may_close_the_mirror(example, gate, mirror_of, caplog):
+    example.write({"aircraft": {"N1": aircraft(1)}})
+    mirror = mirror_of("aircraft", on_version=lambda _: mirror.close())
+    example.write({"aircraft": {"N1": aircraft(2)}})
+    mirror._thread.join(10)
+    with pytest.raises(ConfigError, match="this mirror was closed"):
+        mirror.table("aircraft")
+    assert gate._reader.store.leases() == []
+    assert caplog.text == ""
+    mirror_of("aircraft").close()
+
+
+def test_a_callback_that_exits_ends_nothing(example, gate, mirror_of, caplog):
+    """The thread ended without a word, and the mirror was never moved again."""
+    example.write({"aircraft": {"N1": aircraft(1)}})
+
+    def on_version(view):
+        raise SystemExit(view.version)
+
+    with mirror_of("aircraft", on_version=on_version) as mirror:
+        for number in (2, 3):
+            mirror.wait_for(example.write({"aircraft": {"N1": aircraft(number)}}), timeout=5)
+    assert "on_version of the mirror" in caplog.text
+
+
 @pytest.mark.parametrize("file", [None, "mirror.db"])
 def test_the_mirror_of_an_alias_follows_it_to_another_namespace(file, tmp_path):
     where = f"memory://{tmp_path}", f"memory://{tmp_path}"
@@ -267,6 +310,23 @@ def test_the_mirror_of_an_alias_follows_it_to_another_namespace(file, tmp_path):
         wait_until(lambda: mirror.view().namespace == "green2", "the alias names another namespace")
         assert mirror.full_reads == 2
         assert content(mirror) == blue
+        green.close()
+
+
+@pytest.mark.parametrize("file", [None, "mirror.db"])
+def test_an_alias_of_a_namespace_without_versions_is_followed_from_its_first_one(file, tmp_path):
+    """It ended the mirror with an assertion."""
+    url = f"memory://{tmp_path}"
+    path = file and tmp_path / file
+    write_flights(url, url, "blue", alias="live")
+    with tidegate.connect(url, "live") as gate, gate.mirror("aircraft", path=path) as mirror:
+        blue, green = content(mirror), Example(url, url, "green", options=OPTIONS)
+        set_alias(parse_store(url), "live", Target("green", green.driver.store.identity().uuid))
+        wait_until(lambda: mirror.error is not None, "the mirror notices")
+        assert "namespace green has no visible version yet" in str(mirror.error)
+        assert (mirror.version, content(mirror)) == (3, blue)
+        green.write({"aircraft": {"N9": aircraft(9)}})
+        wait_until(lambda: content(mirror) == {"N9": aircraft(9)}, "the mirror follows")
         green.close()
 
 

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import pytest
 
@@ -186,6 +187,23 @@ def test_a_version_that_the_store_lost_is_an_error(example, gate, path):
                 mirror.table("aircraft")
 
 
+def test_a_store_that_lost_all_versions_is_an_error(path, tmp_path):
+    made_of, url = (f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"), f"sqlite://{tmp_path}/store"
+    Example(*made_of).close()
+    shutil.copytree(tmp_path / "store", tmp_path / "empty")
+    example = Example(*made_of)
+    example.write({"aircraft": {"N1": aircraft(1)}})
+    example.close()
+    with tidegate.connect(url, "flights") as gate:
+        made(gate, path)
+    shutil.rmtree(tmp_path / "store")
+    shutil.move(tmp_path / "empty", tmp_path / "store")
+    with tidegate.connect_mirror(url, "flights", ["aircraft"], path=path) as mirror:
+        wait_until(lambda: mirror.error is not None, "the mirror notices")
+        with pytest.raises(VersionRegressedError, match=r"shows version 0 "):
+            content(mirror)
+
+
 # -- files that are refused --------------------------------------------------------------------------------
 
 
@@ -204,6 +222,15 @@ def test_a_file_of_another_mirror_is_refused(example, gate, path, tmp_path):
         made(other, path)
     with gate.mirror("aircraft", path=path) as mirror:
         assert content(mirror) == {"N1": aircraft(1)}
+
+
+def test_a_file_that_is_larger_than_bytes_max_is_refused(gate, path, example):
+    """It was read, and ended the mirror at its first change."""
+    example.write({"aircraft": {f"N{number}": aircraft(number) for number in range(2_000)}})
+    made(gate, path)
+    with pytest.raises(ConfigError, match="9,000 bytes, with the rows that are in its file: raise it"):
+        gate.mirror("aircraft", path=path, bytes_max=9_000)
+    made(gate, path)
 
 
 def test_a_file_in_use_is_refused(gate, path, monkeypatch):
@@ -233,6 +260,57 @@ def test_another_format_and_another_program_s_file_are_refused(gate, path, tmp_p
 def test_a_path_that_cannot_be_used_is_refused(gate, tmp_path):
     with pytest.raises(ConfigError, match="No such file or directory; give a path in a folder"):
         made(gate, tmp_path / "nowhere" / "mirror.db")
+
+
+@pytest.mark.parametrize("name", ["", "folder", "nul\0"])
+def test_a_path_that_is_no_file_is_refused(gate, tmp_path, monkeypatch, name):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="give the path of a file"):
+        made(gate, name)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder"]
+
+
+@pytest.mark.parametrize("name", ["a b%20?x=1#f.db", ":memory:", os.fsdecode(b"\xff.db"), "double"])
+def test_a_path_means_the_file_of_that_name(example, gate, tmp_path, monkeypatch, name):
+    """A relative one means it also after the process has changed its folder."""
+    monkeypatch.chdir(tmp_path)
+    with gate.mirror("aircraft", path=f"/{tmp_path}/double" if name == "double" else name) as mirror:
+        monkeypatch.chdir("/")
+        mirror.wait_for(example.write({"aircraft": {"N1": aircraft(2)}}), timeout=5)
+        assert (tmp_path / name).stat().st_size > 0
+        assert (tmp_path / f"{name}-wal").stat().st_size > 0
+
+
+def test_a_link_means_its_file(example, gate, path, tmp_path, monkeypatch):
+    """The -wal beside the file was not found, and not emptied, and a second mirror was not refused."""
+    monkeypatch.setattr(file, "TIDY_BYTES", 0)
+    monkeypatch.setattr(file, "LOCK_S", 0.0)
+    (tmp_path / "folder").mkdir()
+    path.symlink_to(tmp_path / "folder" / "real.db")
+    wal = tmp_path / "folder" / "real.db-wal"
+    with gate.mirror("aircraft", path=path) as mirror:
+        mirror.wait_for(example.write({"aircraft": {"N1": aircraft(2)}}))
+        wait_until(lambda: wal.stat().st_size == 0, "the -wal is empty")
+        with pytest.raises(ConfigError, match="in use by another mirror"):
+            made(gate, tmp_path / "folder" / "real.db")
+
+
+@pytest.mark.parametrize("by", ["nothing", "a copy"])
+def test_a_file_that_is_removed_or_replaced_is_not_written_and_not_mixed(example, gate, path, by):
+    with gate.mirror("aircraft", path=path) as mirror:
+        if by == "a copy":
+            with opened(path) as connection, opened(path.with_name("copy.db")) as copy:
+                connection.backup(copy)
+            path.with_name("copy.db").replace(path)
+        else:
+            path.unlink()
+        size = path.with_name("mirror.db-wal").stat().st_size
+        example.write({"aircraft": {"N1": aircraft(2)}})
+        wait_until(lambda: mirror.error is not None, "the mirror notices")
+        assert "was removed or replaced: close this mirror, and make it again" in str(mirror.error)
+        assert content(mirror) == {"N1": aircraft(1)}
+        assert path.with_name("mirror.db-wal").stat().st_size == size
 
 
 @pytest.mark.parametrize("damage", ["garbage", "truncated", "content"])
@@ -357,6 +435,37 @@ def test_a_forked_child_is_refused(gate, path, monkeypatch):
         monkeypatch.setattr(os, "getpid", lambda: -1)
         with pytest.raises(ConfigError, match="a forked child needs a mirror of its own"):
             content(mirror)
+
+
+def test_a_child_does_not_keep_the_lock_of_a_closed_mirror(gate, path, monkeypatch):
+    monkeypatch.setattr(file, "LOCK_S", 0.0)
+    mirror = gate.mirror("aircraft", path=path)
+    kept = os.dup(mirror._place._lock)  # as a forked child has it
+    mirror.close()
+    made(gate, path)
+    os.close(kept)
+    with gate.mirror("aircraft", path=path) as mirror:
+        kept = os.dup(mirror._place._lock)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            mirror._place.close()  # as a forked child does: its parent has the lock
+        with pytest.raises(ConfigError, match="in use by another mirror"):
+            made(gate, path)
+        os.close(kept)
+
+
+def test_a_busy_wal_costs_no_memory(example, gate, path, monkeypatch):
+    """Each look kept a closed connection while another program read the file."""
+    monkeypatch.setattr(file, "TIDY_BYTES", 0)
+    with gate.mirror("aircraft", path=path) as mirror, contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM mirror").fetchall()
+        mirror._place.connection.execute("PRAGMA busy_timeout = 0")
+        mirror.wait_for(example.write({"aircraft": {"N1": aircraft(2)}}))
+        finalizers = lambda: len(weakref.finalize._registry)  # noqa: E731
+        before, looked_at = finalizers(), mirror._looked_at
+        wait_until(lambda: mirror._looked_at > looked_at + 0.2, "the mirror looked several times")
+        assert finalizers() <= before + 1
 
 
 # -- crashes -----------------------------------------------------------------------------------------------

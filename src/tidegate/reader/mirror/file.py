@@ -11,13 +11,13 @@ version behind its end is read. ``_tidy`` copies it into the file, and ends view
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import sqlite3
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from tidegate.errors import (
     ConfigError,
     CorruptError,
     SnapshotExpiredError,
+    StoreUnavailableError,
 )
 from tidegate.keys.groups import key_group_of_each
 from tidegate.reader.mirror.place import Draft
@@ -35,6 +36,7 @@ from tidegate.reader.mirror.reading import (
     Reading,
     connected,
     explained,
+    file_of,
     remedy,
     used_bytes,
     where,
@@ -102,10 +104,11 @@ class FilePlace:
     def __init__(
         self, path: str | os.PathLike[str], connected_as: str, uuid: str, wanted: Sequence[str]
     ) -> None:
-        self.path = Path(path)
+        self.path, self._process = file_of(path), os.getpid()
         self.connected_as, self.wanted = connected_as, tuple(wanted)
         self._uuid = uuid
         self._lock: int | None = None
+        self._opened: tuple[int, int] | None = None
         self._connection: sqlite3.Connection | None = None
         self.kept: Kept | None = None
         self._view: MirrorView | None = None
@@ -126,6 +129,7 @@ class FilePlace:
     def open(self) -> float | None:
         with explained(self.path):
             self._take_lock()
+            self._opened = self._inode()
             self._connection = connected(self.path, "rwc")
             connection = self._connection
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -155,6 +159,20 @@ class FilePlace:
             raise ConfigError(
                 f"{where(self.path)}: {error.strerror}; give a path in a folder that this user may write"
             ) from error
+
+    def _inode(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_file(self) -> None:
+        """Refuse a file that was not opened: its -wal would belong to another one."""
+        if self._inode() != self._opened:
+            raise StoreUnavailableError(
+                f"{where(self.path)} was removed or replaced: close this mirror, and make it again"
+            )
 
     def _check_format(self) -> None:
         """Refuse a file that is no mirror's; make the tables in a new one. Raises: ConfigError."""
@@ -204,6 +222,7 @@ class FilePlace:
 
     def _read(self) -> MirrorView:
         """Begin to read the version that is in the file."""
+        self._check_file()
         reading = Reading(self.path)
         kept = self._decoded(reading.content)
         if kept != self.kept:
@@ -230,6 +249,7 @@ class FilePlace:
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[Draft]:
+        self._check_file()
         with explained(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
@@ -251,6 +271,7 @@ class FilePlace:
         return time.time_ns() // 1_000
 
     def checked(self) -> None:
+        self._check_file()
         with explained(self.path):
             if time.monotonic() - self._checked > CHECKED_S:
                 self.connection.execute("UPDATE mirror SET checked_us = ?", (self._now_us(),))
@@ -283,6 +304,8 @@ class FilePlace:
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
+        if os.getpid() != self._process:  # a forked child: the connections and the lock are its parent's
+            return
         for reading in list(self._readings):
             reading.end(ConfigError(f"{where(self.path)}: the mirror of this view was closed"))
         self._readings.clear()
@@ -290,6 +313,7 @@ class FilePlace:
         if self._connection is not None:
             self._connection.close()
         if self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked child has the descriptor, too
             close(self._lock)
         self._connection = self._lock = None
 

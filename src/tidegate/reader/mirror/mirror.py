@@ -90,9 +90,10 @@ class Followed(Protocol):
 
 
 def at_of(snapshot: Snapshot) -> At:
-    """Return the version of a snapshot that has one."""
+    """Return the version of a snapshot."""
     entry = snapshot.side().entry
-    assert entry is not None, "version 0 has no tables"
+    if entry is None:
+        return At(snapshot.namespace, snapshot.uuid, version=0, digest="", decided_at_us=0)
     return At(snapshot.namespace, snapshot.uuid, entry.version, entry.digest, entry.decided_at_us)
 
 
@@ -145,6 +146,8 @@ class Mirror(MirrorReads):
             if age_s is None:
                 self._read_first()
             self._view = self._place.view()
+            self._check_size("the rows that are in its file", self._view.size)
+            self._check_open()
             self._thread = threading.Thread(target=self._follow, name="tidegate-mirror", daemon=True)
             self._thread.start()
         except BaseException:
@@ -219,6 +222,8 @@ class Mirror(MirrorReads):
         is_newest, asked_at = self._is_newest()
         if not is_newest and not self._closing.is_set():
             self._move()
+        if self._closing.is_set():
+            return
         self._place.checked()
         self._looked_at, self.error = asked_at, None
 
@@ -260,6 +265,11 @@ class Mirror(MirrorReads):
         Raises: VersionRegressedError: the store has an older version, or another history (I9).
         """
         at, newest, held = self._place.at, at_of(taken), self._snapshot
+        if at is not None and at.uuid != newest.uuid and newest.version == 0:
+            raise StoreUnavailableError(
+                f"namespace {newest.namespace} has no visible version yet: the mirror keeps version"
+                f" {at.version} of {at.namespace} until then"
+            )
         if at is None or (held is not None and at_of(held) == at):
             return held
         if at.uuid != newest.uuid and not self._gate.uuid:  # an alias names another namespace
@@ -335,7 +345,7 @@ class Mirror(MirrorReads):
                 of = name, reader.view.groups, before.entry, after.entry, check
                 draft.change(reader.view, differences_of_groups(reader.store, *of))
                 check()
-                self._check_size(name, draft.size)
+                self._check_size(f"the rows of table {name}", draft.size)
 
     def _replace(self, draft: Draft, reader: TableReader) -> None:
         draft.replace(reader.view, self._pages(draft, reader))
@@ -348,17 +358,17 @@ class Mirror(MirrorReads):
                 self._check_open()
                 reader.check()
                 yield page
-                self._check_size(view.name, draft.size)
+                self._check_size(f"the rows of table {view.name}", draft.size)
 
     def _check_open(self) -> None:
         if self._closing.is_set():
             raise closed()
 
-    def _check_size(self, table: str, size: int) -> None:
+    def _check_size(self, rows: str, size: int) -> None:
         if size > self._bytes_max:
             raise ConfigError(
                 f"the mirror of {', '.join(self._wanted)} of namespace {self._gate.namespace} takes more than"
-                f" bytes_max, {self._bytes_max:,} bytes, with the rows of table {table}: raise it in"
+                f" bytes_max, {self._bytes_max:,} bytes, with {rows}: raise it in"
                 " gate.mirror, mirror fewer tables, or read this one through the gate"
             )
 
@@ -366,7 +376,7 @@ class Mirror(MirrorReads):
         if self._on_version is not None:
             try:
                 self._on_version(view)
-            except Exception:
+            except BaseException:  # an exit, too, would end this thread without a word
                 logger.exception(
                     "on_version of the mirror of %s failed at version %s", self._gate, view.version
                 )
@@ -395,14 +405,17 @@ class Mirror(MirrorReads):
     def close(self) -> None:
         """End the thread, and release the lease and the file. Repeatable. The gate stays open.
 
-        A move that has begun ends without effect. Views in memory stay readable, those in a file end.
+        A move that has begun ends without effect. Views in memory stay readable, those in a file end. Waits
+        for a version end. ``on_version`` may call it.
         """
         self.stop()
-        if self._thread is not None:
+        if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._release()
-        if self._failed is None:
-            self._failed = closed()
+        with self._changed:
+            self._failed = self._failed or closed()
+            self._release()
+            self._changed.notify_all()
+        self._is_changed()
 
     def stop(self) -> None:
         """Ask the mirror to end, also its ``start``; ``close`` waits for that."""

@@ -55,9 +55,20 @@ def remedy(path: Path) -> str:
     return f"give another path, or remove {files} to read the tables whole"
 
 
+def file_of(path: str | os.PathLike[str]) -> Path:
+    """Return the file that a path means now, without links. Raises: ConfigError: it is no file's."""
+    try:
+        found = Path(os.path.realpath(path))
+    except ValueError as error:  # a NUL
+        raise ConfigError(f"mirror file {path!r}: {error}; give the path of a file") from error
+    if found.is_dir():
+        raise ConfigError(f"{where(found)} is a folder: give the path of a file")
+    return found
+
+
 def connected(path: Path, mode: str, timeout_s: float = 1.0) -> sqlite3.Connection:
     return sqlite3.connect(
-        f"file:{quote(os.fspath(path))}?mode={mode}",
+        f"file://{quote(os.fsencode(path))}?mode={mode}",
         uri=True,
         timeout=timeout_s,
         isolation_level=None,  # no implicit transactions
@@ -93,15 +104,15 @@ class Reading:
         except BaseException:
             connection.close()
             raise
-        weakref.finalize(self, connection.close)
+        self._close = weakref.finalize(self, connection.close)
         return connection, content
 
     def renew(self) -> None:
         """Read the same version by a new transaction. The caller is the one that writes versions."""
         with self._lock:
-            before = self._connection
+            close_before = self._close
             self._connection, _ = self._begun()
-            before.close()
+            close_before()
 
     def size(self) -> int:
         return used_bytes(self._connection)
@@ -122,7 +133,7 @@ class Reading:
         """End the transaction; later reads raise the error."""
         with self._lock:
             self._ended = error
-            self._connection.close()
+            self._close()
 
 
 class FileContent(NamedTuple):

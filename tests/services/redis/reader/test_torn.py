@@ -1,7 +1,7 @@
 """Readers in every language, while versions go by and slots move: no answer mixes two versions.
 
-``TIDEGATE_TORN_SNAPSHOTS`` is the number of answers that each reader has to give. docs/records/torture-runs.md
-has a run.
+``TIDEGATE_TORN_SNAPSHOTS`` is the number of answers that each reader has to give.
+docs/records/torture-runs.md has a run.
 """
 
 from __future__ import annotations
