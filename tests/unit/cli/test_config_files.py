@@ -11,9 +11,10 @@ import pytest
 
 from support.cli import run
 from tidegate.base.checks import Check
-from tidegate.cli.core.config_files import endpoints, wal_options
+from tidegate.cli.core.config_files import wal_options
 from tidegate.cli.inspect import doctor
 from tidegate.errors import ConfigError, WalUnavailableError
+from tidegate.options import Endpoints
 from tidegate.testing.example import write_flights
 from tidegate.wal.memory_log import MemoryLog
 
@@ -149,7 +150,8 @@ def test_a_file_of_root_that_lets_a_group_in(written, capsys, monkeypatch):
 
 
 def test_endpoints_do_not_show_options(written):
-    where = endpoints(["memory://s"], "memory://w", "n", written(f"sasl.password={SECRET}\n"))
+    options = wal_options(written(f"sasl.password={SECRET}\n"))
+    where = Endpoints.of("n", "memory://w", "memory://s", options)
     assert where.wal_options == {"sasl.password": SECRET}
     assert "hunter" not in repr(where)
 
