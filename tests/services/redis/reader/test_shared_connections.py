@@ -58,6 +58,7 @@ def test_another_login_gets_no_connection_of_this_one(redis, namespace):
 
 
 def test_a_store_that_was_never_closed_keeps_no_connection_open_for_another(redis, namespace):
+    gc.collect()  # what earlier tests have left
     before, store = descriptors(), opened(redis, namespace)
     store.identity()
     abandoned = opened(redis, namespace)
