@@ -1,4 +1,4 @@
-"""A mirror in a file: it goes on after a restart, refuses foreign files, and survives a crash whole."""
+"""A mirror in a file: restarts, refusals of foreign files, and crashes, after which it has one version whole."""
 
 import contextlib
 import os
