@@ -34,12 +34,19 @@ class Shared(ArrowBarrier):
         return [msgspec.structs.replace(ack, calls=share) for ack, share in zip(acks, shares, strict=True)]
 
 
-def test_a_step_has_the_sums_of_its_tasks_and_the_frames_of_its_tables():
+def opened():
     name = uuid.uuid4().hex
     where = Endpoints("flights", f"memory://{name}", f"memory://{name}")
-    log = MemoryLog(name, "flights")
-    driver = Coordinator(where, log, MemoryStore(name, "flights"), Options(key_groups=8))
+    driver = Coordinator(
+        where, MemoryLog(name, "flights"), MemoryStore(name, "flights"), Options(key_groups=8)
+    )
     open_namespace(driver, "query-1")
+    return driver
+
+
+def test_a_step_has_the_sums_of_its_tasks_and_the_frames_of_its_tables():
+    driver = opened()
+    log = driver.log
     rows = {"a": {b"%d" % n: b"1" for n in range(40)}, "b": {b"x": b"1"}, "c": {}}
     fact = commit(driver, Shared(log, rows, batch("query-1", 0), 8, 2, named_calls=CALLS))
     manifest = read_manifest(log, fact)
@@ -52,3 +59,15 @@ def test_a_step_has_the_sums_of_its_tasks_and_the_frames_of_its_tables():
     )
     plain = commit(driver, ArrowBarrier(log, rows, batch("query-1", 1), 8, 2))
     assert read_manifest(log, plain).steps is msgspec.UNSET
+
+
+def test_a_local_state_is_a_component_where_its_function_ran():
+    """A version that writes its rows otherwise, such as a restore, knows no instances of it."""
+    driver, table = opened(), "_local.top"
+    call = NamedCall("top", "local_state", (table,), 3)
+    for batch_id, (calls, expected) in enumerate((((call,), {"sink": 2, "local.top": 3}), ((), {"sink": 2}))):
+        barrier = ArrowBarrier(
+            driver.log, {table: {b"k": b"1"}}, batch("query-1", batch_id), 8, named_calls=calls
+        )
+        (components,) = read_manifest(driver.log, commit(driver, barrier)).topology.values()
+        assert {name: each.parallelism for name, each in components.items()} == expected
