@@ -1,4 +1,4 @@
-"""A mirror in a file: restarts, refusals of foreign files, and crashes, after which it has one version whole."""
+"""A mirror in a file: restarts, refusals of foreign files, and crashes that leave one version whole."""
 
 import contextlib
 import os
