@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from services.support.kafka.query import WAIT_S, Query
+from services.support.kafka.world import NOT_YET
 from support.wait import wait_until
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, OutcomeUnknownError, WalUnavailableError
@@ -50,11 +51,7 @@ class Topics:
             try:
                 found.update(self._ends())
             except KafkaException as error:
-                if error.args[0].code() not in (
-                    KafkaError.NOT_LEADER_FOR_PARTITION,
-                    KafkaError.LEADER_NOT_AVAILABLE,
-                    KafkaError.UNKNOWN_TOPIC_OR_PART,
-                ):
+                if error.args[0].code() not in NOT_YET:
                     raise
                 return False
             return True

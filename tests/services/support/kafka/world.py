@@ -41,7 +41,7 @@ NOT_YET = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
 )
-"""What a broker says of a topic that it does not lead yet."""
+"""What a broker, or a client with its metadata, says of a topic whose partitions are not led yet."""
 
 
 class Died(BaseException):
