@@ -91,14 +91,16 @@ class Table:
         keys = rules.keys_of(keys)
         return await run_async(self._source.read(self.name, TableReader.get_many, keys))
 
-    def scan(self) -> Scan:
+    def scan(self, key_group: int | None = None) -> Scan:
         """Read all rows, at one version: an async iterator of (key, value), also ``await ....to_arrow()``.
 
-        Each page of rows has a deadline of its own, and so has the lease on the version. A gate's version
-        that is retired before its first row was read is left for a newer one. Raises: as ``get``, when rows
-        are fetched.
+        ``key_group``: only its rows. The key groups of a snapshot are a partition of its rows: several
+        processes can divide a scan among them. Each page of rows has a deadline of its own, and so has the
+        lease on the version. A gate's version that is retired before its first row was read is left for a
+        newer one. Raises, when rows are fetched: as ``get``; ConfigError also for a key group that the
+        namespace does not have.
         """
-        return Scan(self._source, self.name)
+        return Scan(self._source, self.name, key_group)
 
     async def schema(self) -> TableSchema:
         """Read the names and Spark types of the key's and the value's columns at the version read."""
@@ -109,14 +111,14 @@ class Table:
 
 
 class Scan(AsyncIterator[tuple[Any, Value]]):
-    """All rows of a table at one version, as (key, value), in no particular order.
+    """All rows of a table or of one key group, at one version, as (key, value), in no particular order.
 
     Rows are fetched on demand. It pins its version until the last row was returned, or until ``close``; it
     is an async context manager, too. One task at a time.
     """
 
-    def __init__(self, source: Source, table: str) -> None:
-        self._source, self._table = source, table
+    def __init__(self, source: Source, table: str, key_group: int | None = None) -> None:
+        self._source, self._table, self._key_group = source, table, key_group
         self._exit = contextlib.AsyncExitStack()
         self._reader: TableReader | None = None
         self._rows: AsyncGenerator[tuple[Any, Value], None] | None = None
@@ -136,7 +138,7 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
         async with contextlib.AsyncExitStack() as opened:
             with one_call():
                 reader = await opened.enter_async_context(self._source.pin(self._table))
-            self._rows = rows = _rows_of(reader)
+            self._rows = rows = _rows_of(reader, self._key_group)
             opened.push_async_callback(rows.aclose)
             self._first = await anext(rows, None)
             self._reader, self._exit = reader, opened.pop_all()
@@ -181,10 +183,12 @@ class Scan(AsyncIterator[tuple[Any, Value]]):
         await self.close()
 
 
-async def _rows_of(reader: TableReader) -> AsyncGenerator[tuple[Any, Value], None]:
-    """Yield all live rows, decoded, one key group after the other."""
+async def _rows_of(
+    reader: TableReader, key_group: int | None = None
+) -> AsyncGenerator[tuple[Any, Value], None]:
+    """Yield all live rows or those of one key group, decoded. Raises: ConfigError."""
     view = reader.view
-    for groups in windows(view.groups):
+    for groups in windows(view.groups_to_scan(key_group)):
         reader.check()
         scan = reader.store.scan_groups(view.name, groups, view.version, view.start, view.at_us)
         async with contextlib.aclosing(scan) as batches:

@@ -192,7 +192,7 @@ def changes_of(log: DecidedLog, version: int, table: str, key_group: int | None)
     """
     require_arrow("changes")
     fact, manifest = manifest_at(log, version)
-    check_key_group(key_group, manifest.key_groups, log.folded.name)
+    rules.check_key_group(key_group, manifest.key_groups, f"namespace {log.folded.name}")
     if table not in manifest.table_schemas:
         known = ", ".join(listed(manifest.table_schemas)) or "none"
         dropped = f"; version {version} dropped it" * (table in (manifest.dropped or ()))
@@ -212,18 +212,6 @@ def manifest_at(log: DecidedLog, version: int) -> tuple[DecidedVersion, Manifest
         return fact, read_manifest(log.log, fact)
     except WalGapError as error:
         raise gone(version, log.log.where, str(error)) from error
-
-
-def check_key_group(key_group: object, key_groups: int, namespace: str) -> None:
-    """Refuse a key group that the namespace does not have. Raises: ConfigError."""
-    if key_group is None:
-        return
-    is_whole = isinstance(key_group, int) and not isinstance(key_group, bool)
-    if not is_whole or not 0 <= key_group < key_groups:  # type: ignore[operator]
-        raise ConfigError(
-            f"key_group is {key_group!r}; namespace {namespace} has the key groups 0 to {key_groups - 1}:"
-            " pass one of them, or none for all"
-        )
 
 
 def gone(version: int, where: str, why: str) -> WalGapError:

@@ -160,6 +160,18 @@ def check_whole_number(what: str, value: object) -> None:
         raise ConfigError(f"{what} is {value!r}; it must be a whole number, 1 or more")
 
 
+def check_key_group(key_group: object, key_groups: int, where: str) -> None:
+    """Refuse a key group that the namespace does not have; None stands for all. Raises: ConfigError."""
+    if key_group is None:
+        return
+    is_whole = isinstance(key_group, int) and not isinstance(key_group, bool)
+    if not is_whole or not 0 <= key_group < key_groups:  # type: ignore[operator]
+        raise ConfigError(
+            f"key_group is {key_group!r}; {where} has the key groups 0 to {key_groups - 1}: pass one of"
+            " them, or none for all"
+        )
+
+
 def keys_of(keys: Iterable[Any]) -> list[Any]:
     """List the keys of ``get_many``. Raises: ConfigError: one key, such as a text, instead of several."""
     if isinstance(keys, str | bytes | bytearray | memoryview) or not isinstance(keys, Iterable):

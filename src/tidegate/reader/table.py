@@ -15,7 +15,7 @@ from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.keys.groups import encode_key
-from tidegate.reader.rules import TRIES, expired, keys_of
+from tidegate.reader.rules import TRIES, check_key_group, expired, keys_of
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer, TableKeys
 from tidegate.sinks.rules.reads import shown_bytes, windows
 from tidegate.values.decode import Value, Values, described, values_of
@@ -111,14 +111,16 @@ class Table:
         """
         return run(self._source.read(self.name, TableReader.get_many, keys_of(keys)))
 
-    def scan(self) -> Scan:
+    def scan(self, key_group: int | None = None) -> Scan:
         """Read all rows, at one version: an iterator of (key, value), also with ``.to_arrow()``.
 
-        Each page of rows has a deadline of its own, and so has the lease on the version. A gate's version
-        that is retired before its first row was read is left for a newer one. Raises: as ``get``, when rows
-        are fetched.
+        ``key_group``: only its rows. The key groups of a snapshot are a partition of its rows: several
+        processes can divide a scan among them. Each page of rows has a deadline of its own, and so has the
+        lease on the version. A gate's version that is retired before its first row was read is left for a
+        newer one. Raises, when rows are fetched: as ``get``; ConfigError also for a key group that the
+        namespace does not have.
         """
-        return Scan(self._source, self.name)
+        return Scan(self._source, self.name, key_group)
 
     def schema(self) -> TableSchema:
         """Read the names and Spark types of the key's and the value's columns at the version read."""
@@ -129,14 +131,14 @@ class Table:
 
 
 class Scan(Iterator[tuple[Any, Value]]):
-    """All rows of a table at one version, as (key, value), in no particular order.
+    """All rows of a table or of one key group, at one version, as (key, value), in no particular order.
 
     Rows are fetched on demand. It pins its version until the last row was returned,
     or until ``close``; it is a context manager, too. One thread at a time.
     """
 
-    def __init__(self, source: Source, table: str) -> None:
-        self._source, self._table = source, table
+    def __init__(self, source: Source, table: str, key_group: int | None = None) -> None:
+        self._source, self._table, self._key_group = source, table, key_group
         self._exit = contextlib.ExitStack()
         self._reader: TableReader | None = None
         self._rows: Iterator[tuple[Any, Value]] = iter(())
@@ -155,7 +157,7 @@ class Scan(Iterator[tuple[Any, Value]]):
         with contextlib.ExitStack() as opened:
             with one_call():
                 reader = opened.enter_context(self._source.pin(self._table))
-            rows = reader.rows()
+            rows = reader.rows(self._key_group)
             self._rows = itertools.chain(list(itertools.islice(rows, 1)), rows)
             self._reader, self._exit = reader, opened.pop_all()
         return reader
@@ -252,10 +254,10 @@ class TableReader:
         yield from ()
         return self.view.values.schema
 
-    def rows(self) -> Iterator[tuple[Any, Value]]:
-        """Yield all live rows, decoded, one key group after the other. In threads."""
+    def rows(self, key_group: int | None = None) -> Iterator[tuple[Any, Value]]:
+        """Yield all live rows or those of one key group, decoded. In threads. Raises: ConfigError."""
         view = self.view
-        for groups in windows(view.groups):
+        for groups in windows(view.groups_to_scan(key_group)):
             self.check()
             for _, batch in self.store.scan_groups(view.name, groups, view.version, view.start, view.at_us):
                 self.check()
@@ -346,6 +348,16 @@ class TableView(NamedTuple):
     def groups(self) -> range:
         """The key groups that may have rows of the table."""
         return range(0, self.key_groups, self.stride)
+
+    def groups_to_scan(self, key_group: int | None) -> range:
+        """Return ``groups``, or those of them that are this key group: one or none.
+
+        Raises: ConfigError: the namespace does not have the key group.
+        """
+        check_key_group(key_group, self.key_groups, self.where)
+        if key_group is None:
+            return self.groups
+        return range(key_group, key_group + (key_group in self.groups))
 
     def encode(self, key: Any) -> bytes:
         """Encode the key. Raises: BadRecordError, with the table and its key's columns."""

@@ -125,6 +125,39 @@ def test_a_reader_of_an_event_loop_and_a_renamed_column(place):
     assert place.content()["airports"] == expected
 
 
+def test_a_scan_of_one_key_group_in_threads_and_in_an_event_loop(place):
+    place.write(
+        {"airports": AIRPORTS, "aircraft": {f"N{n}": {"carrier": "UA", "flights": n} for n in range(60)}}
+    )
+    rows, met = {"airports": {}, "aircraft": {}}, {"airports": set(), "aircraft": set()}
+
+    async def in_a_loop(table, group):
+        async with await tidegate.aio.connect(place.store, namespace="flights") as gate:
+            return await gate.table(table).scan(key_group=group).to_arrow()
+
+    with tidegate.connect(place.store, namespace="flights") as gate, gate.snapshot() as snapshot:
+        for table, found in rows.items():
+            for group in range(gate.key_groups):
+                part = dict(snapshot.table(table).scan(key_group=group))
+                assert not part.keys() & found.keys()
+                found.update(part)
+                met[table] |= {group} if part else set()
+                also = gate.table(table).scan(group).to_arrow()
+                assert also.num_rows == len(part)
+                assert asyncio.run(in_a_loop(table, group)).equals(also)
+            assert found == dict(snapshot.table(table).scan())
+        assert met == {"airports": place.groups(1), "aircraft": place.groups(1, "aircraft")}
+        for wrong in (-1, KEY_GROUPS, True, "1"):
+            scan = gate.table("airports").scan(key_group=wrong)
+            with pytest.raises(
+                ConfigError, match=rf"key_group is {wrong!r}; .* has the key groups 0 to 11: "
+            ):
+                next(scan)
+            assert len(gate._reader.store.leases()) == 1  # the snapshot's
+            with pytest.raises(ConfigError, match=f"key_group is {wrong!r}; "):
+                asyncio.run(in_a_loop("airports", wrong))
+
+
 def test_another_number_for_a_table_that_is_there_is_refused(place):
     place.write({"airports": AIRPORTS})
     place.again(airports=4)
