@@ -456,6 +456,9 @@ class VersionedSink:
         if self._options.on_bad_record == "quarantine":
             schemas[quarantine.TABLE] = quarantine.SCHEMA
         parallelism = tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups)
+        if parallelism != writer.parallelism:
+            warn_of_imbalance(self._endpoints.namespace, parallelism, state.key_groups)
+            writer.parallelism = parallelism
         barrier = SparkBarrier(
             calls=calls,
             schemas=schemas,
@@ -510,10 +513,6 @@ class VersionedSink:
                 connections.coordinator.expected_tasks = tasks_for(self._options, session.sparkContext)
             writer = self._writer = OpenWriter.open(connections, lineage, check, alive)
             self.recovered, self._writer_id = writer.recovered, writer.coordinator.writer
-            if session is not None:
-                key_groups = writer.coordinator.folded.key_groups
-                tasks = tasks_for(self._options, session.sparkContext, key_groups)
-                warn_of_imbalance(self._endpoints.namespace, tasks, key_groups)
         writer.connections.session = session
         writer.keep_alive(alive)
         return writer

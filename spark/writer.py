@@ -134,6 +134,7 @@ class OpenWriter:
         self.coordinator = coordinator = connections.coordinator
         self.commits: SyncCommits | PipelineThread = SyncCommits(coordinator, self._published)
         self.recovered: list[int] = []
+        self.parallelism = 0  # of the batch before; 0: there was none yet
         self._links = StateLinks(coordinator)
         self.background = self._start_background(alive)
 

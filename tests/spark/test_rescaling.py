@@ -235,3 +235,16 @@ def test_a_new_namespace_has_key_groups_for_its_tasks_and_an_older_one_says_what
     sums.commit(summing(sums.sink(parallelism=30)), [{"k": "a", "n": 1}])
     assert "of 30 tasks 16 have 9 of the 256 key groups, the others 8: 12 % more work" in caplog.text
     assert sums.rows("sums") == {"a": {"n": 2}}
+
+
+def test_executors_that_leave_an_imbalance_are_told_of_at_the_batch_that_they_come_with(
+    stream, caplog, monkeypatch
+):
+    caplog.set_level("WARNING", "tidegate")
+    sums = stream(SCHEMA)
+    sink = sums.sink(parallelism="executors")
+    for slots, told in ((13, 0), (30, 1), (30, 1), (16, 1), (30, 2)):
+        monkeypatch.setattr("tidegate.spark.staging.parallelism.slots_now", lambda _, now=slots: now)
+        sums.commit(summing(sink), [{"k": "a", "n": 1}])
+        assert caplog.text.count("12 % more work") == told
+    assert sums.rows("sums") == {"a": {"n": 5}}
