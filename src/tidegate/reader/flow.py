@@ -339,8 +339,11 @@ class GateFlow(TableHints):
 
     def tables_steps(self) -> Steps[list[str]]:
         with one_call():
-            pointer = yield from self._read_pointer()
-            return listed((yield from self._entry_of(pointer)).tables) if pointer.visible else []
+            return (yield from self._retry(self._list_tables))
+
+    def _list_tables(self) -> Steps[list[str]]:
+        pointer = yield from self._read_pointer()
+        return listed((yield from self._entry_of(pointer)).tables) if pointer.visible else []
 
     def history_steps(self, limit: int | None) -> Steps[list[VersionInfo]]:
         if limit is not None:

@@ -164,6 +164,22 @@ def test_a_scan_of_the_newest_version_holds_it_until_its_last_row(writer):
         assert writer.driver.store.announce(2) == 2
 
 
+def test_t28_the_tables_of_a_version_that_is_retired_meanwhile_are_those_of_a_newer_one(writer, monkeypatch):
+    writer.write({"airports": BATCHES[0]["airports"]})
+    with connect_to(writer) as gate:
+        store, catalog = gate._reader.store, gate._reader.store.catalog
+
+        def retired_meanwhile(oldest, newest):
+            if newest != 1:
+                return catalog(oldest, newest)
+            writer.write(BATCHES[0])
+            assert writer.driver.store.announce(2) == 2
+            return []
+
+        monkeypatch.setattr(store, "catalog", retired_meanwhile)
+        assert gate.tables() == sorted(BATCHES[0])
+
+
 @pytest.mark.parametrize("batches_before", [0, 1])
 def test_i8_a_scan_leaves_a_version_that_is_retired_before_its_first_row(writer, monkeypatch, batches_before):
     """After a row it refuses: rows of two versions would be mixed."""

@@ -198,16 +198,17 @@ public final class Gate implements AutoCloseable {
   /** The tables of the newest version. */
   public List<String> tables() {
     Deadline deadline = Deadline.after(options.timeout);
-    return call(reader -> {
+    return call(reader -> SpaceReader.again(() -> {
       Pointer pointer = reader.pointer(deadline);
       return pointer.visible() == 0 ? List.<String>of() : List.copyOf(new TreeSet<>(reader.entryOf(pointer, deadline).tables().keySet()));
-    }, deadline);
+    }), deadline);
   }
 
   /** A table's columns at the newest version. */
   public Schema schema(String table) {
     Deadline deadline = Deadline.after(options.timeout);
-    return call(reader -> reader.tables(reader.entryOf(reader.pointer(deadline), deadline), List.of(table), deadline).get(table).schema(), deadline);
+    return call(reader -> SpaceReader.again(
+        () -> reader.tables(reader.entryOf(reader.pointer(deadline), deadline), List.of(table), deadline).get(table).schema()), deadline);
   }
 
   /**
