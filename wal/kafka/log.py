@@ -203,14 +203,14 @@ class KafkaLog(Log):
             receipts = DeliveryReports(self._clients, producer, self._changelog, partition, segment.encode())
             blob: bytes | None = first
             first = None
-            while blob is not None:
-                sent = 0
-                for piece in pieces(blob, PIECE_BYTES_MAX):
-                    receipts.send(piece)
-                    sent += 1
-                counts.append((len(blob), sent))
-                blob = next(waiting, None)
             try:
+                while blob is not None:
+                    sent = 0
+                    for piece in pieces(blob, PIECE_BYTES_MAX):
+                        receipts.send(piece)
+                        sent += 1
+                    counts.append((len(blob), sent))
+                    blob = next(waiting, None)
                 offsets = iter(receipts.all_in())
             except WalUnavailableError as error:
                 self._refuse_if_gone(self._changelog, error)

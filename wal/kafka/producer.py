@@ -19,7 +19,11 @@ UNSET = -1
 class DeliveryReports:
     """The delivery reports of one caller's messages to one partition, in the order of sending.
 
-    The producer must be the caller's alone. Its queue is bounded: ``send`` waits for capacity.
+    The producer must be the caller's alone. Its queue is bounded: ``send`` waits for capacity. It sends the
+    second message after the first is acknowledged: the broker then refuses a message whose predecessor it
+    lacks. From a producer that is new to the partition it takes any message as the first. So if it refuses
+    the first one, which a new leader does, it takes the second one, and librdkafka reports both as delivered,
+    the lost one without an offset (``rd_kafka_dr_implicit_ack``).
     """
 
     def __init__(
@@ -33,13 +37,15 @@ class DeliveryReports:
         """When the brokers took the last message, by their clock; None when they do not report it."""
         self._error: KafkaError | None = None
         self._unplaced = False
-        """Whether a message was acknowledged without its offset: appended, and nobody knows where."""
+        """Whether a message was reported as delivered without an offset: that proves nothing."""
 
     def send(self, content: bytes) -> None:
         """Enqueue one message. Raises: WalUnavailableError, an earlier one failed, or the queue
         stayed full.
         """
         nth = len(self._offsets)
+        if nth == 1:
+            self.all_in()
         self._offsets.append(UNSET)
 
         def report(error: KafkaError | None, message: Message) -> None:
@@ -105,10 +111,8 @@ class DeliveryReports:
         if self._error is not None:
             self._clients.unavailable(f"writing to {self._topic}", self._error)
         if self._unplaced:
-            # The client sent it again after an answer that came too late, and the broker knew it.
             msg = (
-                f"{self._clients.where}: writing to {self._topic}: a broker acknowledged a message without"
-                " its offset, after an answer that came too late; try again, with a larger timeout_s of the"
-                f" log (now {self._clients.settings.timeout_s:g} s) if that repeats"
+                f"{self._clients.where}: writing to {self._topic}: the client reported a message as delivered"
+                " without its offset, so it may be missing: nothing of this write counts; try again"
             )
             raise WalUnavailableError(msg)

@@ -5,7 +5,8 @@ import uuid
 
 import pytest
 
-from services.support.kafka.wire import Api
+from services.support.kafka.wire import Api, not_led_here
+from tidegate.wal.kafka.settings import PIECE_BYTES_MAX
 from tidegate.wal.open_log import open_log
 
 pytest_plugins = ["services.support.kafka.proxied"]
@@ -42,6 +43,21 @@ def test_an_error_of_an_earlier_read_is_not_the_next_ones(proxied_kafka, logs):
     for _ in range(20):
         assert [entry.content for entry in slow.decisions()] == [b"a record"]
         assert len(list(slow.read([last]))) == 1
+
+
+def test_a_piece_that_was_refused_is_not_written_by_the_answer_to_a_later_one_i3(proxied_kafka, logs):
+    """Of a producer that is new to a partition the broker takes any message as its first. So if it refuses
+    one, for it does not lead the partition yet, it takes the next; and librdkafka reports both as delivered,
+    the lost one without an offset (rd_kafka_dr_implicit_ack).
+    """
+    direct, through = logs
+    blobs = [bytes([n]) * PIECE_BYTES_MAX for n in range(4)]
+    refused = proxied_kafka.proxy.answer(Api.PRODUCE, not_led_here(through._changelog, 0))
+    addresses = through.stage("s-1", blobs)
+    assert refused.hits == 1
+    assert {blob.address: blob.content for blob in direct.read(addresses)} == dict(
+        zip(addresses, blobs, strict=True)
+    )
 
 
 def test_what_is_gone_before_the_first_blob_that_is_asked_for_does_not_matter(logs):

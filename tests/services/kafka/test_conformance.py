@@ -17,10 +17,6 @@ class TestKafkaLog(LogSuite):
     batches_share_a_checksum = True
     large_blob_bytes = 20_000_000
 
-    @pytest.mark.slow  # now and then a busy broker acknowledges a piece without its offset
-    def test_a_large_blob_comes_back_whole(self, log):
-        super().test_a_large_blob_comes_back_whole(log)
-
     @pytest.fixture(autouse=True)
     def _broker(self, kafka):
         self.kafka = kafka

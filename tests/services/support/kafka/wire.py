@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import enum
 import struct
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError
 
 from services.support.proxy.relay import Asked, HostileFrameError
 
@@ -36,6 +39,22 @@ class Api(enum.IntEnum):
     GET_TELEMETRY_SUBSCRIPTIONS = 71
     PUSH_TELEMETRY = 72
     DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+def not_led_here(topic: str, partition: int) -> Callable[[bytes], bytes]:
+    """Make the reply of a broker that does not lead the partition to a produce request, version 9 or 10."""
+
+    def reply(request: bytes) -> bytes:
+        _, version, correlation_id = struct.unpack_from(">hhi", request, 4)
+        assert version in (9, 10), version
+        name = topic.encode()
+        body = struct.pack(f">iBBB{len(name)}sB", correlation_id, 0, 2, len(name) + 1, name, 2)
+        error = KafkaError.NOT_LEADER_FOR_PARTITION
+        body += struct.pack(">ihqqqBBB", partition, error, -1, -1, -1, 1, 0, 0)  # no offset, no times
+        body += struct.pack(">BiB", 0, 0, 0)
+        return struct.pack(">i", len(body)) + body
+
+    return reply
 
 
 class KafkaWire:

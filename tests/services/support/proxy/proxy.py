@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import threading
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.support.proxy.relay import CLOSE_S, Address, Callback, Relay, Wire
@@ -84,8 +84,8 @@ class Proxy:
         """
         return self._add(Rule(self.changed, "duplicate", kind, **match))
 
-    def answer(self, kind: Kind | None, reply: bytes, **match: Any) -> Rule:
-        """The client gets these bytes for a reply, the server hears nothing of the request."""
+    def answer(self, kind: Kind | None, reply: bytes | Callable[[bytes], bytes], **match: Any) -> Rule:
+        """The client gets these bytes, or those made of its request; the server hears nothing of it."""
         return self._add(Rule(self.changed, "answer", kind, reply=reply, **match))
 
     def clear(self) -> None:

@@ -256,7 +256,8 @@ class Relay:
                 connection.login += (frame,)
             if rule and rule.action == "answer":
                 await self._all_answered(connection)  # replies come in the order of requests
-                await _send(connection.client[1], rule.reply)
+                reply = rule.reply if isinstance(rule.reply, bytes) else rule.reply(frame)
+                await _send(connection.client[1], reply)
                 continue
             if isinstance(rule, Hold) and rule.action == "hold_request":
                 request.answered = await self._hold(rule, connection, frame)

@@ -51,7 +51,7 @@ class Rule:
     where: Callable[[bytes], bool] | None = None
     route: int | None = None
     close: bool = True
-    reply: bytes = b""
+    reply: bytes | Callable[[bytes], bytes] = b""
     met: int = field(default=0, init=False)
     hits: int = field(default=0, init=False)
 

@@ -194,5 +194,5 @@ def test_an_acknowledgement_without_an_offset_is_no_acknowledgement_i3(idle):
         reports = DeliveryReports(idle, producer, "t", 0)
         reports.send(b"x")
         for again in (reports.all_in, lambda: reports.send(b"y")):
-            with pytest.raises(WalUnavailableError, match="acknowledged a message without its offset"):
+            with pytest.raises(WalUnavailableError, match="delivered without its offset"):
                 again()
