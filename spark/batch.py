@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -14,7 +15,10 @@ from pyspark.sql import DataFrame
 
 from tidegate.base.source_offsets import offsets_in
 from tidegate.errors import ConfigError
+from tidegate.wal.fold import last_batch_within
 from tidegate.wal.record import BatchOrigin, Folded
+
+logger = logging.getLogger("tidegate")
 
 SOME = re.compile(r"Some\((.*)\)", re.DOTALL)
 """The text of a Scala option with a value: reading it takes one call, testing and taking the value two."""
@@ -171,6 +175,35 @@ def _running(session: Any, query_id: str) -> Run | None:
 
 _runs: dict[tuple[object, str], Run] = {}
 """The known runs by JVM and query, oldest first: each step of finding one is a call to the JVM."""
+
+
+# -- batches that the log lacks ------------------------------------------------------------------------
+
+
+def warn_of_missing_batches(namespace: str, batch: BatchContext, state: Folded) -> None:
+    """Log a warning if the log does not have the batch before the first one of a driver.
+
+    A function of foreachBatch may leave batches out. But it is also the only sign that log and store are
+    older than the checkpoint: copies that were put back, or folders made below an empty mount point.
+    """
+    kept = last_batch_within(state, state.last_version, batch.lineage)
+    _, last = state.batches.get(batch.lineage, (0, -1)) if kept is None else (0, kept.batch_id)
+    first_missing = last + 1
+    if batch.batch_id <= first_missing:
+        return
+    missing = f"batch {first_missing}"
+    if batch.batch_id > first_missing + 1:
+        missing = f"batches {first_missing} to {batch.batch_id - 1}"
+    logger.warning(
+        "namespace %s: batch %d of query %s is the next one, and the log has no version of %s: this is right"
+        " if the function of foreachBatch left them out, or if the query had another namespace before;"
+        " otherwise log and store are older than the checkpoint, so stop the query: look whether their disks"
+        " are mounted, or set the checkpoint back",
+        namespace,
+        batch.batch_id,
+        batch.lineage,
+        missing,
+    )
 
 
 # -- a batch that failed in the sink, while the user's function swallowed the error ------------------------

@@ -31,6 +31,7 @@ from tidegate.spark.batch import (
     is_running,
     refuse_after_swallowed_error,
     refuse_connect,
+    warn_of_missing_batches,
 )
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
 from tidegate.spark.calls.newer import check_alone
@@ -497,6 +498,7 @@ class VersionedSink:
 
         def refuse_older_batch(state: Folded) -> None:
             replay_of(state, batch.origin(state))
+            warn_of_missing_batches(self._endpoints.namespace, batch, state)
 
         alive = partial(is_running, session, batch.lineage, self._reporter.query_failed)
         return self._writer_for(session, batch.lineage, refuse_older_batch, alive)

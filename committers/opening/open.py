@@ -341,7 +341,7 @@ def log_is_empty(coordinator: Coordinator, identity: Identity) -> WalGapError:
 def _log_behind(coordinator: Coordinator, why: str, visible: int) -> WalGapError:
     return WalGapError(
         f"the log {coordinator.log.where} does not belong to, or is behind, the {coordinator.store.where}:"
-        f" {why}; nothing was written; if the log's URL is right:"
+        f" {why}; nothing was written; if the log's URL is right, and the disk of a log in files is mounted:"
         f" {saved_by_relog(coordinator.endpoints.namespace, visible)}"
     )
 

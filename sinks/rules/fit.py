@@ -99,8 +99,8 @@ def described(
     match fit:
         case Fit.LOG_GONE:
             return (
-                f"the log is gone: it is empty, and the store is not; {saving}; the log may be elsewhere:"
-                " check --wal"
+                "the log is gone: it is empty, and the store is not; it may be elsewhere: check --wal, and of a"
+                f" log in files whether its disk is mounted; {saving}"
             )
         case Fit.OTHER_NAMESPACE:
             return (
