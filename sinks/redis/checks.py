@@ -289,7 +289,7 @@ def _slots(server: ServerInfo) -> Check:
         return _untold("cluster", "CLUSTER INFO", APPLIED)
     if assigned < SLOTS:
         holes = f"{SLOTS - assigned:,} of {SLOTS:,} slots have no server: their key groups cannot store rows"
-        finding = f"{holes}; see `redis-cli --cluster check`"
+        finding = f"{holes}; see `redis-cli --cluster check HOST:PORT`"
         return Check("cluster", "fail", finding, APPLIED, may_be_allowed=False)
     state = server.cluster.get("cluster_state")
     if state != "ok" or served != SLOTS:

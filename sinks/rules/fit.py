@@ -99,8 +99,8 @@ def described(
     match fit:
         case Fit.LOG_GONE:
             return (
-                "the log is gone: it is empty, and the store is not; it may be elsewhere: check --wal, and of a"
-                f" log in files whether its disk is mounted; {saving}"
+                "the log is gone: it is empty, and the store is not; it may be elsewhere: check --wal, and"
+                f" whether the disk of a log in files is mounted; {saving}"
             )
         case Fit.OTHER_NAMESPACE:
             return (

@@ -101,3 +101,28 @@ def test_each_command_of_a_message_has_what_it_needs() -> None:
 )
 def test_a_command_without_what_it_needs_is_found(line: str, part: str) -> None:
     assert lacks(line) == part
+
+
+def of_servers(text: str) -> list[str]:
+    """Find the commands of Redis and Kafka that do not name their server."""
+    lines = re.findall(
+        r"`(redis-cli --cluster [^`]+|kafka-(?:acls|configs|reassign-partitions) [^`]+)`", text
+    )
+    return [line for line in lines if not re.search(r"HOST:PORT|--bootstrap-server|\d:\d", line)]
+
+
+def test_each_command_for_servers_names_one() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.yml")]
+    texts = [(path, path.read_text()) for path in pages]
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            texts += [(path, text) for text in texts_of(ast.parse(path.read_text()))]
+    lacking = [f"{path.relative_to(ROOT)}: `{line}`" for path, text in texts for line in of_servers(text)]
+    assert not lacking, "\n".join(lacking)
+
+
+def test_a_command_without_a_server_is_found() -> None:
+    text = (
+        "`redis-cli --cluster fix`, `redis-cli --cluster fix HOST:PORT`, `kafka-acls --add --operation Read`"
+    )
+    assert of_servers(text) == ["redis-cli --cluster fix", "kafka-acls --add --operation Read"]

@@ -437,7 +437,7 @@ class Clients:
         right = next((right for begin, right in RIGHTS.items() if what.startswith(begin)), None)
         prefix = f"{self.settings.topic_prefix}."
         topic = next((word.rstrip(",") for word in what.split() if word.startswith(prefix)), None)
-        grants = self.settings.grant(right, topic) if right and topic else "`kafka-acls --add`"
+        grants = self.settings.grant(right, topic) if right and topic else "`kafka-acls`"
         return (
             f"this user lacks the right {right or 'for it'} on {f'topic {topic}' if topic else 'its topics'}:"
             f" {grants} grants it; docs/kafka.md has the rights of a writer and a reader"

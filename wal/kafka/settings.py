@@ -87,7 +87,10 @@ class KafkaSettings:
     def grant(self, right: str, topic: str) -> str:
         """Return the command that grants this user a right on a topic."""
         principal = f"User:{self.client.get('sasl.username') or '<this user>'}"
-        return f"`kafka-acls --add --allow-principal {principal} --operation {right} --topic {topic}`"
+        return (
+            f"`kafka-acls --bootstrap-server {self.brokers} --add --allow-principal {principal}"
+            f" --operation {right} --topic {topic}`"
+        )
 
     # -- configurations by kind of client -------------------------------------------------------------
 

@@ -44,7 +44,8 @@ OTHER_TYPE, IN_LUA = "WRONGTYPE", "attempt to "
 """The replies of Redis and Lua where a key or a field is not what a release writes there."""
 OPEN_SLOT = (
     "the slot of a key moves to another server, and the call is refused until it has moved;"
-    " `redis-cli --cluster check` lists slots that were left open, `redis-cli --cluster fix` closes them"
+    " `redis-cli --cluster check HOST:PORT` lists slots that were left open, `redis-cli --cluster fix"
+    " HOST:PORT` closes them"
 )
 REPLICA = "replica"
 """A server that follows another one, in the place of its id."""

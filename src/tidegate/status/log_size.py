@@ -68,11 +68,13 @@ class Deadline:
         if self.passed:
             return (
                 f"version {self.version} is decided and not visible, and the log may have forgotten it since"
-                f" {when}: run `tidegate recover` at once, and give the log a longer retention"
+                f" {when}: give the log a longer retention and bring the store back at once; without a"
+                " running query also run `tidegate recover`"
             )
         return (
             f"version {self.version} is decided and not visible, and the log may forget it in"
-            f" {span(self.left_s)}, at {when}: run `tidegate recover`, or give the log a longer retention"
+            f" {span(self.left_s)}, at {when}: give the log a longer retention, then bring the store back;"
+            " without a running query also run `tidegate recover`"
         )
 
 

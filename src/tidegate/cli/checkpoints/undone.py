@@ -140,6 +140,7 @@ def _replay(plan: RestorePlan, done: Restored) -> list[str]:
         *lines,
         "the files to remove, in bash:",
         f"  {removal(last + 1, plan.newest_batch + 1)}",
+        f"of a query with state of Spark's own also the versions above {last + 1} in its folder state",
         f"if offsets/{last} is not in it (Spark keeps the last {SPARK_KEEPS} batches):",
         "  `tidegate rebuild-checkpoint FOLDER` makes a checkpoint for Kafka and streams of tidegate's",
         *_anew(plan.kept, "or start"),

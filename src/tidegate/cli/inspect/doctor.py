@@ -42,7 +42,7 @@ EXAMPLES = examples(
 
 JAVA_MIN = 17
 PYSPARK_MIN, PYSPARK_BELOW = (4, 1), (5,)
-PYARROW_MIN = (17,)
+PYARROW_MIN = (19,)
 CLOCK_WARN_S, CLOCK_FAIL_S = 5, 3600
 JAVA_S = 20.0
 THIS_RELEASE_US = 1_760_000_000_000_000  # a clock before this release's build time is wrong

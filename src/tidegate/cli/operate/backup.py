@@ -249,7 +249,8 @@ def _preview(plan: Plan, namespace: str, lineage: str | None, offsets: str) -> l
         f"  {offsets or '(unknown)'}",
         "to have the batches after it again, BEFORE the query starts: set its checkpoint back to batch",
         f"  {last}: remove the files {last + 1} and above, and their .crc files, from its folders",
-        "  offsets and commits;",
+        "  offsets and commits; of a query with state of Spark's own also the versions above",
+        f"  {last + 1} in its folder state;",
         "  or make a checkpoint: `tidegate rebuild-checkpoint FOLDER` (Kafka).",
         "a checkpoint that is not set back continues after them, and their rows stay lost",
     ]

@@ -92,7 +92,7 @@ def test_without_write_on_the_decisions_a_writer_is_refused_at_once_whatever_is_
     tries = counted(driver.log, 0 if made else 1)  # a log that is made now is asked by its first record
     with pytest.raises(ConfigError) as told:
         open_namespace(driver, "lineage")
-    command = f"kafka-acls --add --allow-principal User:{WRITER} --operation Write --topic {query.decisions}"
+    command = f" --add --allow-principal User:{WRITER} --operation Write --topic {query.decisions}"
     assert f"this user lacks the right Write on the topic; grant it: `{command}`" in str(told.value)
     assert "allow_unsafe" not in str(told.value)
     assert len(tries) <= (not made)
@@ -112,7 +112,7 @@ def test_a_right_that_is_taken_away_in_a_query_ends_it_at_once(users):
     tries = counted(driver.log)
     with pytest.raises(OutcomeUnknownError, match="lacks the right Write on") as told:
         query.commit(driver, 1)
-    command = f"kafka-acls --add --allow-principal User:{WRITER} --operation Write --topic {query.decisions}"
+    command = f" --add --allow-principal User:{WRITER} --operation Write --topic {query.decisions}"
     assert command in str(told.value)
     assert PASSWORD not in str(told.value)
     assert len(tries) == 2, "the decision, and the fence"
