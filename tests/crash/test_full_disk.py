@@ -52,7 +52,7 @@ def test_a_disk_fills_up(tmp_path):
 def test_files_may_not_grow(tmp_path):
     told = lives(tmp_path, "limit", [100, 5_000, 33_000])
     assert "disk I/O error; check its disk: it is full, limited for this user, or failing" in told
-    assert "File too large; make room on this disk" in told
+    assert "File too large; make room on the disk of the log" in told
 
 
 @pytest.mark.slow

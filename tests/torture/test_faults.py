@@ -252,7 +252,7 @@ def test_a_full_disk(tmp_path, monkeypatch, taken_over):
         before = whole.read_bytes()
         come_by(disturber)
         for _ in range(FULL_FOR):
-            with pytest.raises(WalUnavailableError, match="File too large; make room on this disk"):
+            with pytest.raises(WalUnavailableError, match="File too large; make room on the disk of the log"):
                 log.append_decision(b"x" * 1_000)
             assert whole.read_bytes() == before
         assert log.append_decision(b"x" * 1_000)

@@ -120,7 +120,7 @@ class FileLog(Log):
             with self._opened() as (fd, _):
                 os.fsync(fd)
         except OSError as error:
-            mend = "make room on this disk" if error.errno in DISK_FULL else "make it writable for this user"
+            mend = "make room on the disk of the log" if error.errno in DISK_FULL else "make it writable for this user"
             msg = (
                 f"the log's folder {self.folder} cannot be made or written: {error.strerror or error};"
                 f" {mend}, or give another folder in the URL file:///path"
@@ -483,7 +483,7 @@ class FileLog(Log):
     def _unavailable(self, error: OSError) -> NoReturn:
         hint = ""
         if error.errno in DISK_FULL:
-            hint = "; make room on this disk"
+            hint = "; make room on the disk of the log"
         elif error.errno == errno.ENOENT:
             hint = f"; is its disk mounted? Or the log was removed, or was never made here; {self._saving}"
         elif error.errno in NEVER_MENDS_ITSELF:
