@@ -120,7 +120,7 @@ class FileLog(Log):
             with self._opened() as (fd, _):
                 os.fsync(fd)
         except OSError as error:
-            mend = "make room on the disk of the log" if error.errno in DISK_FULL else "make it writable for this user"
+            mend = "make room on this disk" if error.errno in DISK_FULL else "make it writable for this user"
             msg = (
                 f"the log's folder {self.folder} cannot be made or written: {error.strerror or error};"
                 f" {mend}, or give another folder in the URL file:///path"
