@@ -70,6 +70,19 @@ def test_a_moved_namespace_is_taken_back_by_an_adopt(place, tmp_path):
         again.write(MORE)
 
 
+def test_a_moved_namespace_is_repaired_and_recovered_and_decides_nothing_more(place, tmp_path):
+    """Red before: both named the new namespace, and readers of the old one's last version were refused."""
+    silence_writer(tmp_path / "store", "flights")
+    ended(0, *WORDS, "--key-groups=32", "--finish", "--yes")
+    expected = rows_by_table(place.store)
+    assert "nothing was lost" in ended(0, "repair", "--namespace=flights").stdout
+    shutil.rmtree(tmp_path / "store" / "flights")
+    assert "version 3 is visible now" in ended(0, "recover", "--namespace=flights").stdout
+    assert rows_by_table(place.store) == expected
+    with pytest.raises(ConfigError, match="was moved to namespace flights_32"):
+        place.writer()
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
