@@ -291,7 +291,7 @@ def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
             strides={name: at.apart for name, at in entry.tables.items()},
             source_offsets=contents.reached.source_offsets,
         )
-        decided, manifest, _ = until_decided(coordinator, barrier)
+        decided, manifest, *_ = until_decided(coordinator, barrier)
     rows.last = decided
     rows.entry = catalog_entry(decided, manifest or read_manifest(coordinator.log, decided))
 
