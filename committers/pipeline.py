@@ -241,6 +241,7 @@ class Pipeline:
                 # This driver fenced itself while it decided a later version; no other driver did.
                 machine = Machine(State.DECIDED, machine.watch)
             else:
+                mine.held = {}
                 return
 
 
