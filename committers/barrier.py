@@ -27,6 +27,7 @@ from tidegate.wal.record import (
     BatchOrigin,
     Decided,
     DecidedVersion,
+    Folded,
     Origin,
     TableAt,
     TableSchema,
@@ -166,6 +167,20 @@ def _refuse_other_strides(coordinator: Coordinator, barrier: Barrier) -> None:
                     " the table first, in a version of its own"
                 )
                 raise ConfigError(msg)
+
+
+def refuse_restored_strides(state: Folded, version: int, tables: Mapping[str, TableAt], way: str) -> None:
+    """Refuse to restore tables of a version that were made again with other key groups since.
+
+    ``way``: what the user does instead. Raises: ConfigError.
+    """
+    for table in sorted(state.tables.keys() & tables.keys()):
+        had, has = (state.key_groups // at.apart for at in (tables[table], state.tables[table]))
+        if had != has:
+            raise ConfigError(
+                f"table {table} had {had} key groups at version {version}, and was dropped since and made"
+                f" again with {has}: {way}. Nothing was written"
+            )
 
 
 def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> StageSpec:

@@ -9,10 +9,11 @@ of the states. Each step has a file of its own: ``decide``, ``seal``, ``publish`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tidegate.base import failpoints
+from tidegate.committers.apply.apply import NONE_HELD
 from tidegate.committers.barrier import (
     Barrier,
     catalog_entry,
@@ -44,12 +45,14 @@ logger = logging.getLogger("tidegate")
 class InFlight(NamedTuple):
     """A version that is decided, and the arguments of ``complete`` for it.
 
-    ``manifest`` is None when another attempt won: the log has its manifest.
+    ``manifest`` is None when another attempt won: the log has its manifest. ``held``: the frames that the
+    driver itself staged for it, as ``Coordinator.held``.
     """
 
     decided: DecidedVersion
     manifest: Manifest | None
     machine: Machine
+    held: Mapping[str, bytes] = NONE_HELD
 
 
 def commit(coordinator: Coordinator, barrier: Barrier) -> DecidedVersion:
@@ -67,7 +70,7 @@ def commit(coordinator: Coordinator, barrier: Barrier) -> DecidedVersion:
 
     # Phase two: from here on the version becomes visible, by us or by the next driver (I4).
     for each in decided_since(coordinator, base, in_flight_version):
-        complete(coordinator, *each)
+        complete(coordinator, each.decided, each.manifest, each.machine)
 
     # The version is visible. A Summary may be due; the outcome of its append changes nothing for the version.
     summarise_if_due(coordinator.decisions, coordinator.options.summary_every)
@@ -115,7 +118,7 @@ def until_decided(
     if not won and isinstance(barrier.origin, BatchOrigin):
         replay_of(coordinator.folded, barrier.origin)  # LineageError when it was from other offsets
     coordinator.last_manifest = manifest if won else None
-    return InFlight(decided, coordinator.last_manifest, machine)
+    return InFlight(decided, coordinator.last_manifest, machine, coordinator.held)
 
 
 def _let_retirement_catch_up(coordinator: Coordinator) -> None:

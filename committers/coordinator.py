@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tidegate.base.clock import Clock
 from tidegate.committers.apply.apply import ApplyWork
@@ -82,7 +82,7 @@ class Coordinator:
         self.others: tuple[Store, ...] = ()
         self.last_manifest: Manifest | None = None
         """The manifest of this driver's last decided or published version; None: it is only in the log."""
-        self.held: dict[str, bytes] = {}
+        self.held: Mapping[str, bytes] = {}
         """Frames that the driver itself staged for the current barrier, by address: not read back."""
         self.priority = ApplyPriority()
         """The priority at the store, shared by both sides of a pipeline."""
@@ -108,7 +108,7 @@ class Coordinator:
     def copy(self) -> Coordinator:
         """Return a coordinator for another thread of the same driver, at the same state.
 
-        Both share the stores, the priority and the frames in memory; each has a decision log of its own.
+        Both share the stores and the priority; each has a decision log of its own.
         """
         other = copy.copy(self)
         other.decisions = copy.copy(self.decisions)

@@ -224,8 +224,9 @@ class Pipeline:
         self._changes.tell()
 
     def _complete(self, in_flight_version: InFlight) -> None:
-        decided, manifest, machine = in_flight_version
+        decided, manifest, machine, held = in_flight_version
         mine = self._completing
+        mine.held = held
         if mine.folded.last_version < decided.version:
             mine.decisions.view = self._coordinator.decisions.view  # it has at least this version
         mine.watch = machine.watch
@@ -240,6 +241,7 @@ class Pipeline:
                 # This driver fenced itself while it decided a later version; no other driver did.
                 machine = Machine(State.DECIDED, machine.watch)
             else:
+                mine.held = {}
                 return
 
 

@@ -79,7 +79,7 @@ def take_over(
     ``lineage`` None means the current one. ``check`` may refuse (raise) on the folded state, before the
     append and again after it. A driver that ran before is fenced at once. ``changing`` is a store that is
     being added or removed: it may be in the log's list or not. ``rekeying``: the namespace may be one that
-    a rekey is making, or has moved.
+    a rekey is making, or has moved, since the caller is a rekey or decides no version.
 
     Raises: ConfigError, LineageError, WalGapError: refused, nothing appended. FencedError: another
     driver opened at the same time and won. OutcomeUnknownError: the outcome of the Open is unknown;

@@ -15,6 +15,9 @@ from tidegate.wal.record import Folded, ImportOrigin
 
 _COPIED = re.compile(r"\Aimport:rekey:([0-9a-f]+):([0-9]+)\Z")
 _OWN = re.compile(r"\Aimport:rekey:[0-9a-f]+:[0-9]+(:rows|:whole)?\Z")
+NO_QUERY = "00000000-0000-0000-0000-000000000000"
+"""The lineage that is adopted to take back a namespace that followed no query: a query's id has its form."""
+
 _MOVED = re.compile(r"\Arekeyed to (\S+) from (\S*)\Z")
 
 
@@ -77,11 +80,12 @@ def refuse_moved(state: Folded) -> None:
     """Refuse to write into a namespace that was moved: it would be in neither. Raises: ConfigError."""
     moved = moved_from(state)
     if moved is not None:
-        back = f", then `tidegate adopt --lineage {moved.lineage}`" if moved.lineage else ""
+        nobody = "" if moved.lineage else ", the id of no query, since it followed none"
         raise ConfigError(
             f"namespace {state.name} was moved to namespace {moved.to}, which has other key groups: set"
             f" namespace={moved.to!r} and keep the checkpoint; nothing was written. Only while no query has"
-            f" written into {moved.to} there is a way back: `tidegate drop --namespace {moved.to}`{back}"
+            f" written into {moved.to} there is a way back: `tidegate drop --namespace {moved.to}`, then"
+            f" `tidegate adopt --lineage {moved.lineage or NO_QUERY}`{nobody}"
         )
 
 

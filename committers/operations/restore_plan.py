@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.barrier import refuse_restored_strides
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.operations.restore_base import Base, read_base
@@ -71,9 +72,9 @@ def plan_restore(
     """Find the version, the place of its rows, and what a restore of it undoes. It writes nothing.
 
     A time means the newest version that was decided by then. ``base`` is an export of this namespace.
-    Raises: ConfigError: there is no such version, it is visible, the export does not fit, or with
-    ``reprocess`` no query is followed. SnapshotExpiredError: the version was retired, and the log does not
-    reach back to it; the error names the oldest version that can be restored.
+    Raises: ConfigError: there is no such version, it is visible, the export does not fit, a table has other
+    key groups since, or with ``reprocess`` no query is followed. SnapshotExpiredError: the version was
+    retired, and the log does not reach back to it; the error names the oldest version that can be restored.
     """
     state, pointer = coordinator.decisions.catch_up(), coordinator.store.pointer()
     name = coordinator.endpoints.namespace
@@ -100,6 +101,8 @@ def plan_restore(
     first, manifest, export = 0, None, None
     if made is None and version < pointer.horizon:
         first, manifest, export = _source(coordinator, state, target, base, pointer.horizon)
+    if made is None:
+        _refuse_other_strides(coordinator, state, version, manifest)
     return RestorePlan(
         target,
         state.last_version,
@@ -114,6 +117,18 @@ def plan_restore(
         replayable,
         reprocess,
     )
+
+
+def _refuse_other_strides(
+    coordinator: Coordinator, state: Folded, version: int, manifest: Manifest | None
+) -> None:
+    """Refuse a table that was made again with other key groups. ``manifest``: of a retired version."""
+    way = "drop it in a batch of its own, by `txn.drop_table`, and run this again"
+    if manifest is not None:
+        refuse_restored_strides(state, version, manifest.table_schemas, way)
+    for entry in () if manifest else coordinator.store.catalog(version, version):
+        also = f"; or `tidegate export FOLDER --at {version}`, then `tidegate import FOLDER`"
+        refuse_restored_strides(state, version, entry.tables, way + also)
 
 
 def _refuse_version(state: Folded, version: int, visible: int, name: str) -> None:

@@ -33,13 +33,15 @@ DUES = TableSchema((Column("tailnum", "string"),), DUE_COLUMNS)
 class RekeyedPlace:
     """The namespace, by default with three batches; ``old`` is its writer."""
 
-    def __init__(self, wal: str, store: str, batches: Sequence[Rows] = BATCHES) -> None:
+    def __init__(
+        self, wal: str, store: str, batches: Sequence[Rows] = BATCHES, lineage: str | None = LINEAGE
+    ) -> None:
         self.wal, self.store = wal, store
-        self.old = self.writer(key_groups=8)
+        self.old = self.writer(lineage=lineage, key_groups=8)
         for rows in batches:
             self.old.write(rows, source_offsets=OFFSETS)
 
-    def writer(self, namespace: str = "flights", lineage: str = LINEAGE, **options: Any) -> Example:
+    def writer(self, namespace: str = "flights", lineage: str | None = LINEAGE, **options: Any) -> Example:
         given: dict[str, Any] = {
             "apply_deadline_s": 0.5,
             "table_key_groups": {"aircraft": 2},

@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.committers.apply.apply import read_manifest
-from tidegate.committers.barrier import catalog_entry
+from tidegate.committers.barrier import catalog_entry, refuse_restored_strides
 from tidegate.committers.commit import until_decided
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import fill_and_follow
@@ -96,8 +96,8 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
     """Find out how a backup's version can be restored here. It writes nothing.
 
     ``is_newest``: nobody asked for an older version, so the log's later versions are wanted, too. Raises:
-    ConfigError: the store shows a version, or the place is another namespace's. WalGapError: the log is
-    behind the backup, or has another history.
+    ConfigError: the store shows a version, the place is another namespace's, or a table has other key groups
+    since. WalGapError: the log is behind the backup, or has another history.
     """
     store, version = coordinator.store, reached.decided.version
     state = coordinator.decisions.catch_up()
@@ -135,6 +135,12 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
         return Plan(Way.CONTINUE, version, last, [], kept, again)
     if state.recent[-1].origin != RestoreOrigin(version):  # not of an interrupted run
         _refuse_if_another_shows(coordinator, state.namespace, version)
+    refuse_restored_strides(
+        state,
+        version,
+        reached.state.tables,
+        "restore under a --namespace that does not exist yet, whose log begins with the backup's state",
+    )
     lost = [each for each in versions if each.origin != RestoreOrigin(version)]
     return Plan(Way.AGAIN, version, last, lost, kept)
 
@@ -291,7 +297,7 @@ def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
             strides={name: at.apart for name, at in entry.tables.items()},
             source_offsets=contents.reached.source_offsets,
         )
-        decided, manifest, _ = until_decided(coordinator, barrier)
+        decided, manifest, *_ = until_decided(coordinator, barrier)
     rows.last = decided
     rows.entry = catalog_entry(decided, manifest or read_manifest(coordinator.log, decided))
 

@@ -144,8 +144,8 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
                 copy_rows(old, new, source, pin)
         finally:
             pin.give_back()
-    except SnapshotExpiredError as error:
-        raise SnapshotExpiredError(f"{error}. {_again(new)}") from error
+    except (SnapshotExpiredError, WalGapError) as error:
+        raise type(error)(f"{error}. {_again(new)}") from error
     failpoints.hit("rekey.after_copy")
     return source
 

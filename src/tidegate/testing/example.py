@@ -67,7 +67,7 @@ class Example:
         store: str | Sequence[str],
         namespace: str = "flights",
         *,
-        lineage: str = LINEAGE,
+        lineage: str | None = LINEAGE,
         options: Options | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class Example:
             where, open_log(wal, namespace), primary, options or Options(key_groups=8), clock
         )
         self.driver.others = tuple(others)
-        self.lineage = lineage
+        self.lineage = lineage or LINEAGE  # None: it is opened for loads alone
         self.schemas = dict(SCHEMAS)
         open_namespace(self.driver, lineage)
 

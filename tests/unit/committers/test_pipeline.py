@@ -102,6 +102,28 @@ def test_what_reads_state_waits_until_its_base_version_is_visible_i1(place, gate
     check_content(place, 2)
 
 
+def test_frames_that_the_driver_staged_are_not_read_back(gates, make):
+    """Red before: the completing side had the frames of no batch, and read each from the log."""
+    driver, pipeline = make()
+
+    class OnDriver(ArrowBarrier):
+        def stage(self, spec, base_version):
+            acks = super().stage(spec, base_version)
+            addresses = [frame.address for ack in acks for frame in ack.frames]
+            driver.held = {blob.address: bytes(blob.content) for blob in driver.log.read(addresses)}
+            return acks
+
+    gates.close("begin")
+    for batch_id in range(2):
+        barrier = barrier_of(driver, batch_id)
+        pipeline.commit(OnDriver(**{name: getattr(barrier, name) for name in barrier.__dataclass_fields__}))
+    driver.held = {}
+    before = [call for call in gates.went if call.startswith("log.read")]
+    gates.open("begin")
+    pipeline.drain(DEADLINE_S)
+    assert before == [call for call in gates.went if call.startswith("log.read")] != []
+
+
 def test_schemas_of_what_is_in_flight_are_known_before_the_store_has_them(place, gates, make):
     driver, pipeline = make()
     gates.close("begin")

@@ -11,16 +11,19 @@ from typing import Annotated, NamedTuple
 import typer
 
 from tidegate.base.names import check_name
-from tidegate.cli.core.app import print_message
 from tidegate.cli.core.operation import Operation, catch_up_others, operation, require_namespace
 from tidegate.cli.core.options import Jobs, Yes, confirm, examples
+from tidegate.committers.background.follower import Standing
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.local_coordinator import followers_in
+from tidegate.committers.opening.open import writer_is_alive
 from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.committers.operations.alias import aliases_of, refuse_taken, set_alias
+from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.transfer.rekey.begin import known_source
 from tidegate.committers.transfer.rekey.move import finish as finish_copy
 from tidegate.committers.transfer.rekey.move import follow, is_finished
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.fold import decided_for
@@ -74,8 +77,10 @@ def rekey(
         where = dataclasses.replace(old.endpoints, namespace=to)
         with work.coordinator(where, jobs, key_groups) as new:
             done = _done(work, old, new, finish=finish, yes=yes)
-            standings = catch_up_others(new, jobs) if new.epoch else []
-            switched = _switch(work, to, alias or [], least=_whole_version(old, new)) if finish else {}
+            standings = _catch_up_others(work, new, jobs)
+            switched, missed = (
+                _switch(work, to, alias or [], _whole_version(old, new)) if finish else ({}, [])
+            )
             visible = new.store.pointer().visible
     facts = {"to": to, "visible": visible, "behind": done.behind, "rows": done.rows, "aliases": switched}
     copied = f"version {visible} of namespace {to} holds version {done.copied} of namespace {work.namespace}"
@@ -86,7 +91,8 @@ def rekey(
         lines += [
             f"alias {name} names {to} in store {at}" for at, names in switched.items() for name in names
         ]
-    work.report(facts, lines, standings, _next_step(work, to, finish=finish))
+    others = [each for each in standings if each.name not in {at.name for at in missed}]
+    work.report(facts, lines, [*others, *missed], _next_step(work, to, finish=finish))
 
 
 class _Done(NamedTuple):
@@ -125,27 +131,48 @@ def _whole_version(old: Coordinator, new: Coordinator) -> int:
     return 1 if decided is None else decided.version
 
 
-def _switch(work: Operation, to: str, given: list[str], *, least: int) -> dict[str, list[str]]:
-    """Let the aliases of the old namespace and the given ones name the new one; return them by store.
+def _catch_up_others(work: Operation, new: Coordinator, jobs: int | None) -> list[Standing]:
+    """Bring the other stores of the copy to its log's end; return their standings.
 
-    A store that does not show the whole copy yet is left out, with a warning.
+    If an earlier run made it whole, it is opened again only if a store is behind. While a query writes into
+    it, that query brings the stores up to date.
     """
-    switched: dict[str, list[str]] = {}
+    if new.epoch:
+        return catch_up_others(new, jobs)
+    if writer_is_alive(new):
+        return []
+    return finish_decided(new, followers_in(new, jobs), work.command).standings
+
+
+def _switch(
+    work: Operation, to: str, given: list[str], least: int
+) -> tuple[dict[str, list[str]], list[Standing]]:
+    """Let the aliases of the old namespace and the given ones name the new one.
+
+    Return the aliases by store, and the stores in which none was switched: those that have an error, or do
+    not show version ``least`` yet.
+    """
+    switched, missed = dict[str, list[str]](), list[Standing]()
     for at in work.stores():
-        with contextlib.closing(open_store(at.url, to, at.options)) as store:
-            identity = store.identity()
-            if identity is None or store.pointer().visible < least:
-                print_message(
-                    f"warning: {store.where}: version {least} is not visible here yet, so no alias was"
-                    " switched: run the same command again"
+        with (
+            contextlib.closing(open_store(at.url, to, at.options)) as new,
+            contextlib.closing(open_store(at.url, work.namespace, at.options)) as old,
+        ):
+            try:
+                identity = new.identity()
+                if identity is None or new.pointer().visible < least:
+                    raise StoreUnavailableError(f"version {least} is not visible here yet")
+                names = sorted({*aliases_of(old), *given})
+                for name in names:
+                    set_alias(at, name, Target(identity.name, identity.uuid))
+            except TidegateError as error:
+                why = (
+                    f"{type(error).__name__}: no alias was switched here, run the same command again: {error}"
                 )
-                continue
-        with contextlib.closing(open_store(at.url, work.namespace, at.options)) as store:
-            names = sorted({*aliases_of(store), *given})
-        for name in names:
-            set_alias(at, name, Target(identity.name, identity.uuid))
-        switched[at.name] = names
-    return switched
+                missed.append(Standing(at.name, new.where, error=why))
+            else:
+                switched[at.name] = names
+    return switched, missed
 
 
 def _next_step(work: Operation, to: str, *, finish: bool) -> str:

@@ -10,8 +10,10 @@ from support.cli import ended, refused, run
 from support.places import rows_by_table, silence_writer
 from support.rekeyed import LGA, MORE, NEW, OFFSETS, RekeyedPlace
 from tidegate.base.names import escape
+from tidegate.committers.background import follower
 from tidegate.committers.local_coordinator import followers_in
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.options import Options
 from tidegate.testing.arrow_barrier import batch
 from tidegate.testing.example import BATCHES, LINEAGE, Example
 from tidegate.wal.fold import replay_of
@@ -70,6 +72,19 @@ def test_a_moved_namespace_is_taken_back_by_an_adopt(place, tmp_path):
         again.write(MORE)
 
 
+def test_a_moved_namespace_is_repaired_and_recovered_and_decides_nothing_more(place, tmp_path):
+    """Red before: both named the new namespace, and readers of the old one's last version were refused."""
+    silence_writer(tmp_path / "store", "flights")
+    ended(0, *WORDS, "--key-groups=32", "--finish", "--yes")
+    expected = rows_by_table(place.store)
+    assert "nothing was lost" in ended(0, "repair", "--namespace=flights").stdout
+    shutil.rmtree(tmp_path / "store" / "flights")
+    assert "version 3 is visible now" in ended(0, "recover", "--namespace=flights").stdout
+    assert rows_by_table(place.store) == expected
+    with pytest.raises(ConfigError, match="was moved to namespace flights_32"):
+        place.writer()
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
@@ -81,6 +96,30 @@ def test_a_moved_namespace_is_taken_back_by_an_adopt(place, tmp_path):
 def test_a_wrong_request_is_refused_and_nothing_is_made(place, words, message):
     assert message in refused(ConfigError.exit_code, *WORDS, *words)
     assert run("status", f"--namespace={NEW}").exit_code != 0
+
+
+def test_a_store_that_was_away_is_switched_by_the_same_command(tmp_path, monkeypatch):
+    """Red before: the second run caught no store up, switched no alias, and ended with 0."""
+    monkeypatch.setattr(follower, "COMMAND_TRIES", 1)
+    stores = [f"a=sqlite://{tmp_path}/a", f"b=sqlite://{tmp_path}/b"]
+    wal = f"file://{tmp_path}/wal"
+    with contextlib.closing(Example(wal, stores, options=Options(key_groups=4))) as example:
+        example.write(BATCHES[0])
+        followers_in(example.driver)[0].catch_up()
+    silence_writer(tmp_path / "a")
+    words = (*WORDS, f"--wal={wal}", *(f"--store={store}" for store in stores), "--finish", "--yes")
+    away = tmp_path / "b" / escape(NEW)
+    (away / "meta.sqlite").mkdir(parents=True)
+    moved = ended(StoreUnavailableError.exit_code, *words, "--key-groups=8", "--alias=live")
+    assert "store b: StoreUnavailableError: no alias was switched here, run the same" in moved.stderr
+    assert "alias live names flights_32 in store a" in moved.stdout
+    shutil.rmtree(away)
+    with contextlib.closing(Example(wal, stores, NEW)) as query:
+        query.driver.store.heartbeat(query.driver.epoch)
+        assert "version 2 is not visible" in ended(StoreUnavailableError.exit_code, *words).stderr
+        query.driver.store.end_heartbeat(query.driver.epoch)
+    ended(0, *words, "--alias=live")
+    assert rows_by_table(f"sqlite://{tmp_path}/b", "live") == rows_by_table(f"sqlite://{tmp_path}/a")
 
 
 @pytest.mark.slow

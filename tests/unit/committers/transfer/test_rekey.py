@@ -1,6 +1,8 @@
 """A namespace with other key groups has the same rows, and each batch once, wherever the rekey was killed."""
 
 import contextlib
+import re
+import uuid
 
 import pytest
 
@@ -18,6 +20,7 @@ from tidegate.committers.operations.drop import drop_namespace
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import summarise_if_due
 from tidegate.committers.transfer import dealt_rows
 from tidegate.committers.transfer.rekey import move, versions
 from tidegate.committers.transfer.rekey.begin import state_at
@@ -218,6 +221,18 @@ def test_a_version_that_was_retired_before_it_was_copied_ends_the_copy(place):
         place.follow()
 
 
+def test_a_log_that_was_cut_above_the_version_before_it_was_copied_ends_the_copy(place):
+    """Red before: the store still has the version, and the error of the log named no next step."""
+    killed_at(place, "rekey.after_first_record", 1, place.follow)
+    place.old.write(MORE)
+    decisions = place.old.driver.decisions
+    summarise_if_due(decisions, 1)
+    decisions.catch_up()
+    decisions.log.trim_decisions(decisions.view.summaries[-1].position)
+    with pytest.raises(WalGapError, match="`tidegate drop --namespace flights_32`, then run this command ag"):
+        place.follow()
+
+
 def test_another_namespace_is_no_copy(place):
     place.writer(NEW, key_groups=32).close()
     with pytest.raises(ConfigError, match="exists, and is no copy of namespace flights"):
@@ -274,12 +289,22 @@ def test_a_source_moves_once(place):
 # -- the rest ---------------------------------------------------------------------------------------
 
 
-def test_a_namespace_of_loads_alone_is_copied():
+def test_a_namespace_of_loads_alone_is_copied_and_taken_back():
+    """Red before: it followed no query, and the refusal named no adopt, without which it stays moved."""
     name = new_place()
-    place = RekeyedPlace(f"memory://{name}", f"memory://{name}", batches=())
+    place = RekeyedPlace(f"memory://{name}", f"memory://{name}", batches=(), lineage=None)
     place.load("one", MORE)
     place.finish()
     assert place.rows(NEW) == place.rows()
+    with pytest.raises(ConfigError, match="was moved to namespace flights_32") as refusal:
+        opened_by(place, "flights", None)
+    (back,) = re.findall("`tidegate adopt --lineage ([^`]+)`, the id of no query", str(refusal.value))
+    assert str(uuid.UUID(back)) == back  # the command takes only such an id
+    with place.coordinators(None) as (old, new):
+        drop_namespace(new)
+        adopt(old, back)
+    with contextlib.closing(place.writer(lineage=None)) as place.old:
+        place.load("two", {"airports": {}})
 
 
 def test_versions_that_become_visible_meanwhile_are_followed_too(place):

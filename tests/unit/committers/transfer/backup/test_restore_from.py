@@ -3,12 +3,14 @@
 import pytest
 
 from support.committers.backups import place_in, stored
+from support.places import new_place
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers.operations.resume import last_batch
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.transfer.backup.restore_from import Way
 from tidegate.errors import ConfigError, LineageError, WalGapError
+from tidegate.options import Options
 from tidegate.testing.arrow_barrier import batch
 from tidegate.testing.example import LINEAGE
 from tidegate.wal.fold import replay_of
@@ -125,6 +127,28 @@ def test_an_older_version_of_the_backup_becomes_a_new_version(place):
     plan = place.restore(FULL)
     assert (plan.way, len(plan.lost)) == (Way.AGAIN, LAST - FULL)
     is_whole(place, LAST + 1, FULL)
+
+
+def test_a_table_that_was_made_again_with_other_key_groups_is_refused_before_anything_is_written(tmp_path):
+    """Red before: its Open was appended, and no command drops a table of a namespace without a store."""
+    place = place_in(tmp_path, "memory", table_key_groups={"airports": 2})
+    place.write(1)
+    place.backup()
+    rows = stored(place.driver.store)
+    place.write(4)  # it drops the table
+    place.options = Options(key_groups=4, keep_versions=2)
+    place.again().write({"airports": {"A": {"departures": 1, "delay": 0.0}}})
+    place.trim(3)
+    place.lose_store()
+    before = [entry.content for entry in place.driver.log.decisions()]
+    with pytest.raises(
+        ConfigError, match=r"had 2 key groups at version 1, .*: restore under a --namespace that"
+    ):
+        place.restore()
+    assert [entry.content for entry in place.driver.log.decisions()] == before
+    place.wal = place.store = f"memory://{new_place()}"
+    assert place.restore().way is Way.NEW
+    assert stored(place.again().driver.store) == rows
 
 
 def test_a_restored_namespace_can_be_restored_from_the_same_backup_again(place):
