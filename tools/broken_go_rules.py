@@ -27,6 +27,13 @@ RULES = [
         "\tif false {\n",
     ),
     (
+        "any-successor",
+        "a successor with another namespace of the name is refused, by each call",
+        "gate.go",
+        "next.space.of.UUID != before.of.UUID {",
+        "false {",
+    ),
+    (
         "no-floor",
         "a version below the floor is refused: its rows are merged with newer ones",
         "redis_calls.go",
@@ -37,8 +44,8 @@ RULES = [
         "first-page-alone",
         "a scan follows its cursor to the end, the base included",
         "redis.go",
-        'if cursors[group] == "0" {',
-        "if true {",
+        'each.isDone = each.cursor == "0"',
+        "each.isDone = true",
     ),
     (
         "expiry-by-the-clock",

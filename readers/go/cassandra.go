@@ -15,7 +15,7 @@ import (
 	"github.com/gocql/gocql"
 )
 
-const cassandraFormat, scanPage, requestsAtOnce = 1, 500, 16
+const cassandraFormat, scanPage, requestsAtOnce, leasesMax = 1, 500, 16, 4_000
 
 // cassandraSpace is the key of a namespace in every table, and the consistency that overlaps with its writes.
 type cassandraSpace struct {
@@ -87,6 +87,10 @@ func (c *cassandraStore) errorOf(err error) error {
 	var reply gocql.RequestError
 	text := err.Error()
 	switch {
+	case errors.Is(err, gocql.ErrSessionClosed):
+		return configError("%s: this gate was closed: connect again", c.where)
+	case strings.Contains(text, "Unable to perform authentication"): // a node that cannot read its users, as while it starts
+		return unavailable("%s: a node could not check the login; read again: %w", c.where, err)
 	case errors.As(err, &reply) && reply.Code() == gocql.ErrCodeUnauthorized, strings.Contains(text, "authentication"), strings.Contains(text, "Authentication"):
 		return configError("%s: the cluster refuses this user: %w", c.where, err)
 	case errors.As(err, &reply) && (reply.Code() == gocql.ErrCodeInvalid || reply.Code() == gocql.ErrCodeSyntax || reply.Code() == gocql.ErrCodeConfig),
@@ -278,49 +282,62 @@ func (n *cassandraNamespace) checkAfter(ctx context.Context, version int64) erro
 	found, err := n.pointer(ctx, 0)
 	if err == nil && found.horizon > version {
 		err = expired("%s: version %d was retired, the oldest that can be read is %d", n.where, version, found.horizon)
+	} else if err == nil && found.visible < version {
+		err = regressed("%s: version %d was visible, now it is %d: the store lost it, and has not been repaired yet", n.where, version, found.visible)
 	}
 	return err
 }
 
 // rowsPage is a page of a scan, in the order of its keys.
-type rowsPage struct{ keys, values [][]byte }
+type rowsPage []storedRow
 
-func (p *rowsPage) begin() { *p = rowsPage{} }
+func (p *rowsPage) begin() { *p = nil }
 
 // add keeps a row in memory of its own: the driver fills what it is given once more.
 func (p *rowsPage) add(row gocql.Scanner) error {
-	var key, value []byte
-	err := row.Scan(&key, &value)
-	p.keys, p.values = append(p.keys, key), append(p.values, value)
+	var stored storedRow
+	err := row.Scan(&stored.key, &stored.value)
+	*p = append(*p, stored)
 	return err
 }
 
-func (n *cassandraNamespace) scan(ctx context.Context, of *view, groups []int) ([]map[string][]byte, error) {
-	rows := make([]map[string][]byte, len(groups))
-	err := together(len(groups), func(place int) error {
-		rows[place] = map[string][]byte{}
-		statement, page := " ", rowsPage{}
-		for isFirst := true; isFirst || len(page.keys) == scanPage; isFirst = false {
-			values := []any{n.of.space.id, of.table, groups[place]}
-			if !isFirst {
-				statement, values = " AND key > ? ", append(values, page.keys[scanPage-1])
-			}
-			err := n.eachFrom(ctx, n.of.space.readAt, page.begin, page.add,
-				"SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ?"+statement+"AND version <= ? AND version >= ? GROUP BY key LIMIT ? ALLOW FILTERING",
-				append(values, of.version, of.start, scanPage)...)
-			if err == nil {
-				err = n.checkAfter(ctx, of.version)
-			}
-			if err != nil {
-				return err
-			}
-			for at, key := range page.keys {
-				rows[place][string(key)] = page.values[at]
-			}
+func (n *cassandraNamespace) scan(ctx context.Context, of *view, open []*groupScan) ([]storedRow, error) {
+	turn := open[:min(len(open), requestsAtOnce)]
+	pages := make([]rowsPage, len(turn))
+	err := together(len(turn), func(place int) error {
+		statement, values := " ", []any{n.of.space.id, of.table, turn[place].group}
+		if after := turn[place].after; after != nil {
+			statement, values = " AND key > ? ", append(values, after)
 		}
-		return nil
+		return n.eachFrom(ctx, n.of.space.readAt, pages[place].begin, pages[place].add,
+			"SELECT key, value FROM tidegate_rows WHERE space = ? AND tbl = ? AND kg = ?"+statement+"AND version <= ? AND version >= ? GROUP BY key LIMIT ? ALLOW FILTERING",
+			append(values, of.version, of.start, scanPage)...)
 	})
-	return rows, err
+	if err == nil {
+		err = n.checkAfter(ctx, of.version)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var rows []storedRow
+	for place, page := range pages {
+		rows = append(rows, page...)
+		if turn[place].isDone = len(page) < scanPage; !turn[place].isDone {
+			turn[place].after = page[scanPage-1].key
+		}
+	}
+	return rows, nil
+}
+
+// checkLeases refuses one more lease than the writer counts: of more it counts none.
+func (n *cassandraNamespace) checkLeases(ctx context.Context, now time.Time) error {
+	count := 0
+	err := n.eachFrom(ctx, n.of.space.readAt, func() { count = 0 }, func(gocql.Scanner) error { count++; return nil },
+		"SELECT lease_id FROM tidegate_leases WHERE space = ? AND expires_at > ? AND expires_at <= ? LIMIT ?", n.of.space.id, now, now.Add(leaseMax), leasesMax)
+	if err == nil && count == leasesMax {
+		err = unavailable("%s: %d leases pin versions, the most that max_leases allows: close snapshots that are not read any more", n.where, count)
+	}
+	return err
 }
 
 // lease writes the lease first. Then a conditional write checks that the horizon has not passed it.
@@ -332,6 +349,11 @@ func (n *cassandraNamespace) lease(ctx context.Context, id string, version int64
 	n.mu.Lock()
 	before, isRenewed := n.leases[id]
 	n.mu.Unlock()
+	if !isRenewed {
+		if err := n.checkLeases(ctx, now); err != nil {
+			return nil, err
+		}
+	}
 	lease := cassandraLease{now, now.Add(time.Duration(seconds*1e3) * time.Millisecond)}
 	if isRenewed {
 		lease.taken = before.taken

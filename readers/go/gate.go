@@ -7,7 +7,9 @@
 //
 // Errors have a type for what they prove: [ConfigError], [StoreUnavailableError], [StoreNotVerifiedError],
 // [SnapshotExpiredError], [VersionRegressedError], [CorruptError], [StoreRemovedError], [StoreLostError],
-// [WaitTimeoutError]. Every call may be repeated. It ends after [Options].Timeout, or when its context does.
+// [WaitTimeoutError]. Every call may be repeated. It ends after [Options].Timeout, or when its context does. On Redis a
+// cancelled context ends a call only between two requests, since go-redis looks at deadlines alone. A connection by TLS
+// may take up to 5 s longer.
 package reader
 
 import (
@@ -37,17 +39,24 @@ type Options struct {
 type Gate struct {
 	name    string
 	options Options
+	open    func(ctx context.Context, url string, options *Options) (store, error)
+	moving  chan struct{} // has an element while a call enters a store
 	mu      sync.Mutex
-	url     string
-	store   store
-	stores  []store // to close
-	alias   *target // that the present space was found by; nil: no alias
-	space   *space
+	now     place
+	stores  map[string]store    // by URL: to close
 	seen    map[string]*pointer // by uuid: the newest, in any store
 	closed  bool
 	end     context.Context // when the gate is closed
 	cancel  context.CancelFunc
 	leases  sync.WaitGroup
+}
+
+// place is a store, and the namespace that was found there last.
+type place struct {
+	url   string
+	store store
+	space *space
+	alias *target // that the space was found by; nil: no alias
 }
 
 // Answer has rows of one version, by table in the order of the keys; a nil Row is absent. Schemas are those of the tables
@@ -62,7 +71,7 @@ type Answer struct {
 // redis+cluster:// (rediss...: TLS), cassandra://. It returns a ConfigError if there is no such namespace, or if it has
 // a format that this release does not read.
 func Connect(ctx context.Context, url, name string, options *Options) (*Gate, error) {
-	gate := &Gate{name: name, url: url, seen: map[string]*pointer{}}
+	gate := &Gate{name: name, open: openStore, moving: make(chan struct{}, 1), stores: map[string]store{}, seen: map[string]*pointer{}}
 	if options != nil {
 		gate.options = *options
 	}
@@ -70,11 +79,9 @@ func Connect(ctx context.Context, url, name string, options *Options) (*Gate, er
 		gate.options.Timeout = 10 * time.Second
 	}
 	gate.end, gate.cancel = context.WithCancel(context.Background())
-	err := gate.enter(ctx, url)
-	if err == nil {
-		err = gate.call(ctx, func(context.Context, *space) error { return nil })
-	}
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, gate.options.Timeout)
+	defer cancel()
+	if err := gate.enter(ctx, url, nil); err != nil {
 		gate.Close()
 		return nil, err
 	}
@@ -103,32 +110,74 @@ func (g *Gate) Namespace() string { return g.last().of.Name }
 func (g *Gate) last() *space {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.space
-}
-
-// enter opens the store at a URL.
-func (g *Gate) enter(ctx context.Context, url string) error {
-	open := openRedis
-	if strings.HasPrefix(url, "cassandra://") {
-		open = func(url string, options *Options) (store, error) { return openCassandra(ctx, url, options) }
-	} else if scheme, _, _ := strings.Cut(url, "://"); !slices.Contains(strings.Split(schemes, " "), scheme) {
-		return configError("store %s: its URL begins with none of %s", shown(url), schemes)
-	}
-	opened, err := open(url, &g.options)
-	if err != nil {
-		return err
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		opened.close()
-		return g.closedError()
-	}
-	g.url, g.store, g.stores, g.space = url, opened, append(g.stores, opened), nil
-	return nil
+	return g.now.space
 }
 
 const schemes = "redis rediss redis+sentinel rediss+sentinel redis+cluster rediss+cluster cassandra"
+
+func openStore(ctx context.Context, url string, options *Options) (store, error) {
+	scheme, _, _ := strings.Cut(url, "://")
+	if !slices.Contains(strings.Split(schemes, " "), scheme) {
+		return nil, configError("store %s: its URL begins with none of %s", shown(url), schemes)
+	} else if scheme == "cassandra" {
+		return openCassandra(ctx, url, options)
+	}
+	return openRedis(url, options)
+}
+
+// openWithin opens a store until the context ends, which a driver may not see. A store that comes later is closed.
+func (g *Gate) openWithin(ctx context.Context, url string) (store, error) {
+	type opening struct {
+		store store
+		err   error
+	}
+	done := make(chan opening)
+	go func() {
+		found, err := g.open(ctx, url, &g.options)
+		select {
+		case done <- opening{found, err}:
+		case <-ctx.Done():
+			if err == nil {
+				found.close()
+			}
+		}
+	}()
+	select {
+	case found := <-done:
+		return found.store, found.err
+	case <-ctx.Done():
+		return nil, unavailable("store %s was not reached in time; read again: %w", shown(url), ctx.Err())
+	}
+}
+
+// enter moves the gate to the store at a URL, if the namespace there is the one that was read before; nil: any. After an
+// error the gate is where it was.
+func (g *Gate) enter(ctx context.Context, url string, before *space) error {
+	g.mu.Lock()
+	opened, isOpen := g.stores[url]
+	g.mu.Unlock()
+	if !isOpen {
+		var err error
+		if opened, err = g.openWithin(ctx, url); err != nil {
+			return err
+		}
+	}
+	next, err := g.lookUp(ctx, place{url: url, store: opened})
+	if err == nil && before != nil && next.space.of.UUID != before.of.UUID {
+		err = configError("%s: a removed store names it as its successor, and another namespace of that name is here: connect to the right store", next.space.where)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err == nil && g.closed {
+		err = g.closedError()
+	}
+	if err == nil {
+		g.now, g.stores[url] = next, opened
+	} else if !isOpen {
+		opened.close()
+	}
+	return err
+}
 
 func (g *Gate) closedError() error {
 	return configError("this gate to %s is closed: connect again", g.name)
@@ -137,87 +186,105 @@ func (g *Gate) closedError() error {
 // current returns the namespace to read: an alias is looked up at each call.
 func (g *Gate) current(ctx context.Context) (*space, error) {
 	g.mu.Lock()
-	from, at, alias, closed, url := g.store, g.space, g.alias, g.closed, g.url
+	now, closed := g.now, g.closed
 	g.mu.Unlock()
 	if closed {
 		return nil, g.closedError()
+	} else if now.alias == nil {
+		return now.space, nil
 	}
-	if at != nil && alias == nil {
-		return at, nil
-	}
-	found, named, err := from.find(ctx, g.name)
+	next, err := g.lookUp(ctx, now)
 	if err != nil {
 		return nil, err
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.now.store == now.store {
+		g.now = next
+	}
+	return next.space, nil
+}
+
+// lookUp returns the place with the namespace that the gate's name means there now.
+func (g *Gate) lookUp(ctx context.Context, at place) (place, error) {
+	found, named, err := at.store.find(ctx, g.name)
+	if err != nil {
+		return at, err
+	}
 	name := g.name
 	if found == nil && named != nil {
-		if at != nil && alias != nil && *alias == *named {
+		if at.alias != nil && *at.alias == *named {
 			return at, nil
 		}
 		name = named.namespace
-		if found, _, err = from.find(ctx, name); err != nil {
-			return nil, err
+		if found, _, err = at.store.find(ctx, name); err != nil {
+			return at, err
 		}
 		if found == nil || found.UUID != named.uuid {
-			return nil, configError("store %s: alias %s names namespace %s (%s), which is not there: set it again with `tidegate alias set`", shown(url), g.name, name, named.uuid)
+			return at, configError("store %s: alias %s names namespace %s (%s), which is not there: set it again with `tidegate alias set`", shown(at.url), g.name, name, named.uuid)
 		}
 	}
 	if found == nil {
-		return nil, configError("store %s: there is no namespace or alias %s: check both; a query makes it at its first batch", shown(url), g.name)
+		return at, configError("store %s: there is no namespace or alias %s: check both; a query makes it at its first batch", shown(at.url), g.name)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.space != nil && g.space.of.UUID != found.UUID && named == nil && alias == nil {
-		return nil, configError("store %s: another namespace of the name %s is here", shown(url), g.name)
-	}
-	opened := &space{namespace: from.open(name, found), gate: g, from: from, of: found, where: "store " + shown(url) + ", namespace " + name, sources: map[string]*Schema{}}
-	if g.store == from {
-		g.space, g.alias = opened, named
-	}
-	return opened, nil
+	url := shown(at.url)
+	at.space = &space{namespace: at.store.open(name, found), gate: g, from: at.store, url: url, of: found, where: "store " + url + ", namespace " + name, sources: map[string]*Schema{}}
+	at.alias = named
+	return at, nil
 }
 
 // call runs a function in the namespace to read, and in the store's successor if it was removed and the options say so.
 func (g *Gate) call(ctx context.Context, work func(context.Context, *space) error) error {
+	return g.callIn(ctx, nil, work)
+}
+
+// callIn is call that begins in this namespace; nil: in the one to read.
+func (g *Gate) callIn(ctx context.Context, at *space, work func(context.Context, *space) error) error {
 	ctx, cancel := context.WithTimeout(ctx, g.options.Timeout)
 	defer cancel()
-	for hop := 0; ; hop++ {
-		at, err := g.current(ctx)
+	for passed := []string{}; ; at = nil {
+		var err error
+		if at == nil {
+			at, err = g.current(ctx)
+		}
 		if err == nil {
 			err = work(ctx, at)
 		}
 		var removed *StoreRemovedError
-		if !errors.As(err, &removed) || !g.options.FollowRedirects || hop == hopsMax {
+		if !errors.As(err, &removed) || !g.options.FollowRedirects || len(passed) == hopsMax {
 			return err
-		} else if err := g.follow(ctx, at, removed); err != nil {
+		}
+		passed = append(passed, at.url)
+		if err := g.follow(ctx, at, removed, passed); err != nil {
 			return err
 		}
 	}
 }
 
-// follow enters the successor of a removed store, unless another goroutine has. The login is sent to no store of another
-// scheme.
-func (g *Gate) follow(ctx context.Context, at *space, removed *StoreRemovedError) error {
+// follow enters the successor of a removed store, unless another goroutine has. It enters none of the passed stores, by
+// URL. The login is sent to no store of another scheme.
+func (g *Gate) follow(ctx context.Context, at *space, removed *StoreRemovedError, passed []string) error {
+	select {
+	case g.moving <- struct{}{}:
+		defer func() { <-g.moving }()
+	case <-ctx.Done():
+		return unavailable("%s was removed, and its successor was not reached in time; read again: %w", at.where, ctx.Err())
+	}
 	g.mu.Lock()
-	url, isMoved := g.url, g.store != at.from
+	now := g.now
 	g.mu.Unlock()
-	if isMoved {
+	if now.store != at.from {
 		return nil
 	}
-	scheme, after, _ := strings.Cut(url, "://")
+	scheme, after, _ := strings.Cut(now.url, "://")
 	rest, isSame := strings.CutPrefix(removed.Successor, scheme+"://")
-	if !isSame || shown(url) == removed.Successor {
+	if !isSame {
 		return removed
+	} else if slices.Contains(passed, removed.Successor) {
+		return &StoreRemovedError{failed("%w, where this gate comes from: connect to one of the stores that `tidegate store list` shows", []any{removed}), removed.Successor}
 	}
 	login := after[:strings.LastIndex(after, "@")+1]
-	if err := g.enter(ctx, scheme+"://"+login+rest); err != nil {
-		return err
-	}
-	moved, err := g.current(ctx)
-	if err == nil && moved.of.UUID != at.of.UUID {
-		return configError("%s: a removed store names it as its successor, and another namespace is here", moved.where)
-	}
-	return err
+	return g.enter(ctx, scheme+"://"+login+rest, at)
 }
 
 // Version returns the visible version; 0 before the first.
@@ -232,14 +299,16 @@ func (g *Gate) Version(ctx context.Context) (version int64, err error) {
 	return version, err
 }
 
-// Tables lists the tables of the newest version.
+// Tables lists the tables of the newest version; none before the first.
 func (g *Gate) Tables(ctx context.Context) (tables []string, err error) {
 	err = g.call(ctx, func(ctx context.Context, at *space) error {
 		return again(func() error {
-			of, err := at.newestEntry(ctx)
-			if err == nil {
-				tables = of.names()
+			found, err := at.newestPointer(ctx)
+			if err != nil {
+				return err
 			}
+			of, err := at.entryOrNone(ctx, found)
+			tables = of.names()
 			return err
 		})
 	})
@@ -284,18 +353,30 @@ func (g *Gate) GetMany(ctx context.Context, keys map[string][]Key) (answer *Answ
 }
 
 // WaitFor returns the visible version as soon as it is at least this one. After the time-out it returns a
-// WaitTimeoutError.
+// WaitTimeoutError. By an alias it waits in the namespace that the alias names when the wait begins.
 func (g *Gate) WaitFor(ctx context.Context, version int64, timeout time.Duration) (visible int64, err error) {
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	var at *space // of the last look
 	for pause := time.Millisecond; ; {
-		if visible, err = g.Version(ctx); err != nil || visible >= version {
+		err = g.callIn(ctx, at, func(ctx context.Context, now *space) error {
+			if at != nil && at.of.UUID != now.of.UUID { // in a successor
+				return configError("%s is read now, and the wait began in another namespace, %s: wait again", now.where, at.where)
+			}
+			at = now
+			found, err := at.newestPointer(ctx)
+			if err == nil {
+				visible = found.visible
+			}
+			return err
+		})
+		if err != nil || visible >= version {
 			return visible, err
 		}
 		if waiting.Err() != nil && ctx.Err() == nil {
-			return visible, &WaitTimeoutError{failed("version %d of %s was not visible within %v, the visible version is %d", []any{version, g.name, timeout, visible})}
+			return visible, &WaitTimeoutError{failed("version %d of %s was not visible within %v, the visible version is %d", []any{version, at.of.Name, timeout, visible})}
 		}
-		if began := time.Now(); g.last().awaitNewer(waiting, visible) != nil || time.Since(began) < pause {
+		if began := time.Now(); at.awaitNewer(waiting, visible) != nil || time.Since(began) < pause {
 			select {
 			case <-waiting.Done():
 			case <-time.After(pause): // the store does not tell

@@ -130,8 +130,10 @@ func (t *dataType) encode(value any) ([]byte, error) {
 			return strconv.AppendBool(nil, truth), nil
 		}
 	case "integer":
-		if number, fits := wholeNumber(value); fits && number<<(64-t.bits)>>(64-t.bits) == number {
-			return strconv.AppendInt(nil, number, 10), nil
+		if digits, fits := wholeNumber(value); fits {
+			if _, err := strconv.ParseInt(digits, 10, t.bits); err == nil {
+				return []byte(digits), nil
+			}
 		}
 	case "date":
 		if day, fits := value.(Date); fits && isDate(string(day)) {
@@ -150,8 +152,8 @@ func (t *dataType) encode(value any) ([]byte, error) {
 		}
 	case "decimal":
 		text, fits := value.(Decimal)
-		if number, whole := wholeNumber(value); whole {
-			text, fits = Decimal(strconv.FormatInt(number, 10)), true
+		if digits, whole := wholeNumber(value); whole {
+			text, fits = Decimal(digits), true
 		}
 		if exact, err := exactDecimal(string(text), t.precision, t.scale); fits && err == nil {
 			return []byte(exact), nil
@@ -207,11 +209,15 @@ func isDate(text string) bool {
 	return err == nil && day.Year() >= 1
 }
 
-func wholeNumber(value any) (int64, bool) {
-	if number := reflect.ValueOf(value); number.CanInt() {
-		return number.Int(), true
+// wholeNumber returns the digits of a value of any integer type.
+func wholeNumber(value any) (string, bool) {
+	number := reflect.ValueOf(value)
+	if number.CanInt() {
+		return strconv.FormatInt(number.Int(), 10), true
+	} else if number.CanUint() {
+		return strconv.FormatUint(number.Uint(), 10), true
 	}
-	return 0, false
+	return "", false
 }
 
 // exactDecimal spells a number of JSON or of a key in plain digits, with all digits of the scale. It returns an error

@@ -239,51 +239,47 @@ func (n *redisNamespace) read(ctx context.Context, reads []*keysRead, version in
 	return found, nil
 }
 
-// scan reads key groups from their first cursor to their end, each on one server.
-func (n *redisNamespace) scan(ctx context.Context, of *view, groups []int) ([]map[string][]byte, error) {
-	rows, cursors, servers := make([]map[string][]byte, len(groups)), make([]string, len(groups)), make([]string, len(groups))
-	left, tries := make([]int, len(groups)), 0
-	for at := range groups {
-		left[at], rows[at], cursors[at] = at, map[string][]byte{}, "0"
+// scan reads the first page of all key groups together, later ones of a few. One server has the cursor of a key group.
+func (n *redisNamespace) scan(ctx context.Context, of *view, open []*groupScan) ([]storedRow, error) {
+	turn, most, size := open, rowsFirst, bytesFirst
+	if open[0].isBegun {
+		turn, most, size = open[:min(len(open), groupsNext)], rowsNext, bytesNext
 	}
-	for atOnce, most, size := len(groups), rowsFirst, bytesFirst; len(left) > 0; atOnce, most, size = 8, rowsNext, bytesNext {
-		turn := left[:min(atOnce, len(left))]
-		calls := make([]*redisCall, len(turn))
-		for at, group := range turn {
-			calls[at] = n.rows(of, groups[group], "scan", cursors[group], most, size)
-			calls[at].server = servers[group]
+	calls := make([]*redisCall, len(turn))
+	for at, each := range turn {
+		if each.cursor == "" {
+			each.cursor, each.seen = "0", map[string]bool{}
 		}
-		n.run(ctx, calls...)
-		var again []int
-		for at, group := range turn {
-			if errors.Is(calls[at].err, errServer) && tries < serversMax { // a cursor means nothing to another server
-				rows[group], cursors[group], servers[group] = map[string][]byte{}, "0", ""
-				tries++
-			} else if errors.Is(calls[at].err, errServer) {
+		calls[at] = n.rows(of, each.group, "scan", each.cursor, most, size)
+		calls[at].server = each.server
+	}
+	n.run(ctx, calls...)
+	var page []storedRow
+	for at, each := range turn {
+		each.isBegun = true
+		reply, _ := calls[at].reply.([]any)
+		if errors.Is(calls[at].err, errServer) { // a cursor means nothing to another server; the rows that came are right
+			if each.changes++; each.changes > serversMax {
 				return nil, unavailable("%s: its servers changed all the time", n.where)
-			} else if calls[at].err != nil {
-				return nil, calls[at].err
-			} else {
-				reply, _ := calls[at].reply.([]any)
-				if len(reply) != 4 {
-					return nil, corrupt("%s: a scan gave %d parts", n.where, len(reply))
-				}
-				servers[group], cursors[group] = fmt.Sprint(reply[0]), fmt.Sprint(reply[1])
-				pairs := texts(reply[3])
-				for pair := 0; pair+1 < len(pairs); pair += 2 {
-					if _, isOlder := rows[group][pairs[pair]]; !isOlder {
-						rows[group][pairs[pair]] = []byte(pairs[pair+1])
-					}
-				}
-				if cursors[group] == "0" {
-					continue
-				}
 			}
-			again = append(again, group)
+			each.cursor, each.server = "0", ""
+			continue
+		} else if calls[at].err != nil {
+			return nil, calls[at].err
+		} else if len(reply) != 4 {
+			return nil, corrupt("%s: a scan gave %d parts", n.where, len(reply))
 		}
-		left = append(again, left[len(turn):]...)
+		each.server, each.cursor = fmt.Sprint(reply[0]), fmt.Sprint(reply[1])
+		pairs := texts(reply[3])
+		for pair := 0; pair+1 < len(pairs); pair += 2 {
+			if key := pairs[pair]; !each.seen[key] {
+				each.seen[key] = true
+				page = append(page, storedRow{[]byte(key), []byte(pairs[pair+1])})
+			}
+		}
+		each.isDone = each.cursor == "0"
 	}
-	return rows, nil
+	return page, nil
 }
 
 func (n *redisNamespace) lease(ctx context.Context, id string, version int64, seconds float64) (*pointer, error) {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,7 +16,7 @@ const leaseMax = 24 * time.Hour
 // SnapshotExpiredError, always refuses. Goroutines may share it.
 type Snapshot struct {
 	at      *space
-	of      *entry // nil at version 0
+	of      *entry // nil: version 0
 	version int64
 	id      string
 	seconds float64
@@ -30,7 +31,7 @@ type Snapshot struct {
 // Snapshot takes a snapshot of a version, 0 for the newest. lease is the time that the version stays readable after
 // this process dies (0: a minute); a goroutine renews it until Close. If the store takes no writes, no lease holds the
 // version, and reads of a retired one return a SnapshotExpiredError. It returns a ConfigError for a version that is not
-// visible yet.
+// visible yet. Before the first version the newest is version 0, which has no tables.
 func (g *Gate) Snapshot(ctx context.Context, version int64, lease time.Duration) (snapshot *Snapshot, err error) {
 	if lease == 0 {
 		lease = time.Minute
@@ -55,9 +56,8 @@ func (s *space) pin(ctx context.Context, version int64, lease time.Duration) (*S
 		return nil, err
 	}
 	if version == 0 {
-		if version = found.visible; version == 0 {
-			_, err := s.entryOf(ctx, found)
-			return nil, err
+		if version = found.visible; found.isFilling() {
+			return nil, s.beingFilled()
 		}
 	} else if err := s.checkKept(version, found); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (s *space) pin(ctx context.Context, version int64, lease time.Duration) (*S
 		return nil, err
 	}
 	if version == found.visible {
-		snapshot.of, err = s.entryOf(ctx, found)
+		snapshot.of, err = s.entryOrNone(ctx, found)
 	} else {
 		snapshot.of, err = s.entryAt(ctx, version)
 	}
@@ -147,8 +147,11 @@ func (s *Snapshot) keep(renewing context.Context) {
 	}
 }
 
-// check refuses reads once the lease may be gone.
+// check refuses reads once the lease may be gone, or after the end.
 func (s *Snapshot) check() error {
+	if s.at.gate.end.Err() != nil {
+		return s.at.gate.closedError()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.revoked == nil && !time.Now().Before(s.until) {
@@ -167,12 +170,10 @@ func (s *Snapshot) noted(err error) error {
 	return err
 }
 
-// Close releases the lease. It may be repeated; reads return a SnapshotExpiredError from then on.
+// Close releases the lease. It may be repeated; reads return a ConfigError from then on.
 func (s *Snapshot) Close() {
 	s.mu.Lock()
-	if s.revoked == nil {
-		s.revoked = expired("this snapshot of version %d was closed", s.version)
-	}
+	s.revoked = configError("this snapshot of version %d was closed: take a new one", s.version)
 	s.mu.Unlock()
 	s.end()
 	<-s.done
@@ -224,22 +225,22 @@ func (s *Snapshot) GetMany(ctx context.Context, keys map[string][]Key) (*Answer,
 }
 
 // Rows are those of a scan, in no particular order: call Next until it is false, then look at Err, and Close in any
-// case. A Rows belongs to one goroutine. It holds the rows of some key groups at a time.
+// case. A Rows belongs to one goroutine. It holds a page of rows, and the keys of the key groups that it has begun.
 type Rows struct {
 	ctx      context.Context
 	from     *Snapshot
 	ownsFrom bool
 	of       *view
-	next     int // key group
-	found    []map[string][]byte
-	keys     []string
+	next     int          // key group
+	open     []*groupScan // key groups that are read now
+	found    []storedRow  // the rest of the page
 	key      Key
 	row      Row
 	isAhead  bool // Next has moved to the row, and nobody was told
 	err      error
 }
 
-// Scan reads all rows of a table at this version.
+// Scan reads all rows of a table at this version. Each page has a time-out of its own.
 func (s *Snapshot) Scan(ctx context.Context, table string) (*Rows, error) {
 	of, err := s.view(ctx, table)
 	if err != nil {
@@ -276,46 +277,39 @@ func (r *Rows) Next() bool {
 		r.isAhead = false
 		return true
 	}
-	for r.err == nil {
-		if len(r.keys) > 0 {
-			name := r.keys[len(r.keys)-1]
-			r.keys = r.keys[:len(r.keys)-1]
-			row, err := r.from.at.rowOf(r.of, []byte(name), r.found[0][name])
-			if r.err = err; row == nil {
-				continue
-			}
-			r.key, r.err = decodeKey(r.of.schema.keyTypes, []byte(name))
-			r.row = row
-			return r.err == nil
+	for r.err == nil && (len(r.found) > 0 || r.fetch()) {
+		if len(r.found) == 0 {
+			continue
 		}
-		if len(r.found) > 0 {
-			r.found = r.found[1:]
+		stored := r.found[0]
+		r.found = r.found[1:]
+		if r.row, r.err = r.from.at.rowOf(r.of, stored.key, stored.value); r.row == nil {
+			continue
 		}
-		if len(r.found) == 0 && !r.fetch() {
-			break
-		}
-		for name := range r.found[0] {
-			r.keys = append(r.keys, name)
+		if r.key, r.err = decodeKey(r.of.schema.keyTypes, stored.key); r.err == nil {
+			return true
 		}
 	}
 	r.Close()
 	return false
 }
 
-// fetch reads the next key groups; false at the end.
+// fetch reads the next page, which may be empty; false at the end.
 func (r *Rows) fetch() bool {
-	var groups []int
-	for ; r.next < r.of.keyGroups && len(groups) < keyGroupsAtOnce; r.next += r.of.stride {
-		groups = append(groups, r.next)
+	if len(r.open) == 0 {
+		for ; r.next < r.of.keyGroups && len(r.open) < keyGroupsAtOnce; r.next += r.of.stride {
+			r.open = append(r.open, &groupScan{group: r.next})
+		}
 	}
-	if len(groups) == 0 {
+	if len(r.open) == 0 {
 		return false
 	}
 	if r.err = r.from.check(); r.err == nil {
 		ctx, cancel := context.WithTimeout(r.ctx, r.from.at.gate.options.Timeout)
 		defer cancel()
-		r.found, r.err = r.from.at.scan(ctx, r.of, groups)
+		r.found, r.err = r.from.at.scan(ctx, r.of, r.open)
 		r.err = r.from.noted(r.err)
+		r.open = slices.DeleteFunc(r.open, func(each *groupScan) bool { return each.isDone })
 	}
 	return r.err == nil
 }
@@ -334,7 +328,7 @@ func (r *Rows) Err() error { return r.err }
 
 // Close ends the scan, and releases its lease. It may be repeated.
 func (r *Rows) Close() {
-	r.keys, r.found, r.next, r.isAhead = nil, nil, r.of.keyGroups, false
+	r.open, r.found, r.next, r.isAhead = nil, nil, r.of.keyGroups, false
 	if r.ownsFrom {
 		r.ownsFrom = false
 		r.from.Close()

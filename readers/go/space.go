@@ -12,6 +12,7 @@ type space struct {
 	namespace
 	gate    *Gate
 	from    store
+	url     string // of the store, without login
 	of      *identity
 	where   string
 	mu      sync.Mutex
@@ -19,10 +20,14 @@ type space struct {
 	sources map[string]*Schema
 }
 
+// names lists the tables but those whose rows say nothing to readers; none of a nil entry.
 func (e *entry) names() []string {
 	names := []string{}
+	if e == nil {
+		return names
+	}
 	for name := range e.Tables {
-		if !strings.HasPrefix(name, "_") {
+		if !strings.HasPrefix(name, "_due.") && !strings.HasPrefix(name, "_due_at.") {
 			names = append(names, name)
 		}
 	}
@@ -50,7 +55,7 @@ func (s *space) note(before, found *pointer) error {
 	switch {
 	case strings.HasPrefix(found.writer, "{"):
 		return removedError(s.where, found)
-	case found.visible == 0 && before.visible > 0 && (found.horizon > 0 || found.isLost):
+	case before.visible > 0 && found.isFilling():
 		return s.beingFilled()
 	case found.visible < before.visible:
 		return regressed("%s shows version %d, this client has already seen version %d: the store lost versions; restart the writer or run `tidegate recover`", s.where, found.visible, before.visible)
@@ -87,11 +92,10 @@ func (e *entry) versionOr0() int64 {
 
 // entryOf returns the entry of the visible version, which came with the pointer unless it was known.
 func (s *space) entryOf(ctx context.Context, found *pointer) (*entry, error) {
-	if found.visible == 0 {
-		if found.horizon > 0 || found.isLost {
-			return nil, s.beingFilled()
-		}
-		return nil, configError("namespace %s has no version yet: wait for its first batch", s.of.Name)
+	if found.isFilling() {
+		return nil, s.beingFilled()
+	} else if found.visible == 0 {
+		return nil, s.noVersion()
 	}
 	s.mu.Lock()
 	of := s.entry
@@ -124,6 +128,18 @@ func (s *space) entryOf(ctx context.Context, found *pointer) (*entry, error) {
 		s.entry = of
 	}
 	return of, nil
+}
+
+// entryOrNone is entryOf, which is nil before the first version.
+func (s *space) entryOrNone(ctx context.Context, found *pointer) (*entry, error) {
+	if found.visible == 0 && !found.isFilling() {
+		return nil, nil
+	}
+	return s.entryOf(ctx, found)
+}
+
+func (s *space) noVersion() error {
+	return configError("namespace %s has no version yet: wait for its first batch", s.of.Name)
 }
 
 // entryAt reads the entry of a version that was visible.
@@ -161,8 +177,11 @@ func (s *space) newestEntry(ctx context.Context) (*entry, error) {
 	return s.entryOf(ctx, found)
 }
 
-// views returns tables at the entry's version, with their schemas.
+// views returns tables at the entry's version, with their schemas. A nil entry is that of version 0.
 func (s *space) views(ctx context.Context, of *entry, tables []string) (map[string]*view, error) {
+	if of == nil {
+		return nil, s.noVersion()
+	}
 	views, missing := map[string]*view{}, []string{}
 	s.mu.Lock()
 	for _, table := range tables {

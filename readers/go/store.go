@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-const keyGroupsAtOnce, rowsFirst, rowsNext, bytesFirst, bytesNext = 64, 128, 1_000, 64 << 10, 1 << 20
+const keyGroupsAtOnce, groupsNext, rowsFirst, rowsNext, bytesFirst, bytesNext = 64, 8, 128, 1_000, 64 << 10, 1 << 20
 
 // store is what Redis and Cassandra have in common. Its errors are those of this package.
 type store interface {
@@ -26,8 +26,9 @@ type namespace interface {
 	// read fills in the stored values. With known, the pointer is read in the same round trip, where the store can:
 	// the pointer is then returned, also beside an error of the rows.
 	read(ctx context.Context, reads []*keysRead, version int64, known *int64) (*pointer, error)
-	// scan returns the rows of each of some key groups, the newest value of each key, delete markers too.
-	scan(ctx context.Context, of *view, groups []int) ([]map[string][]byte, error)
+	// scan reads a page of each of the first of these key groups, as many as travel together. It returns the newest value
+	// of each key once, delete markers too.
+	scan(ctx context.Context, of *view, open []*groupScan) ([]storedRow, error)
 	// lease takes or renews a lease, and reads the pointer after it.
 	lease(ctx context.Context, id string, version int64, seconds float64) (*pointer, error)
 	release(ctx context.Context, id string) error
@@ -54,6 +55,8 @@ type pointer struct {
 	listed                 map[string]bool
 	isLost                 bool // it was made again, without the rows that it had
 }
+
+func (p *pointer) isFilling() bool { return p.visible == 0 && (p.horizon > 0 || p.isLost) }
 
 // entry is the description of a version in the catalog.
 type entry struct {
@@ -83,6 +86,18 @@ type keysRead struct {
 	places []int    // of the keys among those that were asked for
 	values [][]byte // as stored; nil: no row
 }
+
+// groupScan is the scan of a key group between two pages.
+type groupScan struct {
+	group           int
+	isBegun, isDone bool
+	after           []byte          // of Cassandra: the last key
+	cursor, server  string          // of Redis
+	seen            map[string]bool // of Redis: the keys that came, whose later values do not count
+	changes         int             // of the server
+}
+
+type storedRow struct{ key, value []byte }
 
 func identityIn(where, content string, formats ...int) (*identity, error) {
 	found := &identity{Format: 1}

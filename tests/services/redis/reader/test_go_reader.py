@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
+import uuid
 from collections.abc import Iterator
 
 import pytest
+from cassandra.concurrent import execute_concurrent_with_args
 
 from services.support.go import BUILD_S, built, go_program
 from services.support.redis.proxy import RedisProxy
@@ -15,7 +18,7 @@ from services.support.workloads.random_versions import writer_on
 from support.wait import wait_until
 from tidegate.committers.local_coordinator import followers_in
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.options import parse_store
+from tidegate.options import LEASES_MAX, Options, parse_store
 from tidegate.sinks.redis.client.functions import library_name
 from tidegate.testing.conformance.program import Reader, ReaderRaisedError
 from tidegate.testing.conformance.run import PASSED, conformance
@@ -107,6 +110,40 @@ def test_on_a_cluster(program, redis_cluster):
 def test_on_cassandra(program, cassandra_tables):
     results = conformance(program, cassandra_tables)
     assert [result for result in results if result.outcome == "failed"] == []
+
+
+@pytest.mark.slow
+def test_on_cassandra_a_scan_has_pages_and_no_lease_is_taken_that_would_not_hold(
+    reader, cassandra, cassandra_tables, tmp_path
+):
+    """Of more leases than ``LEASES_MAX`` the writer counts none. A lost version is no absent row."""
+    options = Options(key_groups=8, allow_unsafe=True)
+    example = Example(
+        f"file://{tmp_path}/wal", cassandra_tables, f"n{uuid.uuid4().hex[:12]}", options=options
+    )
+    connect(reader, example)
+    assert reader.ask("snapshot")["version"] == 0
+    many = {f"N{n}": flights(n) for n in range(6_000)}  # more than a page of a key group
+    example.write({"aircraft": many})
+    rows = reader.ask("scan", table="aircraft")["rows"]
+    assert {key: row["flights"] for (key,), row in rows} == {f"N{n}": str(n) for n in range(6_000)}
+    assert len(rows) == 6_000
+    held = reader.ask("snapshot")["snapshot"]
+    keyspace, now_ms = cassandra_tables.rpartition("/")[2], int(time.time() * 1e3)
+    with cassandra.session(keyspace) as session:
+        statement = "SELECT space FROM tidegate_namespaces WHERE name = %s"
+        space = session.execute(statement, [example.driver.endpoints.namespace]).one().space
+        columns = "space, expires_at, lease_id, version, taken_at"
+        insert = session.prepare(f"INSERT INTO tidegate_leases ({columns}) VALUES (?, ?, ?, ?, ?)")
+        leases = [(space, now_ms + 60_000, f"l{at}", 1, now_ms) for at in range(LEASES_MAX)]
+        execute_concurrent_with_args(session, insert, leases, concurrency=16)
+        assert error_of(reader, "snapshot") == "StoreUnavailableError"
+        session.execute("UPDATE tidegate_pointers SET visible = 0 WHERE space = %s", [space])
+    lost = {"table": "aircraft", "snapshot": held}
+    assert error_of(reader, "get", key=["absent"], **lost) == "VersionRegressedError"
+    assert error_of(reader, "scan", **lost) == "VersionRegressedError"
+    example.driver.store.drop()
+    example.close()
 
 
 def test_a_warm_read_of_several_tables_takes_one_round_trip(reader, writer, redis):
