@@ -25,6 +25,7 @@ from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging import own_tables
 
 TABLES = ["aircraft", "airports", "legs", "notes"]
+LOCAL_ITEMS = TableSchema(own_tables.ITEM_KEY, (Column("value", "binary"),), "bytes")
 
 
 @pytest.fixture
@@ -145,6 +146,50 @@ def test_a_table_is_exported_with_what_is_remembered_of_its_keys(place):
         assert copy.tables() == ["_deleted.aircraft", "aircraft"]
         for name in one:
             assert dict(copy.table(name).scan()) == dict(gate.table(name).scan()) != {}
+
+
+def with_local_states(place, namespace, *names):
+    """Make a namespace with these local states, each with one item, in one version; return its folder."""
+    example = Example(
+        f"file://{place}/wal", f"sqlite://{place}/store", namespace, options=Options(key_groups=4)
+    )
+    example.schemas["_local"] = own_tables.INSTANCES_SCHEMA
+    rows = {"_local": {(name, 0): {"items": 1, "parallelism": 1} for name in names}}
+    for name in names:
+        example.schemas[f"_local.{name}"] = LOCAL_ITEMS
+        rows[f"_local.{name}"] = {(0, 0): b"i"}
+    example.write(rows | {"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+    example.close()
+    return place / f"{namespace}-exported"
+
+
+def test_local_states_are_exported_together(place):
+    """The rows of all their instances are in one table."""
+    folder, url = with_local_states(place, "states", "one", "two"), f"sqlite://{place}/store"
+    run(place, "export", folder, "--table", "_local.one", namespace="states", wal=False)
+    run(place, "import", folder, namespace="copy")
+    states = rows_by_table(url, "states")
+    del states["aircraft"]
+    assert rows_by_table(url, "copy") == states
+
+
+def test_an_import_that_would_take_the_instances_of_another_local_state_is_refused(place):
+    """Nothing is staged, and that state continues."""
+    folder, url = with_local_states(place, "first", "one"), f"sqlite://{place}/store"
+    run(place, "export", folder, namespace="first", wal=False)
+    with_local_states(place, "both", "one", "two")
+    before = rows_by_table(url, "both")
+    message = run(place, "import", folder, "--yes", code=ConfigError.exit_code, namespace="both")
+    assert "the export lacks _local.two, which this namespace has" in message
+    assert rows_by_table(url, "both") == before
+
+
+def test_a_part_of_the_local_states_is_not_imported(place):
+    """Exports of earlier releases may have one."""
+    for part in (["_local"], ["_local.one", "aircraft"]):
+        with pytest.raises(ConfigError, match="export again, with all tables"):
+            own_tables.check_local_states(part, ["aircraft"])
+    own_tables.check_local_states(["aircraft"], ["_local", "_local.one"])
 
 
 def test_a_table_of_another_key_is_refused_before_anything_is_staged(place):
