@@ -27,6 +27,7 @@ from tidegate.wal.record import (
     BatchOrigin,
     Decided,
     DecidedVersion,
+    ImportOrigin,
     Origin,
     TableAt,
     TableSchema,
@@ -186,6 +187,7 @@ def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> Stag
         tuple(tuple(column.name for column in barrier.schemas[name].key) for name in barrier.tables),
         tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
         tuple(stride_of(coordinator, barrier, name) for name in barrier.tables),
+        isinstance(barrier.origin, ImportOrigin),
     )
 
 

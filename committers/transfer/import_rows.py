@@ -67,10 +67,9 @@ def import_rows(
 
     The driver is not open yet; the namespace is created if it does not exist. Durable: on return the version
     is in the log, and visible in the primary. Repeatable: a second import with the same ``token`` writes
-    nothing. Raises, with nothing staged: ConfigError: a table has another key than the namespace's, or the namespace has
-    a local state that the export lacks.
-    CorruptError: rows are not those of the manifest, or cannot be stored (see ``batches_of``). Otherwise as
-    ``open_namespace`` and ``commit``.
+    nothing. Raises, with nothing staged: ConfigError: a table has another key than the namespace's, or the
+    namespace has a local state that the export lacks. CorruptError: rows are not those of the manifest, or
+    cannot be stored (see ``batches_of``). Otherwise as ``open_namespace`` and ``commit``.
     """
     recovered = open_namespace(coordinator, None)
     before = imported_before(coordinator.folded, token)

@@ -16,13 +16,13 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.transfer.export import export
 from tidegate.committers.transfer.export_format import MANIFEST, checksum_of, place_of
 from tidegate.committers.transfer.import_rows import import_rows, read_whole
-from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError
+from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import BATCHES, SCHEMAS, Example
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
-from tidegate.wal.staging import own_tables
+from tidegate.wal.staging import own_tables, quarantine
 
 TABLES = ["aircraft", "airports", "legs", "notes"]
 LOCAL_ITEMS = TableSchema(own_tables.ITEM_KEY, (Column("value", "binary"),), "bytes")
@@ -222,6 +222,29 @@ def test_rows_that_expire_go_on_expiring(place):
 
 
 # -- what is refused ------------------------------------------------------------------------------
+
+
+def test_a_row_that_a_store_cannot_hold_ends_the_import_i10(tmp_path):
+    """It was set aside in the imported `_quarantine`, silently. An expiry is not counted."""
+    folder = tmp_path / "x"
+    options = Options(key_groups=4, ttl={"notes": 3600})
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", "a", options=options)
+    example.schemas["_quarantine"] = quarantine.SCHEMA
+    row = dict.fromkeys(["key", "value", "key_bytes", "value_bytes"]) | {"table": "t", "cause": "c"}
+    example.write({"notes": {b"k": b"x" * 50}, "_quarantine": {"id": row}})
+    example.write({"notes": {b"l": b"x" * 51}})
+    for version in (1, 2):
+        export(example.driver.store, example.driver.store.identity(), version, folder / f"{version}")
+    example.close()
+    b = driver_at(new_place())
+    b.store.value_bytes_max = 50  # as Cassandra's has 15 MiB
+    manifest, digest = read_whole(folder / "1")
+    assert import_rows(b, folder / "1", manifest, digest).version == 1
+    manifest, digest = read_whole(folder / "2")
+    told = "table notes, key b'l': its value takes 51 bytes, 50 are allowed; nothing was decided"
+    with pytest.raises(BadRecordError, match=told):
+        import_rows(b, folder / "2", manifest, digest)
+    assert b.store.pointer().visible == b.folded.last_version == 1
 
 
 def test_an_export_takes_a_folder_of_its_own(place):

@@ -136,7 +136,9 @@ def test_a_new_log_never_had_the_rows_of_the_backups_versions_i10(place):
     for number in range(INCREMENT + 1, LAST + 1):
         place.write(number)
     retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
-    with pytest.raises(SnapshotExpiredError, match=f"the oldest that can be restored is {first}, .* --base DIR"):
+    with pytest.raises(
+        SnapshotExpiredError, match=f"the oldest that can be restored is {first}, .* --base DIR"
+    ):
         restore_plan.plan_restore(driver, INCREMENT)
     assert restore_plan.plan_restore(driver, first).first == first
     assert oldest_whole(driver.log, driver.folded, 1) == first
