@@ -90,8 +90,8 @@ def read_manifest(log: Blobs, decided: DecidedVersion, *, rows: bool = True) -> 
             msg = f"{where}: it is of version {manifest.version}, attempt {manifest.attempt}; {MEND}"
             raise CorruptError(msg)
         if rows and not manifest.has_rows:
-            msg = f"{where}: the log began from a backup, after version {decided.version}, and never had its rows"
-            raise WalGapError(msg)
+            begun = f"the log began from a backup, after version {decided.version}"
+            raise WalGapError(f"{where}: {begun}, and never had its rows")
         return manifest
     msg = f"{log.where}: the log returned nothing for {decided.manifest_address}"
     raise CorruptError(msg)

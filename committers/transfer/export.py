@@ -55,9 +55,9 @@ def export(
 
     Local states are written together, since they share a table. A lease pins the version meanwhile; a row
     group at a time is in memory. Durable: on return every file is on disk (fsync). After an error the folder
-    has no manifest, and is no export. Raises: ConfigError: the folder cannot be written or is not empty, there
-    is no such table, or the file system does not distinguish two tables. SnapshotExpiredError: the version
-    was retired. CorruptError: the catalog lost its entry.
+    has no manifest, and is no export. Raises: ConfigError: the folder cannot be written or is not empty,
+    there is no such table, or the file system does not distinguish two tables. SnapshotExpiredError: the
+    version was retired. CorruptError: the catalog lost its entry.
     """
     held = VersionPin(store, version, Clock(), EXPORT)
     try:

@@ -76,8 +76,8 @@ def check_local_states(exported: Iterable[str], existing: Iterable[str]) -> None
     brought, here = local_tables(exported), local_tables(existing)
     if brought and (LOCAL not in brought or brought == {LOCAL}):
         raise ConfigError(
-            f"the export has only {', '.join(listed(brought))} of its local states, and the lists are in a table for each"
-            f" state, their lengths in {LOCAL}: export again, with all tables"
+            f"the export has only {', '.join(listed(brought))} of its local states, and their lists are in a"
+            f" table for each, the lengths of these in {LOCAL}: export again, with all tables"
         )
     if brought and (lacking := here - brought):
         raise ConfigError(

@@ -173,7 +173,7 @@ def describe(batch: Any, bad: BadRow, spec: StageSpec) -> str:
     shown = f"key {shown_key(key, spec.key_types[table])}" if key is not None else f"value {_value(value)}"
     aside = '; on_bad_record="quarantine" sets such rows aside instead' * (spec.quarantine is None)
     if spec.stored:
-        aside = "; stored rows are not set aside: change this one where it is from, or take a store that allows it"
+        aside = "; stored rows are not set aside: change it where it is from, or take a store that allows it"
     return f"table {spec.tables[table]}, {shown}: {bad.why}; nothing was decided; {bad.advice}{aside}"
 
 
