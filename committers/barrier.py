@@ -28,6 +28,7 @@ from tidegate.wal.record import (
     Decided,
     DecidedVersion,
     Folded,
+    ImportOrigin,
     Origin,
     TableAt,
     TableSchema,
@@ -201,6 +202,7 @@ def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> Stag
         tuple(tuple(column.name for column in barrier.schemas[name].key) for name in barrier.tables),
         tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
         tuple(stride_of(coordinator, barrier, name) for name in barrier.tables),
+        isinstance(barrier.origin, ImportOrigin),
     )
 
 

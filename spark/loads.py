@@ -95,9 +95,9 @@ def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once
 
     def write(txn: Transaction, here: KeyGroupsHere) -> None:
         names = importable(manifest, here)
+        txn.begin_import(names)
         for name in names:
             txn.stored(name, frames[name], manifest.tables[name].table_schema)
-        txn.forget_timeouts(names)
 
     expiring = frozenset(name for name, table in manifest.tables.items() if table.expires)
     rows = next(iter(frames.values()))

@@ -408,6 +408,11 @@ class Transaction:
         order = (cached(functions.monotonically_increasing_id),)
         self._add(Replace(table, rows, schema.key, schema, column("key"), column("value"), order))
 
+    def begin_import(self, tables: Collection[str]) -> None:
+        """Prepare for the rows of an export's tables: ``stored`` of each follows."""
+        own_tables.check_local_states(tables, self._known)
+        self.forget_timeouts(tables)
+
     def forget_timeouts(self, tables: Collection[str]) -> None:
         """Drop the due times of the keys of these tables: rows of theirs follow that do not move them."""
         with self._lock:

@@ -77,10 +77,11 @@ def _newer(view: View, version: int) -> list[DecidedVersion]:
     return list(recent[max(0, version - recent[0].version) :])
 
 
-def read_manifest(log: Blobs, decided: DecidedVersion) -> Manifest:
-    """Read the manifest of a decided version.
+def read_manifest(log: Blobs, decided: DecidedVersion, *, rows: bool = True) -> Manifest:
+    """Read the manifest of a decided version; with ``rows=False`` also one of a version from before the log.
 
-    Raises: WalGapError: it was trimmed. CorruptError: it is another version's or attempt's, or damaged.
+    Raises: WalGapError: it was trimmed, or the log never had the version's rows. CorruptError: it is another
+    version's or attempt's, or damaged.
     """
     for blob in log.read([decided.manifest_address]):
         where = f"{log.where}, manifest of version {decided.version} at {decided.manifest_address}"
@@ -88,6 +89,17 @@ def read_manifest(log: Blobs, decided: DecidedVersion) -> Manifest:
         if (manifest.version, manifest.attempt) != (decided.version, decided.attempt):
             msg = f"{where}: it is of version {manifest.version}, attempt {manifest.attempt}; {MEND}"
             raise CorruptError(msg)
+        if rows and not manifest.has_rows:
+            begun = f"the log began from a backup, after version {decided.version}"
+            raise WalGapError(f"{where}: {begun}, and never had its rows")
         return manifest
     msg = f"{log.where}: the log returned nothing for {decided.manifest_address}"
     raise CorruptError(msg)
+
+
+def source_offsets_of(log: Blobs, decided: DecidedVersion) -> str:
+    """Return the source offsets of a decided version, '' if its manifest was trimmed."""
+    try:
+        return read_manifest(log, decided, rows=False).source_offsets
+    except WalGapError:
+        return ""

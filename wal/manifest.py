@@ -99,6 +99,11 @@ class Manifest(msgspec.Struct, frozen=True):
     steps: tuple[Step, ...] | msgspec.UnsetType = msgspec.UNSET
     places: tuple[TaskPlace | None, ...] | msgspec.UnsetType = msgspec.UNSET
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether the log had the version's rows: one that began from a backup has older versions without."""
+        return bool(self.topology)
+
     def frames(self) -> list[FrameRef]:
         """Return all frames. A frame's index in this list is its ordinal within the version."""
         return [frame for *_, frame in self.placed()]

@@ -33,6 +33,7 @@ from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import GroupedRows, windows
 from tidegate.sinks.store import Store
 from tidegate.wal.record import RestoreOrigin, Rewound, TableSchema
+from tidegate.wal.staging.own_tables import local_tables
 from tidegate.wal.staging.spec import CHANGES
 
 
@@ -112,7 +113,8 @@ def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) 
     try:
         (now,) = store.catalog(last, last)
         wanted, schemas = _wanted(coordinator, plan, rows)
-        tables, replaced = _tables(coordinator, wanted, now), _replaced(schemas, wanted, now)
+        drops = local_tables(now.tables) - wanted.tables.keys()  # a local state begins without a table
+        tables, replaced = _tables(coordinator, wanted, now, drops), _replaced(schemas, wanted, now)
         kept = {name: at for name, at in now.tables.items() if name not in replaced}
         compared = msgspec.structs.replace(now, tables=kept)
         barrier = StoredRowsBarrier(
@@ -123,6 +125,7 @@ def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) 
             lambda: _rows(coordinator, held, tables, wanted, compared, rows),
             coordinator.clock,
             starts=replaced,
+            drops=drops,
             strides={name: _source(name, wanted, now).tables[name].apart for name in tables},
             expiring=frozenset(name for name, at in wanted.tables.items() if at.expires),
             source_offsets=(plan.kept.source_offsets if plan.kept else "")
@@ -146,12 +149,14 @@ def _wanted(
     return catalog_entry(plan.target, plan.manifest), schemas
 
 
-def _tables(coordinator: Coordinator, wanted: CatalogEntry, now: CatalogEntry) -> tuple[str, ...]:
-    """List the tables that may differ, in rows or in their columns."""
+def _tables(
+    coordinator: Coordinator, wanted: CatalogEntry, now: CatalogEntry, drops: frozenset[str]
+) -> tuple[str, ...]:
+    """List the tables that may differ, in rows or in their columns, and are not dropped."""
     same = {
         name for name in untouched(coordinator.store, wanted, now) if wanted.tables[name] == now.tables[name]
     }
-    return tuple(sorted({*now.tables, *wanted.tables} - same))
+    return tuple(sorted({*now.tables, *wanted.tables} - same - drops))
 
 
 def _replaced(schemas: Mapping[str, TableSchema], wanted: CatalogEntry, now: CatalogEntry) -> frozenset[str]:

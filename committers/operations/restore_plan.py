@@ -22,6 +22,7 @@ from tidegate.committers.steps.decided_versions import decided_version, decided_
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
 from tidegate.keys.groups import EPOCH
 from tidegate.reader.rules import moment
+from tidegate.wal.catch_up import source_offsets_of
 from tidegate.wal.fold import RECENT_MAX, recent_version
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, Origin, RestoreOrigin
@@ -245,9 +246,7 @@ def _last_batch(coordinator: Coordinator, history: _History, version: int) -> La
     if decided is None or not isinstance(decided.origin, BatchOrigin):
         return None
     (batch,) = _changes(coordinator, [decided])
-    offsets = batch.source_offsets
-    if not offsets and (manifest := manifest_if_kept(coordinator, decided)):  # long ones are only there
-        offsets = manifest.source_offsets
+    offsets = batch.source_offsets or source_offsets_of(coordinator.log, decided)  # long ones are only there
     return LastBatch(decided.origin, decided.version, decided.decided_at_us, offsets)
 
 

@@ -10,6 +10,7 @@ from tidegate.base.source_offsets import SourceKind, kind_of, sources_in
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import ConfigError, WalGapError
+from tidegate.wal.catch_up import source_offsets_of
 from tidegate.wal.fold import decided_for, last_batch_within
 from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, RestoreOrigin
 
@@ -53,10 +54,7 @@ def last_batch(decisions: DecisionLog) -> LastBatch | None:
     decided = _last_decided(state)
     if decided is None or not isinstance(decided.origin, BatchOrigin):
         return None
-    try:
-        offsets = read_manifest(decisions.log, decided).source_offsets
-    except WalGapError:
-        offsets = ""
+    offsets = source_offsets_of(decisions.log, decided)
     return LastBatch(decided.origin, decided.version, decided.decided_at_us, offsets)
 
 

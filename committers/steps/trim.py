@@ -155,7 +155,7 @@ class Trimmer:
         }
         for decided in versions:
             if decided.version not in self._addresses and not stopped():
-                frames = read_manifest(self._log, decided).frames()
+                frames = read_manifest(self._log, decided, rows=False).frames()
                 addresses = (decided.manifest_address, *(frame.address for frame in frames))
                 self._addresses[decided.version] = addresses
         return {address for addresses in self._addresses.values() for address in addresses}

@@ -36,7 +36,7 @@ from tidegate.reader.table import no_schema
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.reads import values_at, windows
 from tidegate.sinks.store import Store
-from tidegate.wal.staging.own_tables import companions
+from tidegate.wal.staging.own_tables import companions, local_tables
 
 FILE_BYTES = 256 * 1024 * 1024
 GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024 * 1024
@@ -53,10 +53,11 @@ def export(
 ) -> Manifest:
     """Write a readable version, all tables or these and their companions, into an empty or new folder.
 
-    A lease pins the version meanwhile; a row group at a time is in memory. Durable: on return every file is
-    on disk (fsync). After an error the folder has no manifest, and is no export. Raises: ConfigError: the
-    folder cannot be written or is not empty, there is no such table, or the file system does not distinguish
-    two tables. SnapshotExpiredError: the version was retired. CorruptError: the catalog lost its entry.
+    Local states are written together, since they share a table. A lease pins the version meanwhile; a row
+    group at a time is in memory. Durable: on return every file is on disk (fsync). After an error the folder
+    has no manifest, and is no export. Raises: ConfigError: the folder cannot be written or is not empty,
+    there is no such table, or the file system does not distinguish two tables. SnapshotExpiredError: the
+    version was retired. CorruptError: the catalog lost its entry.
     """
     held = VersionPin(store, version, Clock(), EXPORT)
     try:
@@ -70,7 +71,8 @@ def export(
                     f"there is no table {name!r} at version {version} of namespace {identity.name}; the"
                     f" tables there are: {', '.join(listed(entry.tables))}"
                 )
-        names = sorted(entry.tables.keys() & {*names}.union(*map(companions, names)))
+        whole = local_tables(entry.tables) if local_tables(names) else ()
+        names = sorted(entry.tables.keys() & {*names, *whole}.union(*map(companions, names)))
         _make_empty(folder)
         schemas = store.schemas()
         written = {}

@@ -67,15 +67,15 @@ def import_rows(
 
     The driver is not open yet; the namespace is created if it does not exist. Durable: on return the version
     is in the log, and visible in the primary. Repeatable: a second import with the same ``token`` writes
-    nothing. Raises, with nothing staged: ConfigError: a table has another key than the namespace's.
-    CorruptError: rows are not those of the manifest, or cannot be stored (see ``batches_of``). Otherwise as
-    ``open_namespace`` and ``commit``.
+    nothing. Raises, with nothing staged: ConfigError: a table has another key than the namespace's, or the
+    namespace has a local state that the export lacks. CorruptError: rows are not those of the manifest, or
+    cannot be stored (see ``batches_of``). Otherwise as ``open_namespace`` and ``commit``.
     """
     recovered = open_namespace(coordinator, None)
     before = imported_before(coordinator.folded, token)
     if before is not None:
         return before._replace(recovered=recovered)
-    _refuse_other_keys(coordinator, manifest)
+    _refuse_other_tables(coordinator, manifest)
     key_groups = coordinator.folded.key_groups
     strides = strides_of(coordinator.folded, manifest.key_groups, manifest.tables)
     tables = importable(manifest, KeyGroupsHere(key_groups, strides.__getitem__))
@@ -159,7 +159,8 @@ def kept_stride(stride: int, of_source: int, key_groups: int) -> int:
     return key_groups // kept if key_groups % kept == 0 else 1
 
 
-def _refuse_other_keys(coordinator: Coordinator, manifest: Manifest) -> None:
+def _refuse_other_tables(coordinator: Coordinator, manifest: Manifest) -> None:
+    own_tables.check_local_states(manifest.tables, coordinator.folded.tables)
     schemas = coordinator.store.schemas()
     there = {
         name: found for name, at in coordinator.folded.tables.items() if (found := schemas.get(at.schema_id))

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tidegate.base.clock import Clock
 from tidegate.committers.barrier import NamedCall
 from tidegate.wal.log import Log
@@ -20,6 +22,7 @@ class StoredRowsBarrier:
 
     ``rows`` begins a stream of record batches of ``CHANGES``, sorted by key group, table and key; only the
     rows of one frame are in memory (I11). ``expiring`` are the tables whose rows may already have an expiry.
+    A row that does not fit is refused, and never quarantined.
     """
 
     log: Log
@@ -41,5 +44,5 @@ class StoredRowsBarrier:
     def stage(self, spec: StageSpec, base_version: int) -> Sequence[Ack]:
         """Stage all rows. They do not depend on the state, so the base version is unused."""
         del base_version
-        task_attempt = self.clock.new_id()
+        spec, task_attempt = msgspec.structs.replace(spec, stored=True), self.clock.new_id()
         return [stage_task(self.rows(), spec, self.log, task=0, task_attempt=task_attempt, host="local")]

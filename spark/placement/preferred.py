@@ -182,7 +182,7 @@ def ran_before(coordinator: Coordinator, lineage: str) -> list[RanAt | None]:
     manifest = coordinator.last_manifest
     try:
         if manifest is None or manifest.attempt != fact.attempt:
-            manifest = read_manifest(coordinator.log, fact)
+            manifest = read_manifest(coordinator.log, fact, rows=False)
     except TidegateError as error:
         logger.warning("where tasks ran before is not known, they may get other executors: %s", error)
         return []

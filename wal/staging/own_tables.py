@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from tidegate.base.names import DELETED, DUE, LOCAL, QUEUE
+from tidegate.base.names import DELETED, DUE, LOCAL, QUEUE, listed
+from tidegate.errors import ConfigError
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging import quarantine
 
@@ -59,6 +60,30 @@ def stale_timeouts(replaced: Collection[str], existing: Collection[str]) -> froz
     ['_due.t', '_due_at.t']
     """
     return frozenset().union(*map(timeout_tables, replaced)) & frozenset(existing) - frozenset(replaced)
+
+
+def local_tables(tables: Iterable[str]) -> frozenset[str]:
+    """Return those of these tables that local states have: ``_local``, which all share, and the items'.
+
+    >>> sorted(local_tables({"t", "_local", "_local.seen", "_due.t"}))
+    ['_local', '_local.seen']
+    """
+    return frozenset(name for name in tables if name.partition(".")[0] == LOCAL)
+
+
+def check_local_states(exported: Iterable[str], existing: Iterable[str]) -> None:
+    """Refuse an export that would replace a part of a namespace's local states. Raises: ConfigError."""
+    brought, here = local_tables(exported), local_tables(existing)
+    if brought and (LOCAL not in brought or brought == {LOCAL}):
+        raise ConfigError(
+            f"the export has only {', '.join(listed(brought))} of its local states, and their lists are in a"
+            f" table for each, the lengths of these in {LOCAL}: export again, with all tables"
+        )
+    if brought and (lacking := here - brought):
+        raise ConfigError(
+            f"the export lacks {', '.join(listed(lacking))}, which this namespace has: all local states share"
+            f" table {LOCAL}, so the import would end those; import into a new namespace"
+        )
 
 
 def is_own(name: str) -> bool:

@@ -57,9 +57,10 @@ ROWS_MAX = 10_000
 def accepted(batches: Iterable[Any], spec: StageSpec) -> Iterator[Any]:
     """Yield batches without their bad rows, which follow at the end of their key group.
 
-    Raises: BadRecordError for the first bad row when there is no quarantine table.
+    Raises: BadRecordError for the first bad row when there is no quarantine table, or the rows are stored
+    ones.
     """
-    if spec.quarantine is None:
+    if spec.quarantine is None or spec.stored:
         yield from refused(batches, spec)
         return
     waiting: list[tuple[int, bytes, bytes]] = []

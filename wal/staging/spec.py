@@ -27,6 +27,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     never. ``batch`` is the name of the attempt's rows in messages. ``key_names`` and
     ``time_columns`` hold, per table, the key columns, and field and name of the value columns that
     may hold dates or times. ``strides`` holds, per table, the distance of its key groups; empty: 1.
+    ``stored``: the rows exist already, as stored, so one that does not fit is never quarantined.
     """
 
     namespace: str
@@ -44,6 +45,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     key_names: tuple[tuple[str, ...], ...] = ()
     time_columns: tuple[tuple[tuple[str, str], ...], ...] = ()
     strides: tuple[int, ...] = ()
+    stored: bool = False
 
     def stride(self, table: str) -> int:
         """Return the distance between two key groups of a table."""

@@ -16,7 +16,7 @@ from tidegate.errors import BadRecordError, CorruptError
 from tidegate.keys.columns import is_python_time, parts_of
 from tidegate.keys.groups import TIMES, decode_key
 from tidegate.wal.staging.spec import StageSpec
-from tidegate.wal.value_flags import NO_TIME, NOT_TEXT, UNUSABLE
+from tidegate.wal.value_flags import EXPIRY_END, NO_TIME, NOT_TEXT, UNUSABLE, WITH_EXPIRY
 
 MARKS = (NOT_TEXT, NO_TIME, UNUSABLE)
 YEARS = "that is not of the years 1 to 9999"
@@ -67,13 +67,12 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
         "a text in its value is not valid UTF-8",
         "make it valid (make_valid_utf8), or use a binary column",
     )
-    for column, flags, limit, what in (
-        (keys, 0, spec.key_bytes_max, "key"),
-        (values, 1, spec.value_bytes_max, "value"),
-    ):
+    for column, limit, what in ((keys, spec.key_bytes_max, "key"), (values, spec.value_bytes_max, "value")):
         if column.nbytes <= limit:
             continue  # then no row is longer: an Arrow kernel call costs more than this
-        sizes = pc.subtract(pc.binary_length(column), flags)
+        sizes = pc.binary_length(column)
+        if column is values:
+            sizes = pc.subtract(sizes, _before_value(values))
         if (pc.max(sizes).as_py() or 0) > limit:
             why = f"its {what} takes {{size}} bytes, {limit} are allowed"
             note(pc.greater(sizes, limit), why, f"shorten it or raise {what}_bytes_max", sizes)
@@ -82,6 +81,15 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
     for row, why in (*_no_time_in_keys(batch, spec), *_no_time_in_values(batch, spec)):
         reasons.setdefault(row, BadRow(row, why, "mend or filter such rows, or use a string column"))
     return [reasons[row] for row in sorted(reasons) if batch["t"][row].as_py() != spec.quarantine]
+
+
+def _before_value(values: Any) -> Any:
+    """Return the bytes of each stored value that its limit leaves out: the flags byte and an expiry.
+
+    Staging adds the expiry after this check, so a value that was accepted is accepted again with one.
+    """
+    expiring = pc.is_in(pc.binary_slice(values, 0, 1), pa.array(WITH_EXPIRY, values.type))
+    return pc.if_else(expiring, EXPIRY_END, 1)
 
 
 def _marked(values: Any, mark: bytes) -> list[int]:
@@ -164,6 +172,8 @@ def describe(batch: Any, bad: BadRow, spec: StageSpec) -> str:
     table = batch["t"][bad.row].as_py()
     shown = f"key {shown_key(key, spec.key_types[table])}" if key is not None else f"value {_value(value)}"
     aside = '; on_bad_record="quarantine" sets such rows aside instead' * (spec.quarantine is None)
+    if spec.stored:
+        aside = "; stored rows are not set aside: change it where it is from, or take a store that allows it"
     return f"table {spec.tables[table]}, {shown}: {bad.why}; nothing was decided; {bad.advice}{aside}"
 
 

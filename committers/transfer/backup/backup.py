@@ -6,14 +6,12 @@ killed run changes nothing for the next one but a leftover, which that one remov
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.base.clock import Clock
 from tidegate.base.files import make_folder, remove_folder, sync_folder
-from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.background.pin import EXPORT, VersionPin
 from tidegate.committers.transfer.backup.blobs import copy_blobs
 from tidegate.committers.transfer.backup.chain import (
@@ -39,6 +37,7 @@ from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, Wal
 from tidegate.reader.rules import no_entry, no_version_yet
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.store import Store
+from tidegate.wal.catch_up import source_offsets_of
 from tidegate.wal.fold import View, decided_for, fold_all, last_batch_within
 from tidegate.wal.log import Log
 from tidegate.wal.record import DecidedVersion, Folded, Summary, decode_record, encode_record
@@ -279,7 +278,4 @@ def _source_offsets(log: Log, state: Folded, entry: CatalogEntry) -> str:
     """Return the source offsets of the last batch that a version contains; '': the log lost them."""
     batch = last_batch_within(state, entry.version)
     decided = decided_for(state, batch) if batch else None
-    if decided is not None:
-        with contextlib.suppress(WalGapError):
-            return read_manifest(log, decided).source_offsets
-    return entry.source_offsets
+    return (source_offsets_of(log, decided) if decided else "") or entry.source_offsets

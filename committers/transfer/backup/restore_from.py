@@ -45,9 +45,8 @@ from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal.fold import last_batch_within, recent_version
-from tidegate.wal.manifest import Component, Manifest, encode_manifest, manifest_digest
+from tidegate.wal.manifest import Manifest, encode_manifest, manifest_digest
 from tidegate.wal.record import (
-    COMPONENT,
     BatchOrigin,
     DecidedVersion,
     Folded,
@@ -373,8 +372,8 @@ def _begin_log(coordinator: Coordinator, contents: Contents) -> None:
 def _placed_again(coordinator: Coordinator, contents: Contents, uuid: str) -> Iterator[DecidedVersion]:
     """Yield the versions from the last batch up to the backup's, with manifests in the new log.
 
-    They name no frames: the version that follows has all rows. A checkpoint is made again from the source
-    offsets of the last batch.
+    They name no component, which tells that the log never had their rows: the version that follows has all
+    rows. A checkpoint is made again from the source offsets of the last batch.
     """
     reached = contents.reached
     kept = last_batch_within(reached.state, reached.decided.version)
@@ -383,7 +382,7 @@ def _placed_again(coordinator: Coordinator, contents: Contents, uuid: str) -> It
         (number for number in reversed(range(len(recent))) if recent[number].origin == kept), len(recent) - 1
     )
     for decided in recent[first:]:
-        manifest = _without_frames(decided, contents, uuid)
+        manifest = _without_rows(decided, contents, uuid)
         content = encode_manifest(manifest)
         (address,) = coordinator.log.stage(f"{coordinator.clock.new_id()}-manifest", [content])
         digest = decided.digest
@@ -394,7 +393,7 @@ def _placed_again(coordinator: Coordinator, contents: Contents, uuid: str) -> It
         )
 
 
-def _without_frames(decided: DecidedVersion, contents: Contents, uuid: str) -> Manifest:
+def _without_rows(decided: DecidedVersion, contents: Contents, uuid: str) -> Manifest:
     state: Folded = contents.reached.state
     return Manifest(
         uuid,
@@ -404,6 +403,6 @@ def _without_frames(decided: DecidedVersion, contents: Contents, uuid: str) -> M
         (),
         {},
         dict(state.tables),
-        {state.name: {COMPONENT: Component(1, {"0": ()})}},
+        {},
         contents.reached.source_offsets,
     )

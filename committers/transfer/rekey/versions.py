@@ -109,7 +109,7 @@ def copy_rows(old: Coordinator, new: Coordinator, source: Source, pin: VersionPi
     with dealt(new, batch.origin if batch else source.first, schemas, strides, rows, buckets) as barrier:
         barrier.expiring = frozenset(table for table in schemas if entry.tables[table].expires)
         with contextlib.suppress(WalGapError):  # it was trimmed: readers find no source offsets, then
-            manifest = None if batch is None else read_manifest(old.log, batch)
+            manifest = None if batch is None else read_manifest(old.log, batch, rows=False)
             if manifest is not None:
                 barrier.source_offsets, barrier.state_calls = manifest.source_offsets, _state_calls(manifest)
         commit(new, barrier)

@@ -64,9 +64,8 @@ class Place:
     def unopened(self) -> Any:
         """Make a coordinator as a command does."""
         where = Endpoints("flights", self.wal, self.store)
-        return Coordinator(
-            where, open_log(self.wal, "flights"), open_store(self.store, "flights"), Options(keep_versions=2)
-        )
+        options = Options(keep_versions=self.options.keep_versions)
+        return Coordinator(where, open_log(self.wal, "flights"), open_store(self.store, "flights"), options)
 
     def restore(self, to: Any = None) -> Any:
         """Restore as the command does; return the plan."""

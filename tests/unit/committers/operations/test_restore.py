@@ -15,6 +15,7 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations import restore as restoring
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
+from tidegate.committers.operations.verify import verify
 from tidegate.errors import ConfigError, FencedError, LineageError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
@@ -23,6 +24,9 @@ from tidegate.testing.example import LINEAGE, Example
 from tidegate.wal.fold import last_batch_within, replay_of
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, LoadOrigin, TableSchema
+from tidegate.wal.staging.own_tables import INSTANCES_SCHEMA, ITEM_KEY
+
+LOCAL_ITEMS = TableSchema(ITEM_KEY, (Column("value", "binary"),), "bytes")
 
 
 def plane(flights):
@@ -114,6 +118,30 @@ def test_a_restore_can_be_undone_by_a_restore(place):
     place.restore(1)
     place.restore(3)
     assert place.content() == three
+
+
+def test_a_local_state_that_began_later_begins_again_and_comes_back_with_its_version(place):
+    """Its items' table without the rows of its instances would be taken as damage by the next batch."""
+    schemas = {"_local": INSTANCES_SCHEMA, "_local.one": LOCAL_ITEMS, "_local.two": LOCAL_ITEMS}
+
+    def of(name, items):
+        rows = {(0, number): b"i" for number in range(items)}
+        return {"_local": {(name, 0): {"items": items, "parallelism": 1}}, f"_local.{name}": rows}
+
+    place.write(of("one", 1), of("two", 2), schemas=schemas)
+    before = place.content()
+    assert place.restore(4)[1].made == 6
+    assert place.content() == place.content(4)
+    assert place.restore(3)[1].made == 7
+    assert place.folded().tables.keys() == {"aircraft", "airports", "legs"}
+    place.write(of("one", 3), schemas=schemas)
+    assert place.content()["_local"] == {("one", 0): {"items": 3, "parallelism": 1}}
+    assert place.restore(5)[1].made == 9
+    assert place.content() == before
+    driver = place.driver()
+    assert verify(driver.log, driver.store).findings == []
+    driver.log.close()
+    driver.store.close()
 
 
 def test_what_cannot_be_restored_is_refused_before_anything_is_written(place, tmp_path):

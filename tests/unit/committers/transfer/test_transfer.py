@@ -16,15 +16,16 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.transfer.export import export
 from tidegate.committers.transfer.export_format import MANIFEST, checksum_of, place_of
 from tidegate.committers.transfer.import_rows import import_rows, read_whole
-from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError
+from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import BATCHES, SCHEMAS, Example
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
-from tidegate.wal.staging import own_tables
+from tidegate.wal.staging import own_tables, quarantine
 
 TABLES = ["aircraft", "airports", "legs", "notes"]
+LOCAL_ITEMS = TableSchema(own_tables.ITEM_KEY, (Column("value", "binary"),), "bytes")
 
 
 @pytest.fixture
@@ -147,6 +148,50 @@ def test_a_table_is_exported_with_what_is_remembered_of_its_keys(place):
             assert dict(copy.table(name).scan()) == dict(gate.table(name).scan()) != {}
 
 
+def with_local_states(place, namespace, *names):
+    """Make a namespace with these local states, each with one item, in one version; return its folder."""
+    example = Example(
+        f"file://{place}/wal", f"sqlite://{place}/store", namespace, options=Options(key_groups=4)
+    )
+    example.schemas["_local"] = own_tables.INSTANCES_SCHEMA
+    rows = {"_local": {(name, 0): {"items": 1, "parallelism": 1} for name in names}}
+    for name in names:
+        example.schemas[f"_local.{name}"] = LOCAL_ITEMS
+        rows[f"_local.{name}"] = {(0, 0): b"i"}
+    example.write(rows | {"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+    example.close()
+    return place / f"{namespace}-exported"
+
+
+def test_local_states_are_exported_together(place):
+    """The rows of all their instances are in one table."""
+    folder, url = with_local_states(place, "states", "one", "two"), f"sqlite://{place}/store"
+    run(place, "export", folder, "--table", "_local.one", namespace="states", wal=False)
+    run(place, "import", folder, namespace="copy")
+    states = rows_by_table(url, "states")
+    del states["aircraft"]
+    assert rows_by_table(url, "copy") == states
+
+
+def test_an_import_that_would_take_the_instances_of_another_local_state_is_refused(place):
+    """Nothing is staged, and that state continues."""
+    folder, url = with_local_states(place, "first", "one"), f"sqlite://{place}/store"
+    run(place, "export", folder, namespace="first", wal=False)
+    with_local_states(place, "both", "one", "two")
+    before = rows_by_table(url, "both")
+    message = run(place, "import", folder, "--yes", code=ConfigError.exit_code, namespace="both")
+    assert "the export lacks _local.two, which this namespace has" in message
+    assert rows_by_table(url, "both") == before
+
+
+def test_a_part_of_the_local_states_is_not_imported(place):
+    """Exports of earlier releases may have one."""
+    for part in (["_local"], ["_local.one", "aircraft"]):
+        with pytest.raises(ConfigError, match="export again, with all tables"):
+            own_tables.check_local_states(part, ["aircraft"])
+    own_tables.check_local_states(["aircraft"], ["_local", "_local.one"])
+
+
 def test_a_table_of_another_key_is_refused_before_anything_is_staged(place):
     folder, _ = exported(place)
     other = Example(f"file://{place}/wal", f"sqlite://{place}/store", "other")
@@ -177,6 +222,29 @@ def test_rows_that_expire_go_on_expiring(place):
 
 
 # -- what is refused ------------------------------------------------------------------------------
+
+
+def test_a_row_that_a_store_cannot_hold_ends_the_import_i10(tmp_path):
+    """It was set aside in the imported `_quarantine`, silently. An expiry is not counted."""
+    folder = tmp_path / "x"
+    options = Options(key_groups=4, ttl={"notes": 3600})
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", "a", options=options)
+    example.schemas["_quarantine"] = quarantine.SCHEMA
+    row = dict.fromkeys(["key", "value", "key_bytes", "value_bytes"]) | {"table": "t", "cause": "c"}
+    example.write({"notes": {b"k": b"x" * 50}, "_quarantine": {"id": row}})
+    example.write({"notes": {b"l": b"x" * 51}})
+    for version in (1, 2):
+        export(example.driver.store, example.driver.store.identity(), version, folder / f"{version}")
+    example.close()
+    b = driver_at(new_place())
+    b.store.value_bytes_max = 50  # as Cassandra's has 15 MiB
+    manifest, digest = read_whole(folder / "1")
+    assert import_rows(b, folder / "1", manifest, digest).version == 1
+    manifest, digest = read_whole(folder / "2")
+    told = "table notes, key b'l': its value takes 51 bytes, 50 are allowed; nothing was decided"
+    with pytest.raises(BadRecordError, match=told):
+        import_rows(b, folder / "2", manifest, digest)
+    assert b.store.pointer().visible == b.folded.last_version == 1
 
 
 def test_an_export_takes_a_folder_of_its_own(place):

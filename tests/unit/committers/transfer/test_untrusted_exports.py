@@ -26,7 +26,7 @@ from tidegate.testing.example import Example
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.own_tables import DUE_COLUMNS, INSTANCES_SCHEMA, QUEUE_SCHEMA
+from tidegate.wal.staging.own_tables import DUE_COLUMNS, INSTANCES_SCHEMA, ITEM_KEY, QUEUE_SCHEMA
 
 PEOPLE = TableSchema((Column("name", "string"),), (Column("age", "int"), Column("born", "date")))
 FIT = b'+{"age":7,"born":"2019-01-31"}'
@@ -215,6 +215,7 @@ def test_tidegates_own_tables_are_imported(tmp_path):
     deleted = TableSchema(PEOPLE.key, (Column("sequence", "bigint"),))
     own = {"_local": INSTANCES_SCHEMA, "_quarantine": quarantine.SCHEMA, "_deleted.people": deleted}
     own |= {"_due.people": TableSchema(PEOPLE.key, DUE_COLUMNS), "_due_at.people": QUEUE_SCHEMA}
+    own["_local.seen"] = TableSchema(ITEM_KEY, PEOPLE.value)
     tables = {name: MadeTable(schema, []) for name, schema in own.items()}
     assert imported(make_export(tmp_path / "made", tables | {"people": MadeTable(PEOPLE, [])})) == 1
 

@@ -96,6 +96,27 @@ def test_what_was_refused_and_why_can_be_read() -> None:
     assert "5 bytes, 4 are allowed" in told[1]["cause"]
 
 
+def test_stored_rows_are_never_set_aside() -> None:
+    """Of an import or a restore: the version would lack rows, silently (I10). Those of the quarantine itself
+    have limits of their own."""
+    spec = msgspec.structs.replace(SPEC, stored=True)
+    whole = batches_of([(0, 0, b"k", b"+v"), (0, 2, b"a long id", b"+" + bytes(99))], 2)
+    assert list(quarantine.accepted(whole, spec)) == whole
+    told = r"table flights, key 'k': its value takes 9 bytes, 8 are allowed; .* stored rows are not set aside"
+    with pytest.raises(BadRecordError, match=told):
+        list(quarantine.accepted([*whole, *batches_of([(1, 1, b"k", b"+" + bytes(9))], 1)], spec))
+
+
+@pytest.mark.parametrize("flags", [b"+", b"e" + bytes(8), b"x" + bytes(8)])
+def test_an_expiry_does_not_count_for_the_limit_of_a_value(flags: bytes) -> None:
+    """It is added after the check: what was accepted once is accepted again when it is restored."""
+    rows = [(0, 0, b"k", flags + bytes(8)), (0, 0, b"l", flags + bytes(9))]
+    (batch,) = batches_of(rows, 2)
+    assert [(bad.row, bad.why) for bad in bad_rows(batch, SPEC)] == [
+        (1, "its value takes 9 bytes, 8 are allowed")
+    ]
+
+
 def test_a_stream_of_nothing_but_bad_rows_is_not_quarantined_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,14 +2,20 @@
 
 import pytest
 
+import tidegate
 from support.committers.backups import place_in, stored
 from support.places import new_place
 from tidegate.base import failpoints
+from tidegate.base.clock import Clock
 from tidegate.base.failpoints import FailpointError
+from tidegate.committers.operations import restore_plan
 from tidegate.committers.operations.resume import last_batch
 from tidegate.committers.operations.verify import verify
+from tidegate.committers.repair.log_reach import oldest_whole
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import Trimmer
 from tidegate.committers.transfer.backup.restore_from import Way
-from tidegate.errors import ConfigError, LineageError, WalGapError
+from tidegate.errors import ConfigError, LineageError, SnapshotExpiredError, WalGapError
 from tidegate.options import Options
 from tidegate.testing.arrow_barrier import batch
 from tidegate.testing.example import LINEAGE
@@ -122,6 +128,29 @@ def test_without_a_log_a_new_one_begins_with_the_backups_state_i2(place, to):
         place.backup()
 
 
+def test_a_new_log_never_had_the_rows_of_the_backups_versions_i10(place):
+    """They were read as versions without changes: `restore --to` made empty tables of them, silently."""
+    place.lose_log()
+    place.lose_store()
+    place.restore()
+    driver, first = place.again().driver, INCREMENT + 1
+    place.driver.folded.batches[LINEAGE] = (0, INCREMENT - 1)
+    for number in range(INCREMENT + 1, LAST + 1):
+        place.write(number)
+    retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+    with pytest.raises(
+        SnapshotExpiredError, match=f"the oldest that can be restored is {first}, .* --base DIR"
+    ):
+        restore_plan.plan_restore(driver, INCREMENT)
+    assert restore_plan.plan_restore(driver, first).first == first
+    assert oldest_whole(driver.log, driver.folded, 1) == first
+    with tidegate.connect(place.store, "flights", wal=place.wal) as gate:
+        with pytest.raises(WalGapError, match="the log began from a backup, after version 5, and never had"):
+            gate.changes(INCREMENT, "aircraft")
+        assert gate.changes(first, "aircraft").to_arrow().num_rows
+    assert verify(driver.log, driver.store).findings == []
+
+
 def test_an_older_version_of_the_backup_becomes_a_new_version(place):
     place.lose_store()
     plan = place.restore(FULL)
@@ -161,6 +190,30 @@ def test_a_restored_namespace_can_be_restored_from_the_same_backup_again(place):
     place.lose_store()
     assert place.restore().way is Way.CONTINUE
     is_whole(place, LAST + 1, LAST)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_version_from_before_the_log_can_be_the_oldest_that_readers_get(tmp_path, kind):
+    """Its rows are the backup's. It does not keep the log from being trimmed."""
+    place = place_in(tmp_path, kind, keep_versions=5)
+    for number in (1, 2, 3):
+        place.write(number)
+    place.backup()
+    before = place.rows()
+    place.lose_log()
+    place.lose_store()
+    place.restore()
+    place.again()
+    assert last_batch(place.driver.decisions).source_offsets
+    place.write(4)
+    place.lose_store()
+    assert place.restore().way is Way.CONTINUE
+    driver = place.again().driver
+    assert driver.store.pointer().horizon == 3
+    assert place.rows(3) == before
+    assert verify(driver.log, driver.store).findings == []
+    Trimmer(driver.log, driver.store, driver.options).trim(driver.decisions.view, Clock().now_us())
+    place.example.close()
 
 
 def test_a_store_that_shows_a_version_is_refused(place):
