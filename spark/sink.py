@@ -296,8 +296,8 @@ class VersionedSink:
 
         Durable: on return the version is visible. Repeatable: a second call writes nothing and returns the
         version, or None when the log no longer has that. Raises, with nothing staged: ConfigError: there is
-        no export, or a table has another key than the namespace's. CorruptError: a file is missing, or is
-        not the exported one.
+        no export, a table has another key than the namespace's, or the namespace has a local state that the
+        export lacks. CorruptError: a file is missing, or is not the exported one.
         """
         once, key_groups = import_of(spark, folder, token)
         with self._lock:
