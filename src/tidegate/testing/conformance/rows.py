@@ -7,6 +7,7 @@ import decimal
 import math
 from typing import Any
 
+from tidegate.base.names import DUE, QUEUE
 from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
 
 D = decimal.Decimal
@@ -103,6 +104,12 @@ TABLES: dict[str, TableSchema] = {
     "evolved": schema_of("id string", "n int", "carrier string"),
 }
 """The tables of the namespace ``history``."""
+OWN_TABLES = {
+    name: TABLES["marker"] for name in ("_local.marker", f"{DUE}.marker", f"{QUEUE}.marker", "_quarantine")
+}
+"""Tables of tidegate's own."""
+HIDDEN = (f"{DUE}.marker", f"{QUEUE}.marker")
+"""Those that are in no list."""
 EVOLVED = TableSchema(
     (Column("id", "string"),),
     (Column("n", "bigint"), Column("airline", "string", "carrier"), Column("since", "date")),
