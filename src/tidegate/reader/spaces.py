@@ -64,7 +64,7 @@ class Opened:
 
 
 class Opening(Future[None]):
-    """An opening of a place by the thread of one call, for all that wait for it; cancelled by an interrupt."""
+    """An opening of a place by the thread of one call, for all that wait; an interrupt cancels it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class SpacesGate(SpacesFlow, Gate):
         self._lock = forks.Lock()
 
     def _enter(self, place: Hashable) -> Opened:
-        own = Opening()
+        own: Opening | None = None
         with self._lock:
             if self._closed:
                 raise rules.gate_closed(self.where)
@@ -194,10 +194,10 @@ class SpacesGate(SpacesFlow, Gate):
             opening: Opening | None = None
             if space.gate is None:
                 if space.opening is None or not space.opening.runs_here:
-                    space.opening = own
+                    own = space.opening = Opening()
                 opening = space.opening
         try:
-            if opening is own:
+            if own is not None:
                 self._open_space(space, place, own)
             if opening is not None:
                 opening.result()

@@ -1,4 +1,4 @@
-"""A place of a gate is opened once for all calls that need it: none queues, and no finished call waits for it."""
+"""A place of a gate is opened once for all calls that need it: none queues, and no ended call waits."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def threaded(opened_new):
 def outcome(call):
     try:
         return call()
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - an interrupt, too
         return error
 
 

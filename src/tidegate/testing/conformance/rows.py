@@ -104,12 +104,10 @@ TABLES: dict[str, TableSchema] = {
     "evolved": schema_of("id string", "n int", "carrier string"),
 }
 """The tables of the namespace ``history``."""
-OWN_TABLES = {
-    name: TABLES["marker"] for name in ("_local.marker", f"{DUE}.marker", f"{QUEUE}.marker", "_quarantine")
-}
-"""Tables of tidegate's own."""
 HIDDEN = (f"{DUE}.marker", f"{QUEUE}.marker")
-"""Those that are in no list."""
+"""Tables that are in no list."""
+OWN_TABLES = dict.fromkeys((*HIDDEN, "_local.marker", "_quarantine"), TABLES["marker"])
+"""Tables of tidegate's own in the namespace ``live``."""
 EVOLVED = TableSchema(
     (Column("id", "string"),),
     (Column("n", "bigint"), Column("airline", "string", "carrier"), Column("since", "date")),

@@ -256,7 +256,11 @@ RULES = {
         "refuses-format",
     ),
     "the namespace of a file": (ReferenceReader, first_file(), "refuses-other-file"),
-    "the end of a file": (ReferenceReader, unchecked("tidegate.sinks.sqlite.newest.check"), "refuses-cut-file"),
+    "the end of a file": (
+        ReferenceReader,
+        unchecked("tidegate.sinks.sqlite.newest.check"),
+        "refuses-cut-file",
+    ),
     "the tables of timeouts": (
         ReferenceReader,
         [lambda: mock.patch("tidegate.reader.flow.listed", sorted)],
