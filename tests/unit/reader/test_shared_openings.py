@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tidegate.aio.in_threads import GateInThreads
 from tidegate.aio.redirects import by_redirects
 from tidegate.base.clock import Clock
 from tidegate.errors import ConfigError, StoreRemovedError, StoreUnavailableError
@@ -190,6 +191,43 @@ def test_what_was_seen_is_never_replaced_by_something_older():
     for visible in (5, 3):
         gate.remember(Pointer(visible, "digest", 1, "w"))
     assert gate.seen.visible == 5
+
+
+class CountedLock:
+    """A lock that notes when all calls have released it."""
+
+    def __init__(self):
+        self.lock, self.released, self.all_came = threading.Lock(), 0, threading.Event()
+
+    def __enter__(self):
+        self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.released += 1
+        if self.released == CALLS:
+            self.all_came.set()
+        self.lock.release()
+
+
+def test_diffs_of_an_asyncio_gate_share_one_opening_that_a_close_does_not_wait_for():
+    openings = []
+
+    def connect():
+        openings.append(1)
+        gates._lock.all_came.wait(1.0 if len(openings) > 1 else DEADLINE_S / 10)
+        if len(openings) == 1:
+            raise StoreUnavailableError("no answer")
+        gates.close()
+        return found
+
+    found, gates = Found(), GateInThreads(connect)
+    gates._lock = CountedLock()
+    with ThreadPoolExecutor(CALLS) as pool:
+        answers = list(pool.map(lambda _: outcome(gates.gate), range(CALLS)))
+    assert len(openings) == 1
+    assert {type(answer) for answer in answers} == {StoreUnavailableError}
+    assert type(outcome(gates.gate)) is ConfigError
+    assert found.closed
 
 
 # -- on an event loop ---------------------------------------------------------------------------------
