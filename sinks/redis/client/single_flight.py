@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
@@ -15,12 +16,18 @@ class SingleFlight(Generic[Result]):
     """One shared run of ``make``: callers that arrive while it runs get its result, or its failure.
 
     A hundred tasks at a silent server therefore wait as long as one. A caller that is cancelled, or
-    whose deadline passes, leaves the run to the others: it belongs to no call (``deadline.py``).
-    ``close`` ends it, and waiting callers get ``closed()``.
+    whose deadline passes, leaves the run to the others: it belongs to no call (``deadline.py``), unless
+    ``context`` returns the one of the caller that begins it. ``close`` ends it, and waiting callers get
+    ``closed()``.
     """
 
-    def __init__(self, make: Callable[[], Awaitable[Result]], closed: Callable[[], Exception]) -> None:
-        self._make, self._closed = make, closed
+    def __init__(
+        self,
+        make: Callable[[], Awaitable[Result]],
+        closed: Callable[[], Exception],
+        context: Callable[[], contextvars.Context] = outside,
+    ) -> None:
+        self._make, self._closed, self._context = make, closed, context
         self._task: asyncio.Task[Result] | None = None
 
     @property
@@ -30,8 +37,8 @@ class SingleFlight(Generic[Result]):
 
     async def result(self) -> Result:
         """Return the result of a run that had not ended at the time of this call."""
-        if self._task is None:
-            self._task = outside().run(asyncio.get_running_loop().create_task, self._run())
+        if self._task is None or self._task.done():
+            self._task = self._context().run(asyncio.get_running_loop().create_task, self._run())
             self._task.add_done_callback(self._ended)
         return await asyncio.shield(self._task)
 
@@ -50,6 +57,7 @@ class SingleFlight(Generic[Result]):
             raise self._closed() from None
 
     def _ended(self, task: asyncio.Task[Result]) -> None:
-        self._task = None
+        if self._task is task:
+            self._task = None
         if not task.cancelled():
             task.exception()  # marks it as retrieved: perhaps no caller waits any more

@@ -11,6 +11,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -39,29 +40,56 @@ async def to_the_end(closing: Coroutine[Any, Any, None]) -> None:
 
 
 class GateInThreads:
-    """The gate of threads behind one of an event loop. It is connected at its first use, once."""
+    """The gate of threads behind one of an event loop. It is connected at its first use, once.
+
+    Calls that come while it is connected share the result, or the error, as in ``reader/spaces.py``.
+    """
 
     def __init__(self, connect: Callable[[], BlockingGate]) -> None:
         self._connect = connect
         self._lock = threading.Lock()
+        self._opening: Future[BlockingGate] | None = None
         self._gate: BlockingGate | None = None
         self._closed = False
 
     def gate(self) -> BlockingGate:
         """Return the gate. Blocks: call it in a thread. Raises: as ``tidegate.connect``."""
+        own: Future[BlockingGate] | None = None
         with self._lock:
             if self._closed:
-                raise ConfigError("the gate was closed: connect again")
-            if self._gate is None:
-                self._gate = self._connect()
-            return self._gate
+                raise self._was_closed()
+            if self._opening is None:
+                own = self._opening = Future()
+            opening = self._opening
+        if own is not None:
+            self._open(own)
+        return opening.result()
+
+    def _open(self, own: Future[BlockingGate]) -> None:
+        try:
+            gate = self._connect()
+            with self._lock:
+                if not self._closed:
+                    self._gate = gate
+            if self._gate is not gate:
+                gate.close()
+                raise self._was_closed()
+        except BaseException as error:  # noqa: BLE001 - it is raised to each caller
+            with self._lock:
+                self._opening = None
+            own.set_exception(error)
+        else:
+            own.set_result(gate)
+
+    def _was_closed(self) -> ConfigError:
+        return ConfigError("the gate was closed: connect again")
 
     def close(self) -> None:
         """Close the gate, if it was connected. Blocks. Repeatable."""
         with self._lock:
             self._closed = True
-            if self._gate is not None:
-                self._gate.close()
+        if self._gate is not None:
+            self._gate.close()
 
 
 class Closing(Protocol):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
@@ -11,8 +13,10 @@ from typing import Any
 from tidegate.aio.gate import Gate
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call, outside
+from tidegate.errors import ConfigError
 from tidegate.reader import rules
 from tidegate.reader.spaces import Opened, SpacesFlow
+from tidegate.sinks.redis.client.single_flight import SingleFlight
 
 logger = logging.getLogger("tidegate")
 
@@ -23,33 +27,39 @@ class SpacesGate(SpacesFlow, Gate):
     def __init__(self, open_gate: Callable[[Any], Awaitable[Gate]], clock: Clock) -> None:
         super().__init__(clock)
         self._open_gate = open_gate
-        self._opening = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
 
     async def _enter(self, place: Hashable) -> Opened:
         space = self._spaces.setdefault(place, Opened())
         space.calls += 1
         try:
-            if space.gate is None:
-                async with self._opening:
-                    await self._open_space(space, place)
+            while space.gate is None:
+                if space.opening is None:
+                    opened = functools.partial(self._open_space, space, place)
+                    space.opening = SingleFlight(opened, self._was_closed, contextvars.copy_context)
+                await space.opening.result()
         except BaseException:
             self._leave(space)
             raise
         self._now = place
         return space
 
+    def _was_closed(self) -> ConfigError:
+        return rules.gate_closed(self.where)
+
     async def _open_space(self, space: Opened, place: Hashable) -> None:
-        if space.gate is not None:
-            return
-        with one_call():
-            gate = await self._open_gate(place)
-        if self._closed:
-            await gate.close()
-            raise rules.gate_closed(self.where)
-        if space.seen is not None:
-            gate.remember(space.seen)
-        space.gate = gate
+        space.calls += 1  # the calls that wait may be cancelled
+        try:
+            with one_call():
+                gate = await self._open_gate(place)
+            if self._closed:
+                await gate.close()
+                raise self._was_closed()
+            if space.seen is not None:
+                gate.remember(space.seen)
+            space.gate = gate
+        finally:
+            space.calls -= 1
 
     def _leave(self, space: Opened) -> None:
         """End a call in the place, and start to close the gates that are idle then.
@@ -80,6 +90,8 @@ class SpacesGate(SpacesFlow, Gate):
             for space in self._spaces.values():
                 if space.gate is not None:
                     stack.push_async_callback(space.gate.close)
+                elif space.opening is not None:
+                    stack.push_async_callback(space.opening.close)
 
     async def _close_own(self) -> None:
         """Release what is not a gate's."""

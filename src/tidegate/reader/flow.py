@@ -240,8 +240,10 @@ class GateFlow(TableHints):
         return self._seen
 
     def remember(self, seen: Pointer) -> None:
-        """Set the pointer that an earlier gate to this namespace has seen, for ``SpacesFlow`` (I9)."""
-        self._seen = seen
+        """Set the pointer that an earlier gate to this namespace has seen, if it is newer (I9)."""
+        with self._lock:
+            if seen.visible > self._seen.visible:
+                self._seen = seen
 
     def __repr__(self) -> str:
         return f"<Gate to {self._reader.store.where}>"

@@ -4,14 +4,19 @@ By an alias the gates are those of namespaces (``reader/alias_gate.py``); a gate
 one for each store (``reader/redirects.py``). A place is the key by which the gates differ. ``SpacesFlow`` is
 for threads and for event loops: it has the flows of ``GateFlow``, each run in the gate of a place. How that
 gate is opened and closed differs: ``_enter``, ``_leave``.
+
+Calls that need a place which is being opened share that opening, with its result or its error. It began
+before them, so they wait for at most as long as for one of their own. A call that ends waits for no opening.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import os
 import weakref
 from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import CancelledError, Future
 from operator import methodcaller
 from typing import Any
 
@@ -38,11 +43,13 @@ Flow = Callable[[Any], Steps[Result]]
 class Opened:
     """A place that was read: its gate, the number of running calls, its snapshots, diffs and changes.
 
-    ``gate`` is None after it was closed as idle; ``seen`` is its last ``seen``, None before.
+    ``gate`` is None after it was closed as idle; ``seen`` is its last ``seen``, None before. ``opening`` is
+    what calls share that wait for the gate: an ``Opening`` in threads, a ``SingleFlight`` on an event loop.
     """
 
     gate: Any = None
     seen: Any = None
+    opening: Any = None
     calls: int = 0
     taken: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet)
 
@@ -54,6 +61,19 @@ class Opened:
     @property
     def idle(self) -> bool:
         return not self.calls and all(snapshot.closed for snapshot in self.taken)
+
+
+class Opening(Future[None]):
+    """An opening of a place by the thread of one call, for all that wait; an interrupt cancels it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pid = os.getpid()
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether its thread is one of this process: a forked child does not have it."""
+        return self.pid == os.getpid()
 
 
 def no_steps(_: GateFlow) -> Steps[None]:
@@ -165,18 +185,52 @@ class SpacesGate(SpacesFlow, Gate):
         self._lock = forks.Lock()
 
     def _enter(self, place: Hashable) -> Opened:
+        own: Opening | None = None
         with self._lock:
             if self._closed:
                 raise rules.gate_closed(self.where)
             space = self._spaces.setdefault(place, Opened())
-            if space.gate is None:
-                with one_call():
-                    space.gate = self._open_gate(place)
-                if space.seen is not None:
-                    space.gate.remember(space.seen)
             space.calls += 1
-            self._now = place
+            opening: Opening | None = None
+            if space.gate is None:
+                if space.opening is None or not space.opening.runs_here:
+                    own = space.opening = Opening()
+                opening = space.opening
+        try:
+            if own is not None:
+                self._open_space(space, place, own)
+            if opening is not None:
+                opening.result()
+        except BaseException as error:
+            self._leave(space)
+            if isinstance(error, CancelledError) and opening is not None and opening.cancelled():
+                return self._enter(place)  # an interrupt ended the call that was opening it
+            raise
+        self._now = place
         return space
+
+    def _open_space(self, space: Opened, place: Hashable, own: Opening) -> None:
+        """Open the gate of the place. The outcome is that of ``own``; raises only an interrupt."""
+        try:
+            with one_call():
+                gate = self._open_gate(place)
+            with self._lock:
+                if not self._closed:
+                    space.gate, space.opening = gate, None
+                    if space.seen is not None:
+                        gate.remember(space.seen)
+            if space.gate is not gate:
+                gate.close()
+                raise rules.gate_closed(self.where)
+        except BaseException as error:
+            with self._lock:
+                space.opening = None
+            if not isinstance(error, Exception):
+                own.cancel()
+                raise
+            own.set_exception(error)
+        else:
+            own.set_result(None)
 
     def _leave(self, space: Opened) -> None:
         with self._lock:

@@ -10,6 +10,7 @@ import pytest
 
 from tidegate.base.names import escape
 from tidegate.keys.groups import encode_key, key_group
+from tidegate.wal.record import DecidedVersion, Folded
 
 PAGE = (Path(__file__).parents[3] / "docs" / "storage-format.md").read_text()
 
@@ -45,6 +46,13 @@ def test_keys(shown: str, values: list[object], types: list[str]) -> None:
         f"| {shown} | {', '.join(types)} | `{key.decode()}` | {key_group(key, 128)} | {key_group(key, 100)} |"
     )
     assert row in PAGE
+
+
+def test_the_state_of_a_summary() -> None:
+    """A log that was cut begins with it."""
+    section = PAGE.partition("### The state of a Summary\n")[2].partition("\n## ")[0]
+    for field in (*Folded.__struct_fields__, *DecidedVersion.__struct_fields__):
+        assert f"`{field}`" in section
 
 
 def test_the_empty_key() -> None:

@@ -118,6 +118,11 @@ func (p *program) do(ctx context.Context, asked *request) (any, error) {
 	switch asked.Do {
 	case "version":
 		return p.gate.Version(ctx)
+	case "tables":
+		if taken, isTaken := from.(*reader.Snapshot); isTaken {
+			return taken.Tables(), nil
+		}
+		return p.gate.Tables(ctx)
 	case "get":
 		answer, err := p.getMany(ctx, from, map[string][][]any{asked.Table: {asked.Key}})
 		if err != nil {

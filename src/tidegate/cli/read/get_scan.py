@@ -49,8 +49,9 @@ def get(
     """Print the value of one key; exit code 1 when it is absent.
 
     Keys are written as text and read by the type of their column: dates as 2026-11-21,
-    booleans as true or false, binary as text, or as 0x and hex digits. Write -- before a
-    KEY that starts with a hyphen, and all options before the --.
+    timestamps as 2026-11-21T10:00:00Z (timestamp_ntz without the Z), booleans as true or
+    false, binary as text, or as 0x and hex digits. Write -- before a KEY that starts with
+    a hyphen, and all options before the --.
     """
     options = store_options(store_config)
     with gate_to(store, namespace, options) as gate, snapshot_at(gate, at) as snapshot:

@@ -114,6 +114,23 @@ def newest(session: Session) -> None:
     session.check_newest(writer, writer.expected.tables(writer.visible))
 
 
+def tables(session: Session) -> None:
+    """Check the list of tables of every version, and that the tables of timeouts are in none."""
+    writer = session.writer("history", history_of)
+    session.connect(writer.namespace)
+    for version in _readable(writer):
+        with session.snapshot(version=version) as (snapshot, _):
+            answer = session.reader.ask("tables", snapshot=snapshot)
+            check_equal(f"tables of version {version}", writer.expected.tables(version), answer)
+    check_equal("tables", writer.expected.tables(writer.visible), session.reader.ask("tables"))
+    writer = session.writer("live", live_of)
+    session.connect(writer.namespace)
+    shown = [name for name in writer.expected.tables(writer.visible) if name not in rows.HIDDEN]
+    with session.snapshot() as (snapshot, _):
+        check_equal("tables of the snapshot", shown, session.reader.ask("tables", snapshot=snapshot))
+    check_equal("tables", shown, session.reader.ask("tables"))
+
+
 def wrong_arguments(session: Session) -> None:
     """Check that a table that does not exist, and keys of another type, are refused."""
     writer = session.writer("history", history_of)
@@ -276,6 +293,7 @@ CHECKS: dict[str, Check] = {
     "rows-dropped": partial(rows_of, tables=["dropped"]),
     "rows-evolved": partial(rows_of, tables=["evolved"]),
     "newest": newest,
+    "tables": tables,
     "wrong-arguments": wrong_arguments,
     "merged": merged,
     "retired": retired,

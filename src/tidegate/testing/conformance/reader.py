@@ -56,6 +56,7 @@ class ReferenceReader:
         calls: dict[str, Callable[..., Any]] = {
             "connect": self.connect,
             "version": self.version,
+            "tables": self.tables,
             "get": self.get,
             "get_many": self.get_many,
             "repeat": self.repeat,
@@ -87,6 +88,11 @@ class ReferenceReader:
     def version(self) -> int:
         """Read the visible version."""
         return self.gate.version()
+
+    def tables(self, snapshot: str | None = None) -> list[str]:
+        """List the tables."""
+        listed: list[str] = self._source(snapshot).tables()
+        return listed
 
     def get(self, table: str, key: list[Any], snapshot: str | None = None) -> dict[str, Any]:
         """Read one row, with its version."""

@@ -81,6 +81,18 @@ def no_version(session: Session) -> None:
     session.connect(writer.namespace)
     check_equal("version", 0, session.reader.ask("version"))
     session.refused("ConfigError", "get", table="marker", key=KEY)
+    session.refused("ConfigError", "scan", table="marker")
+    with session.snapshot() as (snapshot, version):
+        check_equal("the version of the snapshot", 0, version)
+        session.refused("ConfigError", "get", table="marker", key=KEY, snapshot=snapshot)
+
+
+def no_tables(session: Session) -> None:
+    """The list of tables before the first version: it is empty."""
+    session.connect(session.writer("empty", empty_of).namespace)
+    check_equal("tables", [], session.reader.ask("tables"))
+    with session.snapshot() as (snapshot, _):
+        check_equal("tables of the snapshot", [], session.reader.ask("tables", snapshot=snapshot))
 
 
 def gone(session: Session) -> None:
@@ -185,6 +197,17 @@ def value_format(session: Session) -> None:
         session.check_newest(writer, ["notes"])
 
 
+# -- on SQLite ----------------------------------------------------------------------------------------
+
+
+def file(session: Session, change: Callable[[Any, Writer], Undo]) -> None:
+    """A file that is not this namespace's, or that lost its end."""
+    if session.kind != "sqlite":
+        raise SkippedError("only SQLite has files")
+    with changed(session, change) as writer:
+        _refused_from_connect(session, writer, "CorruptError")
+
+
 # -- on Redis -----------------------------------------------------------------------------------------
 
 
@@ -275,6 +298,12 @@ HEADERS: dict[str, tuple[str, Callable[[Any, Writer], Undo]]] = {
     "compared-elsewhere": (NOT_VERIFIED, lambda changes, _: changes.header(s=NO_SERVER)),
 }
 
+ON_SQLITE: dict[str, Callable[[Session], None]] = {
+    "refuses-other-file": partial(file, change=lambda changes, _: changes.shard(OTHER_UUID)),
+    "refuses-cut-file": partial(file, change=lambda changes, _: changes.without_seal(3)),
+}
+"""The checks that only SQLite has, by name; on other stores they are skipped."""
+
 ON_REDIS: dict[str, Callable[[Session], None]] = {
     "refuses-other-uuid": other_uuid,
     **{f"refuses-{name}": partial(header, error=of[0], change=of[1]) for name, of in HEADERS.items()},
@@ -287,6 +316,7 @@ ON_REDIS: dict[str, Callable[[Session], None]] = {
 REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-nowhere": nowhere,
     "refuses-no-version": no_version,
+    "no-tables": no_tables,
     "refuses-gone": gone,
     "refuses-made-again": made_again,
     "refuses-format": other_format,
@@ -299,6 +329,7 @@ REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-delete-with-value": partial(flags, stored=b'-{"n":7}'),
     "refuses-no-value": partial(flags, stored=b'+{"n":'),
     "refuses-value-format": value_format,
+    **ON_SQLITE,
     **ON_REDIS,
 }
 """The checks by name."""

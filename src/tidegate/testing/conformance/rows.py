@@ -7,6 +7,7 @@ import decimal
 import math
 from typing import Any
 
+from tidegate.base.names import DUE, QUEUE
 from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
 
 D = decimal.Decimal
@@ -103,6 +104,10 @@ TABLES: dict[str, TableSchema] = {
     "evolved": schema_of("id string", "n int", "carrier string"),
 }
 """The tables of the namespace ``history``."""
+HIDDEN = (f"{DUE}.marker", f"{QUEUE}.marker")
+"""Tables that are in no list."""
+OWN_TABLES = dict.fromkeys((*HIDDEN, "_local.marker", "_quarantine"), TABLES["marker"])
+"""Tables of tidegate's own in the namespace ``live``."""
 EVOLVED = TableSchema(
     (Column("id", "string"),),
     (Column("n", "bigint"), Column("airline", "string", "carrier"), Column("since", "date")),

@@ -238,9 +238,10 @@ def history_of(session: Session, namespace: str) -> Writer:
 
 
 def live_of(session: Session, namespace: str) -> Writer:
-    """Make a namespace that is written while it is read, with two versions."""
-    schemas = {name: rows.TABLES[name] for name in ("marker", "notes")}
+    """Make a namespace that is written while it is read, with a version of own tables and two more."""
+    schemas = {name: rows.TABLES[name] for name in ("marker", "notes")} | rows.OWN_TABLES
     writer = session.new_writer(namespace, schemas, key_groups=4, keep_versions=1, max_layers=100)
+    writer.write({table: {"id1": {"n": 1}} for table in rows.OWN_TABLES})
     for _ in range(2):
         write_live(writer)
     return writer

@@ -47,6 +47,17 @@ class SqliteChanges:
         statement = f"UPDATE t_{escape(table)} SET value = ? WHERE key = ? AND version = ?"  # noqa: S608 - likewise
         return self._update("shard-00", statement, (stored, key, version), (before, key, version))
 
+    def shard(self, uuid: str) -> Undo:
+        """Give a file the mark of another namespace."""
+        before = self._row("shard-00", "SELECT uuid FROM shard")
+        return self._update("shard-00", "UPDATE shard SET uuid = ?", (uuid,), before)
+
+    def without_seal(self, version: int) -> Undo:
+        """Remove the note that a file has the version, as in a copy without the ``-wal`` of the file."""
+        add = "INSERT INTO sealed VALUES (0, ?)"
+        self._change("shard-00", "DELETE FROM sealed WHERE version = ?", (version,))
+        return lambda: self._change("shard-00", add, (version,))
+
     @contextlib.contextmanager
     def _opened(self, file: str) -> Iterator[sqlite3.Connection]:
         path = self._folder / f"{file}.sqlite"
@@ -59,9 +70,9 @@ class SqliteChanges:
         return row
 
     def _update(self, file: str, statement: str, values: tuple[Any, ...], before: tuple[Any, ...]) -> Undo:
-        def run(parameters: tuple[Any, ...]) -> None:
-            with self._opened(file) as connection:
-                assert connection.execute(statement, parameters).rowcount == 1
+        self._change(file, statement, values)
+        return lambda: self._change(file, statement, before)
 
-        run(values)
-        return lambda: run(before)
+    def _change(self, file: str, statement: str, values: tuple[Any, ...]) -> None:
+        with self._opened(file) as connection:
+            assert connection.execute(statement, values).rowcount == 1

@@ -21,6 +21,7 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.options import LEASES_MAX, Options, parse_store
 from tidegate.sinks.redis.client.functions import library_name
 from tidegate.testing.conformance.program import Reader, ReaderRaisedError
+from tidegate.testing.conformance.refusals import ON_SQLITE
 from tidegate.testing.conformance.run import PASSED, conformance
 from tidegate.testing.example import BATCHES, Example, write_flights
 
@@ -97,13 +98,13 @@ def test_the_example_of_its_readme(private_redis, tmp_path):
 
 def test_it_passes_every_check(program, redis):
     results = conformance(program, redis.url)
-    assert [result for result in results if result.outcome != PASSED] == []
+    assert [result.name for result in results if result.outcome != PASSED] == [*ON_SQLITE]
 
 
 @pytest.mark.slow
 def test_on_a_cluster(program, redis_cluster):
     results = conformance(program, redis_cluster.url)
-    assert [result for result in results if result.outcome != PASSED] == []
+    assert [result.name for result in results if result.outcome != PASSED] == [*ON_SQLITE]
 
 
 @pytest.mark.slow

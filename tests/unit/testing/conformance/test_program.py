@@ -15,6 +15,7 @@ from tidegate.reader import rules, table
 from tidegate.reader.alias_gate import AliasGate
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules import layout
+from tidegate.sinks.sqlite.files import Files
 from tidegate.testing.conformance.program import ReaderFailedError, ReaderRaisedError, UnsupportedRequestError
 from tidegate.testing.conformance.reader import ReferenceReader
 from tidegate.testing.conformance.refusals import ON_REDIS
@@ -213,6 +214,20 @@ def first_alias():
     return [lambda: mock.patch.object(AliasGate, "_read_alias", kept)]
 
 
+def first_file():
+    """The mark of a file is taken for the expected one."""
+    connect = Files._connect_checked
+
+    def connected(self, name, *parameters):
+        expected, self.expected = self.expected, {}
+        try:
+            return connect(self, name, *parameters)
+        finally:
+            self.expected = expected
+
+    return [lambda: mock.patch.object(Files, "_connect_checked", connected)]
+
+
 def unchecked(name, result=0):
     """A check is not made; ``result`` is the place of the argument that it returns."""
     return [lambda: mock.patch(name, lambda *args: args[result])]
@@ -239,6 +254,17 @@ RULES = {
         ReferenceReader,
         unchecked("tidegate.sinks.sqlite.store.checked_format", 1),
         "refuses-format",
+    ),
+    "the namespace of a file": (ReferenceReader, first_file(), "refuses-other-file"),
+    "the end of a file": (
+        ReferenceReader,
+        unchecked("tidegate.sinks.sqlite.newest.check"),
+        "refuses-cut-file",
+    ),
+    "the tables of timeouts": (
+        ReferenceReader,
+        [lambda: mock.patch("tidegate.reader.flow.listed", sorted)],
+        "tables",
     ),
     "a version above the visible one": (
         ReferenceReader,

@@ -80,6 +80,10 @@ final class Conformance {
         return NODES.objectNode().put("uuid", gate.uuid()).put("namespace", gate.namespace());
       case "version":
         return NODES.numberNode(connected().version());
+      case "tables":
+        ArrayNode names = NODES.arrayNode();
+        (request.hasNonNull("snapshot") ? snapshot(request).tables() : connected().tables()).forEach(names::add);
+        return names;
       case "get":
         Rows found = rows(request, Map.of(table, List.of(request.path("key"))));
         return NODES.objectNode().put("version", found.version()).set("value", Canonical.of(found.of(table).get(0)));
