@@ -8,6 +8,8 @@ import com.datastax.oss.driver.api.core.cql.AsyncResultSet;
 import com.datastax.oss.driver.api.core.cql.BoundStatement;
 import com.datastax.oss.driver.api.core.cql.PreparedStatement;
 import com.datastax.oss.driver.api.core.cql.Row;
+import com.datastax.oss.driver.api.core.ssl.SslEngineFactory;
+import com.datastax.oss.driver.internal.core.metadata.DefaultEndPoint;
 import dev.tidegate.reader.Store.Answer;
 import dev.tidegate.reader.Store.Entry;
 import dev.tidegate.reader.Store.Identity;
@@ -24,6 +26,7 @@ import java.io.IOException;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Proxy;
 import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.time.Duration;
@@ -46,6 +49,8 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.stream.IntStream;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLEngine;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
 /** Checks of what no server shows on demand; test_java_reader.py runs them. */
@@ -56,6 +61,7 @@ final class Checks {
     waits();
     schemas();
     scans();
+    certificates();
     statements();
     leases();
   }
@@ -194,7 +200,7 @@ final class Checks {
         }
         threads.shutdown();
         long millis = (System.nanoTime() - from) / 1_000_000;
-        check(millis < 1_500, "calls with 500 ms took " + millis + " ms where " + silent + " is not answered");
+        check(millis < 1_200, "calls with 500 ms took " + millis + " ms where " + silent + " is not answered");
       }
     }
   }
@@ -315,7 +321,15 @@ final class Checks {
     return new Entry(9, "", 0, at);
   }
 
-  // -- statements --------------------------------------------------------------------------------
+  // -- nodes of Cassandra ------------------------------------------------------------------------
+
+  /** The name in a node's certificate is compared with the host as it is written or announced. */
+  private static void certificates() throws Exception {
+    SslEngineFactory tls = new CassandraStore.CheckedTls(SSLContext.getDefault());
+    SSLEngine engine = tls.newSslEngine(new DefaultEndPoint(new InetSocketAddress("127.0.0.1", 9042)));
+    check("HTTPS".equals(engine.getSSLParameters().getEndpointIdentificationAlgorithm()), "the name is not checked");
+    check("127.0.0.1".equals(engine.getPeerHost()), "it is " + engine.getPeerHost() + " that is checked");
+  }
 
   /** Cassandra, of which the next {@code failing} requests fail. */
   private static final class Nodes {
