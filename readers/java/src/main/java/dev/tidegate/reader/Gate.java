@@ -17,7 +17,6 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Function;
@@ -37,6 +36,8 @@ public final class Gate implements AutoCloseable {
   private final ScheduledThreadPoolExecutor renewals;
   private final Map<Target, SpaceReader> spaces = new LinkedHashMap<>();
   private final ReentrantLock moves = new ReentrantLock();
+  /** The store, and those that were left, whose snapshots may still be open, by {@code where()}. */
+  private final Map<String, Store> stores = new ConcurrentHashMap<>();
   private final Set<Lease> leases = ConcurrentHashMap.newKeySet();
   private StoreUrl url;
   private volatile Store store;
@@ -75,6 +76,7 @@ public final class Gate implements AutoCloseable {
     });
     Deadline deadline = Deadline.after(options.timeout);
     store = Store.open(url, options, deadline);
+    stores.put(store.where(), store);
     try {
       open(deadline);
     } catch (RuntimeException failed) {
@@ -175,7 +177,8 @@ public final class Gate implements AutoCloseable {
   }
 
   private void move(StoreUrl next, StoreRemovedError removed, Deadline deadline) {
-    Store successor = Store.open(next, options, deadline);
+    Store known = stores.get("store " + next.shown());
+    Store successor = known == null ? Store.open(next, options, deadline) : known;
     try {
       SpaceReader before = own;
       Store.Identity identity = before.space.identity();
@@ -190,17 +193,16 @@ public final class Gate implements AutoCloseable {
         spaces.put(new Target(identity.namespace(), identity.uuid()), reader);
         own = reader;
         url = next;
-        retired.add(store);
+        stores.put(successor.where(), successor);
         store = successor;
       }
     } catch (RuntimeException failed) {
-      successor.close();
+      if (known == null) {
+        successor.close();
+      }
       throw failed;
     }
   }
-
-  /** Stores that were left, whose snapshots may still be open. */
-  private final List<Store> retired = new CopyOnWriteArrayList<>();
 
   // -- reads at the newest version ---------------------------------------------------------------
 
@@ -358,8 +360,7 @@ public final class Gate implements AutoCloseable {
         lease.close(deadline);
       }
     } finally {
-      store.close();
-      retired.forEach(Store::close);
+      stores.values().forEach(Store::close);
     }
   }
 }
