@@ -144,11 +144,12 @@ final class RedisServers implements AutoCloseable {
     }
     Map<RedisNode, Pipe> lent = new LinkedHashMap<>();
     try {
-      Deadline round = deadline.within(REQUEST_MS); // of all servers together
-      Exception why = send(byNode, calls, lent, round);
+      Deadline silence = deadline.within(REQUEST_MS); // of all servers together
+      Exception why = send(byNode, calls, lent, silence);
       for (RedisNode node : List.copyOf(lent.keySet())) {
-        Exception unanswered = receive(node, byNode.get(node), lent, replies, round);
+        Exception unanswered = receive(node, byNode.get(node), lent, replies, silence, deadline);
         why = why == null ? unanswered : why;
+        silence = unanswered == null ? deadline.within(REQUEST_MS) : silence;
       }
       open.removeIf(at -> replies[at] != null);
       return why;
@@ -182,14 +183,16 @@ final class RedisServers implements AutoCloseable {
     return why;
   }
 
-  /** Read a server's replies to its share, and give back its connection. Return why a reply is missing. */
+  /** Read a server's replies to its share, the first by the end of the silence, and give back its connection. Return why one is missing. */
   private static Exception receive(
-      RedisNode node, List<Integer> share, Map<RedisNode, Pipe> lent, Object[] replies, Deadline deadline) {
+      RedisNode node, List<Integer> share, Map<RedisNode, Pipe> lent, Object[] replies, Deadline silence, Deadline deadline) {
+    Deadline next = silence;
     Exception why = null;
     boolean whole = false;
     try {
       for (int at : share) {
-        Object answer = replyOf(lent.get(node), deadline);
+        Object answer = replyOf(lent.get(node), next);
+        next = deadline.within(REQUEST_MS);
         if (answer instanceof JedisDataException error) {
           String message = String.valueOf(error.getMessage());
           if (NOT_NOW.matcher(message).matches()) {
