@@ -485,6 +485,7 @@ def test_a_gate_that_is_closed_releases_its_leases(program, redis, proxy, namesp
     refused(program, "ConfigError", "release", snapshot=held[0])
     assert len(flights.driver.store.leases()) == 3  # they run out by themselves
 
+
 UNBLOCKED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
 
 

@@ -183,7 +183,7 @@ final class RedisServers implements AutoCloseable {
     return why;
   }
 
-  /** Read a server's replies to its share, the first by the end of the silence, and give back its connection. Return why one is missing. */
+  /** Read a server's replies to its share, the first one by {@code silence}; give back its connection. Return why one is missing. */
   private static Exception receive(
       RedisNode node, List<Integer> share, Map<RedisNode, Pipe> lent, Object[] replies, Deadline silence, Deadline deadline) {
     Deadline next = silence;
