@@ -120,6 +120,7 @@ def test_on_cassandra(program, cassandra_tables, namespace, tmp_path):
     refused(program, "ConfigError", "get", table="nowhere", key=["k"])
     refused(program, "ConfigError", "snapshot", version=9)
     refused(program, "ConfigError", "connect", url=cassandra_tables, namespace=f"{namespace}-other")
+    refused(program, "ConfigError", "connect", url=f"{cassandra_tables}_nowhere", namespace=namespace)
     program.ask("connect", url=cassandra_tables, namespace=namespace)
     held = program.ask("snapshot", lease_s=4)["snapshot"]
     many = {f"N{number}": {"carrier": "UA", "flights": number} for number in range(6_000)}
