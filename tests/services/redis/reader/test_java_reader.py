@@ -3,7 +3,11 @@
 import contextlib
 import datetime
 import json
+import queue
 import re
+import shlex
+import socket
+import ssl
 import struct
 import subprocess
 import threading
@@ -12,13 +16,16 @@ import msgspec
 import pytest
 
 import tidegate
+from services.support.certificates import make_certificates, make_of_another
 from services.support.jars import java
 from services.support.java_reader import (
     FLAGS,
     FOLDER,
+    PROGRAM,
     canonical,
     check_all,
     class_path,
+    command_of,
     java_reader,
     refused,
     same,
@@ -30,6 +37,7 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.keys.groups import key_group
 from tidegate.options import Options, parse_store
 from tidegate.sinks.redis.client.functions import library_name
+from tidegate.sinks.rules.removal import Removal
 from tidegate.testing.conformance.program import ReaderRaisedError
 from tidegate.testing.example import BATCHES, Example
 from tidegate.testing.store.harness import ManualClock
@@ -478,6 +486,43 @@ def test_a_gate_that_is_closed_releases_its_leases(program, redis, proxy, namesp
     assert len(flights.driver.store.leases()) == 3  # they run out by themselves
 
 
+UNBLOCKED = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
+
+
+def test_a_wait_goes_on_after_a_failover(program, proxy, namespace, flights):
+    flights.write(BATCHES[0])
+    program.ask("connect", url=url_of(proxy), namespace=namespace)
+    demoted = proxy.refuse_with(UNBLOCKED, "XREAD")
+    program.send("wait_for", version=2, timeout_s=20)
+    proxy.wait_seen(2, "XREAD")
+    flights.write(BATCHES[1])
+    assert (program.receive(), demoted.hits) == (2, 1)
+    proxy.drop_request("XREAD", times=None)  # it never answers: the pointer decides
+    refused(program, "WaitTimeoutError", "wait_for", version=9, timeout_s=0.1)
+
+
+def test_a_call_may_come_back_to_a_store_that_the_gate_has_left(program, private_redis, tmp_path):
+    """A namespace that is moved away, and back later. Two databases are its stores."""
+    server = private_redis(settings={"databases": "2"})
+    meta, stores = "tg:{flights}:meta", [f"{server.url}/{at}" for at in (0, 1)]
+    with contextlib.closing(Example(f"file://{tmp_path}/wal", server.url)) as example:
+        example.write(BATCHES[0])
+    for key in server.ask("KEYS", "tg:{flights*"):
+        server.ask("COPY", key, key, "DB", 1)
+    writer = server.ask("HGET", meta, "writer")
+
+    def move(away, to):
+        server.ask("HSET", meta, "writer", Removal(1, 1, stores[to]).as_writer(), db=away)
+        server.ask("HSET", meta, "writer", writer, db=to)
+
+    program.ask("connect", url=stores[0], namespace="flights", options={"follow_redirects": True})
+    for away, to in ((0, 1), (1, 0), (0, 1)):
+        move(away, to)
+        assert program.ask("get", table="aircraft", key=["N14228"])["version"] == 1
+    server.ask("HSET", meta, "writer", Removal(1, 1, stores[0]).as_writer(), db=1)
+    refused(program, "StoreRemovedError", "get", table="aircraft", key=["N14228"])  # in a circle
+
+
 def test_a_warm_read_of_many_tables_is_one_round_trip(program, proxy, namespace, flights):
     """Pointer and reads are sent before the first reply. A new version costs one more, and no catalog."""
     flights.write(BATCHES[0])
@@ -645,12 +690,52 @@ def test_a_login_and_tls(program, private_redis, tmp_path):
     refused(program, "StoreUnavailableError", "connect", url=url, namespace="flights", options=untrusted)
 
 
+@pytest.mark.slow  # a process of its own
+@pytest.mark.parametrize("named", ["here", "another host"])
+def test_the_name_in_the_certificate_of_a_node_of_cassandra(program, tmp_path, named):
+    """Only the host that was asked for gets a message, and so the login."""
+    make_certificates(tmp_path / "tls")
+    if named == "another host":
+        make_of_another(tmp_path / "tls")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls" / "server.pem", tmp_path / "tls" / "server.key")
+    seen = queue.Queue()
+
+    def serve():
+        client, _ = listener.accept()
+        client.settimeout(60)
+        try:
+            with context.wrap_socket(client, server_side=True) as node:
+                seen.put(node.recv(9))
+        except OSError as error:
+            seen.put(str(error))
+
+    command, pipe, none = shlex.split(command_of(PROGRAM)), subprocess.PIPE, subprocess.DEVNULL
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        subprocess.Popen(command, stdin=pipe, stdout=none, stderr=none, text=True) as reader,
+    ):
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"cassandra://127.0.0.1:{listener.getsockname()[1]}/flights"
+        options = {"timeout_s": 60, "ssl_ca_certs": str(tmp_path / "tls" / "ca.pem")}
+        asked = {"id": 1, "do": "connect", "url": url, "namespace": "flights", "options": options}
+        print(json.dumps(asked), file=reader.stdin, flush=True)
+        try:
+            first = seen.get(timeout=60)
+        finally:
+            reader.kill()
+    if named == "here":
+        assert isinstance(first, bytes), first
+        assert first
+    else:
+        assert "certificate unknown" in str(first)
+
+
 # -- what no server shows on demand ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["connections", "schemas", "statements"])
-def test_the_checks_in_java(program, name):
-    command = [java(), *FLAGS, "-cp", class_path(), "dev.tidegate.reader.Checks", name]
+def test_the_checks_in_java(program):
+    command = [java(), *FLAGS, "-cp", class_path(), "dev.tidegate.reader.Checks"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 

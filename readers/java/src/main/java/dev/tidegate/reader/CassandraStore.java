@@ -7,6 +7,7 @@ import com.datastax.oss.driver.api.core.CqlSession;
 import com.datastax.oss.driver.api.core.CqlSessionBuilder;
 import com.datastax.oss.driver.api.core.DefaultConsistencyLevel;
 import com.datastax.oss.driver.api.core.DriverException;
+import com.datastax.oss.driver.api.core.InvalidKeyspaceException;
 import com.datastax.oss.driver.api.core.auth.AuthenticationException;
 import com.datastax.oss.driver.api.core.config.DefaultDriverOption;
 import com.datastax.oss.driver.api.core.config.DriverConfigLoader;
@@ -14,8 +15,10 @@ import com.datastax.oss.driver.api.core.cql.AsyncResultSet;
 import com.datastax.oss.driver.api.core.cql.BoundStatement;
 import com.datastax.oss.driver.api.core.cql.PreparedStatement;
 import com.datastax.oss.driver.api.core.cql.Row;
+import com.datastax.oss.driver.api.core.metadata.EndPoint;
 import com.datastax.oss.driver.api.core.servererrors.QueryValidationException;
 import com.datastax.oss.driver.api.core.servererrors.UnauthorizedException;
+import com.datastax.oss.driver.api.core.ssl.SslEngineFactory;
 import com.datastax.oss.driver.internal.core.loadbalancing.DcInferringLoadBalancingPolicy;
 import dev.tidegate.reader.TidegateException.ConfigError;
 import dev.tidegate.reader.TidegateException.CorruptError;
@@ -44,6 +47,10 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLEngine;
+import javax.net.ssl.SSLParameters;
 
 /** Namespaces in a keyspace of Cassandra, read at a consistency that meets every write. */
 final class CassandraStore implements Store {
@@ -52,6 +59,10 @@ final class CassandraStore implements Store {
   private static final int GROUPS_AT_ONCE = 16;
   private static final int PAGE_ROWS = 500;
   private static final int POLL_MS = 50;
+  private static final int PAUSE_MS = 10;
+  private static final int PAUSE_MAX_MS = 1_000;
+  private static final int LEASES_MAX = 4_000;
+  private static final Duration LEASE_MAX = Duration.ofDays(1);
   private static final ConsistencyLevel SERIAL = DefaultConsistencyLevel.SERIAL;
   private static final Map<String, ConsistencyLevel> READ_AT = Map.of(
       "LOCAL_QUORUM", DefaultConsistencyLevel.LOCAL_QUORUM,
@@ -67,11 +78,15 @@ final class CassandraStore implements Store {
     this.session = session;
   }
 
-  static Store open(StoreUrl url, Options options) {
+  static Store open(StoreUrl url, Options options, Deadline deadline) {
     String where = "store " + url.shown();
     if (!url.path().matches("[A-Za-z][A-Za-z0-9_]{0,47}")) {
       throw new ConfigError(where + ": the path is no keyspace: write cassandra://host1,host2/keyspace");
     }
+    return new CassandraStore(where, repeated(deadline, () -> session(where, url, options, deadline)));
+  }
+
+  private static CqlSession session(String where, StoreUrl url, Options options, Deadline deadline) {
     Duration request = options.timeout.dividedBy(3);
     CqlSessionBuilder builder = CqlSession.builder()
         .withKeyspace(CqlIdentifier.fromInternal(url.path().toLowerCase(Locale.ROOT)))
@@ -90,32 +105,90 @@ final class CassandraStore implements Store {
       builder.withLocalDatacenter(options.localDatacenter);
     }
     if (options.tls) {
-      builder.withSslContext(StoreUrl.sslContext(options));
+      builder.withSslEngineFactory(new CheckedTls(StoreUrl.sslContext(options)));
     }
+    CompletionStage<CqlSession> built;
     try {
-      return new CassandraStore(where, builder.build());
+      built = builder.buildAsync();
     } catch (RuntimeException failed) {
       throw error(where, failed);
     }
+    try {
+      return answer(where, built, deadline);
+    } catch (StoreUnavailableError late) {
+      built.thenAccept(CqlSession::closeAsync);
+      throw late;
+    }
   }
+
+  /** TLS to nodes whose certificate has the host's name or address: as it is written or announced, never as DNS names it. */
+  record CheckedTls(SSLContext context) implements SslEngineFactory {
+    @Override
+    public SSLEngine newSslEngine(EndPoint node) {
+      InetSocketAddress address = (InetSocketAddress) node.resolve();
+      SSLEngine engine = context.createSSLEngine(address.getHostString(), address.getPort());
+      SSLParameters parameters = engine.getSSLParameters();
+      parameters.setEndpointIdentificationAlgorithm("HTTPS");
+      engine.setSSLParameters(parameters);
+      engine.setUseClientMode(true);
+      return engine;
+    }
+
+    @Override
+    public void close() {}
+  }
+
+  // -- errors ------------------------------------------------------------------------------------
 
   private static TidegateException error(String where, Throwable failed) {
     if (failed instanceof AllNodesFailedException all) {
       for (List<Throwable> errors : all.getAllErrors().values()) {
         for (Throwable each : errors) {
-          if (each instanceof AuthenticationException || each instanceof QueryValidationException) {
+          if (refusesLogin(each) || each instanceof QueryValidationException || each instanceof InvalidKeyspaceException) {
             return error(where, each);
           }
         }
       }
     }
-    if (failed instanceof AuthenticationException || failed instanceof UnauthorizedException) {
+    if (refusesLogin(failed) || failed instanceof UnauthorizedException) {
       return new ConfigError(where + " refuses this user: " + failed.getMessage(), failed, true);
     }
-    if (failed instanceof QueryValidationException || failed instanceof IllegalStateException || failed instanceof IllegalArgumentException) {
+    if (failed instanceof QueryValidationException || failed instanceof InvalidKeyspaceException
+        || failed instanceof IllegalStateException || failed instanceof IllegalArgumentException) {
       return new ConfigError(where + " has not the tables of tidegate, or cannot be used: " + failed.getMessage(), failed, false);
     }
     return new StoreUnavailableError(where + ": no answer: " + failed, failed, false);
+  }
+
+  /** Whether a node refuses this user. One that could not read its users, as while others start, proves nothing. */
+  private static boolean refusesLogin(Throwable failed) {
+    return failed instanceof AuthenticationException && !String.valueOf(failed.getMessage()).contains("Unable to perform authentication");
+  }
+
+  /** Call until there is an answer or an error that no repetition mends, or to the deadline. */
+  private static <T> T repeated(Deadline deadline, Supplier<T> call) {
+    for (int pause = PAUSE_MS; ; pause = Math.min(2 * pause, PAUSE_MAX_MS)) {
+      try {
+        return call.get();
+      } catch (StoreUnavailableError away) {
+        if (deadline.leftMillis() <= pause) {
+          throw away;
+        }
+        deadline.pause(pause);
+      }
+    }
+  }
+
+  private static <T> T answer(String where, CompletionStage<T> sent, Deadline deadline) {
+    try {
+      return sent.toCompletableFuture().get(Math.max(1, deadline.leftMillis()), TimeUnit.MILLISECONDS);
+    } catch (ExecutionException failed) {
+      throw error(where, failed.getCause());
+    } catch (TimeoutException late) {
+      throw error(where, late);
+    } catch (InterruptedException interrupted) {
+      throw Deadline.interrupted(interrupted);
+    }
   }
 
   @Override
@@ -131,43 +204,45 @@ final class CassandraStore implements Store {
   private record Statement(String cql, ConsistencyLevel level, Object... values) {}
 
   /** Its first use asks the store. */
-  private BoundStatement bound(Statement statement) {
-    return prepared.computeIfAbsent(statement.cql, session::prepare).bind(statement.values)
-        .setConsistencyLevel(statement.level).setSerialConsistencyLevel(SERIAL).setIdempotent(true);
-  }
-
-  /** Run statements side by side and return the first page of each, in order. */
-  private List<List<Row>> run(List<Statement> statements, Deadline deadline) {
-    List<List<Row>> results = new ArrayList<>();
-    try {
-      for (int from = 0; from < statements.size(); from += REQUESTS_AT_ONCE) {
-        List<CompletionStage<AsyncResultSet>> sent = new ArrayList<>();
-        statements.subList(from, Math.min(from + REQUESTS_AT_ONCE, statements.size())).forEach(each -> sent.add(session.executeAsync(bound(each))));
-        for (CompletionStage<AsyncResultSet> one : sent) {
-          List<Row> rows = new ArrayList<>();
-          AsyncResultSet page = answer(one, deadline);
-          page.currentPage().forEach(rows::add);
-          while (page.hasMorePages()) {
-            page = answer(page.fetchNextPage(), deadline);
-            page.currentPage().forEach(rows::add);
-          }
-          results.add(rows);
-        }
-      }
-      return results;
-    } catch (ExecutionException failed) {
-      throw error(where, failed.getCause());
-    } catch (TimeoutException | DriverException | IllegalStateException late) {
-      throw error(where, late);
-    } catch (InterruptedException interrupted) {
-      Thread.currentThread().interrupt();
-      throw new StoreUnavailableError(where + ": the thread was interrupted", interrupted, false);
+  private BoundStatement bound(Statement statement, Deadline deadline) {
+    PreparedStatement known = prepared.get(statement.cql);
+    if (known == null) {
+      known = answer(where, session.prepareAsync(statement.cql), deadline);
+      prepared.put(statement.cql, known);
     }
+    return known.bind(statement.values).setConsistencyLevel(statement.level).setSerialConsistencyLevel(SERIAL).setIdempotent(true);
   }
 
-  private static AsyncResultSet answer(CompletionStage<AsyncResultSet> sent, Deadline deadline)
-      throws InterruptedException, ExecutionException, TimeoutException {
-    return sent.toCompletableFuture().get(Math.max(1, deadline.leftMillis()), TimeUnit.MILLISECONDS);
+  /** Run statements side by side, and again while nodes are away; return all rows of each, in order. All are repeatable. */
+  private List<List<Row>> run(List<Statement> statements, Deadline deadline) {
+    return repeated(deadline, () -> {
+      try {
+        return once(statements, deadline);
+      } catch (DriverException | IllegalStateException failed) {
+        throw error(where, failed);
+      }
+    });
+  }
+
+  private List<List<Row>> once(List<Statement> statements, Deadline deadline) {
+    List<List<Row>> results = new ArrayList<>();
+    for (int from = 0; from < statements.size(); from += REQUESTS_AT_ONCE) {
+      List<CompletionStage<AsyncResultSet>> sent = new ArrayList<>();
+      for (Statement each : statements.subList(from, Math.min(from + REQUESTS_AT_ONCE, statements.size()))) {
+        sent.add(session.executeAsync(bound(each, deadline)));
+      }
+      for (CompletionStage<AsyncResultSet> one : sent) {
+        List<Row> rows = new ArrayList<>();
+        AsyncResultSet page = answer(where, one, deadline);
+        page.currentPage().forEach(rows::add);
+        while (page.hasMorePages()) {
+          page = answer(where, page.fetchNextPage(), deadline);
+          page.currentPage().forEach(rows::add);
+        }
+        results.add(rows);
+      }
+    }
+    return results;
   }
 
   private List<Row> rows(Deadline deadline, String cql, ConsistencyLevel level, Object... values) {
@@ -213,8 +288,11 @@ final class CassandraStore implements Store {
     private final UUID space;
     private final ConsistencyLevel level;
     private final ConsistencyLevel writeLevel;
-    /** The ends of this process's leases in the store, by id: they are part of a row's key. */
-    private final Map<String, Instant> ends = new ConcurrentHashMap<>();
+    /** This process's leases in the store, by id: their ends are part of a row's key. */
+    private final Map<String, Taken> taken = new ConcurrentHashMap<>();
+
+    /** {@code at}: when the lease was first taken on the version. */
+    private record Taken(long version, Instant at, Instant end) {}
 
     CassandraSpace(Identity identity, String place, UUID space, ConsistencyLevel level, ConsistencyLevel writeLevel) {
       this.identity = identity;
@@ -339,18 +417,24 @@ final class CassandraStore implements Store {
     @Override
     public void lease(String id, long version, long millis, Deadline deadline) {
       Instant now = rows(deadline, "SELECT toTimestamp(now()) FROM system.local", DefaultConsistencyLevel.ONE).get(0).getInstant(0);
-      Instant end = now.plusMillis(millis);
+      Taken before = taken.get(id);
+      if (before == null && rows(deadline, "SELECT lease_id FROM tidegate_leases WHERE space = ? AND expires_at > ? AND expires_at <= ? LIMIT ?",
+          level, space, now, now.plus(LEASE_MAX), LEASES_MAX).size() == LEASES_MAX) {
+        throw Store.tooManyLeases(place, String.format(Locale.ROOT, "%,d", LEASES_MAX)); // of more the writer heeds none
+      }
+      Instant first = before != null && before.version == version && before.at.isBefore(now) ? before.at : now;
+      Taken mine = new Taken(version, first, now.plusMillis(millis));
       rows(deadline, "INSERT INTO tidegate_leases (space, expires_at, lease_id, version, taken_at) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
-          writeLevel, space, end, id, version, now, end.toEpochMilli() * 1_000);
-      Instant before = ends.put(id, end);
+          writeLevel, space, mine.end, id, version, mine.at, mine.end.toEpochMilli() * 1_000);
+      taken.put(id, mine);
       Row marked = rows(deadline, "UPDATE tidegate_pointers SET leases_at = uuid() WHERE space = ? IF horizon <= ?", writeLevel, space, version).get(0);
       if (!marked.getBoolean("[applied]")) {
         release(id, deadline);
         checkKept(version, deadline);
         throw new SnapshotExpiredError(place + ": version " + version + " was retired");
       }
-      if (before != null && !before.equals(end)) {
-        drop(id, before, deadline);
+      if (before != null && !before.end.equals(mine.end)) {
+        drop(id, before.end, deadline);
       }
     }
 
@@ -361,9 +445,9 @@ final class CassandraStore implements Store {
 
     @Override
     public void release(String id, Deadline deadline) {
-      Instant end = ends.remove(id);
-      if (end != null) {
-        drop(id, end, deadline);
+      Taken mine = taken.remove(id);
+      if (mine != null) {
+        drop(id, mine.end, deadline);
       }
     }
 

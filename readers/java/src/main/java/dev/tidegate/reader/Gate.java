@@ -6,18 +6,19 @@ import dev.tidegate.reader.Store.Space;
 import dev.tidegate.reader.Store.Target;
 import dev.tidegate.reader.TidegateException.ConfigError;
 import dev.tidegate.reader.TidegateException.StoreRemovedError;
+import dev.tidegate.reader.TidegateException.StoreUnavailableError;
 import dev.tidegate.reader.TidegateException.WaitTimeoutError;
 import java.time.Duration;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
-import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
-import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Function;
 
 /**
@@ -34,7 +35,9 @@ public final class Gate implements AutoCloseable {
   private final Options options;
   private final ScheduledThreadPoolExecutor renewals;
   private final Map<Target, SpaceReader> spaces = new LinkedHashMap<>();
-  private final Set<String> passed = new LinkedHashSet<>();
+  private final ReentrantLock moves = new ReentrantLock();
+  /** The store, and those that were left, whose snapshots may still be open, by {@code where()}. */
+  private final Map<String, Store> stores = new ConcurrentHashMap<>();
   private final Set<Lease> leases = ConcurrentHashMap.newKeySet();
   private StoreUrl url;
   private volatile Store store;
@@ -71,9 +74,11 @@ public final class Gate implements AutoCloseable {
       thread.setDaemon(true);
       return thread;
     });
-    store = Store.open(url, options);
+    Deadline deadline = Deadline.after(options.timeout);
+    store = Store.open(url, options, deadline);
+    stores.put(store.where(), store);
     try {
-      open(Deadline.after(options.timeout));
+      open(deadline);
     } catch (RuntimeException failed) {
       close();
       throw failed;
@@ -103,20 +108,29 @@ public final class Gate implements AutoCloseable {
     if (!isAlias) {
       return own;
     }
-    Target target = store.alias(name, deadline);
+    Store at = store;
+    Target target = at.alias(name, deadline);
     if (target == null) {
-      throw new ConfigError(store.where() + ": there is no alias " + name + " any more: set it again with `tidegate alias set`");
+      throw new ConfigError(at.where() + ": there is no alias " + name + " any more: set it again with `tidegate alias set`");
+    }
+    SpaceReader opened;
+    synchronized (spaces) {
+      opened = spaces.get(target);
+    }
+    if (opened == null) { // no lock is held: other calls need not wait for this one
+      Space space = at.space(target.namespace(), deadline);
+      if (space == null || !space.identity().uuid().equals(target.uuid())) {
+        throw new ConfigError(at.where() + ": the alias " + name + " names namespace " + target.namespace() + " (" + target.uuid()
+            + "), which is not here: set it again with `tidegate alias set`");
+      }
+      opened = new SpaceReader(space, at.where());
     }
     synchronized (spaces) {
-      SpaceReader known = spaces.remove(target);
-      if (known == null) {
-        Space space = store.space(target.namespace(), deadline);
-        if (space == null || !space.identity().uuid().equals(target.uuid())) {
-          throw new ConfigError(store.where() + ": the alias " + name + " names namespace " + target.namespace() + " (" + target.uuid()
-              + "), which is not here: set it again with `tidegate alias set`");
-        }
-        known = new SpaceReader(space, store.where());
+      if (store != at) {
+        return opened; // the gate has moved: this call is told so, too
       }
+      SpaceReader known = spaces.remove(target); // another call may have opened it meanwhile
+      known = known == null ? opened : known;
       if (spaces.size() == SPACES_MAX) {
         spaces.remove(spaces.keySet().iterator().next());
       }
@@ -128,6 +142,7 @@ public final class Gate implements AutoCloseable {
 
   /** Run a call in the namespace that counts now; if its store was removed and the options allow it, in the successor. */
   private <T> T call(Function<SpaceReader, T> call, Deadline deadline) {
+    Set<String> passed = new HashSet<>();
     for (int hop = 0; ; hop++) {
       Store at = store;
       try {
@@ -136,21 +151,34 @@ public final class Gate implements AutoCloseable {
         if (!options.followRedirects || removed.successor().isEmpty() || hop == HOPS_MAX) {
           throw removed;
         }
-        follow(at, removed, deadline);
+        passed.add(at.where());
+        follow(at, removed, passed, deadline);
       }
     }
   }
 
-  private synchronized void follow(Store removedStore, StoreRemovedError removed, Deadline deadline) {
-    if (store != removedStore) {
-      return; // another thread has followed it
+  /** {@code passed}: the stores that this call has left; a later call may come back to them. */
+  private void follow(Store removedStore, StoreRemovedError removed, Set<String> passed, Deadline deadline) {
+    if (!deadline.takes(moves::tryLock)) {
+      throw new StoreUnavailableError(removed.getMessage() + ", and that did not answer within " + options.timeout, removed, false);
     }
-    StoreUrl next = url.at(StoreUrl.of(removed.successor()));
-    passed.add(url.shown());
-    if (!next.scheme().equals(url.scheme()) || passed.contains(next.shown())) {
-      throw removed; // no other kind of server gets this login, and none twice
+    try {
+      if (store != removedStore) {
+        return; // another thread has followed it
+      }
+      StoreUrl next = url.at(StoreUrl.of(removed.successor()));
+      if (!next.scheme().equals(url.scheme()) || passed.contains("store " + next.shown())) {
+        throw removed; // no other kind of server gets this login, and none twice
+      }
+      move(next, removed, deadline);
+    } finally {
+      moves.unlock();
     }
-    Store successor = Store.open(next, options);
+  }
+
+  private void move(StoreUrl next, StoreRemovedError removed, Deadline deadline) {
+    Store known = stores.get("store " + next.shown());
+    Store successor = known == null ? Store.open(next, options, deadline) : known;
     try {
       SpaceReader before = own;
       Store.Identity identity = before.space.identity();
@@ -164,18 +192,17 @@ public final class Gate implements AutoCloseable {
         spaces.clear();
         spaces.put(new Target(identity.namespace(), identity.uuid()), reader);
         own = reader;
+        url = next;
+        stores.put(successor.where(), successor);
+        store = successor;
       }
     } catch (RuntimeException failed) {
-      successor.close();
+      if (known == null) {
+        successor.close();
+      }
       throw failed;
     }
-    url = next;
-    retired.add(store);
-    store = successor;
   }
-
-  /** Stores that were left, whose snapshots may still be open. */
-  private final List<Store> retired = new java.util.concurrent.CopyOnWriteArrayList<>();
 
   // -- reads at the newest version ---------------------------------------------------------------
 
@@ -195,12 +222,12 @@ public final class Gate implements AutoCloseable {
     return call(reader -> reader.pointer(deadline).visible(), deadline);
   }
 
-  /** The tables of the newest version. */
+  /** The names of the tables of the newest version, without those that only the writer uses; none before the first one. */
   public List<String> tables() {
     Deadline deadline = Deadline.after(options.timeout);
     return call(reader -> SpaceReader.again(() -> {
       Pointer pointer = reader.pointer(deadline);
-      return pointer.visible() == 0 ? List.<String>of() : List.copyOf(new TreeSet<>(reader.entryOf(pointer, deadline).tables().keySet()));
+      return pointer.visible() == 0 ? List.<String>of() : reader.entryOf(pointer, deadline).listed();
     }), deadline);
   }
 
@@ -234,13 +261,14 @@ public final class Gate implements AutoCloseable {
    */
   public Scan scan(String table) {
     return SpaceReader.again(() -> {
-      Snapshot snapshot = snapshot();
+      Deadline deadline = Deadline.after(options.timeout);
+      Snapshot snapshot = take(null, LEASE, deadline);
       try {
-        Scan scan = snapshot.scan(table).asOwner();
+        Scan scan = snapshot.scan(table, true, deadline);
         scan.hasNext();
         return scan;
       } catch (RuntimeException failed) {
-        snapshot.close();
+        snapshot.close(deadline);
         throw failed;
       }
     });
@@ -250,7 +278,7 @@ public final class Gate implements AutoCloseable {
 
   /** Take a snapshot of the newest version, with a lease of 60 s that is renewed until the snapshot is closed. */
   public Snapshot snapshot() {
-    return take(null, LEASE);
+    return snapshot(0, LEASE);
   }
 
   /** Take a snapshot of a version that is still kept. */
@@ -267,19 +295,18 @@ public final class Gate implements AutoCloseable {
     if (version < 0) {
       throw new ConfigError("version is " + version + "; it must be 1 or more, or 0 for the newest");
     }
-    return take(version == 0 ? null : version, lease);
+    return take(version == 0 ? null : version, lease, Deadline.after(options.timeout));
   }
 
-  private Snapshot take(Long version, Duration time) {
+  private Snapshot take(Long version, Duration time, Deadline deadline) {
     Snapshot.checkedLease(time);
-    Deadline deadline = Deadline.after(options.timeout);
     return call(reader -> {
       Lease lease = new Lease(reader, time, options, renewals, leases);
       try {
         Entry entry = reader.pin(version, lease, deadline);
         return new Snapshot(reader, entry, lease, options);
       } catch (RuntimeException failed) {
-        lease.close();
+        lease.close(deadline);
         throw failed;
       }
     }, deadline);
@@ -333,8 +360,7 @@ public final class Gate implements AutoCloseable {
         lease.close(deadline);
       }
     } finally {
-      store.close();
-      retired.forEach(Store::close);
+      stores.values().forEach(Store::close);
     }
   }
 }

@@ -138,11 +138,7 @@ final class Lease {
     ended = error;
   }
 
-  /** Renew it no more, and release it if the store answers; else it runs out by itself. Repeatable. */
-  void close() {
-    close(Deadline.after(options.timeout));
-  }
-
+  /** Renew it no more, and release it if the store answers by then; else it runs out by itself. Repeatable. */
   void close(Deadline deadline) {
     synchronized (this) {
       if (isClosed) {

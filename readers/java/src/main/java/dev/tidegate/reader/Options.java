@@ -62,7 +62,7 @@ public final class Options {
     return this;
   }
 
-  /** The most connections to each Redis server; 8 unless set. */
+  /** The most connections to each Redis server; 8 unless set. Each thread in {@link Gate#waitFor} has one more. */
   public Options connections(int most) {
     if (most < 1) {
       throw new TidegateException.ConfigError("connections is " + most + "; it must be 1 or more");

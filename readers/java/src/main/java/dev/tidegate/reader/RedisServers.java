@@ -1,24 +1,22 @@
 package dev.tidegate.reader;
 
+import dev.tidegate.reader.RedisNode.Pipe;
 import dev.tidegate.reader.TidegateException.ConfigError;
 import dev.tidegate.reader.TidegateException.StoreUnavailableError;
 import java.nio.charset.StandardCharsets;
-import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.NoSuchElementException;
+import java.util.Set;
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Function;
+import java.util.function.IntFunction;
 import java.util.regex.Pattern;
-import org.apache.commons.pool2.PooledObject;
-import org.apache.commons.pool2.impl.DefaultPooledObject;
-import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
+import javax.net.ssl.SSLContext;
 import redis.clients.jedis.ClientSetInfoConfig;
-import redis.clients.jedis.Connection;
-import redis.clients.jedis.ConnectionFactory;
-import redis.clients.jedis.ConnectionPool;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
@@ -34,53 +32,34 @@ import redis.clients.jedis.util.JedisClusterCRC16;
  */
 final class RedisServers implements AutoCloseable {
   /** A command for the primary that has the key; {@code words} makes it for that server. */
-  record Call(byte[] key, Function<Node, List<byte[]>> words) {}
-
-  /** A connection whose commands can be sent before their replies are read. */
-  private static final class Pipe extends Connection {
-    Pipe(HostAndPort address, JedisClientConfig config) {
-      super(address, config);
-    }
-
-    void send() {
-      flush();
-    }
-  }
-
-  /** A primary. {@code id}: its replication id, as it last said; empty before. */
-  static final class Node {
-    final HostAndPort address;
-    final ConnectionPool pool;
-    volatile String id = "";
-
-    Node(HostAndPort address, ConnectionPool pool) {
-      this.address = address;
-      this.pool = pool;
-    }
-  }
+  record Call(byte[] key, Function<RedisNode, List<byte[]>> words) {}
 
   /** {@code slots}: by slot, in a Cluster; else one. */
-  private record Servers(Map<HostAndPort, Node> nodes, Node[] slots) {}
+  private record Servers(Map<HostAndPort, RedisNode> nodes, RedisNode[] slots) {}
 
   private static final int REQUEST_MS = 3_000;
   private static final int SLOTS = 16_384;
   private static final int PAUSE_MS = 10;
   private static final int PAUSE_MAX_MS = 200;
   private static final Pattern NOT_NOW = Pattern.compile(
-      "^(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|LOADING|BUSY|MASTERDOWN|READONLY|TGSERVER replica)\\b.*|.*non local key.*", Pattern.DOTALL);
+      "^(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|LOADING|BUSY|MASTERDOWN|READONLY|UNBLOCKED|TGSERVER replica)\\b.*|.*non local key.*", Pattern.DOTALL);
 
   private final StoreUrl url;
   private final Options options;
-  private final DefaultJedisClientConfig config;
-  private final DefaultJedisClientConfig sentinelConfig;
+  private final int connections;
+  private final IntFunction<JedisClientConfig> config;
+  private final IntFunction<JedisClientConfig> sentinelConfig;
   private final boolean isCluster;
   private final boolean isSentinel;
+  private final ReentrantLock refreshes = new ReentrantLock();
   private volatile Servers servers;
-  private boolean closed;
+  private volatile boolean closed;
 
-  RedisServers(StoreUrl url, Options options) {
+  /** {@code connections}: the most to each server. */
+  RedisServers(StoreUrl url, Options options, int connections) {
     this.url = url;
     this.options = options;
+    this.connections = connections;
     isCluster = url.scheme().endsWith("+cluster");
     isSentinel = url.scheme().endsWith("+sentinel");
     String[] path = url.path().isEmpty() ? new String[0] : url.path().split("/");
@@ -99,26 +78,28 @@ final class RedisServers implements AutoCloseable {
     }
     String user = options.username == null ? url.user() : options.username;
     String password = options.password == null ? url.password() : options.password;
-    config = configOf(tls, user, password).database(path.length > database ? Integer.parseInt(path[database]) : 0).build();
-    sentinelConfig = configOf(tls, options.sentinelUsername, options.sentinelPassword).build();
+    config = configOf(tls, user, password, path.length > database ? Integer.parseInt(path[database]) : 0);
+    sentinelConfig = configOf(tls, options.sentinelUsername, options.sentinelPassword, 0);
   }
 
-  private DefaultJedisClientConfig.Builder configOf(boolean tls, String user, String password) {
-    int request = (int) Math.min(REQUEST_MS, options.timeout.toMillis());
-    DefaultJedisClientConfig.Builder config = DefaultJedisClientConfig.builder()
-        .connectionTimeoutMillis(request)
-        .socketTimeoutMillis(request)
-        .user(user)
-        .password(password == null || password.isEmpty() ? null : password)
-        .clientSetInfoConfig(ClientSetInfoConfig.DISABLED)
-        .ssl(tls);
-    if (tls) {
-      var context = StoreUrl.sslContext(options);
-      var parameters = context.getDefaultSSLParameters();
-      parameters.setEndpointIdentificationAlgorithm("HTTPS");
-      config.sslSocketFactory(context.getSocketFactory()).sslParameters(parameters);
-    }
-    return config;
+  /** How to connect within so many milliseconds. */
+  private IntFunction<JedisClientConfig> configOf(boolean tls, String user, String password, int database) {
+    SSLContext context = tls ? StoreUrl.sslContext(options) : null;
+    return millis -> {
+      DefaultJedisClientConfig.Builder config = DefaultJedisClientConfig.builder()
+          .timeoutMillis(millis)
+          .user(user)
+          .password(password == null || password.isEmpty() ? null : password)
+          .database(database)
+          .clientSetInfoConfig(ClientSetInfoConfig.DISABLED)
+          .ssl(tls);
+      if (tls) {
+        var parameters = context.getDefaultSSLParameters();
+        parameters.setEndpointIdentificationAlgorithm("HTTPS");
+        config.sslSocketFactory(context.getSocketFactory()).sslParameters(parameters);
+      }
+      return config.build();
+    };
   }
 
   /**
@@ -137,7 +118,7 @@ final class RedisServers implements AutoCloseable {
       try {
         seen = seen == null ? refresh(null, deadline) : seen;
         why = once(seen, calls, open, replies, deadline);
-      } catch (JedisConnectionException | NoSuchElementException unreached) {
+      } catch (JedisConnectionException unreached) {
         why = unreached;
       }
       if (open.isEmpty()) {
@@ -157,57 +138,61 @@ final class RedisServers implements AutoCloseable {
 
   /** Send the open calls once, to all servers before the first reply is read; return why some are still open. */
   private Exception once(Servers seen, List<Call> calls, List<Integer> open, Object[] replies, Deadline deadline) {
-    Map<Node, List<Integer>> byNode = new LinkedHashMap<>();
+    Map<RedisNode, List<Integer>> byNode = new LinkedHashMap<>();
     for (int at : open) {
       byNode.computeIfAbsent(nodeOf(seen, calls.get(at).key), node -> new ArrayList<>()).add(at);
     }
-    Map<Node, Pipe> lent = new LinkedHashMap<>();
+    Map<RedisNode, Pipe> lent = new LinkedHashMap<>();
     try {
-      Exception why = send(byNode, calls, lent, deadline);
-      for (Node node : List.copyOf(lent.keySet())) {
-        Exception unanswered = receive(node, byNode.get(node), lent, replies);
-        why = unanswered == null ? why : unanswered;
+      Deadline silence = deadline.within(REQUEST_MS); // of all servers together
+      Exception why = send(byNode, calls, lent, silence);
+      for (RedisNode node : List.copyOf(lent.keySet())) {
+        Exception unanswered = receive(node, byNode.get(node), lent, replies, silence, deadline);
+        why = why == null ? unanswered : why;
+        silence = unanswered == null ? deadline.within(REQUEST_MS) : silence;
       }
       open.removeIf(at -> replies[at] != null);
       return why;
     } finally { // those whose replies were not read, because something else was thrown
-      lent.forEach((node, connection) -> giveBack(node, connection, false));
+      lent.forEach((node, connection) -> node.giveBack(connection, false));
     }
   }
 
   /** Send each server its share; {@code lent} gets the connections on which it was. Return why another one has not got it. */
-  private Exception send(Map<Node, List<Integer>> byNode, List<Call> calls, Map<Node, Pipe> lent, Deadline deadline) {
+  private Exception send(Map<RedisNode, List<Integer>> byNode, List<Call> calls, Map<RedisNode, Pipe> lent, Deadline deadline) {
     Exception why = null;
-    for (Map.Entry<Node, List<Integer>> share : byNode.entrySet()) {
-      Node node = share.getKey();
+    for (Map.Entry<RedisNode, List<Integer>> share : byNode.entrySet()) {
+      RedisNode node = share.getKey();
       try {
-        int left = (int) Math.max(1, Math.min(deadline.leftMillis(), REQUEST_MS));
-        Pipe connection = borrow(node, left);
+        Pipe connection = borrow(node, deadline);
         lent.put(node, connection);
-        connection.setSoTimeout(left);
         for (int at : share.getValue()) {
           List<byte[]> words = calls.get(at).words.apply(node);
           byte[] command = words.get(0);
           connection.sendCommand(() -> command, words.subList(1, words.size()).toArray(new byte[0][]));
         }
         connection.send();
-      } catch (JedisConnectionException | NoSuchElementException unreached) {
-        why = unreached;
-        giveBack(node, lent.remove(node), false);
+      } catch (JedisConnectionException unreached) {
+        why = why == null ? unreached : why;
+        Pipe broken = lent.remove(node);
+        if (broken != null) {
+          node.giveBack(broken, false);
+        }
       }
     }
     return why;
   }
 
-  /** Read a server's replies to its share, and give back its connection. Return why a reply is missing. */
-  private static Exception receive(Node node, List<Integer> share, Map<Node, Pipe> lent, Object[] replies) {
+  /** Read a server's replies to its share, the first one by {@code silence}; give back its connection. Return why one is missing. */
+  private static Exception receive(
+      RedisNode node, List<Integer> share, Map<RedisNode, Pipe> lent, Object[] replies, Deadline silence, Deadline deadline) {
+    Deadline next = silence;
     Exception why = null;
     boolean whole = false;
     try {
-      List<Object> answers = lent.get(node).getMany(share.size());
-      whole = true;
-      for (int at = 0; at < share.size(); at++) {
-        Object answer = answers.get(at);
+      for (int at : share) {
+        Object answer = replyOf(lent.get(node), next);
+        next = deadline.within(REQUEST_MS);
         if (answer instanceof JedisDataException error) {
           String message = String.valueOf(error.getMessage());
           if (NOT_NOW.matcher(message).matches()) {
@@ -218,48 +203,45 @@ final class RedisServers implements AutoCloseable {
             node.id = message.split(" ")[1];
           }
         }
-        replies[share.get(at)] = answer == null ? NIL : answer;
+        replies[at] = answer == null ? NIL : answer;
       }
+      whole = true;
     } catch (JedisConnectionException broken) {
       why = broken;
     } finally {
-      giveBack(node, lent.remove(node), whole);
+      node.giveBack(lent.remove(node), whole);
     }
     return why;
+  }
+
+  private static Object replyOf(Pipe connection, Deadline deadline) {
+    try {
+      return connection.reply(deadline);
+    } catch (JedisDataException error) {
+      return error;
+    }
   }
 
   /** The reply "nil" to a whole call. */
   static final Object NIL = new Object();
 
-  private Pipe borrow(Node node, int millis) {
+  private Pipe borrow(RedisNode node, Deadline deadline) {
     try {
-      return (Pipe) node.pool.borrowObject(Duration.ofMillis(millis));
-    } catch (JedisConnectionException | NoSuchElementException unreached) {
+      return node.borrow(deadline);
+    } catch (JedisConnectionException unreached) {
       throw unreached;
     } catch (JedisDataException refused) {
       if (NOT_NOW.matcher(String.valueOf(refused.getMessage())).matches()) {
         throw new JedisConnectionException(refused.getMessage(), refused);
       }
       throw new ConfigError("store " + url.shown() + " refuses this user: " + refused.getMessage(), refused, false);
-    } catch (Exception failed) {
+    } catch (JedisException failed) {
       throw new JedisConnectionException(failed.getMessage(), failed);
     }
   }
 
-  private static void giveBack(Node node, Connection connection, boolean whole) {
-    if (connection == null) {
-      return;
-    }
-    if (whole) {
-      node.pool.returnResource(connection);
-    } else { // replies that nobody reads may still come: they must not answer the next call
-      node.pool.returnBrokenResource(connection);
-      node.pool.clear();
-    }
-  }
-
-  private static Node nodeOf(Servers seen, byte[] key) {
-    Node node = seen.slots.length == 1 ? seen.slots[0] : seen.slots[JedisClusterCRC16.getSlot(key)];
+  private static RedisNode nodeOf(Servers seen, byte[] key) {
+    RedisNode node = seen.slots.length == 1 ? seen.slots[0] : seen.slots[JedisClusterCRC16.getSlot(key)];
     if (node == null) {
       throw new JedisConnectionException("no server has the slot of " + new String(key, StandardCharsets.UTF_8));
     }
@@ -268,61 +250,63 @@ final class RedisServers implements AutoCloseable {
 
   // -- which servers -----------------------------------------------------------------------------
 
-  /** Find the servers anew, unless another thread did since {@code seen}. */
-  private synchronized Servers refresh(Servers seen, Deadline deadline) {
-    if (closed) {
-      throw new ConfigError("this gate to store " + url.shown() + " was closed: connect again");
+  /** Find the servers anew, unless another thread did since {@code seen}: one at a time looks for them. */
+  private Servers refresh(Servers seen, Deadline deadline) {
+    if (!deadline.takes(refreshes::tryLock)) {
+      throw new JedisConnectionException("there was no time left to find the servers");
     }
-    if (servers != seen || (seen != null && !isCluster && !isSentinel)) {
+    try {
+      if (closed) {
+        throw new ConfigError("this gate to store " + url.shown() + " was closed: connect again");
+      }
+      if (servers != seen || (seen != null && !isCluster && !isSentinel)) {
+        return servers;
+      }
+      Map<HostAndPort, RedisNode> nodes = new LinkedHashMap<>();
+      RedisNode[] slots = isCluster
+          ? slots(nodes, deadline)
+          : new RedisNode[] {node(nodes, isSentinel ? primary(deadline) : seeds(6379).get(0))};
+      servers = new Servers(nodes, slots);
+      if (seen != null) {
+        seen.nodes.values().stream().filter(node -> !nodes.containsValue(node)).forEach(RedisNode::close);
+      }
+      if (closed) {
+        close(); // which has not seen these
+      }
       return servers;
+    } finally {
+      refreshes.unlock();
     }
-    Map<HostAndPort, Node> nodes = new LinkedHashMap<>();
-    Node[] slots = isCluster ? slots(nodes, deadline) : new Node[] {node(nodes, isSentinel ? primary(deadline) : seeds(6379).get(0))};
-    Servers before = servers;
-    servers = new Servers(nodes, slots);
-    if (before != null) {
-      before.nodes.forEach((address, node) -> {
-        if (!nodes.containsKey(address)) {
-          node.pool.close();
-        }
-      });
-    }
-    return servers;
   }
 
   private List<HostAndPort> seeds(int port) {
     return url.hosts().stream().map(host -> new HostAndPort(host.name(), host.port() == 0 ? port : host.port())).toList();
   }
 
-  private Node node(Map<HostAndPort, Node> nodes, HostAndPort address) {
+  private RedisNode node(Map<HostAndPort, RedisNode> nodes, HostAndPort address) {
     return nodes.computeIfAbsent(address, each -> {
-      Node known = servers == null ? null : servers.nodes.get(each);
+      RedisNode known = servers == null ? null : servers.nodes.get(each);
       if (known != null) {
         return known;
       }
-      GenericObjectPoolConfig<Connection> pool = new GenericObjectPoolConfig<>();
-      pool.setMaxTotal(options.connections);
-      pool.setMaxIdle(options.connections);
-      pool.setJmxEnabled(false);
-      return new Node(each, new ConnectionPool(new ConnectionFactory(each, config) {
-        @Override
-        public PooledObject<Connection> makeObject() {
-          return new DefaultPooledObject<>(new Pipe(each, config));
-        }
-      }, pool));
+      return new RedisNode(each, config, connections);
     });
+  }
+
+  /** The part of the time for the next of some servers: one that is silent leaves the others theirs. */
+  private static Deadline share(Deadline deadline, int servers) {
+    return deadline.within(Math.min(REQUEST_MS, deadline.leftMillis() / servers));
   }
 
   private HostAndPort primary(Deadline deadline) {
     String name = url.path().split("/")[0];
     Exception why = null;
-    for (HostAndPort seed : seeds(26379)) {
-      if (why != null && deadline.isOver()) {
-        break;
-      }
-      try (Connection sentinel = new Connection(seed, sentinelConfig)) {
+    List<HostAndPort> left = new ArrayList<>(seeds(26379));
+    while (!left.isEmpty() && !deadline.isOver()) {
+      Deadline part = share(deadline, left.size());
+      try (Pipe sentinel = new Pipe(left.remove(0), sentinelConfig, part)) {
         sentinel.sendCommand(Protocol.Command.SENTINEL, "GET-MASTER-ADDR-BY-NAME", name);
-        if (sentinel.getOne() instanceof List<?> address) {
+        if (sentinel.reply(part) instanceof List<?> address) {
           return new HostAndPort(text(address.get(0)), Integer.parseInt(text(address.get(1))));
         }
         why = new JedisException("it knows no primary " + name);
@@ -333,22 +317,22 @@ final class RedisServers implements AutoCloseable {
     throw new JedisConnectionException("no Sentinel names the primary " + name + ": " + why, why);
   }
 
-  private Node[] slots(Map<HostAndPort, Node> nodes, Deadline deadline) {
-    List<HostAndPort> asked = new ArrayList<>(servers == null ? List.of() : servers.nodes.keySet());
+  private RedisNode[] slots(Map<HostAndPort, RedisNode> nodes, Deadline deadline) {
+    Set<HostAndPort> asked = new LinkedHashSet<>(servers == null ? List.of() : servers.nodes.keySet());
     asked.addAll(seeds(6379));
     Exception why = null;
-    for (HostAndPort seed : asked) {
-      if (why != null && deadline.isOver()) {
-        break;
-      }
-      try (Connection connection = new Connection(seed, config)) {
+    List<HostAndPort> left = new ArrayList<>(asked);
+    while (!left.isEmpty() && !deadline.isOver()) {
+      Deadline part = share(deadline, left.size());
+      HostAndPort seed = left.remove(0);
+      try (Pipe connection = new Pipe(seed, config, part)) {
         connection.sendCommand(Protocol.Command.CLUSTER, "SLOTS");
-        Node[] slots = new Node[SLOTS];
-        for (Object range : (List<?>) connection.getOne()) {
+        RedisNode[] slots = new RedisNode[SLOTS];
+        for (Object range : (List<?>) connection.reply(part)) {
           List<?> parts = (List<?>) range;
           List<?> primary = (List<?>) parts.get(2);
           String host = text(primary.get(0));
-          Node node = node(nodes, new HostAndPort(host.isEmpty() ? seed.getHost() : host, ((Long) primary.get(1)).intValue()));
+          RedisNode node = node(nodes, new HostAndPort(host.isEmpty() ? seed.getHost() : host, ((Long) primary.get(1)).intValue()));
           Arrays.fill(slots, ((Long) parts.get(0)).intValue(), ((Long) parts.get(1)).intValue() + 1, node);
         }
         return slots;
@@ -370,10 +354,11 @@ final class RedisServers implements AutoCloseable {
   }
 
   @Override
-  public synchronized void close() {
+  public void close() {
     closed = true;
-    if (servers != null) {
-      servers.nodes.values().forEach(node -> node.pool.close());
+    Servers last = servers;
+    if (last != null) {
+      last.nodes.values().forEach(RedisNode::close);
     }
   }
 }

@@ -1,7 +1,6 @@
 package dev.tidegate.reader;
 
 import dev.tidegate.reader.RedisServers.Call;
-import dev.tidegate.reader.RedisServers.Node;
 import dev.tidegate.reader.TidegateException.ConfigError;
 import dev.tidegate.reader.TidegateException.CorruptError;
 import dev.tidegate.reader.TidegateException.SnapshotExpiredError;
@@ -36,10 +35,13 @@ final class RedisStore implements Store {
 
   private final String where;
   private final RedisServers servers;
+  /** Connections of calls that wait for a version, a second each: reads do not queue behind them. */
+  private final RedisServers waits;
 
   RedisStore(StoreUrl url, Options options) {
     where = "store " + url.shown();
-    servers = new RedisServers(url, options);
+    servers = new RedisServers(url, options, options.connections);
+    waits = new RedisServers(url, options, Integer.MAX_VALUE);
   }
 
   @Override
@@ -50,12 +52,17 @@ final class RedisStore implements Store {
   @Override
   public void close() {
     servers.close();
+    waits.close();
   }
 
   /** Send a command of Redis itself. */
   private Object plain(String key, Deadline deadline, String... words) {
+    return plain(servers, key, deadline, words);
+  }
+
+  private Object plain(RedisServers to, String key, Deadline deadline, String... words) {
     List<byte[]> command = Arrays.stream(words).map(Store::utf8).toList();
-    Object reply = servers.run(List.of(new Call(Store.utf8(key), node -> command)), deadline).get(0);
+    Object reply = to.run(List.of(new Call(Store.utf8(key), node -> command)), deadline).get(0);
     if (reply instanceof JedisDataException error) {
       throw ofRedis(error);
     }
@@ -163,7 +170,7 @@ final class RedisStore implements Store {
     }
 
     /** The id to send to a server: only one that is listed by the pointer of this version or of a later one. */
-    private String idOf(Node node, long version) {
+    private String idOf(RedisNode node, long version) {
       Known now = known;
       return version <= now.visible && now.servers.contains(node.id) ? node.id : "";
     }
@@ -258,8 +265,7 @@ final class RedisStore implements Store {
         case "TGAHEAD", "TGBACK":
           return new VersionRegressedError(place + ": a version was asked for that is above the visible one, " + detail);
         case "TGLEASES":
-          return new StoreUnavailableError(place + ": " + detail + " leases pin versions, the most that max_leases allows: close"
-              + " snapshots that are not read any more", null, false);
+          return Store.tooManyLeases(place, detail);
         case "TGSERVER":
           return new StoreNotVerifiedError(place + ": a server restarted or was promoted, and was not compared with the log yet:"
               + " a running query compares it within seconds, `tidegate repair` at once; then read again");
@@ -467,8 +473,12 @@ final class RedisStore implements Store {
     public void awaitNewer(long version, Deadline deadline) {
       String stream = "tg:{" + identity.namespace() + "}:versions";
       long millis = Math.max(1, Math.min(BLOCK_MS, deadline.leftMillis()));
-      plain(stream, Deadline.after(java.time.Duration.ofMillis(millis + BLOCK_MS)), "XREAD", "COUNT", "1", "BLOCK",
-          String.valueOf(millis), "STREAMS", stream, version + "-" + (1L << 32));
+      Deadline answered = Deadline.after(java.time.Duration.ofMillis(millis + BLOCK_MS));
+      try {
+        plain(waits, stream, answered, "XREAD", "COUNT", "1", "BLOCK", String.valueOf(millis), "STREAMS", stream, version + "-" + (1L << 32));
+      } catch (StoreUnavailableError away) { // as at a failover: the pointer decides
+        deadline.pause(BLOCK_MS / 20);
+      }
     }
   }
 }

@@ -9,7 +9,7 @@ import java.util.NoSuchElementException;
 
 /**
  * All rows of a table at one version, in any order. It belongs to one thread. {@link #hasNext} reads the next page, and
- * throws what a read throws: so a loop that ends has read every row. Close it if you leave it before its end.
+ * throws what a read throws, then always: so a loop that ends has read every row. Close it if you leave it before its end.
  */
 public final class Scan implements Iterator<Scan.Item>, Iterable<Scan.Item>, AutoCloseable {
   /** A row: the values of its key's columns, and its value. */
@@ -22,6 +22,7 @@ public final class Scan implements Iterator<Scan.Item>, Iterable<Scan.Item>, Aut
   private final boolean isOwner;
   private final Deque<Item> items = new ArrayDeque<>();
   private boolean isDone;
+  private RuntimeException failed;
 
   Scan(Snapshot snapshot, String table, SpaceReader.Table at, Store.Pages pages, boolean isOwner) {
     this.snapshot = snapshot;
@@ -29,11 +30,6 @@ public final class Scan implements Iterator<Scan.Item>, Iterable<Scan.Item>, Aut
     this.at = at;
     this.pages = pages;
     this.isOwner = isOwner;
-  }
-
-  /** The same scan, whose end closes its snapshot. */
-  Scan asOwner() {
-    return new Scan(snapshot, table, at, pages, true);
   }
 
   /** The version that is read. */
@@ -48,20 +44,34 @@ public final class Scan implements Iterator<Scan.Item>, Iterable<Scan.Item>, Aut
 
   @Override
   public boolean hasNext() {
-    while (items.isEmpty() && !isDone) {
-      List<byte[][]> page = snapshot.read(pages::next);
-      if (page == null) {
-        close();
-        return false;
+    if (failed != null) {
+      throw failed; // the rows that are left are not all
+    }
+    Deadline deadline = snapshot.deadline();
+    try {
+      while (items.isEmpty() && !isDone) {
+        deadline = snapshot.deadline();
+        fill(snapshot.read(deadline, pages::next));
       }
-      for (byte[][] stored : page) {
-        Row row = snapshot.row(at, table, Stored.shown(stored[0]), stored[1]);
-        if (row != null) {
-          items.add(new Item(keyOf(stored[0]), row));
-        }
-      }
+    } catch (RuntimeException error) {
+      failed = error;
+      close(deadline);
+      throw error;
     }
     return !items.isEmpty();
+  }
+
+  private void fill(List<byte[][]> page) {
+    if (page == null) {
+      close();
+      return;
+    }
+    for (byte[][] stored : page) {
+      Row row = snapshot.row(at, table, Stored.shown(stored[0]), stored[1]);
+      if (row != null) {
+        items.add(new Item(keyOf(stored[0]), row));
+      }
+    }
   }
 
   private List<Object> keyOf(byte[] key) {
@@ -83,9 +93,13 @@ public final class Scan implements Iterator<Scan.Item>, Iterable<Scan.Item>, Aut
   /** End the scan, and release its lease. Repeatable. */
   @Override
   public void close() {
+    close(snapshot.deadline());
+  }
+
+  private void close(Deadline deadline) {
     isDone = true;
     if (isOwner) {
-      snapshot.close();
+      snapshot.close(deadline);
     }
   }
 }

@@ -9,7 +9,6 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.TreeSet;
 import java.util.function.Function;
 
 /**
@@ -46,9 +45,9 @@ public final class Snapshot implements AutoCloseable {
     return Type.instant(entry.decidedAtUs());
   }
 
-  /** The tables of this version. */
+  /** The names of the tables of this version, without those that only the writer uses. */
   public List<String> tables() {
-    return List.copyOf(new TreeSet<>(entry.tables().keySet()));
+    return entry.listed();
   }
 
   /** A table's columns. Throws ConfigError: there is no such table. */
@@ -68,17 +67,31 @@ public final class Snapshot implements AutoCloseable {
 
   /** Read all rows of a table. Its pages have a deadline each. */
   public Scan scan(String table) {
-    SpaceReader.Table at = read(deadline -> reader.tables(entry, List.of(table), deadline).get(table));
-    return new Scan(this, table, at, reader.space.scan(entry.version(), table, at.at()), false);
+    return scan(table, false, deadline());
+  }
+
+  /** {@code isOwner}: the scan's end closes this snapshot. */
+  Scan scan(String table, boolean isOwner, Deadline deadline) {
+    SpaceReader.Table at = read(deadline, within -> reader.tables(entry, List.of(table), within).get(table));
+    return new Scan(this, table, at, reader.space.scan(entry.version(), table, at.at()), isOwner);
+  }
+
+  /** The deadline of a call that begins now. */
+  Deadline deadline() {
+    return Deadline.after(options.timeout);
   }
 
   <T> T read(Function<Deadline, T> call) {
+    return read(deadline(), call);
+  }
+
+  <T> T read(Deadline deadline, Function<Deadline, T> call) {
     if (isClosed) {
       throw new ConfigError("this snapshot of version " + version() + " was closed: take a new one");
     }
     lease.check();
     try {
-      T answer = call.apply(Deadline.after(options.timeout));
+      T answer = call.apply(deadline);
       lease.check();
       return answer;
     } catch (SnapshotExpiredError retired) {
@@ -98,8 +111,12 @@ public final class Snapshot implements AutoCloseable {
   /** Release the lease. Repeatable. */
   @Override
   public void close() {
+    close(deadline());
+  }
+
+  void close(Deadline deadline) {
     isClosed = true;
-    lease.close();
+    lease.close(deadline);
   }
 
   static Duration checkedLease(Duration time) {

@@ -21,7 +21,6 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Supplier;
 
@@ -167,7 +166,7 @@ final class SpaceReader {
     for (String name : names) {
       TableAt at = entry.tables().get(name);
       if (at == null) {
-        throw new ConfigError(where + " has no table " + name + " at version " + entry.version() + ", it has " + new TreeSet<>(entry.tables().keySet()));
+        throw new ConfigError(where + " has no table " + name + " at version " + entry.version() + ", it has " + entry.listed());
       }
       Schema schema = schemas.get(at.schemaId());
       if (schema == null) {

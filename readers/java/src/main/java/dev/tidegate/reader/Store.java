@@ -3,6 +3,7 @@ package dev.tidegate.reader;
 import com.fasterxml.jackson.databind.JsonNode;
 import dev.tidegate.reader.TidegateException.ConfigError;
 import dev.tidegate.reader.TidegateException.CorruptError;
+import dev.tidegate.reader.TidegateException.StoreUnavailableError;
 import java.nio.charset.StandardCharsets;
 import java.util.Collection;
 import java.util.LinkedHashMap;
@@ -43,6 +44,11 @@ interface Store extends AutoCloseable {
 
   /** A version of the catalog. */
   record Entry(long version, String digest, long decidedAtUs, Map<String, TableAt> tables) {
+    /** The names of the tables that readers are shown, in order: the rows of the others say nothing to them. */
+    List<String> listed() {
+      return tables.keySet().stream().filter(name -> !name.startsWith("_due.") && !name.startsWith("_due_at.")).sorted().toList();
+    }
+
     static Entry of(String where, byte[] json) {
       JsonNode entry = Schema.object(json, where + ": an entry of the catalog");
       Map<String, TableAt> tables = new LinkedHashMap<>();
@@ -120,14 +126,19 @@ interface Store extends AutoCloseable {
   @Override
   void close();
 
-  static Store open(StoreUrl url, Options options) {
+  static Store open(StoreUrl url, Options options, Deadline deadline) {
     return switch (url.scheme()) {
       case "redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel" -> new RedisStore(url, options);
-      case "cassandra" -> CassandraStore.open(url, options);
+      case "cassandra" -> CassandraStore.open(url, options, deadline);
       default -> throw new ConfigError(
           "the store's URL begins with " + url.scheme() + ": this reader knows redis, redis+cluster, redis+sentinel (rediss"
               + " with TLS) and cassandra");
     };
+  }
+
+  static StoreUnavailableError tooManyLeases(String where, Object most) {
+    return new StoreUnavailableError(where + ": " + most + " leases pin versions, the most that max_leases allows: close snapshots"
+        + " that are not read any more, or set the query's option max_leases higher, and read again", null, false);
   }
 
   static byte[] utf8(String text) {

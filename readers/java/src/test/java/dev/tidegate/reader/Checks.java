@@ -3,43 +3,67 @@ package dev.tidegate.reader;
 import com.datastax.oss.driver.api.core.CqlSession;
 import com.datastax.oss.driver.api.core.DefaultConsistencyLevel;
 import com.datastax.oss.driver.api.core.NoNodeAvailableException;
+import com.datastax.oss.driver.api.core.auth.AuthenticationException;
+import com.datastax.oss.driver.api.core.cql.AsyncResultSet;
+import com.datastax.oss.driver.api.core.cql.BoundStatement;
+import com.datastax.oss.driver.api.core.cql.PreparedStatement;
+import com.datastax.oss.driver.api.core.cql.Row;
+import com.datastax.oss.driver.api.core.ssl.SslEngineFactory;
+import com.datastax.oss.driver.internal.core.metadata.DefaultEndPoint;
 import dev.tidegate.reader.Store.Answer;
 import dev.tidegate.reader.Store.Entry;
 import dev.tidegate.reader.Store.Identity;
 import dev.tidegate.reader.Store.Lookup;
+import dev.tidegate.reader.Store.Pages;
 import dev.tidegate.reader.Store.Pointer;
 import dev.tidegate.reader.Store.Space;
 import dev.tidegate.reader.Store.TableAt;
 import dev.tidegate.reader.TidegateException.ConfigError;
+import dev.tidegate.reader.TidegateException.CorruptError;
 import dev.tidegate.reader.TidegateException.StoreUnavailableError;
 import java.io.DataInputStream;
 import java.io.IOException;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Proxy;
 import java.net.InetAddress;
+import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.time.Duration;
+import java.time.Instant;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Collections;
+import java.util.Deque;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.stream.IntStream;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLEngine;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
-/** Checks of what no server shows on demand. The argument is the name of one; test_java_reader.py runs them. */
+/** Checks of what no server shows on demand; test_java_reader.py runs them. */
 final class Checks {
-  public static void main(String[] names) throws Exception {
-    switch (names[0]) {
-      case "connections" -> connections();
-      case "schemas" -> schemas();
-      case "statements" -> statements();
-      default -> throw new IllegalArgumentException(names[0]);
-    }
+  public static void main(String[] none) throws Exception {
+    connections();
+    deadlines();
+    waits();
+    schemas();
+    scans();
+    certificates();
+    statements();
+    leases();
   }
 
   private static void check(boolean holds, String what) {
@@ -60,9 +84,14 @@ final class Checks {
 
   // -- connections -------------------------------------------------------------------------------
 
-  /** A primary of a Cluster: it refuses logins while {@code refuses}, and answers any other command with OK. */
+  /**
+   * A primary of a Cluster: it refuses logins while {@code refuses}, never answers {@code silent}, and answers any other
+   * command with OK.
+   */
   private static final class Primary {
     final ServerSocket socket = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
+    final CountDownLatch asked = new CountDownLatch(1);
+    volatile Set<String> silent = Set.of();
     volatile boolean refuses;
     volatile String slots;
 
@@ -99,6 +128,10 @@ final class Checks {
           words.add(new String(in.readNBytes(number(in))));
           in.readNBytes(2);
         }
+        if (silent.contains(words.get(0))) {
+          asked.countDown();
+          continue;
+        }
         String reply = switch (words.get(0)) {
           case "AUTH" -> refuses ? "-WRONGPASS no such user\r\n" : "+OK\r\n";
           case "CLUSTER" -> slots;
@@ -133,7 +166,7 @@ final class Checks {
     second.refuses = true;
     StoreUrl url = StoreUrl.of("redis+cluster://u:p@127.0.0.1:" + first.socket.getLocalPort());
     Options options = new Options().timeout(Duration.ofMillis(500)).connections(1);
-    try (RedisServers servers = new RedisServers(url, options)) {
+    try (RedisServers servers = new RedisServers(url, options, options.connections)) {
       List<RedisServers.Call> calls = List.of(call(true), call(false));
       for (int tries = 0; tries < 3; tries++) {
         raises(ConfigError.class, () -> servers.run(calls, Deadline.after(options.timeout)));
@@ -144,8 +177,54 @@ final class Checks {
     }
   }
 
+  /** Calls end at their deadline, where four servers take connections and are silent, and many threads ask. */
+  private static void deadlines() throws Exception {
+    List<Primary> primaries = List.of(new Primary(), new Primary(), new Primary(), new Primary());
+    StringBuilder slots = new StringBuilder("*4\r\n");
+    for (int at = 0; at < 4; at++) {
+      slots.append(primaries.get(at).range(4_096 * at, 4_096 * at + 4_095));
+    }
+    primaries.forEach(each -> each.slots = slots.toString());
+    List<RedisServers.Call> calls = IntStream.range(0, 100).mapToObj(number -> call(Store.utf8("k" + number * 0x9E3779B9L))).toList();
+    for (String silent : List.of("GET", "CLUSTER")) {
+      primaries.forEach(each -> each.silent = Set.of(silent));
+      String hosts = String.join(",", primaries.stream().map(each -> "127.0.0.1:" + each.socket.getLocalPort()).toList());
+      Options options = new Options().timeout(Duration.ofMillis(500));
+      try (RedisServers servers = new RedisServers(StoreUrl.of("redis+cluster://" + hosts), options, 8)) {
+        long from = System.nanoTime();
+        ExecutorService threads = Executors.newFixedThreadPool(20);
+        List<Future<Object>> all = threads.invokeAll(Collections.nCopies(20, Executors.callable(
+            () -> raises(StoreUnavailableError.class, () -> servers.run(calls, Deadline.after(options.timeout))))));
+        for (Future<Object> each : all) {
+          each.get();
+        }
+        threads.shutdown();
+        long millis = (System.nanoTime() - from) / 1_000_000;
+        check(millis < 1_200, "calls with 500 ms took " + millis + " ms where " + silent + " is not answered");
+      }
+    }
+  }
+
+  /** A wait for a version takes no connection from reads. */
+  private static void waits() throws Exception {
+    Primary server = new Primary();
+    server.silent = Set.of("XREAD");
+    Options options = new Options().timeout(Duration.ofMillis(500)).connections(1);
+    try (RedisStore store = new RedisStore(StoreUrl.of("redis://127.0.0.1:" + server.socket.getLocalPort()), options)) {
+      Space space = (Space) made(Class.forName(RedisStore.class.getName() + "$RedisSpace"), store, new Identity("n", "uuid", 8), "store", "library");
+      Thread waiter = new Thread(() -> space.awaitNewer(0, Deadline.after(Duration.ofSeconds(60))));
+      waiter.setDaemon(true);
+      waiter.start();
+      server.asked.await();
+      space.release("lease", Deadline.after(options.timeout));
+    }
+  }
+
   private static RedisServers.Call call(boolean isLow) {
-    byte[] key = keyOf(isLow);
+    return call(keyOf(isLow));
+  }
+
+  private static RedisServers.Call call(byte[] key) {
     return new RedisServers.Call(key, node -> List.of(Store.utf8("GET"), key));
   }
 
@@ -199,28 +278,151 @@ final class Checks {
     check(reader.at(two, Map.of("t0", List.of(List.of("a"))), deadline).of("t0").get(0) != null, "a row is missing");
   }
 
+  /** A scan that met an error throws it again, and releases its lease: the rows behind it would be a part of the table. */
+  private static void scans() {
+    byte[] schema = Store.utf8("{\"key\":[{\"name\":\"k\",\"type\":\"string\"}],\"value\":[],\"value_format\":\"json\"}");
+    List<String> released = new ArrayList<>();
+    Deque<List<byte[][]>> pages = new ArrayDeque<>();
+    for (String stored : List.of("+{}", "?", "+{}")) {
+      byte[][] row = {Store.utf8("key" + pages.size()), Store.utf8(stored)};
+      pages.add(Collections.singletonList(row));
+    }
+    Space space = (Space) Proxy.newProxyInstance(Checks.class.getClassLoader(), new Class<?>[] {Space.class}, (self, method, given) -> {
+      switch (method.getName()) {
+        case "identity":
+          return new Identity("n", "uuid", 8);
+        case "schemas":
+          return Map.of("t", schema);
+        case "scan":
+          return (Pages) deadline -> pages.poll();
+        case "release":
+          return released.add((String) given[0]) ? null : null;
+        default:
+          return null; // leases
+      }
+    });
+    SpaceReader reader = new SpaceReader(space, "store");
+    Options options = new Options();
+    ScheduledThreadPoolExecutor renewals = new ScheduledThreadPoolExecutor(1);
+    Deadline deadline = Deadline.after(Duration.ofSeconds(10));
+    Lease lease = new Lease(reader, Duration.ofSeconds(60), options, renewals, new HashSet<>());
+    lease.take(space, 9, deadline);
+    Scan scan = new Snapshot(reader, entry(List.of("t")), lease, options).scan("t", true, deadline);
+    check(scan.next().key().equals(List.of("key0")), "the first row is missing");
+    raises(CorruptError.class, scan::hasNext);
+    check(released.size() == 1, "the lease was not released");
+    raises(CorruptError.class, scan::hasNext);
+    renewals.shutdownNow();
+  }
+
   private static Entry entry(List<String> tables) {
     Map<String, TableAt> at = new HashMap<>();
     tables.forEach(name -> at.put(name, new TableAt(name, 0, 1)));
     return new Entry(9, "", 0, at);
   }
 
-  // -- statements --------------------------------------------------------------------------------
+  // -- nodes of Cassandra ------------------------------------------------------------------------
 
-  /** Where Cassandra is away at the first use of a statement, each call says so as it does later. */
-  private static void statements() throws Exception {
-    ClassLoader loader = Checks.class.getClassLoader();
-    Object session = Proxy.newProxyInstance(loader, new Class<?>[] {CqlSession.class}, (self, method, given) -> {
-      throw new NoNodeAvailableException();
-    });
-    CassandraStore store = made(CassandraStore.class, "store", session);
-    Space space = (Space) made(Class.forName(CassandraStore.class.getName() + "$CassandraSpace"), store, new Identity("n", "uuid", 8),
-        "store", UUID.randomUUID(), DefaultConsistencyLevel.QUORUM, DefaultConsistencyLevel.QUORUM);
-    Deadline deadline = Deadline.after(Duration.ofSeconds(10));
+  /** The name in a node's certificate is compared with the host as it is written or announced. */
+  private static void certificates() throws Exception {
+    SslEngineFactory tls = new CassandraStore.CheckedTls(SSLContext.getDefault());
+    SSLEngine engine = tls.newSslEngine(new DefaultEndPoint(new InetSocketAddress("127.0.0.1", 9042)));
+    check("HTTPS".equals(engine.getSSLParameters().getEndpointIdentificationAlgorithm()), "the name is not checked");
+    check("127.0.0.1".equals(engine.getPeerHost()), "it is " + engine.getPeerHost() + " that is checked");
+  }
+
+  /** Cassandra, of which the next {@code failing} requests fail. */
+  private static final class Nodes {
+    RuntimeException failure = new NoNodeAvailableException();
+    int failing;
+    final List<List<Object>> inserted = new ArrayList<>();
+    int leases;
+    Instant now = Instant.EPOCH;
+    final Space space = space();
+
+    private Space space() {
+      Object session = proxy(CqlSession.class, (method, given) -> {
+        if (failing > 0) {
+          failing--;
+          return CompletableFuture.failedFuture(failure);
+        }
+        String cql = method.equals("prepareAsync") ? (String) given[0] : given[0].toString();
+        if (method.equals("prepareAsync")) {
+          return CompletableFuture.completedFuture(proxy(PreparedStatement.class, (bind, values) -> bound(cql, (Object[]) values[0])));
+        }
+        Row row = proxy(Row.class, (get, column) -> switch (get) {
+          case "getInstant" -> now;
+          case "getBoolean" -> true;
+          case "isNull" -> false;
+          case "getLong" -> 7L;
+          default -> "";
+        });
+        List<Row> rows = Collections.nCopies(cql.startsWith("SELECT lease_id") ? leases : 1, row);
+        return CompletableFuture.completedFuture(proxy(AsyncResultSet.class, (get, none) -> get.equals("currentPage") ? rows : false));
+      });
+      try {
+        CassandraStore store = made(CassandraStore.class, "store", session);
+        return (Space) made(Class.forName(CassandraStore.class.getName() + "$CassandraSpace"), store, new Identity("n", "uuid", 8),
+            "store", UUID.randomUUID(), DefaultConsistencyLevel.QUORUM, DefaultConsistencyLevel.QUORUM);
+      } catch (Exception failed) {
+        throw new AssertionError(failed);
+      }
+    }
+
+    private BoundStatement bound(String cql, Object[] values) {
+      if (cql.startsWith("INSERT")) {
+        inserted.add(List.of(values));
+      }
+      BoundStatement[] self = new BoundStatement[1];
+      self[0] = proxy(BoundStatement.class, (method, given) -> method.equals("toString") ? cql : self[0]);
+      return self[0];
+    }
+  }
+
+  private interface Replies {
+    Object of(String method, Object[] given);
+  }
+
+  private static <T> T proxy(Class<T> of, Replies answer) {
+    return of.cast(Proxy.newProxyInstance(Checks.class.getClassLoader(), new Class<?>[] {of}, (self, method, given) -> answer.of(method.getName(), given)));
+  }
+
+  /** Where Cassandra is away, each call repeats its requests until there is an answer or its deadline. */
+  private static void statements() {
+    Nodes nodes = new Nodes();
+    Deadline later = Deadline.after(Duration.ofSeconds(10));
+    Deadline soon = Deadline.after(Duration.ofMillis(100));
     TableAt at = new TableAt("id", 0, 1);
-    raises(StoreUnavailableError.class, () -> space.pointer(0, deadline));
-    raises(StoreUnavailableError.class, () -> space.read(1, List.of(new Lookup("t", at, 0, List.of(Store.utf8("k")), List.of(0))), false, deadline));
-    raises(StoreUnavailableError.class, () -> space.scan(1, "t", at).next(deadline));
+    nodes.failing = Integer.MAX_VALUE;
+    raises(StoreUnavailableError.class, () -> nodes.space.pointer(0, soon));
+    raises(StoreUnavailableError.class, () -> nodes.space.read(1, List.of(new Lookup("t", at, 0, List.of(Store.utf8("k")), List.of(0))), false, soon));
+    raises(StoreUnavailableError.class, () -> nodes.space.scan(1, "t", at).next(soon));
+    nodes.failing = 3;
+    check(nodes.space.pointer(0, later).visible() == 7, "it was away for a moment");
+    nodes.failure = new AuthenticationException(null, "Unable to perform authentication: Cannot achieve consistency level QUORUM");
+    nodes.failing = 1;
+    check(nodes.space.pointer(0, later).visible() == 7, "a node could not read its users for a moment");
+    nodes.failure = new AuthenticationException(null, "Provided username or password are incorrect");
+    nodes.failing = 1;
+    raises(ConfigError.class, () -> nodes.space.pointer(0, later));
+  }
+
+  /** A renewal keeps the time at which its lease was taken, which max_lease_s counts from. Too many leases are refused. */
+  private static void leases() {
+    Nodes nodes = new Nodes();
+    Deadline deadline = Deadline.after(Duration.ofSeconds(10));
+    for (int second = 0; second < 3; second++) {
+      nodes.now = Instant.EPOCH.plusSeconds(second);
+      nodes.space.lease("a", 7, 60_000, deadline);
+      nodes.leases = 4_000; // those that are held are renewed
+    }
+    List<Object> takenAt = nodes.inserted.stream().map(values -> values.get(4)).toList();
+    check(takenAt.equals(Collections.nCopies(3, Instant.EPOCH)), "taken at " + takenAt);
+    check(nodes.inserted.get(2).get(1).equals(Instant.EPOCH.plusSeconds(62)), "not renewed");
+    nodes.space.lease("a", 8, 60_000, deadline);
+    check(nodes.inserted.get(3).get(4).equals(nodes.now), "another version is held from now on");
+    raises(StoreUnavailableError.class, () -> nodes.space.lease("b", 7, 60_000, deadline));
+    check(nodes.inserted.size() == 4, "a lease was written above the limit");
   }
 
   /** An object of a private constructor. */

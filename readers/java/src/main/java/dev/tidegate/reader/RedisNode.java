@@ -1,0 +1,108 @@
+package dev.tidegate.reader;
+
+import java.net.Socket;
+import java.net.SocketException;
+import java.util.Deque;
+import java.util.concurrent.ConcurrentLinkedDeque;
+import java.util.concurrent.Semaphore;
+import java.util.function.IntFunction;
+import redis.clients.jedis.Connection;
+import redis.clients.jedis.DefaultJedisSocketFactory;
+import redis.clients.jedis.HostAndPort;
+import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.exceptions.JedisConnectionException;
+
+/** A primary, and the connections to it: a call borrows one, or waits for one, until its deadline. */
+final class RedisNode implements AutoCloseable {
+  /** A connection whose commands can be sent before their replies are read. */
+  static final class Pipe extends Connection {
+    /** Connect and log in. {@code config} has the time for it in milliseconds. */
+    Pipe(HostAndPort address, IntFunction<JedisClientConfig> config, Deadline deadline) {
+      this(address, config.apply(millis(deadline)), deadline);
+    }
+
+    private Pipe(HostAndPort address, JedisClientConfig config, Deadline deadline) {
+      super(new DefaultJedisSocketFactory(address, config) {
+        @Override
+        public Socket createSocket() {
+          Socket socket = super.createSocket();
+          try {
+            socket.setSoTimeout(millis(deadline)); // for the login: what the connect has left
+          } catch (SocketException closed) {
+            throw new JedisConnectionException(closed);
+          }
+          return socket;
+        }
+      }, config);
+    }
+
+    void send() {
+      flush();
+    }
+
+    /** Read one reply. Throws JedisConnectionException: it did not come by the deadline. */
+    Object reply(Deadline deadline) {
+      setSoTimeout(millis(deadline));
+      return getOne();
+    }
+  }
+
+  final HostAndPort address;
+  /** Its replication id, as it last said; empty before. */
+  volatile String id = "";
+  private final IntFunction<JedisClientConfig> config;
+  private final Semaphore permits;
+  private final Deque<Pipe> idle = new ConcurrentLinkedDeque<>();
+  private volatile boolean isClosed;
+
+  /** {@code connections}: the most at a time. */
+  RedisNode(HostAndPort address, IntFunction<JedisClientConfig> config, int connections) {
+    this.address = address;
+    this.config = config;
+    permits = new Semaphore(connections);
+  }
+
+  private static int millis(Deadline deadline) {
+    return (int) Math.max(1, Math.min(deadline.leftMillis(), Integer.MAX_VALUE));
+  }
+
+  /** Throws JedisConnectionException: there is none by the deadline. JedisDataException: the server refuses the login. */
+  Pipe borrow(Deadline deadline) {
+    if (isClosed || !deadline.takes(permits::tryAcquire)) {
+      throw new JedisConnectionException(address + (isClosed ? " is not used any more" : ": no connection was free in time"));
+    }
+    try {
+      Pipe connection = idle.poll();
+      return connection == null ? new Pipe(address, config, deadline) : connection;
+    } catch (RuntimeException | Error failed) {
+      permits.release();
+      throw failed;
+    }
+  }
+
+  /** {@code whole}: all replies were read. Those that were not may still come, and must not answer the next call. */
+  void giveBack(Pipe connection, boolean whole) {
+    if (whole) {
+      idle.push(connection);
+    } else {
+      connection.close();
+    }
+    if (!whole || isClosed) {
+      closeIdle();
+    }
+    permits.release();
+  }
+
+  private void closeIdle() {
+    for (Pipe connection = idle.poll(); connection != null; connection = idle.poll()) {
+      connection.close();
+    }
+  }
+
+  /** Close the connections; those that are lent, as they are given back. Repeatable. */
+  @Override
+  public void close() {
+    isClosed = true;
+    closeIdle();
+  }
+}
