@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,6 +82,8 @@ longer.
 """
 LATER_BY = 2
 """A late write is done before the second next one of the same driver, unless others take over first."""
+QUIET_S = 10.0
+"""How long a stop waits for the calls of other threads, in seconds; after that it happens within them."""
 
 
 class Errors(NamedTuple):
@@ -141,6 +144,46 @@ class SteppedClock(Clock):
         return super().now_us() + self.ahead_us
 
 
+class WritingCalls:
+    """The writing calls under way in this process, by thread.
+
+    A process that is stopped within one may hold the lock of a file, which no other driver gets then.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._under_way: Counter[int] = Counter()
+        self._alone: int | None = None
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """Count a call; it waits while another thread wants no calls but its own."""
+        me = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: self._alone in (None, me), QUIET_S)
+            self._under_way[me] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way[me] -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def no_others(self) -> Iterator[None]:
+        """Wait until no other thread is in a call, ``QUIET_S`` at most, and let none begin one."""
+        me = threading.get_ident()
+        with self._changed:
+            self._alone = me
+            self._changed.wait_for(lambda: not (+self._under_way).keys() - {me}, QUIET_S)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._alone = None
+                self._changed.notify_all()
+
+
 class Disturber:
     """The injector of one fault into this process.
 
@@ -152,6 +195,7 @@ class Disturber:
         self.clock = SteppedClock()
         self._strike, self._recorder, self._cut_network = strike, recorder, cut_network
         self._hits: Counter[str] = Counter()
+        self._calls = WritingCalls()
         self._pending = False
         self._late: Callable[[], object] | None = None
         self._writes_until = 0
@@ -171,8 +215,9 @@ class Disturber:
                 self.note(name)
                 raise FailpointError(f"failpoint {name}")
             case fault if fault in ("stop", "server", *OUTSIDE):
-                self.note(name)
-                stop()
+                with self._calls.no_others():
+                    self.note(name)
+                    stop()
             case fault if fault in AT_A_CALL:
                 self._pending = True
             case "full":
@@ -228,12 +273,13 @@ class Disturber:
         def guarded(*args: Any, **options: Any) -> Any:
             self._do_late()
             self._die_if_due()
-            if not self._pending or (self._strike.fault == "forgotten" and name not in ROWS):
-                return plain(*args, **options)
-            self._pending = False
-            kept = [list(arg) if hasattr(arg, "__next__") else arg for arg in args]
-            self.note(f"{kind}.{name}")
-            return self._disturbed(name, errors, lambda: plain(*kept, **options), plain, kept)
+            with self._calls.one():
+                if not self._pending or (self._strike.fault == "forgotten" and name not in ROWS):
+                    return plain(*args, **options)
+                self._pending = False
+                kept = [list(arg) if hasattr(arg, "__next__") else arg for arg in args]
+                self.note(f"{kind}.{name}")
+                return self._disturbed(name, errors, lambda: plain(*kept, **options), plain, kept)
 
         return guarded
 
@@ -268,7 +314,8 @@ class Disturber:
                 return result
             case _:
                 if strike.taken_over:
-                    stop()  # the write is done after other drivers have continued
+                    with self._calls.no_others():
+                        stop()  # the write is done after other drivers have continued
                     with contextlib.suppress(TidegateError):
                         effect()
                 else:
