@@ -284,7 +284,7 @@ def test_what_cannot_be_told_is_left_out(options, monkeypatch):
     def away(*_):
         raise StoreUnavailableError("away")
 
-    def trimmed(*_):
+    def trimmed(*_, **__):
         raise WalGapError("trimmed")
 
     monkeypatch.setattr("tidegate.sinks.sqlite.store.SqliteStore.leases", away)
