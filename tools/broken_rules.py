@@ -267,6 +267,14 @@ RULES: list[Rule] = [
         "tests/services/kafka/test_conformance.py",
     ),
     (
+        "kafka-second-before-the-first",
+        "I3: the second message of a write waits for the answer to the first",
+        "wal/kafka/producer.py",
+        "        if nth == 1:\n            self.all_in()\n",
+        "",
+        "tests/services/kafka/test_clients.py",
+    ),
+    (
         "kafka-trim-what-is-needed",
         "I4: blobs that a version still needs are not trimmed, however old",
         "wal/kafka/log.py",
