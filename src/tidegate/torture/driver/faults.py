@@ -8,6 +8,7 @@ and store: its reply is lost, it is late, it is done twice, it is refused.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import signal
 import threading
@@ -144,8 +145,8 @@ class SteppedClock(Clock):
         return super().now_us() + self.ahead_us
 
 
-class WritingCalls:
-    """The writing calls under way in this process, by thread.
+class CallsUnderWay:
+    """The calls of log and store under way in this process, by thread.
 
     A process that is stopped within one may hold the lock of a file, which no other driver gets then.
     """
@@ -195,7 +196,7 @@ class Disturber:
         self.clock = SteppedClock()
         self._strike, self._recorder, self._cut_network = strike, recorder, cut_network
         self._hits: Counter[str] = Counter()
-        self._calls = WritingCalls()
+        self._calls = CallsUnderWay()
         self._pending = False
         self._late: Callable[[], object] | None = None
         self._writes_until = 0
@@ -244,6 +245,9 @@ class Disturber:
     def watch(self, kind: str, log_or_store: Any, folder: Path | None = None) -> None:
         """Route every writing call of a log or store through here. ``folder``: its files are there."""
         writes = LOG_WRITES if kind == "log" else STORE_WRITES
+        for name, _ in inspect.getmembers(type(log_or_store), inspect.isfunction):
+            if not name.startswith("_") and name not in writes:
+                setattr(log_or_store, name, self._counted(getattr(log_or_store, name)))
         for name, errors in writes.items():
             plain = getattr(log_or_store, name, None)
             if plain is None:
@@ -251,6 +255,15 @@ class Disturber:
             if folder is not None:
                 plain = self._on_a_disk(f"{kind}.{name}", folder, plain)
             setattr(log_or_store, name, self._guarded(kind, name, errors, plain))
+
+    def _counted(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Count the calls of a method that no fault is meant for: it may hold the lock of a file, too."""
+
+        def counted(*args: Any, **options: Any) -> Any:
+            with self._calls.one():
+                return plain(*args, **options)
+
+        return counted
 
     def _on_a_disk(self, target: str, folder: Path, plain: Callable[..., Any]) -> Callable[..., Any]:
         def on_a_disk(*args: Any, **options: Any) -> Any:
