@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.errors import OutcomeUnknownError, StoreUnavailableError, WalUnavailableError
@@ -87,34 +86,6 @@ def test_an_exception(struck):
         disturber.hit(AT)
     assert disturber.done
     disturber.hit(AT)  # once
-
-
-def test_a_driver_is_stopped_while_no_other_thread_is_in_a_writing_call(struck, monkeypatch):
-    """It may hold a file's lock there: then no other driver can continue, and the cell proves nothing."""
-    calls, disturber = struck("stop")
-    within, go_on, events = threading.Event(), threading.Event(), []
-
-    def heartbeat(nth):
-        within.set()
-        assert go_on.wait(30)
-        events.append(f"heartbeat {nth}")
-
-    calls.heartbeat = heartbeat
-    disturber.watch("store", calls)
-    monkeypatch.setattr(faults, "stop", lambda: events.append("stopped"))
-    disturber.hit(AT)
-    background = threading.Thread(target=calls.heartbeat, args=(1,))
-    background.start()
-    assert within.wait(30)
-    striking = threading.Thread(target=disturber.hit, args=(AT,))
-    striking.start()
-    wait_until(lambda: disturber._calls._alone == striking.ident)
-    late = threading.Thread(target=calls.heartbeat, args=(2,))
-    late.start()
-    go_on.set()
-    for thread in (background, striking, late):
-        thread.join(30)
-    assert events == ["heartbeat 1", "stopped", "heartbeat 2"]
 
 
 def test_rows_that_are_forgotten_are_not_sealed_as_if_they_were_there(struck):
@@ -300,10 +271,11 @@ def test_a_full_disk_is_no_fault_of_what_needs_no_room(struck):
 def test_sigkill_and_sigstop_at_the_failpoint(struck, monkeypatch):
     sent = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(faults, "stop", lambda: sent.append("stopped"))
     for fault in ("kill", "other-rows", "attempts", "old-checkpoint", "stop", "server"):
         _, disturber = struck(fault)
         come_by(disturber)
-    assert sent == [(os.getpid(), signal.SIGKILL)] * 4 + [(os.getpid(), signal.SIGSTOP)] * 2
+    assert sent == [(os.getpid(), signal.SIGKILL)] * 4 + ["stopped"] * 2
 
 
 def test_the_fault_stands_in_the_history_before_it_happens(struck, tmp_path):

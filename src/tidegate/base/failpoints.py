@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable
 
@@ -117,12 +118,21 @@ def hit(name: str) -> None:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+            stop()
         case "raise":
             msg = f"failpoint {name}"
             raise FailpointError(msg)
         case _:
             pass
+
+
+def stop() -> None:
+    """Send SIGSTOP to this process, which then waits for SIGCONT; the caller does not go on before that.
+
+    The signal is for the calling thread. One for the process is taken by its main thread, and until that
+    wakes the caller goes on: it would stop somewhere else, such as with the lock of a file.
+    """
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 arm(os.environ.get(ENVIRONMENT_VARIABLE))

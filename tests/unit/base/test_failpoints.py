@@ -140,3 +140,35 @@ def test_a_process_with_a_specification_that_is_wrong_does_not_start():
     with started("explode") as process:
         assert process.stdout.read() == ""
     assert process.returncode != 0
+
+
+STOPS_IN_A_THREAD = """
+import os, threading
+from tidegate.base import failpoints
+
+def strike():
+    for _ in range(20):
+        failpoints.stop()
+        os.write(1, b"x")
+
+striking = threading.Thread(target=strike)
+striking.start()
+striking.join()
+"""
+
+
+def test_a_thread_that_stops_its_process_goes_on_only_when_that_is_woken():
+    """With a signal for the process the thread went on until the main thread had taken it."""
+    written = 0
+    with subprocess.Popen([sys.executable, "-c", STOPS_IN_A_THREAD], stdout=subprocess.PIPE) as process:
+        os.set_blocking(process.stdout.fileno(), False)
+        try:
+            for stops in range(20):
+                _, status = os.waitpid(process.pid, os.WUNTRACED)
+                assert os.WIFSTOPPED(status)
+                written += len(process.stdout.read() or b"")
+                assert written == stops
+                os.kill(process.pid, signal.SIGCONT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()

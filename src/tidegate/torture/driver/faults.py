@@ -8,17 +8,15 @@ and store: its reply is lost, it is late, it is done twice, it is refused.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import signal
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.base.clock import Clock
-from tidegate.base.failpoints import FailpointError
+from tidegate.base.failpoints import FailpointError, stop
 from tidegate.errors import OutcomeUnknownError, StoreUnavailableError, TidegateError, WalUnavailableError
 from tidegate.torture.driver.full_disk import full_disk
 from tidegate.torture.history.events import Fault
@@ -83,8 +81,6 @@ longer.
 """
 LATER_BY = 2
 """A late write is done before the second next one of the same driver, unless others take over first."""
-QUIET_S = 10.0
-"""How long a stop waits for the calls of other threads, in seconds; after that it happens within them."""
 
 
 class Errors(NamedTuple):
@@ -145,46 +141,6 @@ class SteppedClock(Clock):
         return super().now_us() + self.ahead_us
 
 
-class CallsUnderWay:
-    """The calls of log and store under way in this process, by thread.
-
-    A process that is stopped within one may hold the lock of a file, which no other driver gets then.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._under_way: Counter[int] = Counter()
-        self._alone: int | None = None
-
-    @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
-        """Count a call; it waits while another thread wants no calls but its own."""
-        me = threading.get_ident()
-        with self._changed:
-            self._changed.wait_for(lambda: self._alone in (None, me), QUIET_S)
-            self._under_way[me] += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._under_way[me] -= 1
-                self._changed.notify_all()
-
-    @contextlib.contextmanager
-    def no_others(self) -> Iterator[None]:
-        """Wait until no other thread is in a call, ``QUIET_S`` at most, and let none begin one."""
-        me = threading.get_ident()
-        with self._changed:
-            self._alone = me
-            self._changed.wait_for(lambda: not (+self._under_way).keys() - {me}, QUIET_S)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._alone = None
-                self._changed.notify_all()
-
-
 class Disturber:
     """The injector of one fault into this process.
 
@@ -196,7 +152,6 @@ class Disturber:
         self.clock = SteppedClock()
         self._strike, self._recorder, self._cut_network = strike, recorder, cut_network
         self._hits: Counter[str] = Counter()
-        self._calls = CallsUnderWay()
         self._pending = False
         self._late: Callable[[], object] | None = None
         self._writes_until = 0
@@ -216,9 +171,8 @@ class Disturber:
                 self.note(name)
                 raise FailpointError(f"failpoint {name}")
             case fault if fault in ("stop", "server", *OUTSIDE):
-                with self._calls.no_others():
-                    self.note(name)
-                    stop()
+                self.note(name)
+                stop()
             case fault if fault in AT_A_CALL:
                 self._pending = True
             case "full":
@@ -245,9 +199,6 @@ class Disturber:
     def watch(self, kind: str, log_or_store: Any, folder: Path | None = None) -> None:
         """Route every writing call of a log or store through here. ``folder``: its files are there."""
         writes = LOG_WRITES if kind == "log" else STORE_WRITES
-        for name, _ in inspect.getmembers(type(log_or_store), inspect.isfunction):
-            if not name.startswith("_") and name not in writes:
-                setattr(log_or_store, name, self._counted(getattr(log_or_store, name)))
         for name, errors in writes.items():
             plain = getattr(log_or_store, name, None)
             if plain is None:
@@ -255,15 +206,6 @@ class Disturber:
             if folder is not None:
                 plain = self._on_a_disk(f"{kind}.{name}", folder, plain)
             setattr(log_or_store, name, self._guarded(kind, name, errors, plain))
-
-    def _counted(self, plain: Callable[..., Any]) -> Callable[..., Any]:
-        """Count the calls of a method that no fault is meant for: it may hold the lock of a file, too."""
-
-        def counted(*args: Any, **options: Any) -> Any:
-            with self._calls.one():
-                return plain(*args, **options)
-
-        return counted
 
     def _on_a_disk(self, target: str, folder: Path, plain: Callable[..., Any]) -> Callable[..., Any]:
         def on_a_disk(*args: Any, **options: Any) -> Any:
@@ -286,13 +228,12 @@ class Disturber:
         def guarded(*args: Any, **options: Any) -> Any:
             self._do_late()
             self._die_if_due()
-            with self._calls.one():
-                if not self._pending or (self._strike.fault == "forgotten" and name not in ROWS):
-                    return plain(*args, **options)
-                self._pending = False
-                kept = [list(arg) if hasattr(arg, "__next__") else arg for arg in args]
-                self.note(f"{kind}.{name}")
-                return self._disturbed(name, errors, lambda: plain(*kept, **options), plain, kept)
+            if not self._pending or (self._strike.fault == "forgotten" and name not in ROWS):
+                return plain(*args, **options)
+            self._pending = False
+            kept = [list(arg) if hasattr(arg, "__next__") else arg for arg in args]
+            self.note(f"{kind}.{name}")
+            return self._disturbed(name, errors, lambda: plain(*kept, **options), plain, kept)
 
         return guarded
 
@@ -327,8 +268,7 @@ class Disturber:
                 return result
             case _:
                 if strike.taken_over:
-                    with self._calls.no_others():
-                        stop()  # the write is done after other drivers have continued
+                    stop()  # the write is done after other drivers have continued
                     with contextlib.suppress(TidegateError):
                         effect()
                 else:
@@ -365,8 +305,3 @@ class Disturber:
 def kill() -> None:
     """Send SIGKILL to this process: nothing is flushed, nothing is cleaned up."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stop() -> None:
-    """Send SIGSTOP to this process, which then waits for SIGCONT."""
-    os.kill(os.getpid(), signal.SIGSTOP)
