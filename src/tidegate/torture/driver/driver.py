@@ -39,7 +39,7 @@ from tidegate.testing.process.driver import (
 )
 from tidegate.torture.driver import timeouts
 from tidegate.torture.driver.barriers import WorkloadBarrier, reader_of
-from tidegate.torture.driver.faults import Disturber, Strike, stop
+from tidegate.torture.driver.faults import Disturber, Strike
 from tidegate.torture.driver.full_disk import folder_of
 from tidegate.torture.driver.side_work import (
     FOLLOWS,
@@ -261,7 +261,7 @@ class Torture:
     def _network_is_cut(self) -> None:
         self._disturber.note("network")
         if self._plan.taken_over:
-            stop()
+            failpoints.stop()
 
     # -- batches and background work --------------------------------------------------------------------
 
