@@ -127,10 +127,10 @@ def hit(name: str) -> None:
 
 
 def stop() -> None:
-    """Send SIGSTOP to this process, which then waits for SIGCONT; the caller does not go on before that.
+    """Send SIGSTOP to this process, which then waits for SIGCONT; the caller does not continue before that.
 
     The signal is for the calling thread. One for the process is taken by its main thread, and until that
-    wakes the caller goes on: it would stop somewhere else, such as with the lock of a file.
+    wakes the caller continues: it would stop somewhere else, such as with the lock of a file.
     """
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
