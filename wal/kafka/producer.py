@@ -40,8 +40,8 @@ class DeliveryReports:
         """Whether a message was reported as delivered without an offset: that proves nothing."""
 
     def send(self, content: bytes) -> None:
-        """Enqueue one message. Raises: WalUnavailableError, an earlier one failed, or the queue
-        stayed full.
+        """Enqueue one message; the second waits for the first. Raises: WalUnavailableError, an earlier one
+        failed, or the queue stayed full.
         """
         nth = len(self._offsets)
         if nth == 1:

@@ -242,8 +242,7 @@ class SinkOptions(TypedDict, total=False):
     """
 
     key_groups: int | None
-    """Units of routing, storage and rescaling; fixed when the namespace is made. Default: the power of two
-    above ten times the first batch's tasks, at least 128."""
+    """Units of routing, storage and rescaling, fixed for life. Default: ten a task or more, at least 128."""
     keep_versions: int | None
     """Number of readable versions, at most 1,000. Default: 100; on Redis 2."""
     max_layers: int | None
