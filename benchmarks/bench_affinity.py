@@ -33,17 +33,16 @@ DEADLINE_S = 600.0
 
 
 def run(folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the driver told of each batch."""
+    """Run the driver; what it noted of each batch."""
     with (folder.with_suffix(".log")).open("w") as errors:
         coordinator = subprocess.Popen(
             [sys.executable, str(DRIVER), str(folder), json.dumps(settings)],
-            stdout=subprocess.PIPE,
+            stdout=errors,
             stderr=errors,
-            text=True,
             start_new_session=True,
         )
         try:
-            told, _ = coordinator.communicate(timeout=DEADLINE_S)
+            coordinator.wait(timeout=DEADLINE_S)
         finally:
             if (
                 coordinator.poll() is None
@@ -52,7 +51,7 @@ def run(folder: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
                 coordinator.wait()
     if coordinator.returncode:
         raise SystemExit(folder.with_suffix(".log").read_text()[-3_000:])
-    return [json.loads(line) for line in told.splitlines()]
+    return [json.loads(line) for line in (folder / "notes").read_text().splitlines()]
 
 
 def shares(notes: list[dict[str, Any]]) -> dict[tuple[str, str], list[int]]:

@@ -17,6 +17,19 @@ RULES: list[Rule] = [
         SIMULATION,
     ),
     (
+        "apply-before-the-decision",
+        "I5: an undecided attempt never reaches the store",
+        "committers/commit.py",
+        "    decided = decide(coordinator.decisions, machine, record)\n",
+        (
+            "    early = DecidedVersion(record.version, attempt, record.origin, record.base_version, address,"
+            ' manifest_digest(content), record.decided_at_us, "")\n'
+            "    apply_and_seal(coordinator, Machine(State.DECIDED), early, manifest)\n"
+            "    decided = decide(coordinator.decisions, machine, record)\n"
+        ),
+        SIMULATION,
+    ),
+    (
         "ack-before-durable",
         "I3: a task acks after the log has everything",
         "wal/file/log.py",

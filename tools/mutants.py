@@ -90,8 +90,11 @@ def join(folder: Path) -> None:
         (folder / "src" / "tidegate" / name).symlink_to(folder / source, target_is_directory=True)
 
 
-def run(mutant: Mutant) -> tuple[Mutant, str, float]:
-    """Run a mutant's tests; return the test that noticed it ('' when none did), and the seconds it took."""
+def run(mutant: Mutant, recorded: str) -> tuple[Mutant, str, float]:
+    """Return the test that notices a mutant ('' when none does), and the seconds it took.
+
+    The test that noticed it last runs first, alone. If it does not notice, all of the mutant's tests run.
+    """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tidegate-mutant-") as name:
         folder = Path(name)
@@ -104,40 +107,36 @@ def run(mutant: Mutant) -> tuple[Mutant, str, float]:
         if text.count(mutant.old) < 1:
             return mutant, "STALE: the text to change is not there any more", 0.0
         path.write_text(text.replace(mutant.old, mutant.new))
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(folder / "src"),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "CI": "1",
-        }
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-m",
-            MARKS.get(
-                mutant.tests, "not slow" if "tests/spark" in mutant.tests else "not slow and not spark"
-            ),
-        ]
-        done = subprocess.run(
-            [*command, *mutant.tests.split()],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-    failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", done.stdout, re.MULTILINE)
-    if done.returncode == 1 and failed:
-        return mutant, failed[1], time.monotonic() - started
+        for tests in filter(None, ([recorded] if recorded else [], mutant.tests.split())):
+            done = pytest(folder, MARKS.get(mutant.tests, "not slow"), tests)
+            failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", done.stdout, re.MULTILINE)
+            if done.returncode == 1 and failed:
+                return mutant, failed[1], time.monotonic() - started
     if done.returncode == 0:
         return mutant, "", time.monotonic() - started
     return mutant, f"STALE: pytest ended with {done.returncode}: {done.stdout[-500:]}", 0.0
+
+
+def pytest(folder: Path, marks: str, tests: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run tests in the copy until the first failure."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(folder / part) for part in ("src", "tests", "tests/spark")),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "CI": "1",
+    }
+    if not any(test.startswith("tests/spark") for test in tests) and "spark" not in marks:
+        marks += " and not spark"
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", marks]
+    return subprocess.run(
+        [*command, *tests],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
 
 
 def recorded() -> dict[str, str]:
@@ -176,14 +175,15 @@ def main() -> int:
     arguments = parser.parse_args()
     names = arguments.only.split(",") if arguments.only else [m.name for m in MUTANTS]
     chosen = [m for m in MUTANTS if m.name in names]
-    noticed = recorded() if arguments.only else {}
+    last = recorded()
+    noticed = last if arguments.only else {}
     results = []
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for mutant, by, seconds in pool.map(run, chosen):
+        for mutant, by, seconds in pool.map(lambda mutant: run(mutant, last.get(mutant.name, "")), chosen):
             print(f"{mutant.name:30} {by or 'SURVIVED'}   ({seconds:.0f} s)", flush=True)
             results.append((mutant, by, seconds))
     bad = [m.name for m, by, _ in results if not by or by.startswith("STALE")]
-    noticed |= {mutant.name: by for mutant, by, _ in results}
+    noticed = noticed | {mutant.name: by for mutant, by, _ in results}
     if not bad:
         PAGE.write_text(page(noticed))
     surviving = f"; not: {', '.join(bad)}" if bad else ""

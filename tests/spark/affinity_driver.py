@@ -8,8 +8,9 @@ phase), ``step`` ("reduce", or "update": its state is read in a stage in front),
 each with its own temporary folder for the cache of state. With "shared" the first two are one location, and
 share it. Before each phase of the play workers are killed, or come in place of killed ones.
 
-It prints a line of JSON per batch: phase, assigned (executor of each task, null without), ran (executor and
-host of each task), reads (keys that the caches knew, all that were asked for), executors (id: host), seconds.
+It adds a line of JSON per batch to FOLDER/notes: phase, assigned (executor of each task, null without), ran
+(executor and host of each task), reads (keys that the caches knew, all that were asked for), executors (id:
+host), seconds.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ def run(spark: SparkSession, cluster: SparkCluster, folder: Path, settings: dict
             "executors": executors_now(spark.sparkContext),
             "seconds": time.monotonic() - start,
         }
-        print(json.dumps(note), flush=True)
+        with (folder / "notes").open("a") as notes:
+            notes.write(json.dumps(note) + "\n")
 
     wait_for_executors(spark, 3)
     run_query(spark, folder, each)

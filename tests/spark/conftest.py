@@ -9,11 +9,10 @@ the driver staging every batch, the first one too.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, types
@@ -35,8 +33,8 @@ from sink_threads import sink_threads
 import tidegate
 from services.support.kafka.foreign import foreign_kafka
 from services.support.kafka.server import KafkaCluster
+from support.spark_processes import DriverProcesses
 from support.wait import wait_until
-from tidegate.base import failpoints
 from tidegate.base.clock import Clock
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.spark import VersionedSink
@@ -44,7 +42,6 @@ from tidegate.spark.calls.columns import arrow_schema_of
 from tidegate.wal.fold import View, fold_all
 
 DEADLINE_S = 300.0
-SPARK_HOME = Path(pyspark.__file__).parent
 NAMESPACE = "flights"
 
 Row = dict[str, Any]
@@ -68,8 +65,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))  # they share a JVM
         wanted = item.get_closest_marker("only_log")
         if wanted is not None and wanted.args[0] != log_kind(config):
             item.add_marker(pytest.mark.skip(reason=f"only with --log {wanted.args[0]}"))
@@ -345,61 +345,11 @@ def pass_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 # -- drivers in processes of their own --------------------------------------------------------------
 
 
-def _spark_home(folder: Path) -> Path:
-    """Spark as it is, but that executors of local-cluster get their folders here, not in its own."""
-    home = folder / "spark"
-    if not home.exists():
-        home.mkdir()
-        for path in SPARK_HOME.iterdir():
-            if path.name != "work":
-                (home / path.name).symlink_to(path)
-    return home
-
-
 @pytest.fixture
 def drive() -> Iterator[Callable[..., tuple[int, str]]]:
-    """Runs a script beside this file to its end; its exit code, and the end of what it printed.
-
-    What it started may go on for a while, as it does when only the driver dies, but not beyond the test.
-    """
-    drivers: list[subprocess.Popen[bytes]] = []
-
-    def run(
-        script: str, folder: Path, *words: str, armed: str = "", deadline_s: float = 2 * DEADLINE_S
-    ) -> tuple[int, str]:
-        environment = {
-            **os.environ,
-            "SPARK_HOME": str(_spark_home(folder)),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
-            failpoints.ENVIRONMENT_VARIABLE: armed,
-        }
-        path = folder / "driver.log"
-        with path.open("w") as output:
-            driver = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name(script)), str(folder), *words],
-                env=environment,
-                cwd=folder,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        drivers.append(driver)
-        wait_until(lambda: _ended(driver.pid) is not None, f"{script} ends", deadline_s)
-        return _ended(driver.pid), path.read_text()[-5_000:]
-
-    yield run
-    for driver in drivers:
-        os.killpg(driver.pid, signal.SIGKILL)  # its own number till it is waited for, even if it has ended
-        driver.wait()
-
-
-def _ended(pid: int) -> int | None:
-    """The exit code of a child, which stays to be waited for; None while it runs."""
-    told = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if told is None:
-        return None
-    return told.si_status if told.si_code == os.CLD_EXITED else -told.si_status
+    """Runs a script of this folder to its end, as ``DriverProcesses.run``."""
+    with contextlib.closing(DriverProcesses()) as drivers:
+        yield drivers.run
 
 
 @pytest.fixture

@@ -17,6 +17,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.only_log("file"),
 TASKS, ROWS, STABLE = 6, 300, 2
 
 
+def noted(folder):
+    """What the driver noted of each batch."""
+    return [json.loads(line) for line in (folder / "notes").read_text().splitlines()]
+
+
 @pytest.mark.parametrize("affinity,step", [(True, "reduce"), (True, "update"), (False, "reduce")])
 def test_only_the_share_of_a_lost_worker_moves_i1_i2(drive, tmp_path, affinity, step):
     """Spark waits for its hints here for longer than the test lasts, so that chance has no part."""
@@ -30,7 +35,7 @@ def test_only_the_share_of_a_lost_worker_moves_i1_i2(drive, tmp_path, affinity, 
     }
     code, told = drive("affinity_driver.py", tmp_path, json.dumps(settings), deadline_s=400)
     assert code == 0, told
-    notes = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    notes = noted(tmp_path)
     assert [note["phase"] for note in notes] == [p for p in ("stable", "lost", "back") for _ in range(STABLE)]
     with tidegate.connect(f"sqlite://{tmp_path}/store", namespace="flights") as gate:
         assert gate.version() == 3 * STABLE
@@ -68,7 +73,7 @@ def played(drive, tmp_path, play):
     }
     code, told = drive("affinity_driver.py", tmp_path, json.dumps(settings | {"play": play}), deadline_s=450)
     assert code == 0, told
-    notes = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    notes = noted(tmp_path)
     with tidegate.connect(f"sqlite://{tmp_path}/store", namespace="flights") as gate:
         with gate.snapshot() as snapshot:
             sums = dict(snapshot.table("sums").scan())

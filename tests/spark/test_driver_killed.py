@@ -7,10 +7,10 @@ batch may be lost, doubled, or run again once it was decided.
 from __future__ import annotations
 
 import json
-import os
 import signal
 
 import pytest
+from killed_driver import BATCHES, expected, write_input
 from log_places import command
 
 import tidegate
@@ -18,12 +18,6 @@ from tidegate.wal.fold import View, fold_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 
-BATCHES = [
-    [{"k": f"k{n}", "n": n} for n in range(30)],
-    [{"k": f"k{n}", "n": 100 * n - 100} for n in range(10)],  # k0 is deleted
-    [{"k": f"k{n}", "n": 7} for n in range(0, 40, 3)],
-    [],
-]
 UNDECIDED = ("batch", "stage", "manifest.after_write", "decide.before_append")
 DECIDED = (
     "decide.after_append",
@@ -41,17 +35,6 @@ CHUNKS = 2
 """Frames of one version: one of each task."""
 
 
-def expected(version):
-    newest, sums = {}, {}
-    for batch in BATCHES[:version]:
-        for row in batch:
-            sums[row["k"]] = {"n": sums.get(row["k"], {"n": 0})["n"] + row["n"]}
-            newest[row["k"]] = {"n": row["n"]}
-            if row["n"] < 0:
-                del newest[row["k"]]
-    return {"newest": newest, "sums": sums}
-
-
 def numbers(version):
     """What the local state holds, over all its instances."""
     return sorted(row["n"] for batch in BATCHES[:version] for row in batch)
@@ -59,11 +42,7 @@ def numbers(version):
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "input").mkdir()
-    for at, rows in enumerate(BATCHES):
-        path = tmp_path / "input" / f"{at}.json"
-        path.write_text("\n".join(map(json.dumps, rows)))
-        os.utime(path, (1_600_000_000 + 100 * at,) * 2)
+    write_input(tmp_path)
     return tmp_path
 
 

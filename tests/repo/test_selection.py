@@ -1,0 +1,68 @@
+"""tests/selection.toml names tests that exist, and every test belongs to a room."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SELECTED = _tool("tests").promise()
+SUITES = "".join(path.read_text() for path in (ROOT / "src/tidegate/testing").glob("*/*.py"))
+INVARIANTS = re.findall(r"^\| (I\d+) ", (ROOT / "docs/protocol.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("test", SELECTED)
+def test_what_is_selected_exists(test):
+    path, _, rest = test.partition("::")
+    if not rest:
+        assert (ROOT / path).exists()
+        return
+    text = (ROOT / path).read_text()
+    of_class, _, name = rest.partition("[")[0].rpartition("::")
+    if of_class:
+        assert f"class {of_class}(" in text
+    assert f"def {name}(" in (text + SUITES if of_class else text) or name == "runTest"
+
+
+@pytest.mark.parametrize("invariant", INVARIANTS)
+def test_a_test_of_each_invariant_was_seen_red(invariant):
+    """A mutant that breaks it, and the test that notices, which belongs to the selection."""
+    rows = (ROOT / "docs/mutants.md").read_text()
+    assert re.search(rf"^\| \S+ \| {invariant}: .*\| `tests/", rows, re.MULTILINE)
+
+
+def test_each_test_file_belongs_to_a_room():
+    rooms = [ROOT / path for room in _tool("tests").SELECTION["room"] for path in room["tests"]]
+    assert [str(path) for path in rooms if not path.exists()] == []
+    files = (ROOT / "tests").rglob("test_*.py")
+    left = [str(file) for file in files if not any(room == file or room in file.parents for room in rooms)]
+    assert left == []
+
+
+def test_each_folder_of_code_belongs_to_a_room():
+    code = {folder for room in _tool("tests").SELECTION["room"] for folder in room["code"]}
+    assert [folder for folder in code if not (ROOT / folder).exists()] == []
+    folders = [
+        "wal",
+        "sinks",
+        "committers",
+        "spark",
+        *(
+            f"src/tidegate/{p.name}"
+            for p in (ROOT / "src/tidegate").iterdir()
+            if p.is_dir() and p.name != "__pycache__"
+        ),
+    ]
+    assert [folder for folder in folders if folder not in code] == []
