@@ -118,9 +118,7 @@ def main() -> int:
     end = time.monotonic() + 60 * arguments.minutes
     for room in rooms:
         if arguments.what == "changed" and time.monotonic() + 60 * room["minutes"] > end:
-            print(
-                f"room {room['name']}: left out, it may take {room['minutes']} minutes; make full ROOM={room['name']}"
-            )
+            print(f"room {room['name']}: left out, it may take {room['minutes']} minutes")
             continue
         print(f"room {room['name']}", flush=True)
         if code := run_room(room, more, slow=arguments.what != "changed"):
