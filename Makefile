@@ -3,15 +3,11 @@
 SHELL := /bin/sh
 RUN := tools/run
 
-# Folders that are not there (yet) are left out.
-FAST := $(wildcard tests/unit tests/conformance tests/model tests/simulation tests/crash tests/torture tests/repo tests/game_day)
-SERVICES := $(wildcard tests/services)
-SPARK := $(wildcard tests/spark)
-CODE := $(wildcard src wal committers sinks spark examples tests tools benchmarks)
+CODE := src wal committers sinks spark examples tests tools benchmarks
 
 # For callers: make test PYTEST_ARGS="-k fold", make simulate N=10000 SEED=7, make demo WAL=kafka STORE=redis
 PYTEST_ARGS ?=
-JOBS ?= 2
+export JOBS ?= 2
 N ?= 1000000
 FUZZ_S ?= 60
 SEED ?= 1
@@ -19,8 +15,6 @@ SWEEP_ARGS ?=
 SIMULATE_ARGS ?=
 TORTURE_ARGS ?= --all
 
-# Of several calls, one may have nothing to run (5) when some tests are picked.
-OR_NONE = $(if $(PYTEST_ARGS),|| test $$? = 5)
 # The demo's servers: those that are named alone, not by a URL.
 REDIS = $(filter redis sentinel cluster,$(STORE))
 CASSANDRA = $(filter cassandra cassandra-cluster,$(STORE))
@@ -45,17 +39,11 @@ demo: setup ## Run the demo on real departures (WAL=kafka STORE=redis or cassand
 check: setup lint types ## Check style, types and the unit tests, without servers or Spark: a few minutes
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" tests/unit tests/repo --ignore tests/repo/test_packaging.py $(PYTEST_ARGS)
 
-test: setup ## Run the tests: plain ones in parallel, those with servers, then Spark's in two JVMs
-	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(FAST) $(PYTEST_ARGS) $(OR_NONE)
-	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
-	$(RUN) pytest -n $(JOBS) --dist loadfile -m "spark and not slow" $(SPARK) $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
-	$(RUN) pytest -m "on_kafka and not slow" $(SPARK) --log kafka $(PYTEST_ARGS) $(OR_NONE)
+test: setup ## Prove the promise on real servers and Spark, in some minutes: tests/selection.toml has the selection
+	$(RUN) python tools/tests.py promise -- $(PYTEST_ARGS)
 
-full: setup ## Run all tests, the slow ones too
-	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not spark" $(FAST) $(PYTEST_ARGS) $(OR_NONE)
-	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not spark" $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
-	$(RUN) pytest -m spark $(SPARK) $(SERVICES) $(PYTEST_ARGS) $(OR_NONE)
-	$(RUN) pytest -m spark $(SPARK) --log kafka $(PYTEST_ARGS) $(OR_NONE)
+full: setup ## Run all tests, the slow ones too, room by room (ROOM=wal: that room alone)
+	$(RUN) python tools/tests.py $(if $(ROOM),room $(ROOM),all) -- $(PYTEST_ARGS)
 
 # Spark 4.1 leaves sockets to the garbage collector.
 LEFT_OPEN := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
@@ -63,7 +51,7 @@ oldest: setup ## Run plain tests and Spark's with the oldest libraries that pypr
 	$(RUN) python tools/oldest.py .venv-oldest
 	@cp .venv/java-home .venv-oldest/ 2>/dev/null || true
 	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance tests/services/redis/rights/test_tls.py $(PYTEST_ARGS)
-	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -m "spark and not slow" $(SPARK) $(LEFT_OPEN) $(PYTEST_ARGS)
+	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -m "spark and not slow" tests/spark $(LEFT_OPEN) $(PYTEST_ARGS)
 
 locked: setup ## Run plain tests with exactly the libraries of requirements.lock, by their hashes (in .venv-locked)
 	$(RUN) python tools/locked.py make .venv-locked

@@ -130,7 +130,7 @@ def test_several_stores(run, source, tmp_path):
     rows = source("tailnum string, origin string", {"tailnum": "N14228", "origin": "EWR"})
     query = rows.writeStream.foreachBatch(sink).option("checkpointLocation", f"{tmp_path}/checkpoint")
     ended(query.start())
-    sink.drain()
+    sink.drain(120)
     sink.close()
     for store in ("store", "copy"):
         with tidegate.connect(f"sqlite://{tmp_path}/{store}", namespace="flights") as gate:
