@@ -150,7 +150,7 @@ def _pairs(outcome: Any) -> list[tuple[str, Any]]:
     reads = f"{outcome.snapshots_checked:,} reads of {outcome.versions_checked} versions"
     return [
         ("folder", outcome.folder),
-        ("log", redact(outcome.wal)),
+        *([] if outcome.folder in outcome.wal else [("log", redact(outcome.wal))]),
         ("rows", f"{batches}; {outcome.seconds:.0f} s"),
         *_of_tasks(outcome),
         *(("driver killed", kill) for kill in outcome.kills),
