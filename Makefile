@@ -33,8 +33,11 @@ help: ## Say what there is to run
 setup: ## Make .venv from requirements.lock and find Java (every target below does it first; FLOAT=1: the newest libraries)
 	@FLOAT='$(FLOAT)' tools/setup
 
-demo: setup ## Run the demo on real departures (WAL=kafka STORE=redis or cassandra start servers; or URLs)
+# In files the demo needs a part of the libraries only, and no servers.
+demo: ## Run the demo on real departures (WAL=kafka STORE=redis or cassandra start servers; or URLs)
+	@FLOAT='$(FLOAT)' tools/setup $(if $(WAL)$(STORE),,demo)
 	$(RUN) $(ON_SERVERS) tidegate demo $(DEMO_WAL) $(DEMO_STORE)
+	@echo '(`tools/run bash` opens a shell that has these commands)'
 
 check: setup lint types ## Check style, types and the unit tests, without servers or Spark: a few minutes
 	$(RUN) pytest -n $(JOBS) --dist loadgroup -m "not slow and not spark" tests/unit tests/repo --ignore tests/repo/test_packaging.py $(PYTEST_ARGS)

@@ -4,12 +4,13 @@
     python tools/locked.py make FOLDER   an environment of exactly these (`make locked`)
     python tools/locked.py audit         ask whether any has a known vulnerability (`make audit`)
 
-pip refuses files of another hash. ``requirements.lock`` is written by uv, and pip-audit asks PyPI what is
-known of vulnerabilities: both are installed for that, in environments of their own.
+pip and uv refuse files of another hash. ``requirements.lock`` has parts, which tools/setup installs in turn.
+pip-audit asks PyPI what is known of vulnerabilities: it is installed for that, in an environment of its own.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,8 @@ ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
 PYTHON_MIN = "3.10"
 QUIET = ("-q", "--disable-pip-version-check")
-HEADER = "# Written by `make lock`; not by hand. `make setup` installs just these.\n"
+TITLES = ("installers: written by `make lock`, not by hand; tools/setup installs part by part", "demo", "dev")
+INSTALLERS = {"setuptools", "uv"}
 
 
 def environment(folder: Path, *wanted: str) -> Path:
@@ -32,15 +34,42 @@ def environment(folder: Path, *wanted: str) -> Path:
     return python
 
 
+def compiled(*extras: str, given: tuple[str, ...] = ()) -> str:
+    """Return what uv picks for these extras, on any system."""
+    asked = [one for extra in extras for one in ("--extra", extra)]
+    form = (
+        "--universal",
+        "--python-version",
+        PYTHON_MIN,
+        "--no-header",
+        "--no-annotate",
+        "--no-emit-index-url",
+    )
+    command = ["uv", "pip", "compile", "-q", "pyproject.toml", *asked, *form, *given]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def in_parts(everything: str, of_demo: str) -> str:
+    """Return the lock of everything in three parts, by the names of what the demo needs."""
+    entries = re.split(r"\n(?=[A-Za-z0-9])", everything.strip())
+    demo = set(re.findall(r"^[A-Za-z0-9._-]+", of_demo, re.MULTILINE)) - INSTALLERS
+    parts: list[list[str]] = [[], [], []]
+    for entry in entries:
+        name = entry.partition("==")[0]
+        parts[0 if name in INSTALLERS else 1 if name in demo else 2].append(entry)
+    return "".join(
+        f"# part {title}\n" + "\n".join(part) + "\n" for title, part in zip(TITLES, parts, strict=True)
+    )
+
+
 def write() -> None:
     """Pick the newest versions and write them."""
-    with tempfile.TemporaryDirectory() as folder:
-        python = environment(Path(folder), "uv")
-        given = ["--extra", "all", "--extra", "dev", "--universal", "--python-version", PYTHON_MIN]
-        asked = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
-        compiled = [str(python), "-m", "uv", "pip", "compile", "-q", "pyproject.toml", *given, *asked]
-        done = subprocess.run(compiled, cwd=ROOT, check=True, capture_output=True, text=True)
-    LOCK.write_text(HEADER + done.stdout)
+    everything = compiled("all", "dev", given=("--generate-hashes",))
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as versions:
+        versions.write(everything)
+        versions.flush()
+        of_demo = compiled("cli", "spark", given=("-c", versions.name))
+    LOCK.write_text(in_parts(everything, of_demo))
 
 
 def make(folder: Path) -> None:

@@ -21,8 +21,11 @@ APPLY_CHANGES = 1_500
 FILE = "flights-2013-01.csv.gz"
 DAYS = [range(day, day + 1) for day in range(1, 32)]
 """The month in batches of one day."""
-BATCHES = [range(1, 6), *DAYS[5:24], range(25, 32)]
-"""The month in the demo's batches: two of several days, which are large, with small ones in between."""
+BATCHES = [range(1, 11), *DAYS[10:13], range(14, 28), *DAYS[27:31]]
+"""The month in the demo's batches: two of several days, which are large, and small ones of one day.
+
+The large ones are the first that a driver process stages: Spark's tasks stage that one in any case.
+"""
 NOT_KNOWN = "NA"
 
 Row = dict[str, str]

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ NAMESPACE = "flights"
 SINK = ("namespace", "wal", "store", "wal_options", "store_options")
 DEADLINE_S = 600.0
 KILLS = {
-    10: ("publish.before=kill@10", "between decide and publish"),
-    20: ("commit.before_return=kill@10", "between publish and Spark's commit-log write"),
+    4: ("publish.before=kill@4", "decided in the log, not yet visible to readers"),
+    9: ("commit.before_return=kill@5", "visible to readers, not yet in Spark's commit log"),
 }
 """Version of the kill: how the driver process is armed until then, and where it dies."""
 
@@ -105,7 +105,7 @@ def run(
     outcome = Outcome(str(folder), where.wal, where.store, namespace, rows=len(rows()))
     report = progress or (lambda _version, _what: None)
     started = time.monotonic()
-    report(0, "writing 31 days of input")
+    report(0, "writing a month of departures, and starting Spark")
     write_days(folder / "input", BATCHES)
     reader = _Reader(folder, where)
     try:
@@ -145,37 +145,65 @@ def _remove_log(where: Endpoints) -> bool:
 def _drive(
     folder: Path, arguments: dict[str, Any], outcome: Outcome, reader: _Reader, report: Progress
 ) -> None:
-    """Run the driver process until every batch is visible, starting it again after each kill."""
-    armed = dict(KILLS)
-    while True:
-        version, (specification, place) = next(iter(armed.items()), (0, ("", "")))
-        driver = _start("stream", arguments, folder / "driver.log", specification)
-        deadline = time.monotonic() + DEADLINE_S
-        try:
-            while driver.poll() is None:
-                if time.monotonic() > deadline:
-                    msg = f"the driver process did not end within {DEADLINE_S:.0f} s; see {folder}/driver.log"
-                    raise TidegateError(msg)
-                reader.check_alive()
-                again = " (started again)" if outcome.kills else ""
-                report(reader.newest, f"streaming{again}; {reader.checked} snapshots checked")
-                time.sleep(0.1)  # a progress tick, nothing waits for it
-        finally:
-            if driver.poll() is None:
-                driver.kill()
-                driver.wait()
-        if armed and driver.returncode == -signal.SIGKILL:
+    """Run a driver process until every batch is visible, and the next one after each kill.
+
+    The next one starts Spark while the one before streams, and waits for its arguments: until then it
+    has neither log nor store.
+    """
+    log = folder / "driver.log"
+    armed = [specification for specification, _ in KILLS.values()] + [""]
+    with contextlib.ExitStack() as processes:
+
+        def start() -> subprocess.Popen[str]:
+            process = _start("stream", log, armed.pop(0))
+            processes.callback(_end, process)
+            return process
+
+        driver = start()
+        for version, (_, place) in KILLS.items():
+            _give(driver, arguments)
+            seen = reader.newest
+            following: subprocess.Popen[str] | None = None
+            for newest in _until_end(driver, log, outcome, reader, report):
+                if following is None and newest > seen:
+                    following = start()
+            if driver.returncode != -signal.SIGKILL:
+                break
             outcome.kills.append(f"version {version}: {place}")
-            report(reader.newest, f"driver killed at version {version}, {place}; starting it again")
-            del armed[version]
-        elif driver.returncode == 0:
-            return
+            report(reader.newest, f"driver killed at version {version}, {place}; the next one takes over")
+            driver = following or start()
         else:
-            msg = (
-                f"the driver process ended with {driver.returncode}; the end of {folder / 'driver.log'}:\n"
-                + _tail(folder / "driver.log")
-            )
+            _give(driver, arguments)
+            for _ in _until_end(driver, log, outcome, reader, report):
+                pass
+        if driver.returncode != 0:
+            msg = f"the driver process ended with {driver.returncode}; the end of {log}:\n{_tail(log)}"
             raise TidegateError(msg)
+
+
+def _until_end(
+    driver: subprocess.Popen[str], log: Path, outcome: Outcome, reader: _Reader, report: Progress
+) -> Iterator[int]:
+    """Yield the newest visible version from time to time until the driver process ends."""
+    deadline = time.monotonic() + DEADLINE_S
+    again = f" by driver {len(outcome.kills) + 1}" if outcome.kills else ""
+    while driver.poll() is None:
+        if time.monotonic() > deadline:
+            msg = f"the driver process did not end within {DEADLINE_S:.0f} s; see {log}"
+            raise TidegateError(msg)
+        reader.check_alive()
+        report(reader.newest, f"streaming{again}; {reader.checked} snapshots checked")
+        yield reader.newest
+        time.sleep(0.1)  # a progress tick, nothing waits for it
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
 
 
 class _Reader:
@@ -191,7 +219,8 @@ class _Reader:
             "stop": str(self._stop),
         }
         self._log = folder / "reader.log"
-        self._process = _start("watch", arguments, self._log, "", stdout=subprocess.PIPE)
+        self._process = _start("watch", self._log, "", stdout=subprocess.PIPE)
+        _give(self._process, arguments)
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
@@ -238,13 +267,11 @@ class _Reader:
                 self._report = json.loads(line)
 
 
-def _start(
-    module: str, arguments: dict[str, Any], log: Path, armed: str, **options: Any
-) -> subprocess.Popen[str]:
-    """Start a process of the demo. It gets its arguments, passwords among them, on standard input."""
+def _start(module: str, log: Path, armed: str, **options: Any) -> subprocess.Popen[str]:
+    """Start a process of the demo. It waits for its arguments."""
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", failpoints.ENVIRONMENT_VARIABLE: armed}
     with log.open("a") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", f"tidegate.demo.{module}"],
             env=environment,
             cwd=log.parent,
@@ -253,10 +280,13 @@ def _start(
             text=True,
             **{"stdout": output, **options},
         )
-    assert process.stdin is not None  # asked for above
+
+
+def _give(process: subprocess.Popen[str], arguments: dict[str, Any]) -> None:
+    """Give a process its arguments, passwords among them, on standard input."""
+    assert process.stdin is not None  # asked for in _start
     with contextlib.suppress(BrokenPipeError), process.stdin as arguments_file:
         json.dump(arguments, arguments_file)
-    return process
 
 
 def _recovered(log: Path) -> list[int]:

@@ -1,9 +1,10 @@
 """The demo's driver process: the month through Spark into three tables, one version a batch.
 
-Most batches are of one day, which the driver stages and applies by itself, except the first of a process,
-which tasks stage. Batches of several days are staged and applied by Spark's tasks.
+The driver itself applies batches of one day, and stages those that follow a small one. Spark's tasks stage
+and apply batches of several days.
 
-Run by ``tidegate demo`` as a process of its own, because it is going to be killed.
+Run by ``tidegate demo`` as a process of its own, because it is going to be killed. It starts Spark, and
+streams when its arguments come: it can stand by while another one streams.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def write(txn: Transaction, flights: DataFrame) -> None:
     txn.reduce("routes", counted, key=["origin", "dest"], reducers={"departures": "sum", "distance": "max"})
 
 
-def main(folder: Path, **sink_options: Any) -> None:
-    """Stream every batch that is not visible yet into a sink with these options, then end."""
+def session() -> SparkSession:
+    """Start Spark: most of what a driver needs before its first batch."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
@@ -69,6 +70,11 @@ def main(folder: Path, **sink_options: Any) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def main(spark: SparkSession, folder: Path, **sink_options: Any) -> None:
+    """Stream every batch that is not visible yet into a sink with these options, then end."""
     sink = VersionedSink(**sink_options, driver_apply_max_changes=APPLY_CHANGES)
     days = (
         spark.readStream.schema(SCHEMA)
@@ -98,5 +104,8 @@ def main(folder: Path, **sink_options: Any) -> None:
 
 
 if __name__ == "__main__":
-    arguments = json.load(sys.stdin)  # not the command line, which every user of the machine can read (T48)
-    main(Path(arguments.pop("folder")), **arguments)
+    started = session()
+    # Not the command line, which every user of the machine can read (T48). Nothing comes if no turn comes.
+    if given := sys.stdin.read():
+        arguments = json.loads(given)
+        main(started, Path(arguments.pop("folder")), **arguments)

@@ -53,6 +53,21 @@ def test_everything_has_hashes_and_no_place_it_comes_from():
     assert "://" not in text
 
 
+def test_the_part_for_the_demo_has_what_spark_and_the_commands_ask_for_and_no_more():
+    text = (ROOT / "requirements.lock").read_text()
+    _, *parts = re.split(r"^# part (\w+).*\n", text, flags=re.MULTILINE)
+    names = {
+        part: {canonicalize_name(name) for name, _ in LOCKED.findall(lines)}
+        for part, lines in zip(parts[::2], parts[1::2], strict=True)
+    }
+    assert list(names) == ["installers", "demo", "dev"]  # tools/setup asks for them by these names
+    assert names["installers"] == {"setuptools", "uv"}
+    assert {"pyspark", "pyarrow", "pandas", "numpy", "typer", "rich", "msgspec", "xxhash"} <= names["demo"]
+    servers = {"redis", "cassandra-driver", "confluent-kafka"}
+    assert servers | {"pip", "pytest", "mypy", "ruff", "prometheus-client"} <= names["dev"]
+    assert not names["demo"] & names["dev"]
+
+
 def _wheel(folder: Path, name: str, version: str, *more: str) -> str:
     """Write a wheel without code; a line of a lock file for it."""
     file = folder / f"{name}-{version}-py3-none-any.whl"
@@ -67,7 +82,7 @@ def _wheel(folder: Path, name: str, version: str, *more: str) -> str:
 
 @pytest.mark.slow
 def test_the_lock_is_installed_though_the_index_has_newer_versions(tmp_path):
-    # pip resolves "base[toml]" apart from "base": it took the newest, which has another hash.
+    # pip resolved "base[toml]" apart from "base": it took the newest, which has another hash.
     lines = [
         _wheel(tmp_path, "tgbase", "1.0", "Provides-Extra: toml"),
         _wheel(tmp_path, "tgplugin", "1.0", "Requires-Dist: tgbase[toml]>=1"),
@@ -77,10 +92,10 @@ def test_the_lock_is_installed_though_the_index_has_newer_versions(tmp_path):
     lock.write_text("".join(lines))
     given = re.search(r"install (--require-hashes .*?) -r ", (ROOT / "tools" / "setup").read_text())
     assert given
-    # The pip that a new environment has, as for tools/setup: it came with Python, and may be old.
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=60)
-    pip = [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "install", "-q"]
+    env = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(env)], check=True, timeout=60)
+    uv = ["uv", "pip", "install", "-q", "--python", str(env / "bin" / "python")]
     offline = ["--no-index", "--find-links", str(tmp_path)]
-    asked = [*pip, *offline, *given[1].split(), "-r", str(lock)]
+    asked = [*uv, *offline, *given[1].split(), "-r", str(lock)]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -281,6 +281,6 @@ def test_the_demo_on_kafka_keeps_every_promise_and_leaves_no_topic(kafka):
     result = run("demo", "--json", f"--wal=kafka://{kafka.bootstrap}", "--allow-unsafe")
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
-    assert (facts["right"], facts["recovered"], facts["log_removed"]) == (True, [10], True)
+    assert (facts["right"], facts["recovered"], facts["log_removed"]) == (True, [4], True)
     assert topics(kafka.bootstrap, facts["namespace"]) == []
     shutil.rmtree(facts["folder"])

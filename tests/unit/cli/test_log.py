@@ -455,7 +455,8 @@ def test_the_demos_processes_get_their_arguments_where_nobody_else_reads_them_t4
     echo.write_text('#!/bin/sh\necho "$@"; cat\n')
     echo.chmod(0o755)
     monkeypatch.setattr(demo_module.sys, "executable", str(echo))
-    process = demo_module._start("stream", {"wal_options": {"sasl.password": "x"}}, tmp_path / "log", "")
+    process = demo_module._start("stream", tmp_path / "log", "")
+    demo_module._give(process, {"wal_options": {"sasl.password": "x"}})
     assert process.wait() == 0
     assert (tmp_path / "log").read_text() == (
         '-m tidegate.demo.stream\n{"wal_options": {"sasl.password": "x"}}'
