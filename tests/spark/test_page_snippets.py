@@ -130,11 +130,11 @@ def test_several_stores(run, source, tmp_path):
     rows = source("tailnum string, origin string", {"tailnum": "N14228", "origin": "EWR"})
     query = rows.writeStream.foreachBatch(sink).option("checkpointLocation", f"{tmp_path}/checkpoint")
     ended(query.start())
-    sink.drain(120)
-    sink.close()
     for store in ("store", "copy"):
         with tidegate.connect(f"sqlite://{tmp_path}/{store}", namespace="flights") as gate:
+            gate.wait_for(version=1, timeout=120)
             assert gate.table("aircraft").get("N14228") == {"origin": "EWR"}
+    sink.close()
 
 
 def test_operations(run, stream):
