@@ -35,6 +35,7 @@ from tidegate.reader.table import (
 )
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import REMOVAL_BEGINS, CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
 from tidegate.wal.record import TableSchema
 
 UNOBSERVED = contextlib.nullcontext()
@@ -358,7 +359,7 @@ class GateFlow(TableHints):
     # -- snapshots --------------------------------------------------------------------------------------
 
     def snapshot_steps(
-        self, version: int | None, as_of: datetime.datetime | None, lease_s: float
+        self, version: Version | None, as_of: datetime.datetime | None, lease_s: float
     ) -> Steps[Any]:
         rules.check_snapshot(version, as_of, lease_s)
         with one_call():
@@ -366,15 +367,20 @@ class GateFlow(TableHints):
                 version = yield from self._reader.version_as_of(as_of, (yield from self._read_pointer()))
             if version is None:
                 return (yield from self._retry(self._pin_newest, lease_s))
-            rules.check_is_visible(version, (yield from self.version_steps()), self.namespace)
-            return (yield from self._pin(version, lease_s))
+            self._check_ref(version)
+            number = number_of(version)
+            rules.check_is_visible(number, (yield from self.version_steps()), self.namespace)
+            return (yield from self._pin(number, lease_s, version))
 
     def _pin_newest(self, lease_s: float) -> Steps[SnapshotFlow]:
         version = rules.newest_of((yield from self._read_pointer()), self._reader.store.where)
         return (yield from self._pin(version, lease_s))
 
-    def _pin(self, version: int, lease_s: float) -> Steps[SnapshotFlow]:
-        """Take a snapshot of the version.
+    def _check_ref(self, version: Version, digest: str = "") -> None:
+        rules.check_ref(version, self._reader.store.where, self.uuid, digest)
+
+    def _pin(self, version: int, lease_s: float, kept: Version = 0) -> Steps[SnapshotFlow]:
+        """Take a snapshot of the version, which is compared with the one that the client has ``kept``.
 
         The lease is first, then the horizon is read: a store without one atomic step for both announces the
         horizon before it reads the leases.
@@ -387,6 +393,7 @@ class GateFlow(TableHints):
             is_newest = version == pointer.visible
             steps = self._entry_of(pointer) if is_newest else reader.entry(version)
             entry = (yield from steps) if version else None
+            self._check_ref(kept, entry.digest if entry is not None else "")
             return self.snapshot_class(reader, entry, hold)
         except BaseException:
             yield reader.leases.give_back(hold)
@@ -394,7 +401,7 @@ class GateFlow(TableHints):
 
     # -- waiting ----------------------------------------------------------------------------------------
 
-    def wait_steps(self, version: int | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
+    def wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         wanted = rules.awaited(version, offsets, timeout)
         return (yield from self.wait_until(wanted, timeout, self._reader.clock.monotonic() + float(timeout)))
 
@@ -420,11 +427,23 @@ class GateFlow(TableHints):
     def _is_visible(self, wanted: rules.Awaited) -> Steps[tuple[int, bool]]:
         """Read the visible version, and whether it is, or contains, the awaited one."""
         with one_call():
-            visible = yield from self.version_steps()
-            if isinstance(wanted, int):
-                return visible, visible >= wanted
+            pointer = yield from self._read_pointer()
+            visible = pointer.visible
+            if isinstance(wanted, Version):
+                yield from self._compare(wanted, pointer)
+                return visible, visible >= number_of(wanted)
             entries = yield self._reader.store.catalog(*rules.offsets_stand_in(visible))
             return visible, rules.have_passed(entries, wanted)
+
+    def _compare(self, version: Version, pointer: Pointer) -> Steps[None]:
+        """Compare a version with the store's of its number, if readers can still read that (I12)."""
+        self._check_ref(version)
+        if isinstance(version, VersionRef) and version.digest and version.version <= pointer.visible:
+            digest = pointer.digest
+            if version.version < pointer.visible:
+                entries = yield self._reader.store.catalog(version.version, version.version)
+                digest = entries[0].digest if entries else ""
+            self._check_ref(version, digest)
 
 
 class SnapshotFlow(TableHints):
@@ -446,6 +465,11 @@ class SnapshotFlow(TableHints):
     def uuid(self) -> str:
         """The uuid of the snapshot's namespace."""
         return self._reader.identity.uuid
+
+    @property
+    def ref(self) -> VersionRef:
+        """The version with its history, to be kept outside the process."""
+        return VersionRef(self.version, self.uuid, "" if self._entry is None else self._entry.digest)
 
     def is_beside(self, other: SnapshotFlow) -> bool:
         """Whether both are of one namespace, read in one store by one gate."""

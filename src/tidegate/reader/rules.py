@@ -24,6 +24,7 @@ from tidegate.keys.groups import EPOCH
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.removal import described, removal_in
+from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
 from tidegate.sinks.sqlite.discovery import has_instead
 from tidegate.wal.record import (
     BatchOrigin,
@@ -179,7 +180,7 @@ def keys_of(keys: Iterable[Any]) -> list[Any]:
     return list(keys)
 
 
-def check_snapshot(version: object, as_of: object, lease_s: object) -> None:
+def check_snapshot(version: Version | None, as_of: object, lease_s: object) -> None:
     """Check the arguments of a snapshot as far as possible without the store. Raises: ConfigError."""
     if version is not None and as_of is not None:
         raise ConfigError("a snapshot takes a version or as_of, not both")
@@ -191,7 +192,7 @@ def check_snapshot(version: object, as_of: object, lease_s: object) -> None:
             f"as_of is {as_of!r}; it must be a datetime with a time zone, as in datetime.now(timezone.utc)"
         )
     if version is not None:
-        check_whole_number("version", version)
+        check_whole_number("version", number_of(version))
 
 
 # -- versions -------------------------------------------------------------------------------------
@@ -215,6 +216,18 @@ def check_seen(where: str, before: Pointer, pointer: Pointer) -> None:
             f"{where} shows version {pointer.visible} with digest {pointer.digest},"
             f" this client has seen it with digest {before.digest}: the store holds another history now;"
             " find out what replaced it, then connect again"
+        )
+
+
+def check_ref(version: Version, where: str, uuid: str, digest: str = "") -> None:
+    """Compare a version that a client has kept with this namespace, and its ``digest`` here (I12).
+
+    A bare number is compared with nothing. Raises: VersionRegressedError: it is of another history.
+    """
+    if isinstance(version, VersionRef):
+        shown = VersionRef(version.version, uuid, digest)
+        version.check(
+            shown, where, VersionRegressedError, "read a whole version again, and continue after it"
         )
 
 
@@ -311,19 +324,19 @@ def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespa
     )
 
 
-Awaited = int | dict[tuple[str, int], int]
+Awaited = Version | dict[tuple[str, int], int]
 """A version, or offsets of records by topic and partition."""
 WITHOUT_OFFSETS_MAX = 20
 """The number of versions without a batch (loads) that are skipped to find the last batch's offsets."""
 
 
-def awaited(version: int | None, offsets: Offsets | None, timeout: float) -> Awaited:
+def awaited(version: Version | None, offsets: Offsets | None, timeout: float) -> Awaited:
     """Check the arguments of ``wait_for``; return the awaited version or offsets. Raises: ConfigError."""
     check_ends("timeout", timeout)
     if (version is None) == (offsets is None):
         raise ConfigError("wait_for takes a version or offsets, as in wait_for(offsets={'orders': {0: 41}})")
     if version is not None:
-        check_whole_number("version", version)
+        check_whole_number("version", number_of(version))
         return version
     return checked_offsets(offsets)
 
@@ -404,8 +417,8 @@ def no_version_yet(namespace: str) -> ConfigError:
 
 def waited(wanted: Awaited, timeout: float, visible: int, namespace: str) -> WaitTimeoutError:
     """Build the error for an awaited version, or offsets, not visible in time."""
-    if isinstance(wanted, int):
-        missing = f"version {wanted} of namespace {namespace}"
+    if isinstance(wanted, Version):
+        missing = f"version {number_of(wanted)} of namespace {namespace}"
     else:
         shown = ", ".join(f"{topic}-{partition}@{offset}" for (topic, partition), offset in wanted.items())
         missing = f"a version of namespace {namespace} that has read {shown}"
