@@ -34,7 +34,7 @@ class VersionRef(msgspec.Struct, frozen=True):
     digest: str = ""
 
     def __str__(self) -> str:
-        return f"{self.version}:{self.uuid}:{self.digest}"
+        return f"{self.version}:{self.uuid}:{self.digest}" if self.has_history else str(self.version)
 
     @classmethod
     def parse(cls, text: str) -> VersionRef:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from tidegate.base import forks
 from tidegate.base.clock import Clock
@@ -25,6 +25,7 @@ from tidegate.reader.table import (
     KeysByTable,
     Result,
     Steps,
+    TableHints,
     TableReader,
     TablesReader,
     TableView,
@@ -43,25 +44,6 @@ VIEWS_MAX = 1_000
 """The number of tables at a version whose views a gate remembers."""
 
 
-OF_TABLES = frozenset({"get", "get_many", "scan", "schema", "to_arrow"})
-"""The methods of a table that are sought at a gate or a snapshot."""
-
-
-class TableHints:
-    """A class whose tables are found by ``table``. Type checkers see no hints: they have their own."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            own = type(self).__name__
-            hint = f": reads are of a table, {own.lower()}.table(NAME).{name}" if name in OF_TABLES else ""
-            raise AttributeError(f"a {own} has no attribute {name!r}{hint}", name=name, obj=self)
-
-        def __getitem__(self, name: Any) -> NoReturn:
-            own = type(self).__name__
-            raise TypeError(f"a {own} has no items: its tables are {own.lower()}.table({name!r})")
-
-
 Tables = str | tuple[str, ...]
 """The name of one table, or those of several that are read together."""
 
@@ -78,11 +60,6 @@ def opened(
     if isinstance(table, str):
         return reader.table(entry, table, check, optimistic=optimistic)
     return reader.tables(entry, table, check, optimistic=optimistic)
-
-
-def is_of(entry: CatalogEntry, pointer: Pointer) -> bool:
-    """Whether this is the catalog's entry of the pointer's version."""
-    return entry.version == pointer.visible and entry.digest == pointer.digest
 
 
 def _ignored(_visible: int) -> None:
@@ -262,13 +239,13 @@ class GateFlow(TableHints):
         reader, entry, before = self._reader, self._entry, self._seen
         shown: Pointer | None = None
         with events.Reading(self.namespace, named(table)) if events.observers else UNOBSERVED, one_call():
-            if entry is not None and reader.reads_with_pointer and is_of(entry, before):
+            if entry is not None and reader.reads_with_pointer and rules.is_of(entry, before):
                 with contextlib.suppress(SnapshotExpiredError, ConfigError, BadRecordError):
                     rows = yield from opened(reader, entry, table, reader.check_open, optimistic=True)
                     answer = yield from fn(rows, *args)
                     if rows.pointer is not None:
                         shown = self._newest(before, rows.pointer)
-                        if is_of(entry, shown):
+                        if rules.is_of(entry, shown):
                             return answer
             if shown is not None:
                 with contextlib.suppress(SnapshotExpiredError):
@@ -310,7 +287,7 @@ class GateFlow(TableHints):
         """
         self._reader.check_open()
         before, entry = self._seen, self._entry
-        known = entry.version if entry is not None and is_of(entry, before) else 0
+        known = entry.version if entry is not None and rules.is_of(entry, before) else 0
         with one_call():
             pointer = yield self._reader.pointer(known)
         return self._newest(before, pointer)
@@ -331,7 +308,7 @@ class GateFlow(TableHints):
 
     def _entry_of(self, pointer: Pointer) -> Steps[CatalogEntry]:
         entry = pointer.entry or self._entry
-        if entry is None or not is_of(entry, pointer):
+        if entry is None or not rules.is_of(entry, pointer):
             entry = yield from self._reader.entry(pointer.visible)
             rules.check_entry(self._reader.store.where, entry, pointer)
         self._entry = entry

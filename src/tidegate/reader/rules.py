@@ -50,7 +50,7 @@ class VersionInfo:
     ``batch`` is Spark's batch id, None when the version is not a micro-batch; ``origin`` describes
     it in words; ``parallelism`` is the number of tasks that staged it, None when the store does not have it.
     Times are UTC: ``decided_at`` by the writer's clock, ``published_at`` by the store's. ``dropped`` are the
-    tables that the version dropped.
+    tables that the version dropped. ``digest`` covers all decisions up to it.
     """
 
     version: int
@@ -61,6 +61,7 @@ class VersionInfo:
     changes: dict[str, int]
     parallelism: int | None = None
     dropped: tuple[str, ...] = ()
+    digest: str = ""
 
     def __repr__(self) -> str:
         decided, changes = time_of(self.decided_at), f"{sum(self.changes.values()):,} changes"
@@ -89,6 +90,7 @@ def info_of(entry: CatalogEntry) -> VersionInfo:
         dict(entry.changes),
         entry.tasks,
         entry.dropped or (),
+        entry.digest,
     )
 
 
@@ -229,6 +231,11 @@ def check_ref(version: Version, where: str, uuid: str, digest: str = "") -> None
         version.check(
             shown, where, VersionRegressedError, "read a whole version again, and continue after it"
         )
+
+
+def is_of(entry: CatalogEntry, pointer: Pointer) -> bool:
+    """Whether this is the catalog's entry of the pointer's version."""
+    return entry.version == pointer.visible and entry.digest == pointer.digest
 
 
 def check_entry(where: str, entry: CatalogEntry, pointer: Pointer) -> None:
