@@ -17,6 +17,7 @@ from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.options import For, Json, Namespace, Store, end_of, examples, gate_to
 from tidegate.cli.core.output import print_json
+from tidegate.cli.core.versions import reference
 from tidegate.cli.read.diff import Tables, as_json
 from tidegate.errors import ConfigError, WaitTimeoutError
 from tidegate.reader.diff import Change
@@ -40,6 +41,7 @@ def tail(
         str | None,
         typer.Option(
             metavar="VERSION:UUID:DIGEST",
+            parser=reference,
             help="Begin after this version, as it was printed; default: the newest. A number alone is not"
             " compared with the namespace's history.",
         ),
@@ -62,7 +64,9 @@ def tail(
     end = end_of(for_)
     with gate_to(store, namespace, store_options(store_config)) as gate:
         visible = gate.version()
-        last = VersionRef(visible, gate.uuid) if after is None else VersionRef.parse(after)
+        last = VersionRef(visible, gate.uuid)
+        if after is not None:
+            last = after  # type: ignore[assignment]  # typer calls the parser
         if last.version > visible:
             number = last.version
             raise ConfigError(f"--after {number}: the visible version of namespace {namespace} is {visible}")
