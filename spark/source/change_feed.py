@@ -9,6 +9,7 @@ No pyspark is imported here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,8 +27,9 @@ from tidegate.reader import rules
 from tidegate.reader.decided_log import DecidedLog
 from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import shared_store
-from tidegate.sinks.records import Stamp
+from tidegate.sinks.records import Pointer, Stamp
 from tidegate.sinks.rules.layout import payloads
+from tidegate.sinks.rules.version_ref import VersionRef
 from tidegate.sinks.store import Store
 from tidegate.spark.source.arrow_rows import columns_of, record_batch
 from tidegate.spark.source.leased_table import LeasedTable, lease_table
@@ -40,6 +42,10 @@ from tidegate.wal.open_log import shared_log
 from tidegate.wal.record import Column, TableAt, TableSchema
 
 CHANGE_TYPE, VERSION = "_change_type", "_version"
+NEW_CHECKPOINT = (
+    "start the query on a new checkpoint, and let it write its output again from the start, since rows of the"
+    " earlier history are in it"
+)
 ROWS_PER_PART = 50_000
 """Small versions are read together, about this number of rows by one task."""
 
@@ -205,11 +211,41 @@ class FeedPlanner:
         self._decided = DecidedLog(log, feed.leased.uuid)
         self._parallelism = min(parallelism, feed.leased.key_groups)
 
-    def visible(self) -> int:
-        """Return the newest version that a reader of the store sees. Raises: StoreRemovedError."""
+    def pointer(self) -> Pointer:
+        """Return the pointer of the store. Raises: StoreRemovedError."""
         pointer = self._store.pointer()
         rules.check_followed(self._store.where, pointer)
-        return pointer.visible
+        return pointer
+
+    def ref(self, version: int, pointer: Pointer) -> VersionRef:
+        """Return a visible version with its history, by the pointer or by the log. Raises: as ``works``."""
+        if version == pointer.visible:
+            return VersionRef(version, self._feed.leased.uuid, pointer.digest)
+        self._decided.check_same_history(pointer)
+        return self._decided.ref(version)
+
+    def check_given(self, given: VersionRef, pointer: Pointer) -> None:
+        """Compare a version of the checkpoint with log and store (I12).
+
+        Raises: WalGapError: it is of another history, so that none of its later versions is here.
+        """
+        shown = VersionRef(given.version, self._feed.leased.uuid)
+        given.check(shown, self._feed.leased.where, WalGapError, NEW_CHECKPOINT)
+        if 0 < given.version <= pointer.visible:
+            shown = self.ref(given.version, pointer)
+            given.check(shown, self._feed.leased.where, WalGapError, NEW_CHECKPOINT)
+
+    def continues(self, given: VersionRef) -> bool:
+        """Return whether the log has what follows a version. Raises: ConfigError, as ``works``."""
+        with contextlib.suppress(WalGapError):
+            self.check_comparable(given)
+            return self.has(given.version + 1)
+        return False
+
+    def check_comparable(self, given: VersionRef) -> None:
+        """Refuse to continue after a version that cannot be compared any more. Raises: WalGapError."""
+        if given.digest and not self._decided.ref(given.version).digest:
+            raise self._retired(given.version + 1, f"it has no decision of version {given.version}")
 
     def has(self, version: int) -> bool:
         """Return whether the log still has a visible version's changes. Raises: ConfigError, as ``works``."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from tidegate.errors import ConfigError
 from tidegate.reader.rules import LEASE_MAX_S
+from tidegate.sinks.rules.version_ref import VersionRef
 
 SHARED = ("namespace", "store", "table", "storeOptions", "leaseSeconds", "parallelism", "followRedirects")
 BATCH = ("versionAsOf", "timestampAsOf")
@@ -25,7 +26,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 @dataclasses.dataclass(frozen=True)
 class SourceOptions:
-    """The options of a read. ``starting`` 0: from version 1 on; None: from the version visible at
+    """The options of a read. ``starting``: from the version after it on; None: after the version visible at
     the start.
     """
 
@@ -40,7 +41,7 @@ class SourceOptions:
     as_of: datetime.datetime | None
     wal: str = dataclasses.field(repr=False)
     wal_options: dict[str, Any] = dataclasses.field(repr=False)
-    starting: int | None
+    starting: VersionRef | None
     versions_max: int | None
     snapshot_when_retired: bool
     exact: bool
@@ -142,16 +143,18 @@ def _moment(options: Mapping[str, str]) -> datetime.datetime | None:
     return moment
 
 
-def _starting(options: Mapping[str, str]) -> int | None:
+def _starting(options: Mapping[str, str]) -> VersionRef | None:
     text = options.get("startingVersion", EARLIEST)
     if text in (EARLIEST, LATEST):
-        return 0 if text == EARLIEST else None
+        return VersionRef(0) if text == EARLIEST else None
+    if ":" in text:  # the last version that was given, with its history
+        return VersionRef.parse(text)
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(
-            f"option startingVersion is {text!r}; it must be {EARLIEST!r}, {LATEST!r}, or the first version"
-            " to give, 1 or more"
+            f"option startingVersion is {text!r}; it must be {EARLIEST!r}, {LATEST!r}, the first version"
+            " to give, 1 or more, or VERSION:UUID:DIGEST, the version before it"
         )
-    return int(text) - 1
+    return VersionRef(int(text) - 1)
 
 
 def _one_of(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:

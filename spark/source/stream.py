@@ -1,20 +1,25 @@
 """``spark.readStream.format("tidegate")``: the changes of a table, resumable by version.
 
-The offset is ``{"version": n}``: everything up to version n was returned. ``FeedReader`` runs in a
-process beside the driver for as long as the query runs; its ``read`` runs in tasks.
+The offset is a ``VersionRef``: everything up to its version, of its history, was returned. Each offset of
+the checkpoint is compared with log and store before it is used (I12). ``FeedReader`` runs in a process of
+its own for as long as the query runs; its ``read`` runs in tasks.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.keys.groups import groups_of
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Pointer
+from tidegate.sinks.rules.version_ref import VersionRef
 from tidegate.spark.calls.columns import arrow_schema_of
 from tidegate.spark.source.arrow_rows import ddl_of
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
@@ -32,7 +37,11 @@ try:  # Spark 4.2 and newer bound a batch; before, a batch takes all that is vis
 except ImportError:  # pragma: no cover
     ReadAllAvailable = ReadLimit = ReadMaxFiles = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
+logger = logging.getLogger("tidegate")
+
 VERSIONS_MAX = 100
+Offset = dict[str, Any]
+"""The fields of a ``VersionRef``. An earlier release wrote the version alone."""
 
 
 def feed_ddl(leased: LeasedTable) -> str:
@@ -86,61 +95,88 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- offsets, in the driver --------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return the start of a new checkpoint. Raises: ConfigError, the starting version follows
-        no visible one.
+        no visible one. WalGapError, it is of another history.
         """
-        starting, visible = self._options.starting, self._plans.visible()
-        if starting is not None and starting > visible:
+        starting, pointer = self._options.starting, self._plans.pointer()
+        if starting is None:
+            return self._offset(pointer.visible, pointer)
+        self._plans.check_given(starting, pointer)
+        if starting.version > pointer.visible:
             raise ConfigError(
-                f"{self._feed.leased.where}: option startingVersion is {starting + 1}, the visible version is"
-                f" {visible}: begin at {visible + 1} at most, or with startingVersion=latest"
+                f"{self._feed.leased.where}: option startingVersion is {starting.version + 1}, the visible"
+                f" version is {pointer.visible}: begin at {pointer.visible + 1} at most, or with"
+                " startingVersion=latest"
             )
-        return {"version": visible if starting is None else starting}
+        return self._offset(starting.version, pointer)
+
+    def _offset(self, version: int, pointer: Pointer) -> Offset:
+        offset: Offset = msgspec.to_builtins(self._plans.ref(version, pointer))
+        return offset
+
+    def _given(self, offset: Offset, pointer: Pointer) -> VersionRef:
+        """Return an offset of the checkpoint, compared. Raises: WalGapError: it is of another history."""
+        given = VersionRef.of(offset, "the checkpoint's offset")
+        if given.version and not given.has_history:
+            logger.warning(
+                "%s: the checkpoint's version %s has no history, since an earlier release wrote it: it is"
+                " taken for one of this namespace, once. If the namespace was made again or restored since,"
+                " start a new checkpoint",
+                self._feed.leased.where,
+                given.version,
+            )
+        self._plans.check_given(given, pointer)
+        return given
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of a batch. Spark has no limit by versions, so a version counts as a file."""
         return ReadMaxFiles(self._limit)
 
-    def latestOffset(self, start: dict[str, int] | None = None, limit: Any = None) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
         """Return the newest visible version, within the batch's limit."""
-        visible = self._plans.visible()
+        pointer = self._plans.pointer()
+        visible = pointer.visible
         end = visible if self._target is None else min(visible, self._target)
         if start is None:
-            return {"version": end}
-        if visible < start["version"]:
+            return self._offset(end, pointer)
+        after = self._given(start, pointer)
+        if visible < after.version:
             raise WalGapError(
-                f"{self._feed.leased.where}: the checkpoint has given version {start['version']}, the store's"
+                f"{self._feed.leased.where}: the checkpoint has given version {after.version}, the store's"
                 f" visible version is {visible}: it went back; repair the store, or start a new checkpoint"
             )
         if not isinstance(limit, ReadAllAvailable):
-            end = min(end, start["version"] + self._limit)
-        if start["version"] < end < visible and self._bridges(start["version"]):
+            end = min(end, after.version + self._limit)
+        if after.version < end < visible and self._bridges(after):
             end = visible  # an earlier version may be retired: it could not be returned whole
-        return {"version": max(end, start["version"])}
+        return self._offset(max(end, after.version), pointer)
 
-    def _bridges(self, after: int) -> bool:
-        return self._options.snapshot_when_retired and not self._plans.has(after + 1)
+    def _bridges(self, after: VersionRef) -> bool:
+        return self._options.snapshot_when_retired and not self._plans.continues(after)
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Return the visible version, by which the query's progress shows the feed's lag."""
-        return {"version": self._plans.visible()}
+        pointer = self._plans.pointer()
+        return self._offset(pointer.visible, pointer)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Set the currently visible version as the end of ``availableNow``."""
-        self._target = self._plans.visible()
+        self._target = self._plans.pointer().visible
 
     # -- batches -----------------------------------------------------------------------------------
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the versions after ``start`` up to ``end``; the same again when a batch is replayed."""
-        first, last = start["version"], end["version"]
+        pointer = self._plans.pointer()
+        first, last = self._given(start, pointer), self._given(end, pointer)
         try:
-            works = self._plans.works(first, last)
+            self._plans.check_comparable(first)
+            works = self._plans.works(first.version, last.version)
         except WalGapError:
             if not self._options.snapshot_when_retired:
                 raise
-            return self._snapshot(last)
+            return self._snapshot(last.version)
         return [FeedPart(encode_works(part)) for part in works]
 
     def _snapshot(self, version: int) -> Sequence[InputPartition]:
@@ -159,7 +195,7 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._feed.snapshot(partition.leased, range(*partition.groups), self._arrow)
         return self._feed.rows(partition.works, self._arrow)
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: Offset) -> None:
         """Do nothing: the checkpoint has the offset, and the log is kept by ``wal_retain_s``."""
 
     def stop(self) -> None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from tidegate.reader.snapshot import Snapshot as Snapshot
     from tidegate.reader.table import Scan as Scan
     from tidegate.reader.table import Table as Table
+    from tidegate.sinks.rules.version_ref import VersionRef as VersionRef
     from tidegate.wal.manifest import Step as Step
 
     __version__: str
@@ -64,6 +65,7 @@ _HOME = {
     "StateSpill": "tidegate.options.state_spill",
     "Step": "tidegate.wal.manifest",
     "VersionInfo": "tidegate.reader.rules",
+    "VersionRef": "tidegate.sinks.rules.version_ref",
     **dict.fromkeys(
         (
             *("BadRecordError", "ConfigError", "ConflictError", "CorruptError", "FencedError"),

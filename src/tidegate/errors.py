@@ -106,7 +106,8 @@ class LineageError(TidegateError):
 class WalGapError(TidegateError):
     """The log no longer has what the store needs, or the log is behind its store.
 
-    Proves that continuing would skip or invent changes; nothing was written. Do: restore the log,
+    Also: a stream's checkpoint is of another history than the log. Proves that continuing would skip or
+    invent changes; nothing was written. Do: restore the log,
     or save what the store shows with ``tidegate relog`` (the message names which).
     """
 
@@ -124,11 +125,11 @@ class SnapshotExpiredError(TidegateError):
 
 
 class VersionRegressedError(TidegateError):
-    """The store's visible version is older than one this client has already seen.
+    """The store's visible version is older than one this client has already seen, or of another history.
 
-    Proves that the store lost acknowledged writes (restored from an old copy, failed over).
-    Do: let the writer reopen or run ``tidegate recover``; connect again to accept the older
-    version knowingly.
+    Proves that the store lost acknowledged writes (restored from an old copy, failed over), or that
+    the namespace was made again. Do: let the writer reopen or run ``tidegate recover``; connect again to
+    accept the older version knowingly.
     """
 
     exit_code = 12

@@ -18,6 +18,7 @@ from tidegate.reader.gate import Gate as BlockingGate
 from tidegate.reader.mirror.mirror import PathLike, Switched
 from tidegate.reader.rules import LEASE_S, VersionInfo
 from tidegate.reader.table import KeysByTable, TableReader, ValuesByTable, run_async
+from tidegate.sinks.rules.version_ref import Version
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -67,7 +68,7 @@ class Gate(GateFlow):
 
     def snapshot(
         self,
-        version: int | None = None,
+        version: Version | None = None,
         *,
         as_of: datetime.datetime | None = None,
         lease_s: float = LEASE_S,
@@ -81,15 +82,16 @@ class Gate(GateFlow):
         return SnapshotContext(lambda: run_async(self.snapshot_steps(version, as_of, lease_s)))
 
     async def wait_for(
-        self, version: int | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
+        self, version: Version | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
     ) -> int:
         """Wait until ``version`` is visible, or a version that has read a Kafka topic up to ``offsets``.
 
-        It returns the visible version, which may be a later one. ``offsets`` as ``tidegate.Gate.wait_for``.
+        It returns the visible version, which may be a later one. ``version`` and ``offsets`` as
+        ``tidegate.Gate.wait_for``.
 
         Raises: WaitTimeoutError: it was not visible within ``timeout`` seconds. StoreUnavailableError: a
         read of the store had no answer within its ``timeout_s``. ConfigError: give one of the two, and a
-        ``timeout`` that ends.
+        ``timeout`` that ends. VersionRegressedError: the version is of another history.
         """
         return await run_async(self.wait_steps(version, timeout, offsets))
 
@@ -97,7 +99,9 @@ class Gate(GateFlow):
         """List the visible versions that can still be read, oldest first; the newest ``limit`` of them."""
         return await run_async(self.history_steps(limit))
 
-    def diff(self, before: int, after: int | None = None, tables: Iterable[str] | None = None) -> Diff:
+    def diff(
+        self, before: Version, after: Version | None = None, tables: Iterable[str] | None = None
+    ) -> Diff:
         """Compare two readable versions: an async iterator of ``Change``, also ``await ....counts()``.
 
         Arguments and errors as ``tidegate.Gate.diff``; all errors are raised where it is awaited. It is
@@ -106,7 +110,7 @@ class Gate(GateFlow):
         """
         return Diff(lambda: self._blocking().diff(before, after, tables))
 
-    def changes(self, version: int, table: str, key_group: int | None = None) -> Changes:
+    def changes(self, version: Version, table: str, key_group: int | None = None) -> Changes:
         """Read the rows that a version wrote into a table: an async iterator of ``WrittenRow``.
 
         They come from the log, so the gate must be connected with ``wal``. Arguments and errors as

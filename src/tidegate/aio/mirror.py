@@ -18,6 +18,7 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.reader.mirror.mirror import Followed, Switched
 from tidegate.reader.mirror.mirror import Mirror as BlockingMirror
 from tidegate.reader.mirror.view import MirrorReads, MirrorView
+from tidegate.sinks.rules.version_ref import Version, VersionRef
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -71,18 +72,20 @@ class Mirror(MirrorReads):
         """How often the tables were read whole."""
         return self._started().full_reads
 
-    async def wait_for(self, version: int, timeout: float = 30.0) -> int:
+    async def wait_for(self, version: Version, timeout: float = 30.0) -> int:
         """Wait until the mirror has this version or a later one; return which. No thread waits.
 
-        Raises: WaitTimeoutError: not within ``timeout`` seconds. The error that ended the mirror.
+        ``version`` and errors as ``tidegate.Mirror.wait_for``.
         """
         loop, mirror = asyncio.get_running_loop(), self._started()
         end = loop.time() + timeout
         while True:
             changed = self._changed
-            reached, left = self.version, end - loop.time()
-            if reached >= version:
-                return reached
+            left = end - loop.time()
+            if mirror.has_reached(version):
+                if isinstance(version, VersionRef):
+                    return await asyncio.to_thread(mirror.compared, version)
+                return self.version
             if left <= 0:
                 raise mirror.waited(version, timeout)
             with contextlib.suppress(asyncio.TimeoutError):

@@ -54,8 +54,11 @@ def kind_of(offset: object) -> SourceKind:
         return SourceKind.NUMBER
     if not isinstance(offset, dict) or not offset:
         return SourceKind.OTHER
-    for fields, kind in (({"logOffset"}, SourceKind.FILES), ({"version"}, SourceKind.TIDEGATE)):
-        if set(offset) == fields and type(next(iter(offset.values()))) is int:
+    for number, history, kind in (
+        ("logOffset", set(), SourceKind.FILES),
+        ("version", {"uuid", "digest"}, SourceKind.TIDEGATE),
+    ):
+        if set(offset) - history == {number} and type(offset[number]) is int:
             return kind
     if "reservoirId" in offset and "reservoirVersion" in offset:
         return SourceKind.DELTA

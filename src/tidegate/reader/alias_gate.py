@@ -23,6 +23,7 @@ from tidegate.reader.spaces import Flow, Opened, SpacesFlow, SpacesGate
 from tidegate.reader.table import Result, Steps, run
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import Pointer
+from tidegate.sinks.rules.version_ref import Version
 
 LOOK_S = 1.0
 """The longest time between two reads of the alias while a gate waits for offsets."""
@@ -98,7 +99,7 @@ class AliasFlow(SpacesFlow):
             if space.gate is not None:
                 space.gate.remember(pointer)
 
-    def wait_steps(self, version: int | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
+    def wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         """Wait for a version, or for offsets.
 
         A version is one of the namespace that the alias names when the wait begins: after the first look at

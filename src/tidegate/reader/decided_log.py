@@ -7,6 +7,7 @@ import logging
 from tidegate.base import forks
 from tidegate.errors import ConfigError, CorruptError, WalGapError
 from tidegate.sinks.records import Pointer
+from tidegate.sinks.rules.version_ref import VersionRef
 from tidegate.wal.catch_up import decided_versions
 from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.log import Log
@@ -43,6 +44,14 @@ class DecidedLog:
         self.fold(version)
         found = next(decided_versions(self.log, self.folded, version), None)
         return found if found is not None and found.version == version else None
+
+    def ref(self, version: int) -> VersionRef:
+        """Return a decided version with its history; without a digest if the log no longer has its decision.
+
+        Raises: as ``fold``.
+        """
+        decided = self.at(version) if version else None
+        return VersionRef(version, self._uuid, "" if decided is None else decided.digest)
 
     def fold(self, version: int) -> None:
         """Fold the log, unless it was folded up to this version.

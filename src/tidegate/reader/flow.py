@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from tidegate.base import forks
 from tidegate.base.clock import Clock
@@ -25,6 +25,7 @@ from tidegate.reader.table import (
     KeysByTable,
     Result,
     Steps,
+    TableHints,
     TableReader,
     TablesReader,
     TableView,
@@ -35,30 +36,12 @@ from tidegate.reader.table import (
 )
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import REMOVAL_BEGINS, CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
 from tidegate.wal.record import TableSchema
 
 UNOBSERVED = contextlib.nullcontext()
 VIEWS_MAX = 1_000
 """The number of tables at a version whose views a gate remembers."""
-
-
-OF_TABLES = frozenset({"get", "get_many", "scan", "schema", "to_arrow"})
-"""The methods of a table that are sought at a gate or a snapshot."""
-
-
-class TableHints:
-    """A class whose tables are found by ``table``. Type checkers see no hints: they have their own."""
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            own = type(self).__name__
-            hint = f": reads are of a table, {own.lower()}.table(NAME).{name}" if name in OF_TABLES else ""
-            raise AttributeError(f"a {own} has no attribute {name!r}{hint}", name=name, obj=self)
-
-        def __getitem__(self, name: Any) -> NoReturn:
-            own = type(self).__name__
-            raise TypeError(f"a {own} has no items: its tables are {own.lower()}.table({name!r})")
 
 
 Tables = str | tuple[str, ...]
@@ -77,11 +60,6 @@ def opened(
     if isinstance(table, str):
         return reader.table(entry, table, check, optimistic=optimistic)
     return reader.tables(entry, table, check, optimistic=optimistic)
-
-
-def is_of(entry: CatalogEntry, pointer: Pointer) -> bool:
-    """Whether this is the catalog's entry of the pointer's version."""
-    return entry.version == pointer.visible and entry.digest == pointer.digest
 
 
 def _ignored(_visible: int) -> None:
@@ -261,13 +239,13 @@ class GateFlow(TableHints):
         reader, entry, before = self._reader, self._entry, self._seen
         shown: Pointer | None = None
         with events.Reading(self.namespace, named(table)) if events.observers else UNOBSERVED, one_call():
-            if entry is not None and reader.reads_with_pointer and is_of(entry, before):
+            if entry is not None and reader.reads_with_pointer and rules.is_of(entry, before):
                 with contextlib.suppress(SnapshotExpiredError, ConfigError, BadRecordError):
                     rows = yield from opened(reader, entry, table, reader.check_open, optimistic=True)
                     answer = yield from fn(rows, *args)
                     if rows.pointer is not None:
                         shown = self._newest(before, rows.pointer)
-                        if is_of(entry, shown):
+                        if rules.is_of(entry, shown):
                             return answer
             if shown is not None:
                 with contextlib.suppress(SnapshotExpiredError):
@@ -309,7 +287,7 @@ class GateFlow(TableHints):
         """
         self._reader.check_open()
         before, entry = self._seen, self._entry
-        known = entry.version if entry is not None and is_of(entry, before) else 0
+        known = entry.version if entry is not None and rules.is_of(entry, before) else 0
         with one_call():
             pointer = yield self._reader.pointer(known)
         return self._newest(before, pointer)
@@ -330,7 +308,7 @@ class GateFlow(TableHints):
 
     def _entry_of(self, pointer: Pointer) -> Steps[CatalogEntry]:
         entry = pointer.entry or self._entry
-        if entry is None or not is_of(entry, pointer):
+        if entry is None or not rules.is_of(entry, pointer):
             entry = yield from self._reader.entry(pointer.visible)
             rules.check_entry(self._reader.store.where, entry, pointer)
         self._entry = entry
@@ -358,7 +336,7 @@ class GateFlow(TableHints):
     # -- snapshots --------------------------------------------------------------------------------------
 
     def snapshot_steps(
-        self, version: int | None, as_of: datetime.datetime | None, lease_s: float
+        self, version: Version | None, as_of: datetime.datetime | None, lease_s: float
     ) -> Steps[Any]:
         rules.check_snapshot(version, as_of, lease_s)
         with one_call():
@@ -366,15 +344,20 @@ class GateFlow(TableHints):
                 version = yield from self._reader.version_as_of(as_of, (yield from self._read_pointer()))
             if version is None:
                 return (yield from self._retry(self._pin_newest, lease_s))
-            rules.check_is_visible(version, (yield from self.version_steps()), self.namespace)
-            return (yield from self._pin(version, lease_s))
+            self._check_ref(version)
+            number = number_of(version)
+            rules.check_is_visible(number, (yield from self.version_steps()), self.namespace)
+            return (yield from self._pin(number, lease_s, version))
 
     def _pin_newest(self, lease_s: float) -> Steps[SnapshotFlow]:
         version = rules.newest_of((yield from self._read_pointer()), self._reader.store.where)
         return (yield from self._pin(version, lease_s))
 
-    def _pin(self, version: int, lease_s: float) -> Steps[SnapshotFlow]:
-        """Take a snapshot of the version.
+    def _check_ref(self, version: Version, digest: str = "") -> None:
+        rules.check_ref(version, self._reader.store.where, self.uuid, digest)
+
+    def _pin(self, version: int, lease_s: float, kept: Version = 0) -> Steps[SnapshotFlow]:
+        """Take a snapshot of the version, which is compared with the one that the client has ``kept``.
 
         The lease is first, then the horizon is read: a store without one atomic step for both announces the
         horizon before it reads the leases.
@@ -387,6 +370,7 @@ class GateFlow(TableHints):
             is_newest = version == pointer.visible
             steps = self._entry_of(pointer) if is_newest else reader.entry(version)
             entry = (yield from steps) if version else None
+            self._check_ref(kept, entry.digest if entry is not None else "")
             return self.snapshot_class(reader, entry, hold)
         except BaseException:
             yield reader.leases.give_back(hold)
@@ -394,7 +378,7 @@ class GateFlow(TableHints):
 
     # -- waiting ----------------------------------------------------------------------------------------
 
-    def wait_steps(self, version: int | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
+    def wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         wanted = rules.awaited(version, offsets, timeout)
         return (yield from self.wait_until(wanted, timeout, self._reader.clock.monotonic() + float(timeout)))
 
@@ -420,11 +404,23 @@ class GateFlow(TableHints):
     def _is_visible(self, wanted: rules.Awaited) -> Steps[tuple[int, bool]]:
         """Read the visible version, and whether it is, or contains, the awaited one."""
         with one_call():
-            visible = yield from self.version_steps()
-            if isinstance(wanted, int):
-                return visible, visible >= wanted
+            pointer = yield from self._read_pointer()
+            visible = pointer.visible
+            if isinstance(wanted, Version):
+                yield from self._compare(wanted, pointer)
+                return visible, visible >= number_of(wanted)
             entries = yield self._reader.store.catalog(*rules.offsets_stand_in(visible))
             return visible, rules.have_passed(entries, wanted)
+
+    def _compare(self, version: Version, pointer: Pointer) -> Steps[None]:
+        """Compare a version with the store's of its number, if readers can still read that (I12)."""
+        self._check_ref(version)
+        if isinstance(version, VersionRef) and version.digest and version.version <= pointer.visible:
+            digest = pointer.digest
+            if version.version < pointer.visible:
+                entries = yield self._reader.store.catalog(version.version, version.version)
+                digest = entries[0].digest if entries else ""
+            self._check_ref(version, digest)
 
 
 class SnapshotFlow(TableHints):
@@ -446,6 +442,11 @@ class SnapshotFlow(TableHints):
     def uuid(self) -> str:
         """The uuid of the snapshot's namespace."""
         return self._reader.identity.uuid
+
+    @property
+    def ref(self) -> VersionRef:
+        """The version with its history, to be kept outside the process."""
+        return VersionRef(self.version, self.uuid, "" if self._entry is None else self._entry.digest)
 
     def is_beside(self, other: SnapshotFlow) -> bool:
         """Whether both are of one namespace, read in one store by one gate."""

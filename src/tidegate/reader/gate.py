@@ -20,6 +20,7 @@ from tidegate.reader.mirror.view import MirrorView
 from tidegate.reader.rules import LEASE_S, VersionInfo
 from tidegate.reader.snapshot import Snapshot
 from tidegate.reader.table import KeysByTable, Steps, Table, TableReader, ValuesByTable, run
+from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Step
 
@@ -87,20 +88,21 @@ class Gate(GateFlow):
 
     def snapshot(
         self,
-        version: int | None = None,
+        version: Version | None = None,
         *,
         as_of: datetime.datetime | None = None,
         lease_s: float = LEASE_S,
     ) -> Snapshot:
         """Take one version for many reads: the newest, ``version``, or the newest decided by ``as_of``.
 
+        ``version`` may be the ``ref`` of an earlier snapshot: its uuid and digest are compared, too.
         The version is pinned until the snapshot is closed; use it as a context manager. Its lease
         is for ``lease_s`` seconds, and is renewed in the background. It outlives a reader that dies by that
         time, and a store may be unreachable for that time before the snapshot refuses. The
         writer's ``max_lease_s`` and ``max_layers`` limit the time that a version can be pinned.
 
         Raises: ConfigError: the version is not visible yet, or the arguments do not fit.
-        SnapshotExpiredError: the version was retired.
+        SnapshotExpiredError: the version was retired. VersionRegressedError: it is of another history.
 
         >>> from tidegate.testing.example import write_flights
         >>> write_flights(wal="memory://snapshot", store="memory://snapshot")
@@ -114,17 +116,19 @@ class Gate(GateFlow):
         return snapshot
 
     def wait_for(
-        self, version: int | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
+        self, version: Version | None = None, timeout: float = 30.0, *, offsets: Offsets | None = None
     ) -> int:
         """Wait until ``version`` is visible, or a version that has read a Kafka topic up to ``offsets``.
 
-        It returns the visible version, which may be a later one. ``offsets`` are those of records, as their
-        producer got them, by topic and partition: ``{"orders": {0: 41}}``. They are visible once a visible
-        batch of the writer's query has read past them, even if it wrote nothing of them.
+        It returns the visible version, which may be a later one. A version that was kept outside this process
+        is given as a ``VersionRef``, such as ``snapshot.ref``: its uuid is compared, and its digest while
+        readers can read it. ``offsets`` are those of records, as their producer got them, by topic and
+        partition: ``{"orders": {0: 41}}``. They are visible once a visible batch of the writer's query has
+        read past them, even if it wrote nothing of them.
 
         Raises: WaitTimeoutError: it was not visible within ``timeout`` seconds. StoreUnavailableError: a
         read of the store had no answer within its ``timeout_s``. ConfigError: give one of the two, and a
-        ``timeout`` that ends.
+        ``timeout`` that ends. VersionRegressedError: the version is of another history.
         """
         return run(self.wait_steps(version, timeout, offsets))
 
@@ -140,7 +144,9 @@ class Gate(GateFlow):
         """
         return run(self.history_steps(limit))
 
-    def diff(self, before: int, after: int | None = None, tables: Iterable[str] | None = None) -> Diff:
+    def diff(
+        self, before: Version, after: Version | None = None, tables: Iterable[str] | None = None
+    ) -> Diff:
         """Compare two readable versions: an iterator of ``Change``, also with ``.counts()``.
 
         ``before`` 0 is the empty state before version 1; ``after`` is the newest version unless given, and
@@ -149,7 +155,7 @@ class Gate(GateFlow):
         are read. Each key group is asked for them: on Redis 64 key groups in one round trip.
 
         Raises: ConfigError: a version is not visible yet, or a table is in neither. SnapshotExpiredError: a
-        version was retired.
+        version was retired. VersionRegressedError: a ``VersionRef`` is of another history.
 
         >>> from tidegate.testing.example import write_flights
         >>> write_flights(wal="memory://changes", store="memory://changes")
@@ -160,14 +166,15 @@ class Gate(GateFlow):
         """
         return run(self.diff_steps(before, after, tables))
 
-    def diff_steps(self, before: int, after: int | None, tables: Iterable[str] | None) -> Steps[Diff]:
+    def diff_steps(self, before: Version, after: Version | None, tables: Iterable[str] | None) -> Steps[Diff]:
         yield from ()
         for version in (before, after):
             if version is not None and version != 0:
-                rules.check_whole_number("version", version)
-        return Diff(self._reader, lambda: self._both(before, after), tables, (before, after))
+                rules.check_whole_number("version", number_of(version))
+        of = number_of(before), None if after is None else number_of(after)
+        return Diff(self._reader, lambda: self._both(before, after), tables, of)
 
-    def changes(self, version: int, table: str, key_group: int | None = None) -> Changes:
+    def changes(self, version: Version, table: str, key_group: int | None = None) -> Changes:
         """Read the rows that a visible version wrote into a table: an iterator of ``WrittenRow``.
 
         They come from the log, so the gate must be connected with ``wal``. Readers need not be able to read
@@ -176,7 +183,8 @@ class Gate(GateFlow):
 
         Raises: ConfigError: the gate has no log, the log is of another namespace, the version is not visible
         yet, or there is no such table or key group. WalGapError: the log no longer has the version.
-        CorruptError: log and store are of two histories, or the log is damaged.
+        CorruptError: log and store are of two histories, or the log is damaged. VersionRegressedError:
+        ``version`` is a ``VersionRef`` of another history.
 
         >>> from tidegate.testing.example import write_flights
         >>> write_flights(wal="memory://rows", store="memory://rows")
@@ -187,9 +195,9 @@ class Gate(GateFlow):
         """
         return run(self.changes_steps(version, table, key_group))
 
-    def changes_steps(self, version: int, table: str, key_group: int | None) -> Steps[Changes]:
+    def changes_steps(self, version: Version, table: str, key_group: int | None) -> Steps[Changes]:
         decided = yield from self._log_of(version)
-        return changes.changes_of(decided, version, table, key_group)
+        return changes.changes_of(decided, number_of(version), table, key_group)
 
     def job(self, version: int) -> tuple[Step, ...]:
         """Read the steps of a visible version from the log: the calls of its transaction, in their order.
@@ -204,16 +212,20 @@ class Gate(GateFlow):
         _, manifest = changes.manifest_at(decided, version)
         return manifest.steps or ()
 
-    def _log_of(self, version: int) -> Steps[DecidedLog]:
+    def _log_of(self, version: Version) -> Steps[DecidedLog]:
         """Return the log of a visible version, compared with the store. Raises: as ``changes``."""
-        rules.check_whole_number("version", version)
+        number = number_of(version)
+        rules.check_whole_number("version", number)
         if self._decided is None:
             raise changes.no_log(self.namespace)
         with one_call():
             pointer = yield from self._read_pointer()
         where = self._reader.store.where
-        rules.check_is_visible(version, rules.newest_of(pointer, where), self.namespace)
+        self._check_ref(version)
+        rules.check_is_visible(number, rules.newest_of(pointer, where), self.namespace)
         self._decided.check_same_history(pointer)
+        if isinstance(version, VersionRef):
+            self._check_ref(version, self._decided.ref(number).digest)
         return self._decided
 
     def mirror(
@@ -276,12 +288,12 @@ class Gate(GateFlow):
             yield reader
 
     @contextlib.contextmanager
-    def _both(self, before: int, after: int | None) -> Iterator[Sides]:
+    def _both(self, before: Version, after: Version | None) -> Iterator[Sides]:
         """Give two versions, each under a lease, for ``Diff``."""
         with contextlib.ExitStack() as snapshots:
             # The older one first: it is the next to be retired.
-            sides: dict[int | None, Side] = {0: Side(0, None, self._reader.check_open)}
-            for version in sorted({before, after} - {0, None}, key=int):  # type: ignore[arg-type]
+            sides: dict[Version | None, Side] = {0: Side(0, None, self._reader.check_open)}
+            for version in sorted({before, after} - {0, None}, key=number_of):  # type: ignore[arg-type]
                 sides[version] = snapshots.enter_context(self.snapshot(version=version)).side()
             if after is None:
                 sides[None] = snapshots.enter_context(self.snapshot()).side()

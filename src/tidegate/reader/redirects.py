@@ -24,6 +24,7 @@ from tidegate.reader import rules
 from tidegate.reader.gate import Gate
 from tidegate.reader.spaces import Flow, Opened, SpacesFlow, SpacesGate
 from tidegate.reader.table import Result, Steps, run
+from tidegate.sinks.rules.version_ref import Version
 
 HOPS_MAX = 4
 """The number of redirects that one call follows."""
@@ -88,7 +89,7 @@ class RedirectFlow(SpacesFlow):
         self._leave(entered)
         self._at = successor
 
-    def wait_steps(self, version: int | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
+    def wait_steps(self, version: Version | None, timeout: float, offsets: Offsets | None) -> Steps[int]:
         rules.awaited(version, offsets, timeout)
         end = self._clock.monotonic() + float(timeout)
 
@@ -153,7 +154,7 @@ class RedirectGate(RedirectFlow, SpacesGate):
             raise
         return gate
 
-    def diff_steps(self, before: int, after: int | None, tables: Any) -> Steps[Any]:
+    def diff_steps(self, before: Version, after: Version | None, tables: Any) -> Steps[Any]:
         """Compare two versions in the store that is read now: the note is looked for first."""
         yield from self.version_steps()
         return (yield from self._call(methodcaller("diff_steps", before, after, tables)))

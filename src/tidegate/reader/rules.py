@@ -24,6 +24,7 @@ from tidegate.keys.groups import EPOCH
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.removal import described, removal_in
+from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
 from tidegate.sinks.sqlite.discovery import has_instead
 from tidegate.wal.record import (
     BatchOrigin,
@@ -49,7 +50,7 @@ class VersionInfo:
     ``batch`` is Spark's batch id, None when the version is not a micro-batch; ``origin`` describes
     it in words; ``parallelism`` is the number of tasks that staged it, None when the store does not have it.
     Times are UTC: ``decided_at`` by the writer's clock, ``published_at`` by the store's. ``dropped`` are the
-    tables that the version dropped.
+    tables that the version dropped. ``digest`` covers all decisions up to it.
     """
 
     version: int
@@ -60,6 +61,7 @@ class VersionInfo:
     changes: dict[str, int]
     parallelism: int | None = None
     dropped: tuple[str, ...] = ()
+    digest: str = ""
 
     def __repr__(self) -> str:
         decided, changes = time_of(self.decided_at), f"{sum(self.changes.values()):,} changes"
@@ -88,6 +90,7 @@ def info_of(entry: CatalogEntry) -> VersionInfo:
         dict(entry.changes),
         entry.tasks,
         entry.dropped or (),
+        entry.digest,
     )
 
 
@@ -179,7 +182,7 @@ def keys_of(keys: Iterable[Any]) -> list[Any]:
     return list(keys)
 
 
-def check_snapshot(version: object, as_of: object, lease_s: object) -> None:
+def check_snapshot(version: Version | None, as_of: object, lease_s: object) -> None:
     """Check the arguments of a snapshot as far as possible without the store. Raises: ConfigError."""
     if version is not None and as_of is not None:
         raise ConfigError("a snapshot takes a version or as_of, not both")
@@ -191,7 +194,7 @@ def check_snapshot(version: object, as_of: object, lease_s: object) -> None:
             f"as_of is {as_of!r}; it must be a datetime with a time zone, as in datetime.now(timezone.utc)"
         )
     if version is not None:
-        check_whole_number("version", version)
+        check_whole_number("version", number_of(version))
 
 
 # -- versions -------------------------------------------------------------------------------------
@@ -216,6 +219,23 @@ def check_seen(where: str, before: Pointer, pointer: Pointer) -> None:
             f" this client has seen it with digest {before.digest}: the store holds another history now;"
             " find out what replaced it, then connect again"
         )
+
+
+def check_ref(version: Version, where: str, uuid: str, digest: str = "") -> None:
+    """Compare a version that a client has kept with this namespace, and its ``digest`` here (I12).
+
+    A bare number is compared with nothing. Raises: VersionRegressedError: it is of another history.
+    """
+    if isinstance(version, VersionRef):
+        shown = VersionRef(version.version, uuid, digest)
+        version.check(
+            shown, where, VersionRegressedError, "read a whole version again, and continue after it"
+        )
+
+
+def is_of(entry: CatalogEntry, pointer: Pointer) -> bool:
+    """Whether this is the catalog's entry of the pointer's version."""
+    return entry.version == pointer.visible and entry.digest == pointer.digest
 
 
 def check_entry(where: str, entry: CatalogEntry, pointer: Pointer) -> None:
@@ -311,19 +331,19 @@ def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespa
     )
 
 
-Awaited = int | dict[tuple[str, int], int]
+Awaited = Version | dict[tuple[str, int], int]
 """A version, or offsets of records by topic and partition."""
 WITHOUT_OFFSETS_MAX = 20
 """The number of versions without a batch (loads) that are skipped to find the last batch's offsets."""
 
 
-def awaited(version: int | None, offsets: Offsets | None, timeout: float) -> Awaited:
+def awaited(version: Version | None, offsets: Offsets | None, timeout: float) -> Awaited:
     """Check the arguments of ``wait_for``; return the awaited version or offsets. Raises: ConfigError."""
     check_ends("timeout", timeout)
     if (version is None) == (offsets is None):
         raise ConfigError("wait_for takes a version or offsets, as in wait_for(offsets={'orders': {0: 41}})")
     if version is not None:
-        check_whole_number("version", version)
+        check_whole_number("version", number_of(version))
         return version
     return checked_offsets(offsets)
 
@@ -404,8 +424,8 @@ def no_version_yet(namespace: str) -> ConfigError:
 
 def waited(wanted: Awaited, timeout: float, visible: int, namespace: str) -> WaitTimeoutError:
     """Build the error for an awaited version, or offsets, not visible in time."""
-    if isinstance(wanted, int):
-        missing = f"version {wanted} of namespace {namespace}"
+    if isinstance(wanted, Version):
+        missing = f"version {number_of(wanted)} of namespace {namespace}"
     else:
         shown = ", ".join(f"{topic}-{partition}@{offset}" for (topic, partition), offset in wanted.items())
         missing = f"a version of namespace {namespace} that has read {shown}"

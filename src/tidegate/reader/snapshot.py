@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tidegate.reader import rules
 from tidegate.reader.diff import Side
 from tidegate.reader.flow import SnapshotFlow
 from tidegate.reader.table import Table, TableReader, run
+from tidegate.sinks.rules.version_ref import VersionRef
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,6 +43,14 @@ class Snapshot(SnapshotFlow):
     def side(self) -> Side:
         """Return this version as one of two, for ``Diff``."""
         return Side(self.version, self._entry, self._check)
+
+    def check_follows(self, older: VersionRef) -> None:
+        """Compare an older version, which is pinned, with the store that this snapshot is of (I12).
+
+        Raises: VersionRegressedError: it is of another history. SnapshotExpiredError: it is not pinned.
+        """
+        digest = run(self._reader.entry(older.version)).digest if older.version else ""
+        rules.check_ref(older, self._reader.store.where, self.uuid, digest)
 
     def close(self) -> None:
         """Release the lease. Repeatable."""

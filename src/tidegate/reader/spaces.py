@@ -30,6 +30,7 @@ from tidegate.reader.flow import GateFlow, SnapshotFlow, Tables
 from tidegate.reader.gate import Gate
 from tidegate.reader.rules import VersionInfo
 from tidegate.reader.table import KeysByTable, Result, Steps, ValuesByTable, keys_by_table
+from tidegate.sinks.rules.version_ref import Version
 from tidegate.wal.manifest import Step
 
 SPACES_MAX = 100
@@ -170,7 +171,7 @@ class SpacesFlow(GateFlow):
         return self._call(methodcaller("history_steps", limit))
 
     def snapshot_steps(
-        self, version: int | None, as_of: datetime.datetime | None, lease_s: float
+        self, version: Version | None, as_of: datetime.datetime | None, lease_s: float
     ) -> Steps[Any]:
         """Take a snapshot, which stays in its place."""
         return self._call(methodcaller("snapshot_steps", version, as_of, lease_s))
@@ -239,11 +240,11 @@ class SpacesGate(SpacesFlow, Gate):
         for gate in gates:
             gate.close()
 
-    def diff_steps(self, before: int, after: int | None, tables: Iterable[str] | None) -> Steps[Diff]:
+    def diff_steps(self, before: Version, after: Version | None, tables: Iterable[str] | None) -> Steps[Diff]:
         """Compare two versions, both in the place that counts now."""
         return self._call(methodcaller("diff_steps", before, after, tables))
 
-    def changes_steps(self, version: int, table: str, key_group: int | None) -> Steps[Changes]:
+    def changes_steps(self, version: Version, table: str, key_group: int | None) -> Steps[Changes]:
         """Read the rows that a version wrote, in the place that counts now."""
         return self._call(methodcaller("changes_steps", version, table, key_group))
 

@@ -9,7 +9,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
@@ -40,6 +40,23 @@ ValuesByTable = dict[str, dict[Any, Value]]
 
 CALL_KEYS = 100_000
 """The most keys that are read within one deadline; more are read in parts, each with its own."""
+OF_TABLES = frozenset({"get", "get_many", "scan", "schema", "to_arrow"})
+"""The methods of a table that are sought at a gate or a snapshot."""
+
+
+class TableHints:
+    """A class whose tables are found by ``table``. Type checkers see no hints: they have their own."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            own = type(self).__name__
+            hint = f": reads are of a table, {own.lower()}.table(NAME).{name}" if name in OF_TABLES else ""
+            raise AttributeError(f"a {own} has no attribute {name!r}{hint}", name=name, obj=self)
+
+        def __getitem__(self, name: Any) -> NoReturn:
+            own = type(self).__name__
+            raise TypeError(f"a {own} has no items: its tables are {own.lower()}.table({name!r})")
 
 
 def run(steps: Steps[Result]) -> Result:

@@ -102,6 +102,7 @@ def test_adopt_of_the_followed_query_asks_nothing_and_writes_nothing(example, op
         ('{"logOffset":7}', "no option to start there"),
         ("7", "it makes new rows"),
         ('{"version":41}', '.option("startingVersion", 42)'),
+        ('{"version":41,"uuid":"7d5c","digest":"90ab"}', '.option("startingVersion", "41:7d5c:90ab")'),
         ('{"reservoirId":"a","reservoirVersion":5,"index":-1}', '.option("startingVersion", 5)'),
         ('{"reservoirId":"a","reservoirVersion":5,"index":3}', "read in part"),
         ('{"shard":"x"}', "skip the rows"),

@@ -168,7 +168,7 @@ def test_two_stores_where_one_is_read(leaf, place):
     [
         ("history", "--limit", "x", "'x' must be a whole number"),
         ("history", "--limit", "0", "'0' must be greater than or equal to 1"),
-        ("tail", "--after", "1.5", "'1.5' must be a whole number"),
+        ("tail", "--after", "1.5", "'1.5' is no version: it must be a number"),
         ("bench", "--deadline", "soon", "'soon' must be"),
     ],
 )

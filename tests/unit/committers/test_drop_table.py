@@ -234,7 +234,7 @@ def test_history_and_tail_show_the_drop(place):
     shown = CliRunner().invoke(app, ["history", *place.cli])
     assert "notes 1, aircraft dropped" in shown.output
     printed = CliRunner().invoke(app, ["tail", *place.cli, "--after", "1", "--limit", "1"])
-    kinds = [tuple(line.split("\t")[1:3]) for line in printed.output.splitlines()]
+    kinds = [tuple(line.split("\t")[1:3]) for line in printed.stdout.splitlines()]
     assert sorted(kinds) == [
         ("changed", "notes"),
         ("end", "3 changes"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from tidegate.base.source_offsets import SourceKind, kind_of, sources_in
 from tidegate.committers.operations.resume import Continued, LastBatch
+from tidegate.sinks.rules.version_ref import VersionRef
 
 AGAIN = {
     "reduce": "sum and count add the rows a second time; last goes back to older rows",
@@ -60,7 +61,9 @@ def _start(offset: Any) -> str:
                 ' give it too, as "P":-2'
             )
         case SourceKind.TIDEGATE:
-            return f'a stream of tidegate\'s: .option("startingVersion", {offset["version"] + 1})'
+            ref = VersionRef.of(offset, "the source's offset")
+            start = f'"{ref}"' if ref.has_history else str(ref.version + 1)
+            return f'a stream of tidegate\'s: .option("startingVersion", {start})'
         case SourceKind.DELTA:
             return _start_of_delta(offset)
         case SourceKind.FILES:

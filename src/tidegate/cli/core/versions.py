@@ -12,6 +12,7 @@ from tidegate.base.durations import duration_us
 from tidegate.errors import ConfigError
 from tidegate.reader.gate import Gate
 from tidegate.reader.snapshot import Snapshot
+from tidegate.sinks.rules.version_ref import VersionRef
 
 NumberOrTime = int | datetime.datetime
 MOST_DIGITS = 15
@@ -66,6 +67,14 @@ def time_in(text: str, now: datetime.datetime) -> datetime.datetime | None:
 
 def _in_utc_unless_zoned(moment: datetime.datetime) -> datetime.datetime:
     return moment if moment.utcoffset() is not None else moment.replace(tzinfo=datetime.timezone.utc)
+
+
+def reference(text: str) -> VersionRef:
+    """Parse ``VERSION:UUID:DIGEST``."""
+    try:
+        return VersionRef.parse(text)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def one_or_more(text: str) -> NumberOrTime:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Annotated, NamedTuple
 
+import msgspec
 import typer
 
 from tidegate.base.text import cell
@@ -16,17 +17,19 @@ from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.options import For, Json, Namespace, Store, end_of, examples, gate_to
 from tidegate.cli.core.output import print_json
+from tidegate.cli.core.versions import reference
 from tidegate.cli.read.diff import Tables, as_json
 from tidegate.errors import ConfigError, WaitTimeoutError
 from tidegate.reader.diff import Change
 from tidegate.reader.gate import Gate
+from tidegate.sinks.rules.version_ref import VersionRef
 
 WAIT_S = 5.0
 """The longest single wait for the next version; it is repeated."""
 
 EXAMPLES = examples(
     "tidegate tail",
-    "tidegate tail --after 41 --json >> changes.jsonl",
+    "tidegate tail --after VERSION:UUID:DIGEST --json >> changes.jsonl",
     "tidegate tail --table airports --limit 1 --for 60s",
 )
 
@@ -35,8 +38,13 @@ def tail(
     store: Store,
     namespace: Namespace,
     after: Annotated[
-        int | None,
-        typer.Option(metavar="VERSION", min=0, help="Begin after this version; default: the newest."),
+        str | None,
+        typer.Option(
+            metavar="VERSION:UUID:DIGEST",
+            parser=reference,
+            help="Begin after this version, as it was printed; default: the newest. A number alone is not"
+            " compared with the namespace's history.",
+        ),
     ] = None,
     table: Tables = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after N versions.")] = None,
@@ -50,14 +58,23 @@ def tail(
     A line for each row that a version added, removed or changed, then one that ends the version.
     Only whole versions are printed unless it is interrupted, so --after with the last version that
     ended continues where another run stopped, while that version is still kept (tidegate history).
+    Its uuid and digest are compared, so a namespace that was made again or restored is an error.
     A lease holds the version printed last meanwhile.
     """
     end = end_of(for_)
     with gate_to(store, namespace, store_options(store_config)) as gate:
         visible = gate.version()
-        last = visible if after is None else after
-        if last > visible:
-            raise ConfigError(f"--after {last}: the visible version of namespace {namespace} is {visible}")
+        last = VersionRef(visible, gate.uuid)
+        if after is not None:
+            last = after  # type: ignore[assignment]  # typer calls the parser
+        if last.version > visible:
+            number = last.version
+            raise ConfigError(f"--after {number}: the visible version of namespace {namespace} is {visible}")
+        if last.version and not last.has_history:
+            print_message(
+                f"warning: --after {last.version} is a number alone, which another history of this namespace"
+                " may have, too: give VERSION:UUID:DIGEST from the line that ended the version"
+            )
         for name in sorted({*(table or ())} - {*gate.tables()}):
             print_message(
                 f"warning: there is no table {name} at version {visible}; it is printed once there is one"
@@ -65,39 +82,40 @@ def tail(
         try:
             for changes in _versions(gate, last, table or None, limit, end):
                 _print(changes, json=json)
-                last = changes.version
+                last = changes.ref
         except KeyboardInterrupt:
             print_message(f"stopped; `tidegate tail --after {last}` continues from there")
 
 
 class _OfVersion(NamedTuple):
-    version: int
+    ref: VersionRef
     decided_at: datetime.datetime | None
     changes: Iterable[Change]
 
 
 def _versions(
-    gate: Gate, last: int, tables: list[str] | None, limit: int | None, end: float | None
+    gate: Gate, last: VersionRef, tables: list[str] | None, limit: int | None, end: float | None
 ) -> Iterator[_OfVersion]:
     """Yield each version above ``last`` with its changes, in order; pin the one before during the wait."""
-    newest = None if limit is None else last + limit
+    newest = None if limit is None else last.version + limit
     before: set[str] = set()
     with contextlib.ExitStack() as held:
-        if last:
-            before = {*held.enter_context(gate.snapshot(version=last)).tables()}
-        while newest is None or last < newest:
-            if not _wait_for(gate, last + 1, end):
+        if last.version:
+            first = held.enter_context(gate.snapshot(version=last))
+            before, last = {*first.tables()}, first.ref
+        while newest is None or last.version < newest:
+            if not _wait_for(gate, last.next, end):
                 return
             with held.pop_all():  # released only once the next one is pinned: it might be retired in between
-                now = held.enter_context(gate.snapshot(version=last + 1))
+                now = held.enter_context(gate.snapshot(version=last.next))
                 existing = before | {*now.tables()}
                 wanted = sorted(existing & {*(tables or existing)})
-                with gate.diff(last, now.version, wanted) as changes:
-                    yield _OfVersion(now.version, now.decided_at, changes)
-            before, last = {*now.tables()}, last + 1
+                with gate.diff(last if last.version else 0, now.ref, wanted) as changes:
+                    yield _OfVersion(now.ref, now.decided_at, changes)
+            before, last = {*now.tables()}, now.ref
 
 
-def _wait_for(gate: Gate, version: int, end: float | None) -> bool:
+def _wait_for(gate: Gate, version: VersionRef, end: float | None) -> bool:
     """Wait for the version to become visible; False: the time is over."""
     while True:
         left = WAIT_S if end is None else min(WAIT_S, end - time.monotonic())
@@ -115,12 +133,14 @@ def _print(found: _OfVersion, *, json: bool) -> None:
     for change in found.changes:
         number += 1
         if json:
-            print_json({"version": found.version, **as_json(change)})
+            print_json({"version": found.ref.version, **as_json(change)})
         else:
-            facts = (found.version, change.kind, change.table, change.key, change.before, change.after)
+            facts = (found.ref.version, change.kind, change.table, change.key, change.before, change.after)
             print("\t".join(map(cell, facts)))
     if json:
-        print_json({"version": found.version, "decided_at": found.decided_at, "changes": number})
+        history = msgspec.to_builtins(found.ref)
+        print_json({**history, "decided_at": found.decided_at, "changes": number})
     else:
-        print(f"{found.version}\tend\t{number} changes\tdecided {cell(found.decided_at)}")
+        ref = found.ref
+        print(f"{ref.version}\tend\t{number} changes\tdecided {cell(found.decided_at)}\t{ref}")
     sys.stdout.flush()

@@ -9,6 +9,7 @@ from tidegate.base import forks
 from tidegate.base.urls import redact
 from tidegate.reader import rules
 from tidegate.reader.snapshot import Snapshot
+from tidegate.sinks.rules.version_ref import Version
 
 if TYPE_CHECKING:
     from tidegate.reader.mirror.mirror import Followed
@@ -48,7 +49,7 @@ class LateGate:
     def version(self) -> int:
         return self._connected().version()
 
-    def wait_for(self, version: int, timeout: float) -> int:
+    def wait_for(self, version: Version, timeout: float) -> int:
         return self._connected().wait_for(version, timeout)
 
     def close(self) -> None:

@@ -47,6 +47,7 @@ from tidegate.reader.snapshot import Snapshot
 from tidegate.reader.table import TableReader
 from tidegate.sinks.diff import differences_of_groups, untouched
 from tidegate.sinks.rules.reads import windows
+from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -84,7 +85,7 @@ class Followed(Protocol):
 
     def version(self) -> int: ...
 
-    def wait_for(self, version: int, timeout: float) -> int: ...
+    def wait_for(self, version: Version, timeout: float) -> int: ...
 
     def close(self) -> None: ...
 
@@ -176,22 +177,42 @@ class Mirror(MirrorReads):
         """
         return time.monotonic() - self._looked_at
 
-    def wait_for(self, version: int, timeout: float = 30.0) -> int:
+    def wait_for(self, version: Version, timeout: float = 30.0) -> int:
         """Wait until the mirror has this version or a later one; return which.
 
-        Raises: WaitTimeoutError: not within ``timeout`` seconds. The error that ended the mirror.
+        ``version`` as ``Gate.wait_for``. Raises: WaitTimeoutError: not within ``timeout`` seconds.
+        VersionRegressedError: it is of another history. The error that ended the mirror.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._failed or self._view.version >= version, timeout)
-        reached = self.version
-        if reached < version:
+            self._changed.wait_for(lambda: self._failed or self.has_reached(version), timeout)
+        if not self.has_reached(version):
             raise self.waited(version, timeout)
-        return reached
+        return self.compared(version)
 
-    def waited(self, version: int, timeout: float) -> WaitTimeoutError:
-        """Build the error of a wait that has run out."""
+    def has_reached(self, version: Version) -> bool:
+        """Whether the content is of this version or of a later one, or never will be. Raises: as ``view``."""
+        at = self.view().at
+        other = isinstance(version, VersionRef) and version.uuid not in ("", at.uuid)
+        return bool(self._gate.uuid) if other else at.version >= number_of(version)
+
+    def compared(self, version: Version) -> int:
+        """Compare a version with the content's, or with the store's, if that answers; return the content's.
+
+        Raises: VersionRegressedError: it is of another history (I12).
+        """
+        view = self.view()
+        rules.check_ref(version, f"the mirror of {self._gate}", view.at.uuid)
+        if isinstance(version, VersionRef):
+            with contextlib.suppress(StoreUnavailableError):
+                self._gate.wait_for(version, 0.0)
+        return view.version
+
+    def waited(self, version: Version, timeout: float) -> TidegateError:
+        """Build the error of a wait that has run out. Raises: as ``compared``."""
+        view = self.view()
+        rules.check_ref(version, f"the mirror of {self._gate}", view.at.uuid)
         return WaitTimeoutError(
-            f"the mirror has version {self._view.version} after {timeout} s, not {version}"
+            f"the mirror has version {view.version} after {timeout} s, not {number_of(version)}"
             + (f": {self.error}" if self.error else "; wait longer, or look whether a writer is running")
         )
 
@@ -271,6 +292,9 @@ class Mirror(MirrorReads):
                 f" {at.version} of {at.namespace} until then"
             )
         if at is None or (held is not None and at_of(held) == at):
+            if held is not None and taken.is_beside(held):
+                with contextlib.suppress(SnapshotExpiredError):  # then the tables are read whole
+                    taken.check_follows(held.ref)
             return held
         if at.uuid != newest.uuid and not self._gate.uuid:  # an alias names another namespace
             return None

@@ -11,6 +11,7 @@ from tidegate.base.names import listed
 from tidegate.errors import ConfigError
 from tidegate.reader import rules
 from tidegate.reader.table import TableView, hashable
+from tidegate.sinks.rules.version_ref import VersionRef
 from tidegate.values.decode import Value
 from tidegate.wal.record import Count
 
@@ -23,6 +24,11 @@ class At(msgspec.Struct, frozen=True):
     version: Count
     digest: str
     decided_at_us: Count
+
+    @property
+    def ref(self) -> VersionRef:
+        """The version with its history, without names and times."""
+        return VersionRef(self.version, self.uuid, self.digest)
 
 
 class Content(Protocol):
@@ -120,6 +126,11 @@ class MirrorView:
         self.at, self.contents, self.size = at, contents, size
         self.version, self.namespace = at.version, at.namespace
         self.decided_at = rules.moment(at.decided_at_us)
+
+    @property
+    def ref(self) -> VersionRef:
+        """The version with its history, to be kept outside the process."""
+        return self.at.ref
 
     def view(self) -> MirrorView:
         return self
