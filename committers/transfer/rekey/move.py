@@ -119,7 +119,7 @@ def finish(old: Coordinator, new: Coordinator, source: Source, report: Report) -
 def is_finished(old: Coordinator, new: Coordinator) -> bool:
     """Whether the copy is whole, so that nothing is left but the aliases.
 
-    Raises: ConfigError: as ``known_source``; or it is whole, and its source has more than it, or it was moved.
+    Raises: ConfigError: as ``known_source``; or it is whole and lacks versions of its source.
     """
     old.decisions.catch_up()
     new.decisions.catch_up()

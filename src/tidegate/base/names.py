@@ -87,8 +87,8 @@ def check_token(token: object) -> str:
         raise ConfigError(msg)
     if token.startswith(OWN_TOKENS):
         raise ConfigError(
-            f"token={token!r} begins like a token of tidegate's own commands, which is a mark in the log: give"
-            " another one, such as '2026-11-21'"
+            f"token={token!r} begins like a token of tidegate's own commands, which later commands look for:"
+            " give another one, such as '2026-11-21'"
         )
     return "".join(token)  # also of a subclass, such as an enum's
 

@@ -10,7 +10,13 @@ import pytest
 from support.cli import ended, refused, run
 from support.places import rows_by_table, silence_writer
 from support.rekeyed import LGA, MORE, NEW, RekeyedPlace
+from tidegate.base import failpoints
+from tidegate.base.failpoints import FailpointError
 from tidegate.base.names import escape
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.adopt import adopt
+from tidegate.committers.steps.append import append_adopted
+from tidegate.committers.transfer.rekey import move
 from tidegate.errors import ConfigError
 from tidegate.testing.example import LINEAGE
 
@@ -26,6 +32,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("TIDEGATE_WAL", made.wal)
     silence_writer(tmp_path / "store", "flights")
     yield made
+    failpoints.arm(None)
     made.old.close()
 
 
@@ -40,9 +47,6 @@ def moved_and_taken_back(place):
     """As a release did whose adopt did not look at the copy: its source goes on, the copy is whole."""
     ended(0, *FINISH, "--alias=live")
     with place.coordinators(None) as (old, _):
-        from tidegate.committers.opening.open import open_namespace
-        from tidegate.committers.steps.append import append_adopted
-
         open_namespace(old, None, command="recover")
         append_adopted(old.decisions, LINEAGE)
     write(place, batches=10)
@@ -86,6 +90,43 @@ def test_finished_once_is_not_finished_for_ever(place):
     assert rows_by_table(place.store, "live") == expected
 
 
+def test_a_namespace_that_is_taken_back_before_its_copy_is_whole_is_followed_again(place):
+    failpoints.arm("rekey.after_move=raise@1")
+    with pytest.raises(FailpointError):
+        place.finish()
+    failpoints.arm(None)
+    message = refused(REFUSED, "drop", "--namespace=flights", "--yes")
+    assert f"`tidegate rekey --namespace flights --to {NEW} --finish`" in message
+    ended(0, "adopt", f"--lineage={LINEAGE}", "--namespace=flights", "--yes")
+    write(place, batches=10)
+    ended(0, *FINISH, "--alias=live")
+    assert rows_by_table(place.store, "live") == rows_by_table(place.store)
+    write(place, NEW)
+
+
+def test_a_copy_whose_source_is_taken_back_meanwhile_is_not_switched_to(place, monkeypatch):
+    """Red before: both took batches then, and the aliases named the copy."""
+    real = move.compare
+
+    def taken_back(old, new, *more):
+        rows = real(old, new, *more)
+        with place.coordinators(None) as (other, _):
+            adopt(other, LINEAGE)
+        return rows
+
+    monkeypatch.setattr(move, "compare", taken_back)
+    assert "Give another name with --to" in refused(REFUSED, *FINISH, "--alias=live")
+    assert json.loads(ended(0, "alias", "list", "--json").stdout)["aliases"] == []
+
+
+def test_a_copy_that_was_moved_on_gets_no_alias_again(place):
+    ended(0, *FINISH, "--alias=live")
+    on = ("rekey", f"--namespace={NEW}", "--to=flights_5", "--key-groups=5", "--finish", "--yes")
+    ended(0, *on)
+    assert "was moved to namespace flights_5" in refused(REFUSED, *FINISH, "--alias=live")
+    assert json.loads(ended(0, "alias", "list", "--json").stdout)["aliases"][0]["namespace"] == "flights_5"
+
+
 # -- backups --------------------------------------------------------------------------------------
 
 
@@ -124,6 +165,24 @@ def test_an_unfinished_copy_is_not_saved_by_a_relog(place, tmp_path, log):
     message = refused(REFUSED, "relog", f"--namespace={NEW}", "--to=saved", "--yes", "--force")
     assert f"`tidegate drop --namespace {NEW}`" in message
     assert run("status", "--namespace=saved").exit_code != 0
+
+
+def test_a_whole_copy_with_a_log_of_before_is_saved_by_a_relog(place, tmp_path):
+    """Its log does not know that it became whole; its store does."""
+    ended(0, *WORDS)
+    shutil.copytree(tmp_path / "wal" / escape(NEW), tmp_path / "older")
+    ended(0, *FINISH)
+    shutil.rmtree(tmp_path / "wal" / escape(NEW))
+    (tmp_path / "older").rename(tmp_path / "wal" / escape(NEW))
+    ended(0, "relog", f"--namespace={NEW}", "--to=saved", "--yes", "--force")
+    assert rows_by_table(place.store, "saved") == rows_by_table(place.store)
+
+
+def test_a_moved_namespace_whose_copy_lost_its_log_is_not_taken_back(place, tmp_path):
+    ended(0, *FINISH)
+    shutil.rmtree(tmp_path / "wal" / escape(NEW))
+    message = refused(REFUSED, "adopt", f"--lineage={LINEAGE}", "--namespace=flights", "--yes")
+    assert "which has taken versions since" in message
 
 
 # -- tokens ---------------------------------------------------------------------------------------
