@@ -16,7 +16,7 @@ NAMES = {"name": "NAME", "to": "NEW", "back": "ID", "nobody": ""}
 
 
 def table() -> str:
-    """The rows that refuse anything, in a table; then their next steps, the lifecycles, and the other rows."""
+    """The rows that refuse anything as a table; then their next steps, the lifecycles, the other rows."""
     refusing = [each for each in Lifecycle if any(each in row for row in COMMANDS.values())]
     answers = list(dict.fromkeys(answer for row in COMMANDS.values() for answer in row.values()))
 

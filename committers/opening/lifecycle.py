@@ -37,7 +37,7 @@ class Lifecycle(enum.Enum):
     STALE = "was made by a rekey, and lacks versions that its source has now"
     MOVING = "was moved to namespace {to}, which is not whole, or is gone"
     MOVED = "was moved to namespace {to}, which has other key groups"
-    CONTINUED = "was moved to namespace {to}, which has taken versions since"
+    CONTINUED = "was moved to namespace {to}, which has taken versions since, or lost its log"
     REWOUND = "was restored with --reprocess, and the undone batches were not replayed yet"
 
 

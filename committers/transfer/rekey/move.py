@@ -37,7 +37,9 @@ from tidegate.wal.fold import recent_version
 from tidegate.wal.record import DecidedVersion
 from tidegate.wal.staging.own_tables import QUEUE_SCHEMA
 
-COMMAND = "rekey"
+COMMAND = "tidegate rekey"
+SOURCE, COPY = "rekey", "rekey --to"
+"""The rows of ``lifecycle.COMMANDS`` of the two namespaces."""
 Report = Callable[[int, int], None]
 """Called with a version of the source that the copy has now, and how many visible ones it lacks."""
 
@@ -62,7 +64,7 @@ def follow(old: Coordinator, new: Coordinator, report: Report = lambda _, __: No
     """
     old.decisions.catch_up()
     new.decisions.catch_up()
-    ask(old, COMMAND, to=new.endpoints.namespace)
+    ask(old, SOURCE, to=new.endpoints.namespace)
     source = _copy(old, new)
     backlog = RetirementBacklog(new.log)
     retired = 0
@@ -92,12 +94,12 @@ def finish(old: Coordinator, new: Coordinator, source: Source, report: Report) -
     FencedError: a query of the source was started meanwhile. CorruptError: both differ. Otherwise as
     ``follow``.
     """
-    ask(old, COMMAND, to=new.endpoints.namespace)
+    ask(old, SOURCE, to=new.endpoints.namespace)
     lineage = _move(old, new.endpoints.namespace)
     failpoints.hit("rekey.after_move")
     follow(old, new, report)
     if lineage and lineage != new.folded.lineage:
-        append_adopted(new.decisions, lineage, f"tidegate {COMMAND}")
+        append_adopted(new.decisions, lineage, COMMAND)
     last, copied = old.folded.last_version, new.folded.last_version
     pins = [VersionPin(at.store, version, new.clock, "rekey") for at, version in ((old, last), (new, copied))]
 
@@ -123,10 +125,10 @@ def is_finished(old: Coordinator, new: Coordinator) -> bool:
     """
     old.decisions.catch_up()
     new.decisions.catch_up()
-    ask(old, COMMAND, to=new.endpoints.namespace)
+    ask(old, SOURCE, to=new.endpoints.namespace)
     source = known_source(old, new)
     if source is not None:
-        refuse(f"{COMMAND} --to", new.endpoints.namespace, Side(new.folded), Side(old.folded))
+        refuse(COPY, new.endpoints.namespace, Side(new.folded), Side(old.folded))
     return source is not None and is_whole(new.folded, source)
 
 
@@ -140,7 +142,7 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
             f" the query with namespace={name!r} and another key_groups instead"
         )
     if source is not None and new.folded.last_version:
-        open_namespace(new, None, command=f"{COMMAND} --to")
+        open_namespace(new, None, command=COPY)
         return source
     try:
         pin = VersionPin(old.store, version, new.clock, "rekey")
@@ -148,7 +150,7 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
             if source is None:
                 source = begin(old, new, version, _wanted(old, new))
                 failpoints.hit("rekey.after_first_record")
-            open_namespace(new, None, command=f"{COMMAND} --to")
+            open_namespace(new, None, command=COPY)
             if not new.folded.last_version:  # else an earlier run had decided it
                 copy_rows(old, new, source, pin)
         finally:
@@ -210,9 +212,9 @@ def _move(old: Coordinator, to: str) -> str:
     """Fence the source for good, with all decided versions visible; return the lineage that it followed."""
     moved = moved_from(old.folded)
     if moved is None:
-        open_namespace(old, None, command=COMMAND)
+        open_namespace(old, None, command=SOURCE)
         moved = Moved(to, old.folded.lineage or "")
-        append_adopted(old.decisions, moved.as_lineage(), f"tidegate {COMMAND}")
+        append_adopted(old.decisions, moved.as_lineage(), COMMAND)
     return moved.lineage
 
 
