@@ -30,14 +30,14 @@ def table() -> str:
     for command, row in COMMANDS.items():
         name = command if command == QUERY else f"`{command}`"
         lines += [f"| {name} | {' | '.join(cell(row.get(each)) for each in refusing)} |"] * bool(row)
-    lines += ["", "An empty cell: the command goes on. The others are refused, with this next step:", ""]
+    lines += ["", "An empty cell: the command continues. The others are refused, with this next step:", ""]
     for number, answer in enumerate(answers, 1):
         when = " (the work is done first)" * answer.after
         lines.append(f"{number}. {answer.text.format(**NAMES)}{when}")
     lines += ["", "| | the namespace |", "|---|---|"]
     lines += [f"| {each.name.lower()} | {each.value.format(**NAMES)} |" for each in Lifecycle]
     others = ", ".join(f"`{command}`" for command, row in COMMANDS.items() if not row)
-    return "\n".join([*lines, "", f"These go on with each of them: {others}."])
+    return "\n".join([*lines, "", f"These continue with each of them: {others}."])
 
 
 def page(text: str) -> str:
