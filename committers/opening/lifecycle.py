@@ -27,7 +27,7 @@ from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin
 
 
 class Lifecycle(enum.Enum):
-    """What a namespace is. The value is what a message states of it."""
+    """The kinds of namespaces by their marks. A value is the predicate of a message."""
 
     DROPPED = "does not exist"
     ORDINARY = "has no mark"
@@ -142,7 +142,7 @@ CONTINUE_THERE = Answer(
     " {back}`{nobody}"
 )
 STAY_THERE = Answer(
-    "set namespace={to!r} and keep the checkpoint; nothing was written: what {to} has taken is only there"
+    "set namespace={to!r} and keep the checkpoint; nothing was written, since {to} alone has its later versions"
 )
 DROP_COPY = Answer(
     "nothing was written. No query has written into {to} yet, so there is a way back: `tidegate drop"
@@ -221,11 +221,11 @@ COMMANDS: Mapping[str, Row] = {
     **dict.fromkeys(("alias list", "alias drop", "drop --only-stores", "redis-functions"), ANY),
     **dict.fromkeys(("demo", "new", "explain", "key-groups", "bench", "torture", "conformance"), ANY),
 }
-"""By command, the lifecycles that it refuses; in all others it goes on."""
+"""By command, the lifecycles that it refuses; in all others it continues."""
 
 
 def refuse(command: str, name: str, side: Side, other: Side | None = None, *, after: bool = False) -> None:
-    """Refuse a command that does not go on with such a namespace. Raises: ConfigError, with the next step.
+    """Refuse a command that does not accept such a namespace. Raises: ConfigError, with the next step.
 
     ``after``: the command has done its work.
     """
@@ -245,7 +245,7 @@ def refuse(command: str, name: str, side: Side, other: Side | None = None, *, af
 
 
 def ask(coordinator: Coordinator, command: str, *, to: str = "", shown: CatalogEntry | None = None) -> None:
-    """Refuse a command that does not go on with the coordinator's namespace, whose log was folded.
+    """Refuse a command that does not accept the coordinator's namespace, whose log was folded.
 
     One that was moved to ``to`` is not refused. ``shown`` is the store's visible version, for a log that may
     be gone or behind. The other side of a moved one is read if the answer depends
