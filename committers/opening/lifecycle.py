@@ -142,7 +142,8 @@ CONTINUE_THERE = Answer(
     " {back}`{nobody}"
 )
 STAY_THERE = Answer(
-    "set namespace={to!r} and keep the checkpoint; nothing was written, since {to} alone has its later versions"
+    "set namespace={to!r} and keep the checkpoint; nothing was written, since {to} alone has its later"
+    " versions"
 )
 DROP_COPY = Answer(
     "nothing was written. No query has written into {to} yet, so there is a way back: `tidegate drop"

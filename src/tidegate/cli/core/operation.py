@@ -86,7 +86,7 @@ class Operation:
     ) -> Iterator[Coordinator]:
         """Give a coordinator that may fence the writer: the namespace exists, and no writer is running.
 
-        The command goes on with the marks of others in it.
+        The command accepts the marks of others in it.
 
         ``all_stores``: its stores are exactly those of the log's list. Raises: ConfigError, one of these
         conditions is false; otherwise as ``require_namespace``.
