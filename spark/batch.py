@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tidegate.base.source_offsets import offsets_in
+from tidegate.committers.opening.lifecycle import restored_after_batch
 from tidegate.errors import ConfigError
 from tidegate.wal.fold import last_batch_within
 from tidegate.wal.record import BatchOrigin, Folded
@@ -183,17 +184,24 @@ _runs: dict[tuple[object, str], Run] = {}
 def warn_of_missing_batches(namespace: str, batch: BatchContext, state: Folded) -> None:
     """Log a warning if the log does not have the batch before the first one of a driver.
 
-    A function of foreachBatch may leave batches out. But it is also the only sign that log and store are
-    older than the checkpoint: copies that were put back, or folders made below an empty mount point.
+    Batches that a restore has undone get a warning that names it. A function of foreachBatch may leave out
+    others. But it is also the only sign that log and store are older than the checkpoint: copies that were
+    put back, or folders made below an empty mount point.
     """
     kept = last_batch_within(state, state.last_version, batch.lineage)
     _, last = state.batches.get(batch.lineage, (0, -1)) if kept is None else (0, kept.batch_id)
-    first_missing = last + 1
-    if batch.batch_id <= first_missing:
+    decided, restored = state.batches.get(batch.lineage, (0, -1))[1], restored_after_batch(state)
+    undone = min(decided, batch.batch_id - 1)
+    if restored is not None and undone > last:
+        logger.warning(
+            "namespace %s: batch %d of query %s is the next one: %s were undone by the restore of version %d,"
+            " and their rows are not written again; to replay them, stop the query and run `tidegate restore"
+            " --to %d --reprocess`, which shows the next steps",
+            namespace, batch.batch_id, batch.lineage, _numbers(last + 1, undone), restored, restored,
+        )  # fmt: skip
+        last = undone
+    if batch.batch_id <= last + 1:
         return
-    missing = f"batch {first_missing}"
-    if batch.batch_id > first_missing + 1:
-        missing = f"batches {first_missing} to {batch.batch_id - 1}"
     logger.warning(
         "namespace %s: batch %d of query %s is the next one, and the log has no version of %s: this is right"
         " if the function of foreachBatch left them out, or if the query had another namespace before;"
@@ -202,8 +210,12 @@ def warn_of_missing_batches(namespace: str, batch: BatchContext, state: Folded) 
         namespace,
         batch.batch_id,
         batch.lineage,
-        missing,
+        _numbers(last + 1, batch.batch_id - 1),
     )
+
+
+def _numbers(first: int, last: int) -> str:
+    return f"batch {first}" if first == last else f"batches {first} to {last}"
 
 
 # -- a batch that failed in the sink, while the user's function swallowed the error ------------------------

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate.base.names import check_token, did_you_mean, listed
+from tidegate.base.names import MIGRATION_TOKEN, check_token, did_you_mean, listed
 from tidegate.committers.transfer.export_format import Manifest
 from tidegate.committers.transfer.import_rows import KeyGroupsHere, importable, strides_of
 from tidegate.errors import ConfigError
@@ -53,10 +53,6 @@ class Base(NamedTuple):
     schemas: Mapping[str, TableSchema]
     endpoints: Endpoints
     value_bytes_max: int
-
-
-MIGRATION = "migrate state "
-"""The start of a migration's token. The base version and the table follow."""
 
 
 def load_of(
@@ -170,7 +166,7 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
     def write(txn: Transaction, _: KeyGroupsHere) -> None:
         txn.stored(table, rows, after)
 
-    token = f"{MIGRATION}{state.last_version} {table}"
+    token = f"{MIGRATION_TOKEN}{state.last_version} {table}"
     return Once(LoadOrigin(token), write, rows, frozenset({table}) if at.expires else frozenset())
 
 

@@ -29,9 +29,9 @@ RULES = [
     (
         "rekey-opens-too-early",
         "I2: a query does not start in a copy that lacks versions",
-        "committers/opening/open.py",
-        "            refuse_unfinished(state)\n",
-        "",
+        "committers/opening/lifecycle.py",
+        "WRITES: Row = {Lifecycle.UNFINISHED: FINISH, ",
+        "WRITES: Row = {",
         TEST,
     ),
     (
@@ -41,6 +41,22 @@ RULES = [
         "        append_adopted(old.decisions, moved.as_lineage(), COMMAND)\n",
         "",
         TEST,
+    ),
+    (
+        "rekey-is-finished-for-good",
+        "I14: a copy whose source was taken back is never switched to",
+        "committers/opening/lifecycle.py",
+        "        return Lifecycle.STALE\n",
+        "        return Lifecycle.WHOLE\n",
+        "tests/unit/cli/operate/test_lifecycle.py",
+    ),
+    (
+        "rekey-hides-a-copy-from-its-store",
+        "I14: an unfinished copy whose log is gone is not saved as an ordinary namespace",
+        "committers/transfer/rekey/versions.py",
+        '        return f"{COPY}{self._clock.new_id()}"\n',
+        "        return self._clock.new_id()\n",
+        "tests/unit/cli/operate/test_lifecycle.py",
     ),
     (
         "rekey-compares-nothing",

@@ -32,7 +32,7 @@ def add_store(coordinator: Coordinator, at: StoreRef, store: Store) -> Follower:
         raise ConfigError(f"store {at.name} is given twice: as the new one, and as one that is there already")
     own = follower_for(coordinator, at, store, fill_first=True)
     _refuse_unfit(coordinator, store)
-    open_namespace(coordinator, None, changing=at.name)
+    open_namespace(coordinator, None, changing=at.name, command="store add")
     for one in coordinator.endpoints.stores:  # a namespace that only ever had one store has no list yet
         add_to_list(coordinator.decisions, one.name)
     add_to_list(coordinator.decisions, at.name)
@@ -141,7 +141,7 @@ def leave_note(
         return None
     refuse_other_uuid(_asking(coordinator, removed), coordinator.folded, identity)
     if not coordinator.epoch:
-        open_namespace(coordinator, None)
+        open_namespace(coordinator, None, command="store remove")
     _refuse_behind(coordinator, removed, successor, other)
     for store in coordinator.others:  # under another URL the removed store may be one of them
         with contextlib.suppress(TidegateError):
@@ -193,6 +193,6 @@ def remove_store(coordinator: Coordinator, name: str) -> bool:
             " NAME=URL; to end the namespace itself: `tidegate drop`"
         )
         raise ConfigError(msg)
-    open_namespace(coordinator, None, changing=name)
+    open_namespace(coordinator, None, changing=name, command="store remove")
     remove_from_list(coordinator.decisions, name)
     return True

@@ -13,10 +13,10 @@ from tidegate.base import failpoints
 from tidegate.base.names import saved_by_relog
 from tidegate.committers.coordinator import Coordinator, describe_writer
 from tidegate.committers.decision_log import DecisionLog
+from tidegate.committers.opening.lifecycle import QUERY, ask
 from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
 from tidegate.committers.opening.recover import recover
-from tidegate.committers.opening.rekeyed import refuse_moved, refuse_unfinished
 from tidegate.committers.opening.store_list import list_stores_of_new, refuse_other_stores
 from tidegate.committers.repair.log_reach import (
     log_can_fill,
@@ -56,13 +56,13 @@ def open_namespace(
     check: Check | None = None,
     *,
     changing: str | None = None,
-    rekeying: bool = False,
+    command: str = QUERY,
 ) -> list[int]:
     """Make the driver the writer, and every decided version visible in its store; return those recovered.
 
     It is ``take_over``, then ``recover``.
     """
-    take_over(coordinator, lineage, check, changing=changing, rekeying=rekeying)
+    take_over(coordinator, lineage, check, changing=changing, command=command)
     return recover(coordinator)
 
 
@@ -72,14 +72,14 @@ def take_over(
     check: Check | None = None,
     *,
     changing: str | None = None,
-    rekeying: bool = False,
+    command: str = QUERY,
 ) -> None:
     """Make the driver the writer. Decided versions that are not visible wait for ``recover``.
 
     ``lineage`` None means the current one. ``check`` may refuse (raise) on the folded state, before the
     append and again after it. A driver that ran before is fenced at once. ``changing`` is a store that is
-    being added or removed: it may be in the log's list or not. ``rekeying``: the namespace may be one that
-    a rekey is making, or has moved, since the caller is a rekey or decides no version.
+    being added or removed: it may be in the log's list or not. ``command`` is the row of
+    ``lifecycle.COMMANDS`` by which the namespace may be one that a rekey is making, or has moved.
 
     Raises: ConfigError, LineageError, WalGapError: refused, nothing appended. FencedError: another
     driver opened at the same time and won. OutcomeUnknownError: the outcome of the Open is unknown;
@@ -92,9 +92,7 @@ def take_over(
         state = coordinator.folded
         taken = state.lineage if lineage is None else lineage
         refuse_other_stores(coordinator, state, changing)
-        if not rekeying:
-            refuse_moved(state)
-            refuse_unfinished(state)
+        ask(coordinator, command)
         _refuse_unfilled(coordinator, pointer)
         refuse_other_history(coordinator, state, pointer)
         refuse_lost_attempts(coordinator, begun)

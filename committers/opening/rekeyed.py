@@ -1,7 +1,8 @@
-"""The marks that a rekey leaves in both logs, and the drivers that they refuse.
+"""The marks that a rekey leaves in both logs.
 
 A namespace that is being made with other key groups has a token for its source, and one more once it is
-whole. Its source follows a lineage that no query has, from the last version on that was copied.
+whole; until then its versions' attempts begin with ``COPY``. Its source follows a lineage that no query has,
+from the last version on that was copied. ``lifecycle`` has the commands that look at them.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tidegate.errors import ConfigError
+from tidegate.base.names import REKEY_TOKEN
 from tidegate.wal.fold import once_key
 from tidegate.wal.record import Folded, ImportOrigin
 
 _COPIED = re.compile(r"\Aimport:rekey:([0-9a-f]+):([0-9]+)\Z")
 _OWN = re.compile(r"\Aimport:rekey:[0-9a-f]+:[0-9]+(:rows|:whole)?\Z")
+COPY = "copy-"
+"""The start of the attempts of an unfinished copy: its store shows what it is without its log."""
 NO_QUERY = "00000000-0000-0000-0000-000000000000"
 """The lineage that is adopted to take back a namespace that followed no query: a query's id has its form."""
 
@@ -30,7 +33,7 @@ class Source(NamedTuple):
     @property
     def token(self) -> str:
         """The token of the copy, which is in its state from its first record on."""
-        return f"rekey:{self.uuid}:{self.version}"
+        return f"{REKEY_TOKEN}{self.uuid}:{self.version}"
 
     @property
     def first(self) -> ImportOrigin:
@@ -74,27 +77,3 @@ def moved_from(state: Folded) -> Moved | None:
 def own_tokens(state: Folded) -> tuple[str, ...]:
     """Return the tokens of a state without those of a rekey, which are of its own copy."""
     return tuple(token for token in state.once if not _OWN.match(token))
-
-
-def refuse_moved(state: Folded) -> None:
-    """Refuse to write into a namespace that was moved: it would be in neither. Raises: ConfigError."""
-    moved = moved_from(state)
-    if moved is not None:
-        nobody = "" if moved.lineage else ", the id of no query, since it followed none"
-        raise ConfigError(
-            f"namespace {state.name} was moved to namespace {moved.to}, which has other key groups: set"
-            f" namespace={moved.to!r} and keep the checkpoint; nothing was written. Only while no query has"
-            f" written into {moved.to} there is a way back: `tidegate drop --namespace {moved.to}`, then"
-            f" `tidegate adopt --lineage {moved.lineage or NO_QUERY}`{nobody}"
-        )
-
-
-def refuse_unfinished(state: Folded) -> None:
-    """Refuse to write into a namespace that is still being made. Raises: ConfigError."""
-    source = source_of(state)
-    if source is not None and not is_whole(state, source):
-        raise ConfigError(
-            f"namespace {state.name} is being made by a rekey, and lacks versions of its source: nothing was"
-            f" written. Stop the query and run `tidegate rekey --to {state.name} --finish` for the source; or"
-            f" `tidegate drop --namespace {state.name}` removes it, and its source is as it was"
-        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.opening.rekeyed import refuse_unfinished
 from tidegate.committers.steps.append import append_adopted
 from tidegate.errors import ConfigError
 
@@ -35,6 +34,6 @@ def adopt(coordinator: Coordinator, lineage: str) -> list[int]:
     if state.lineage == lineage:
         return []
     # An epoch of its own: a copy of this Adopted that lands late, after the next Open, is void.
-    recovered = open_namespace(coordinator, None, refuse_unfinished, rekeying=True)
+    recovered = open_namespace(coordinator, None, command="adopt")
     append_adopted(coordinator.decisions, lineage)
     return recovered

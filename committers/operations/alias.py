@@ -6,6 +6,7 @@ import contextlib
 import logging
 
 from tidegate.base.names import check_name
+from tidegate.committers.opening.lifecycle import Side, refuse, shown_in
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import StoreRef
 from tidegate.sinks.aliases import Aliases, Target, name_is_taken
@@ -19,7 +20,7 @@ def checked_target(at: StoreRef, alias: str, namespace: str, *, force: bool = Fa
     """Find the target that the alias would name in this store. It writes nothing.
 
     Raises: ConfigError: the name is a namespace's; the namespace does not exist; it has no visible version
-    (unless forced).
+    or is an unfinished copy (unless forced).
     """
     refuse_taken(at, alias)
     with contextlib.closing(open_store(at.url, namespace, at.options)) as store:
@@ -31,6 +32,8 @@ def checked_target(at: StoreRef, alias: str, namespace: str, *, force: bool = Fa
                 f"{store.where}: no version is visible here yet, so readers of {alias!r} would find nothing:"
                 " wait for the first one, `tidegate status` shows it; or use --force"
             )
+        if not force:
+            refuse("alias set", namespace, Side(None, shown_in(store)))
     return Target(identity.name, identity.uuid)
 
 

@@ -46,7 +46,7 @@ def finish_decided(
     recovered = []
     if any([is_behind(coordinator), *map(_seems_behind, others)]):  # each is read, for its standing
         starting()
-        recovered = open_namespace(coordinator, None, rekeying=True)
+        recovered = open_namespace(coordinator, None, command="recover")
     visible = coordinator.store.pointer().visible
     standings = [other.catch_up() if coordinator.epoch else other.standing for other in others]
     return Finished(recovered, visible, standings)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import xxhash
 
+from tidegate.base.names import RELEASE_TOKEN
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -37,7 +38,7 @@ def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
     interruption; absent rows are ignored, and rows refused since stay as they are. Raises: as
     ``open_namespace`` and ``commit``.
     """
-    recovered = open_namespace(coordinator, None)
+    recovered = open_namespace(coordinator, None, command="quarantine drop")
     base = coordinator.folded.last_version
     entries = coordinator.store.catalog(base, base) if base else []
     there = _there(coordinator, entries[0], sorted(set(ids))) if entries else []
@@ -45,7 +46,7 @@ def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
         return Released(recovered, None, 0)
     rows = sorted((key_group(one, coordinator.folded.key_groups), one) for one in there)
     # A restore may bring the same rows back, to be removed again: the base makes it another token.
-    token = f"quarantine drop {base} {xxhash.xxh3_64_hexdigest(b' '.join(there))}"
+    token = f"{RELEASE_TOKEN}{base} {xxhash.xxh3_64_hexdigest(b' '.join(there))}"
     barrier = StoredRowsBarrier(
         coordinator.log,
         LoadOrigin(token),

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from tidegate.base.names import relog_command
+from tidegate.base.names import RELOG_TOKEN, relog_command
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -63,7 +63,7 @@ class Saved(NamedTuple):
         batch = self.batch and self.batch.origin
         if isinstance(batch, BatchOrigin):
             return BatchOrigin(batch.lineage, 0, batch.batch_id, batch.fingerprint)
-        return ImportOrigin(f"relog:{self.identity.uuid}:{self.entry.version}")
+        return ImportOrigin(f"{RELOG_TOKEN}{self.identity.uuid}:{self.entry.version}")
 
 
 class Relogged(NamedTuple):

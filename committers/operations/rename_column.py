@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from tidegate.base.names import DELETED, did_you_mean, listed
+from tidegate.base.names import DELETED, RENAME_TOKEN, did_you_mean, listed
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -18,9 +18,6 @@ from tidegate.values.evolve import renamed
 from tidegate.wal.fold import once_key
 from tidegate.wal.record import LoadOrigin, TableSchema
 from tidegate.wal.staging import own_tables
-
-RENAME = "rename column "
-"""The start of a rename's token. The base version and a digest of table, old and new name follow."""
 
 
 class Renamed(NamedTuple):
@@ -36,7 +33,7 @@ def rename_column(coordinator: Coordinator, table: str, old: str, new: str) -> R
     Durable: on return the version is in the log, and visible in the primary. Repeatable: also after an
     interruption. Raises: as ``rename_barrier``, ``open_namespace`` and ``commit``.
     """
-    recovered = open_namespace(coordinator, None)
+    recovered = open_namespace(coordinator, None, command="schema rename")
     tables, store = coordinator.folded.tables, coordinator.store
     known = store.schemas_of(sorted({at.schema_id for at in tables.values()}))
     for name, at in tables.items():
@@ -78,7 +75,7 @@ def rename_barrier(
     base = coordinator.folded.last_version
     return StoredRowsBarrier(
         coordinator.log,
-        LoadOrigin(f"{RENAME}{base} {change}"),
+        LoadOrigin(f"{RENAME_TOKEN}{base} {change}"),  # a digest of table, old and new name
         (table,),
         {table: schema},
         lambda: iter(()),
@@ -88,5 +85,5 @@ def rename_barrier(
 
 def _was_decided(coordinator: Coordinator, change: str) -> bool:
     """Return whether the log has this rename: a column's second name leaves no trace in the schema."""
-    lead, end = once_key(LoadOrigin(RENAME)), f" {change}"
+    lead, end = once_key(LoadOrigin(RENAME_TOKEN)), f" {change}"
     return any(token.startswith(lead) and token.endswith(end) for token in coordinator.folded.once)

@@ -66,7 +66,7 @@ def restore(coordinator: Coordinator, plan: RestorePlan) -> Restored:
         rows = None
         if plan.first:  # before the open: if the log has a gap, nothing is appended
             rows = closing.enter_context(contextlib.closing(_read(coordinator, plan)))
-        recovered = open_namespace(coordinator, None)
+        recovered = open_namespace(coordinator, None, command="restore")
         if coordinator.folded.last_version != plan.last:
             raise ConfigError(
                 f"namespace {coordinator.endpoints.namespace} has version {coordinator.folded.last_version}"

@@ -71,7 +71,7 @@ def import_rows(
     namespace has a local state that the export lacks. CorruptError: rows are not those of the manifest, or
     cannot be stored (see ``batches_of``). Otherwise as ``open_namespace`` and ``commit``.
     """
-    recovered = open_namespace(coordinator, None)
+    recovered = open_namespace(coordinator, None, command="import")
     before = imported_before(coordinator.folded, token)
     if before is not None:
         return before._replace(recovered=recovered)

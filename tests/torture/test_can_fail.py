@@ -23,7 +23,7 @@ NOT_READ_BACK = (
 NOT_RECOVERED = ("committers/opening/open.py", "    return recover(coordinator)\n", "    return []\n")
 NOTHING_FINISHED = (
     "committers/operations/finish.py",
-    "        recovered = open_namespace(coordinator, None, rekeying=True)\n",
+    '        recovered = open_namespace(coordinator, None, command="recover")\n',
     "        recovered = []\n",
 )
 ANY_FINGERPRINT = ("wal/fold.py", "decided.origin.fingerprint != origin.fingerprint", "False")

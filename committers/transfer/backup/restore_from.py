@@ -154,7 +154,7 @@ def restore_from(coordinator: Coordinator, contents: Contents, plan: Plan) -> Re
     coordinator.from_backup = True
     if coordinator.decisions.catch_up() is None:
         _begin_log(coordinator, contents)
-    take_over(coordinator, None)
+    take_over(coordinator, None, command="restore-from")
     if plan.way is Way.CONTINUE:
         _continue(coordinator, contents)
     else:

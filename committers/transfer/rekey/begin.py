@@ -35,16 +35,6 @@ def last_batch(state: Folded) -> DecidedVersion | None:
     return decided_for(state, BatchOrigin(state.lineage, *state.last_batch, ""))
 
 
-def refuse_undone(state: Folded) -> None:
-    """Refuse a namespace whose undone batches may be replayed. Raises: ConfigError."""
-    if state.last_batch is not None and state.last_batch[0] < state.generation:
-        raise ConfigError(
-            f"namespace {state.name} was restored with --reprocess, and the undone batches were not replayed"
-            " yet: start the query on the checkpoint that was set back, and run this command after its next"
-            " batch"
-        )
-
-
 def known_source(old: Coordinator, new: Coordinator) -> Source | None:
     """Return the source of a copy that was begun; None: it was not. Both logs were folded.
 

@@ -14,13 +14,14 @@ from tidegate.base import failpoints
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.lifecycle import Side, ask, refuse
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.rekeyed import Moved, Source, is_whole, moved_from
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.steps.decided_versions import RetirementBacklog, decided_versions
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.transfer.dealt_rows import TableRows
-from tidegate.committers.transfer.rekey.begin import begin, known_source, refuse_undone
+from tidegate.committers.transfer.rekey.begin import begin, known_source
 from tidegate.committers.transfer.rekey.compare import compare
 from tidegate.committers.transfer.rekey.queues import queue_rows
 from tidegate.committers.transfer.rekey.versions import (
@@ -37,6 +38,8 @@ from tidegate.wal.record import DecidedVersion
 from tidegate.wal.staging.own_tables import QUEUE_SCHEMA
 
 COMMAND = "tidegate rekey"
+SOURCE, COPY = "rekey", "rekey --to"
+"""The rows of ``lifecycle.COMMANDS`` of the two namespaces."""
 Report = Callable[[int, int], None]
 """Called with a version of the source that the copy has now, and how many visible ones it lacks."""
 
@@ -61,7 +64,7 @@ def follow(old: Coordinator, new: Coordinator, report: Report = lambda _, __: No
     """
     old.decisions.catch_up()
     new.decisions.catch_up()
-    refuse_undone(old.folded)
+    ask(old, SOURCE, to=new.endpoints.namespace)
     source = _copy(old, new)
     backlog = RetirementBacklog(new.log)
     retired = 0
@@ -91,6 +94,7 @@ def finish(old: Coordinator, new: Coordinator, source: Source, report: Report) -
     FencedError: a query of the source was started meanwhile. CorruptError: both differ. Otherwise as
     ``follow``.
     """
+    ask(old, SOURCE, to=new.endpoints.namespace)
     lineage = _move(old, new.endpoints.namespace)
     failpoints.hit("rekey.after_move")
     follow(old, new, report)
@@ -110,14 +114,21 @@ def finish(old: Coordinator, new: Coordinator, source: Source, report: Report) -
         for pin in pins:
             pin.give_back()
     failpoints.hit("rekey.after_whole")
+    is_finished(old, new)  # again: the source may have been taken back meanwhile
     return rows
 
 
 def is_finished(old: Coordinator, new: Coordinator) -> bool:
-    """Whether the copy is whole, so that nothing is left but the aliases. Raises: as ``known_source``."""
+    """Whether the copy is whole, so that nothing is left but the aliases.
+
+    Raises: ConfigError: as ``known_source``; or it is whole and lacks versions of its source.
+    """
     old.decisions.catch_up()
     new.decisions.catch_up()
+    ask(old, SOURCE, to=new.endpoints.namespace)
     source = known_source(old, new)
+    if source is not None:
+        refuse(COPY, new.endpoints.namespace, Side(new.folded), Side(old.folded))
     return source is not None and is_whole(new.folded, source)
 
 
@@ -131,7 +142,7 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
             f" the query with namespace={name!r} and another key_groups instead"
         )
     if source is not None and new.folded.last_version:
-        open_namespace(new, None, rekeying=True)
+        open_namespace(new, None, command=COPY)
         return source
     try:
         pin = VersionPin(old.store, version, new.clock, "rekey")
@@ -139,7 +150,7 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
             if source is None:
                 source = begin(old, new, version, _wanted(old, new))
                 failpoints.hit("rekey.after_first_record")
-            open_namespace(new, None, rekeying=True)
+            open_namespace(new, None, command=COPY)
             if not new.folded.last_version:  # else an earlier run had decided it
                 copy_rows(old, new, source, pin)
         finally:
@@ -201,15 +212,9 @@ def _move(old: Coordinator, to: str) -> str:
     """Fence the source for good, with all decided versions visible; return the lineage that it followed."""
     moved = moved_from(old.folded)
     if moved is None:
-        refuse_undone(old.folded)
-        open_namespace(old, None, refuse_undone, rekeying=True)
+        open_namespace(old, None, command=SOURCE)
         moved = Moved(to, old.folded.lineage or "")
         append_adopted(old.decisions, moved.as_lineage(), COMMAND)
-    elif moved.to != to:
-        raise ConfigError(
-            f"namespace {old.endpoints.namespace} was moved to namespace {moved.to} before: give --to"
-            f" {moved.to}"
-        )
     return moved.lineage
 
 

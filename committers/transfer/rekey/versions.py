@@ -9,12 +9,13 @@ from pathlib import Path
 
 import msgspec
 
+from tidegate.base.clock import Clock
 from tidegate.base.names import QUEUE
 from tidegate.committers.apply.apply import chunks_of, plan, read_manifest
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.rekeyed import Source
+from tidegate.committers.opening.rekeyed import COPY, Source
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.steps.fill_groups import rows_by_group
 from tidegate.committers.transfer.dealt_rows import TableRows, buckets_for, deal, sorted_rows
@@ -112,7 +113,7 @@ def copy_rows(old: Coordinator, new: Coordinator, source: Source, pin: VersionPi
             manifest = None if batch is None else read_manifest(old.log, batch, rows=False)
             if manifest is not None:
                 barrier.source_offsets, barrier.state_calls = manifest.source_offsets, _state_calls(manifest)
-        commit(new, barrier)
+        _commit_unfinished(new, barrier)
 
 
 def follow_version(old: Coordinator, new: Coordinator, decided: DecidedVersion) -> None:
@@ -142,7 +143,35 @@ def follow_version(old: Coordinator, new: Coordinator, decided: DecidedVersion) 
         barrier.drops = frozenset(manifest.dropped or ()) & new.folded.tables.keys()
         barrier.expiring = frozenset(name for name, at in tables.items() if at.expires)
         barrier.source_offsets, barrier.state_calls = manifest.source_offsets, _state_calls(manifest)
+        _commit_unfinished(new, barrier)
+
+
+class _CopyIds(Clock):
+    """The clock of a driver whose attempts are those of an unfinished copy."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self._clock.sleep(seconds)
+
+    def new_id(self) -> str:
+        return f"{COPY}{self._clock.new_id()}"
+
+
+def _commit_unfinished(new: Coordinator, barrier: StoredRowsBarrier) -> None:
+    """Commit a version of which the store alone shows that versions of the source are missing after it."""
+    clock, new.clock = new.clock, _CopyIds(new.clock)
+    try:
         commit(new, barrier)
+    finally:
+        new.clock = clock
 
 
 def _state_calls(manifest: Manifest) -> dict[str, str]:

@@ -33,6 +33,10 @@ UNLISTED = (f"{DUE}.", f"{QUEUE}.")
 NAME_MAX = 64
 NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_MAX}}}")
 TOKEN_MAX = 200
+REKEY_TOKEN, RELOG_TOKEN = "rekey:", "relog:"
+RENAME_TOKEN, RELEASE_TOKEN, MIGRATION_TOKEN = "rename column ", "quarantine drop ", "migrate state "
+OWN_TOKENS = (REKEY_TOKEN, RELOG_TOKEN, RENAME_TOKEN, RELEASE_TOKEN, MIGRATION_TOKEN)
+"""The starts of the tokens that tidegate's own commands and calls give their versions."""
 ESCAPED_MAX = 40
 CUT = 14
 
@@ -81,6 +85,11 @@ def check_token(token: object) -> str:
             f" {TOKEN_MAX} printable characters; it is loaded once per token"
         )
         raise ConfigError(msg)
+    if token.startswith(OWN_TOKENS):
+        raise ConfigError(
+            f"token={token!r} begins like a token of tidegate's own commands, which later commands look for:"
+            " give another one, such as '2026-11-21'"
+        )
     return "".join(token)  # also of a subclass, such as an enum's
 
 

@@ -185,5 +185,6 @@ def _next_step(work: Operation, to: str, *, finish: bool) -> str:
     return (
         f"next: in the query's options set namespace={to!r} in place of {old!r}, keep its checkpoint and its"
         f" stores, and start it. Readers of the name {old}, which is no alias, stay on its last version: let"
-        f" them connect to {to}. Then `tidegate drop --namespace {old}` removes the old namespace"
+        f" them connect to {to}. Its backups end there: let their job run `tidegate backup NEW_FOLDER"
+        f" --namespace {to}`. Then `tidegate drop --namespace {old}` removes the old namespace"
     )

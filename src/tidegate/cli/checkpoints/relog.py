@@ -17,6 +17,7 @@ from tidegate.cli.core.options import Jobs, Yes, confirm, examples
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.local_coordinator import coordinator_for
+from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import refuse_if_writer_alive
 from tidegate.committers.operations.alias import aliases_of, set_alias
 from tidegate.committers.operations.relog import Relogged, Saved, fence, refuse_other, saved_of
@@ -66,6 +67,7 @@ def relog(
         raise ConfigError(f"--to {to} is the namespace itself: give another name, or leave --to out")
     with work.coordinator() as old:
         saved = saved_of(old)
+        ask(old, work.row, shown=saved.entry)
         work.refuse_if_writer_alive(old)
         if checkpoint is not None:
             refuse_unfit(checkpoint_at(checkpoint), saved.batch, saved.entry.version)

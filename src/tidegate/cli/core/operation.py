@@ -18,6 +18,7 @@ from tidegate.cli.core.output import print_json
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.local_coordinator import coordinator_for, followers_in
+from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import log_is_empty, refuse_if_writer_alive
 from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.errors import BY_NAME, ConfigError, StoreUnavailableError, TidegateError
@@ -44,6 +45,11 @@ class Operation:
     force: Force = False
     allow_unsafe: AllowUnsafe = False
     json: Json = False
+
+    @property
+    def row(self) -> str:
+        """The command's row in ``lifecycle.COMMANDS``."""
+        return self.command.removeprefix("tidegate ")
 
     def stores(self) -> tuple[StoreRef, ...]:
         """Return the stores, with their options. Raises: as ``stores_given``."""
@@ -80,11 +86,14 @@ class Operation:
     ) -> Iterator[Coordinator]:
         """Give a coordinator that may fence the writer: the namespace exists, and no writer is running.
 
+        The command accepts the marks of others in it.
+
         ``all_stores``: its stores are exactly those of the log's list. Raises: ConfigError, one of these
         conditions is false; otherwise as ``require_namespace``.
         """
         with self.coordinator(where, jobs) as coordinator:
             require_namespace(coordinator)
+            ask(coordinator, self.row)
             if all_stores:
                 refuse_other_stores(coordinator, coordinator.folded)
             self.refuse_if_writer_alive(coordinator)

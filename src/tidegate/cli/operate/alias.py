@@ -39,7 +39,10 @@ def set_(
     store_config: StoreConfigs,
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Although the namespace has no visible version yet.")
+        bool,
+        typer.Option(
+            "--force", help="Although the namespace has no visible version yet, or is an unfinished copy."
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -49,7 +52,8 @@ def set_(
     they are. Whatever the alias named before stays as it is: setting it back is the same command.
     Of several stores each has aliases of its own: all are looked at before the first is set.
 
-    Refused when the namespace has no visible version yet, and when ALIAS is the name of a namespace.
+    Refused when the namespace has no visible version yet, or is an unfinished copy of a rekey, and when
+    ALIAS is the name of a namespace.
     """
     ats = stores_given(store, store_config)
     targets = [checked_target(at, alias, namespace, force=force) for at in ats]

@@ -24,6 +24,7 @@ from tidegate.cli.core.options import (
 )
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.versions import number_or_time
+from tidegate.committers.opening.lifecycle import Side, refuse
 from tidegate.committers.transfer.backup.backup import FULL_EVERY, KEEP, BackedUp
 from tidegate.committers.transfer.backup.backup import backup as make_backup
 from tidegate.committers.transfer.backup.chain import FULL, Chain
@@ -40,6 +41,8 @@ from tidegate.committers.transfer.backup.restore_from import (
 )
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
+from tidegate.wal.catch_up import catch_up
+from tidegate.wal.fold import View
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import BatchOrigin
 
@@ -92,12 +95,13 @@ def backup(  # noqa: PLR0913 - its options
     missing = [option for option, value in given.items() if not value]
     if store is None or wal is None or namespace is None:
         raise ConfigError(f"{', '.join(missing)} must be given; only --check needs no server")
-    done = _backed_up(folder, store, wal, namespace, store_config, wal_config, full_every, keep)
+    done, marks = _backed_up(folder, store, wal, namespace, store_config, wal_config, full_every, keep)
     link = done.link
     facts: dict[str, Any] = {"namespace": namespace, "folder": str(folder), "version": done.version}
     facts |= {"kind": link.kind if link else None, "bytes": link.bytes if link else 0}
     facts |= {"rows": link.rows if link else 0, "cause": done.cause or None, "removed": done.removed}
     _print(facts | _chain_facts(done.chain), _line(folder, namespace, done), json=json)
+    refuse("backup", namespace, marks, after=True)
 
 
 def _backed_up(
@@ -109,7 +113,7 @@ def _backed_up(
     wal_config: WalConfig,
     full_every: int,
     keep: int,
-) -> BackedUp:
+) -> tuple[BackedUp, Side]:
     opened = open_store(store, namespace, store_options(store_config))
     try:
         identity = opened.identity()
@@ -120,7 +124,9 @@ def _backed_up(
             )
         log = open_log(wal, namespace, wal_options(wal_config))
         try:
-            return make_backup(log, opened, identity, folder, full_every, keep)
+            marks = Side(catch_up(View(), log).state)
+            refuse("backup", namespace, marks)
+            return make_backup(log, opened, identity, folder, full_every, keep), marks
         finally:
             log.close()
     finally:

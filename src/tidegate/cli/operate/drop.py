@@ -12,6 +12,7 @@ from tidegate.base.urls import redact
 from tidegate.cli.core.operation import Operation, operation
 from tidegate.cli.core.options import examples
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import WRITER_ALIVE_S
 from tidegate.committers.operations.alias import refuse_aliased
 from tidegate.committers.operations.drop import drop_namespace
@@ -75,6 +76,7 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
         in_log = None if force else coordinator.decisions.catch_up()
         if in_log is None:
             return
+        ask(coordinator, work.row)
         if all(store.identity() is None for store in coordinator.stores):
             raise ConfigError(
                 f"{redact(wal)} has namespace {namespace}, {redact(coordinator.endpoints.store)} has nothing"

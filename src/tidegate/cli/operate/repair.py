@@ -100,7 +100,7 @@ def repair(
 
 def _repair(work: Operation, coordinator: Coordinator, copy: Source | None) -> None:
     coordinator.has_copy = copy is not None
-    take_over(coordinator, None, rekeying=True)
+    take_over(coordinator, None, command="repair")
     followers = followers_in(coordinator)
     for each in followers if copy is not None else ():
         each.catch_up()  # the copy may be one of these, and below this store's horizon

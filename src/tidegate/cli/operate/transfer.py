@@ -19,6 +19,7 @@ from tidegate.cli.core.versions import At, version_at
 from tidegate.cli.read.diff import Tables
 from tidegate.committers.apply.processes import jobs_here
 from tidegate.committers.background.follower import Standing
+from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.transfer.export import export as export_version
 from tidegate.committers.transfer.export_format import Manifest
 from tidegate.committers.transfer.import_rows import Imported, import_rows, imported_before, read_whole
@@ -105,6 +106,7 @@ def import_(
     jobs = min(jobs or jobs_here(), key_groups or manifest.key_groups)  # a process needs a key group
     with work.coordinator(jobs=jobs, key_groups=key_groups) as coordinator:
         state = coordinator.decisions.catch_up()
+        ask(coordinator, work.row)
         if state is None and coordinator.store.identity() is None and key_groups is None:
             coordinator.options = dataclasses.replace(coordinator.options, key_groups=manifest.key_groups)
         work.refuse_if_writer_alive(coordinator)

@@ -24,7 +24,7 @@ from tidegate.committers.steps.trim import summarise_if_due
 from tidegate.committers.transfer import dealt_rows
 from tidegate.committers.transfer.rekey import move, versions
 from tidegate.committers.transfer.rekey.begin import state_at
-from tidegate.committers.transfer.rekey.move import finish, follow
+from tidegate.committers.transfer.rekey.move import finish, follow, is_finished
 from tidegate.errors import (
     ConfigError,
     CorruptError,
@@ -266,7 +266,7 @@ def test_a_copy_that_somebody_wrote_into_is_refused(place):
     place.follow()
     place.old.write(MORE)
     with place.coordinators() as (_, new):
-        open_namespace(new, None, rekeying=True)
+        open_namespace(new, None, command="rekey --to")
         commit(new, ArrowBarrier(new.log, {}, LoadOrigin("foreign"), 32))
     place.old.write(MORE)
     with pytest.raises(ConfigError, match="version 2 of namespace flights_32 is no copy of version 4"):
@@ -281,9 +281,10 @@ def test_a_source_moves_once(place):
             Endpoints.of("other", place.wal, [parse_store(place.store)]), Options(key_groups=16)
         ) as other,
     ):
-        source = follow(old, other).source
-        with pytest.raises(ConfigError, match="was moved to namespace flights_32 before"):
-            finish(old, other, source, lambda _, __: None)
+        for step in (follow, is_finished):
+            with pytest.raises(ConfigError, match="Give --to flights_32"):
+                step(old, other)
+        assert other.decisions.catch_up() is None
 
 
 # -- the rest ---------------------------------------------------------------------------------------

@@ -1,0 +1,197 @@
+"""A command's mark in a namespace, and each later command that it concerns."""
+
+import contextlib
+import json
+import re
+import shutil
+
+import pytest
+
+from support.cli import ended, refused, run
+from support.places import rows_by_table, silence_writer
+from support.rekeyed import LGA, MORE, NEW, RekeyedPlace
+from tidegate.base import failpoints
+from tidegate.base.failpoints import FailpointError
+from tidegate.base.names import escape
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.adopt import adopt
+from tidegate.committers.steps.append import append_adopted
+from tidegate.committers.transfer.rekey import move
+from tidegate.errors import ConfigError
+from tidegate.testing.example import LINEAGE
+
+REFUSED = ConfigError.exit_code
+WORDS = ("rekey", "--namespace=flights", f"--to={NEW}", "--key-groups=32")
+FINISH = (*WORDS, "--finish", "--yes")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    made = RekeyedPlace(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    monkeypatch.setenv("TIDEGATE_STORE", made.store)
+    monkeypatch.setenv("TIDEGATE_WAL", made.wal)
+    silence_writer(tmp_path / "store", "flights")
+    yield made
+    failpoints.arm(None)
+    made.old.close()
+
+
+def write(place, namespace="flights", batches=1):
+    with contextlib.closing(place.writer(namespace)) as query:
+        for _ in range(batches):
+            query.write(MORE)
+        query.driver.store.end_heartbeat(query.driver.epoch)
+
+
+def moved_and_taken_back(place):
+    """As a release did whose adopt did not look at the copy: its source goes on, the copy is whole."""
+    ended(0, *FINISH, "--alias=live")
+    with place.coordinators(None) as (old, _):
+        open_namespace(old, None, command="recover")
+        append_adopted(old.decisions, LINEAGE)
+    write(place, batches=10)
+
+
+# -- a way back, and the same rekey again -------------------------------------------------------------
+
+
+def test_a_moved_namespace_is_not_taken_back_while_its_copy_is_whole(place):
+    """Red before: the source and the copy took batches, and the next --finish switched to the copy."""
+    ended(0, *FINISH, "--alias=live")
+    adopt = ("adopt", f"--lineage={LINEAGE}", "--namespace=flights", "--yes")
+    advice = refused(REFUSED, *adopt)
+    assert f"`tidegate drop --namespace {NEW}`" in advice
+    ended(0, "alias", "set", "live", "--namespace=flights")
+    ended(0, "drop", f"--namespace={NEW}", "--yes")
+    ended(0, *adopt)
+    write(place, batches=10)
+    ended(0, *FINISH)
+    assert rows_by_table(place.store, "live")["airports"]["LGA"] == LGA
+    write(place, NEW)  # the next batch follows: none is lost
+    assert json.loads(ended(0, "status", f"--namespace={NEW}", "--json").stdout)["visible"] == 3
+
+
+def test_a_copy_that_took_batches_is_not_dropped_for_the_way_back(place):
+    ended(0, *FINISH)
+    write(place, NEW, batches=2)
+    message = refused(REFUSED, "adopt", f"--lineage={LINEAGE}", "--namespace=flights", "--yes")
+    assert f"set namespace='{NEW}'" in message
+    assert "tidegate drop" not in message
+
+
+def test_finished_once_is_not_finished_for_ever(place):
+    """Red before: exit 0, and the aliases named a copy without the last ten batches."""
+    moved_and_taken_back(place)
+    expected = rows_by_table(place.store)
+    for words in (FINISH, WORDS):
+        assert "Give another name with --to" in refused(REFUSED, *words)
+    again = [word.replace(NEW, "flights_33") for word in FINISH]
+    ended(0, *again, "--alias=live")
+    assert rows_by_table(place.store, "live") == expected
+
+
+def test_a_namespace_that_is_taken_back_before_its_copy_is_whole_is_followed_again(place):
+    failpoints.arm("rekey.after_move=raise@1")
+    with pytest.raises(FailpointError):
+        place.finish()
+    failpoints.arm(None)
+    message = refused(REFUSED, "drop", "--namespace=flights", "--yes")
+    assert f"`tidegate rekey --namespace flights --to {NEW} --finish`" in message
+    ended(0, "adopt", f"--lineage={LINEAGE}", "--namespace=flights", "--yes")
+    write(place, batches=10)
+    ended(0, *FINISH, "--alias=live")
+    assert rows_by_table(place.store, "live") == rows_by_table(place.store)
+    write(place, NEW)
+
+
+def test_a_copy_whose_source_is_taken_back_meanwhile_is_not_switched_to(place, monkeypatch):
+    """Red before: both took batches then, and the aliases named the copy."""
+    real = move.compare
+
+    def taken_back(old, new, *more):
+        rows = real(old, new, *more)
+        with place.coordinators(None) as (other, _):
+            adopt(other, LINEAGE)
+        return rows
+
+    monkeypatch.setattr(move, "compare", taken_back)
+    assert "Give another name with --to" in refused(REFUSED, *FINISH, "--alias=live")
+    assert json.loads(ended(0, "alias", "list", "--json").stdout)["aliases"] == []
+
+
+def test_a_copy_that_was_moved_on_gets_no_alias_again(place):
+    ended(0, *FINISH, "--alias=live")
+    on = ("rekey", f"--namespace={NEW}", "--to=flights_5", "--key-groups=5", "--finish", "--yes")
+    ended(0, *on)
+    assert "was moved to namespace flights_5" in refused(REFUSED, *FINISH, "--alias=live")
+    assert json.loads(ended(0, "alias", "list", "--json").stdout)["aliases"][0]["namespace"] == "flights_5"
+
+
+# -- backups --------------------------------------------------------------------------------------
+
+
+def test_a_backup_of_a_moved_namespace_is_made_and_ends_with_an_error(place, tmp_path):
+    """Red before: exit 0, for ever, while the batches are in another namespace."""
+    assert "tidegate backup" in ended(0, *FINISH).stdout
+    for wrote in ("full backup", "already; nothing was written"):
+        result = ended(REFUSED, "backup", tmp_path / "backups", "--namespace=flights")
+        assert wrote in result.stdout
+        assert f"`tidegate backup NEW_FOLDER --namespace {NEW}`" in result.stderr
+    ended(0, "backup", tmp_path / "others", f"--namespace={NEW}")
+
+
+def test_a_backup_of_an_unfinished_copy_is_refused(place, tmp_path):
+    """Red before: it could be restored nowhere."""
+    ended(0, *WORDS)
+    message = refused(REFUSED, "backup", tmp_path / "backups", f"--namespace={NEW}")
+    assert "is being made by a rekey" in message
+    assert not (tmp_path / "backups").exists()
+
+
+# -- relog ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("log", ["gone", "behind"])
+def test_an_unfinished_copy_is_not_saved_by_a_relog(place, tmp_path, log):
+    """Red before: an ordinary namespace, which took the query's batches without those between."""
+    ended(0, *WORDS)
+    if log == "behind":
+        shutil.copytree(tmp_path / "wal" / escape(NEW), tmp_path / "older")
+    write(place)
+    ended(0, *WORDS)
+    shutil.rmtree(tmp_path / "wal" / escape(NEW))
+    if log == "behind":
+        (tmp_path / "older").rename(tmp_path / "wal" / escape(NEW))
+    message = refused(REFUSED, "relog", f"--namespace={NEW}", "--to=saved", "--yes", "--force")
+    assert f"`tidegate drop --namespace {NEW}`" in message
+    assert run("status", "--namespace=saved").exit_code != 0
+
+
+def test_a_whole_copy_with_a_log_of_before_is_saved_by_a_relog(place, tmp_path):
+    """Its log does not know that it became whole; its store does."""
+    ended(0, *WORDS)
+    shutil.copytree(tmp_path / "wal" / escape(NEW), tmp_path / "older")
+    ended(0, *FINISH)
+    shutil.rmtree(tmp_path / "wal" / escape(NEW))
+    (tmp_path / "older").rename(tmp_path / "wal" / escape(NEW))
+    ended(0, "relog", f"--namespace={NEW}", "--to=saved", "--yes", "--force")
+    assert rows_by_table(place.store, "saved") == rows_by_table(place.store)
+
+
+def test_a_moved_namespace_whose_copy_lost_its_log_is_not_taken_back(place, tmp_path):
+    ended(0, *FINISH)
+    shutil.rmtree(tmp_path / "wal" / escape(NEW))
+    message = refused(REFUSED, "adopt", f"--lineage={LINEAGE}", "--namespace=flights", "--yes")
+    assert "or lost its log" in message
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["rekey:ab:1", "relog:ab:1", "rename column 3 x", "quarantine drop 1 x"])
+def test_a_token_that_looks_like_a_commands_own_is_refused(place, tmp_path, token):
+    """Red before: the namespace was taken for one that a rekey is making."""
+    ended(0, "export", tmp_path / "out", "--namespace=flights")
+    message = refused(REFUSED, "import", tmp_path / "out", "--namespace=other", "--token", token)
+    assert re.search(r"begins? like a token of tidegate's own", message)
+    assert run("status", "--namespace=other").exit_code != 0
