@@ -27,7 +27,7 @@ from tidegate.cli.core.versions import number_or_time
 from tidegate.committers.transfer.backup.backup import FULL_EVERY, KEEP, BackedUp
 from tidegate.committers.transfer.backup.backup import backup as make_backup
 from tidegate.committers.transfer.backup.chain import FULL, Chain
-from tidegate.committers.transfer.backup.contents import check as check_backup
+from tidegate.committers.transfer.backup.check import check as check_backup
 from tidegate.committers.transfer.backup.contents import contents_of, reached_at, version_in
 from tidegate.committers.transfer.backup.restore_from import (
     Plan,
