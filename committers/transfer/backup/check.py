@@ -46,6 +46,7 @@ from tidegate.sinks.memory import store as memory_store
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.layout import payloads
+from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal import memory_log
 from tidegate.wal.fold import last_batch_within
 from tidegate.wal.memory_log import MemoryLog
@@ -164,6 +165,8 @@ def _rehearse(folder: Path, contents: Contents, part: Rows) -> None:
         for table, batches in part.items():
             rows.put(table, batches)
         for way, log_has in LOG_HAS.items():
+            if way is Way.CONTINUE and whole.entry.version < FILLED_FROM:
+                continue  # then a log that has every version is restored as one that lost rows
             rows.last, rows.entry = whole.last, whole.entry
             try:
                 _restore(folder, contents._replace(rows=rows), part, way)

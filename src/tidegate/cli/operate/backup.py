@@ -72,7 +72,7 @@ def backup(  # noqa: PLR0913 - its options
         int, typer.Option("--keep", metavar="N", min=1, help="Keep N full backups, and their increments.")
     ] = KEEP,
     check: Annotated[
-        bool, typer.Option("--check", help="Only read every byte of the folder; it needs no server.")
+        bool, typer.Option("--check", help="Only read every byte, and restore in memory; it needs no server.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -80,13 +80,18 @@ def backup(  # noqa: PLR0913 - its options
 
     The first run writes all rows. Later runs write the changes since the one before, from the log; all rows
     again after --full-every of them, when they are larger than the full backup, or when the log no longer
-    has them. Each run reads back its own files. A run that was killed leaves the backups before as they are.
-    tidegate restore-from makes the namespace again.
+    has them. Each run reads back its own files, and restores some of their rows in memory. A run that was
+    killed leaves the backups before as they are. tidegate restore-from makes the namespace again.
     """
     if check:
         chain = check_backup(folder)
-        checked = {"folder": str(folder), **_chain_facts(chain)}
-        _print(checked, f"{folder}: every byte fits; {_described(chain)}", json=json)
+        whole = [version for version, is_last in chain.versions.items() if is_last]
+        sampled = [version for version, is_last in chain.versions.items() if not is_last]
+        checked = {"folder": str(folder), **_chain_facts(chain), "restored": whole, "sampled": sampled}
+        restored = f"restored in memory: every row of version {', '.join(map(str, whole))}"
+        if sampled:
+            restored += f", some rows of {len(sampled)} older ones"
+        _print(checked, f"{folder}: every byte fits; {_described(chain)}; {restored}", json=json)
         return
     given = {"--store": store, "--wal": wal, "--namespace": namespace}
     missing = [option for option, value in given.items() if not value]
@@ -156,6 +161,8 @@ def _line(folder: Path, namespace: str, done: BackedUp) -> str:
         return f"{folder} has version {done.version} of namespace {namespace} already; nothing was written"
     if done.link.kind == FULL:
         kind = f"full backup ({done.cause}), {done.link.rows} rows"
+    elif done.link.after == done.link.version:
+        kind = "increment without versions: what is followed, undone or in the list of stores has changed"
     else:
         kind = f"increment after version {done.link.after}, {done.link.rows} changes"
     removed = f"; removed: {', '.join(done.removed)}" if done.removed else ""
@@ -196,7 +203,9 @@ def restore_from(
     with work.coordinator(jobs=jobs) as coordinator:
         plan = plan_restore(coordinator, reached, folder, is_newest=to is None)
         work.refuse_if_writer_alive(coordinator)
-        preview = _preview(plan, work.namespace, reached.state.lineage, offsets)
+        # The log, where there is one, knows of a later adoption than the backup.
+        state = reached.state if plan.way is Way.NEW else coordinator.folded
+        preview = _preview(plan, work.namespace, state.lineage, offsets)
         if not yes:
             print("\n".join(preview), file=sys.stderr)
             confirm(_question(plan, work.namespace))
@@ -247,6 +256,11 @@ def _preview(plan: Plan, namespace: str, lineage: str | None, offsets: str) -> l
     lines += [
         f"the restored state ends with batch {last} of query {plan.kept.lineage}, at the source offsets",
         f"  {offsets or '(unknown)'}",
+    ]
+    if plan.kept.lineage != lineage:
+        followed = f"the namespace follows {lineage}, which has taken over since, and no other query"
+        return [*lines, f"{followed}: the rows after these offsets come from its checkpoint alone"]
+    lines += [
         "to have the batches after it again, BEFORE the query starts: set its checkpoint back to batch",
         f"  {last}: remove the files {last + 1} and above, and their .crc files, from its folders",
         "  offsets and commits; of a query with state of Spark's own also the versions above",
