@@ -15,7 +15,7 @@ from tidegate.committers.operations.adopt import adopt
 from tidegate.committers.operations.rename_column import rename_column
 from tidegate.committers.operations.restore_plan import plan_restore as plan_older
 from tidegate.committers.transfer.backup.backup import backup
-from tidegate.committers.transfer.backup.chain import Index, read_sealed
+from tidegate.committers.transfer.backup.chain import FULL, Index, read_sealed, require_chain
 from tidegate.committers.transfer.backup.contents import contents_of, reached_at, version_in
 from tidegate.committers.transfer.backup.restore_from import plan_restore, restore_from
 from tidegate.committers.transfer.export import export
@@ -49,6 +49,18 @@ class Place:
     def backup_with(self, driver: Any, **how: Any) -> Any:
         """Back up as ``backup``, in the place of a coordinator that was opened besides the query's driver."""
         return backup(driver.log, driver.store, driver.store.identity(), self.folder, **how)
+
+    def versions_in_backup(self) -> Any:
+        """Every version at which it can be restored."""
+        chain = require_chain(self.folder)
+        full = [link.version for link in chain.links if link.kind == FULL]
+        increments = [
+            number
+            for link in chain.links
+            if link.kind != FULL
+            for number in range(link.after + 1, link.version + 1)
+        ]
+        return sorted({*full, *increments})
 
     def index(self, path: Any) -> Any:
         """Read the description of an increment."""

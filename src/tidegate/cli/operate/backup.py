@@ -24,6 +24,7 @@ from tidegate.cli.core.options import (
 )
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.versions import number_or_time
+from tidegate.committers.opening.rekeyed import moved_from
 from tidegate.committers.transfer.backup.backup import FULL_EVERY, KEEP, BackedUp
 from tidegate.committers.transfer.backup.backup import backup as make_backup
 from tidegate.committers.transfer.backup.chain import FULL, Chain
@@ -41,7 +42,7 @@ from tidegate.committers.transfer.backup.restore_from import (
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import BatchOrigin
+from tidegate.wal.record import BatchOrigin, Folded
 
 LOST_SHOWN_MAX = 20
 """The number of lost batches that are printed one by one."""
@@ -205,7 +206,7 @@ def restore_from(
         work.refuse_if_writer_alive(coordinator)
         # The log, where there is one, knows of a later adoption than the backup.
         state = reached.state if plan.way is Way.NEW else coordinator.folded
-        preview = _preview(plan, work.namespace, state.lineage, offsets)
+        preview = _preview(plan, work.namespace, state, offsets)
         if not yes:
             print("\n".join(preview), file=sys.stderr)
             confirm(_question(plan, work.namespace))
@@ -235,8 +236,12 @@ def _question(plan: Plan, namespace: str) -> str:
     return f"{where}namespace {namespace} would be made again from version {plan.version} of the backup"
 
 
-def _preview(plan: Plan, namespace: str, lineage: str | None, offsets: str) -> list[str]:
+def _preview(plan: Plan, namespace: str, state: Folded, offsets: str) -> list[str]:
     """Return what is restored, what is lost, and how the query has its rows again."""
+    moved, lineage = moved_from(state), state.lineage
+    if moved is not None:
+        losses = [] if plan.way is Way.CONTINUE else _losses(plan, namespace)
+        return [*losses, f"namespace {namespace} was moved to {moved.to}, and refuses queries as before"]
     if plan.way is Way.CONTINUE:
         line = f"the log has every version after version {plan.version} of the backup, up to {plan.last}"
         lines = [f"{line}: nothing is lost, and the query continues with its checkpoint"]
