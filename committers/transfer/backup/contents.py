@@ -100,14 +100,15 @@ def contents_of(
 ) -> Iterator[Contents]:
     """Give the backup's contents at a version. Every file that is read is compared with its checksum first.
 
-    ``chain`` is the folder's unless given. ``sample``: of all rows only some of the last link's are read.
+    ``chain`` is the folder's unless given. ``sample``: only some rows of the last link are read, and the
+    caller has compared its files.
     Raises: ConfigError: the chain does not reach the version, or the temporary folder has no room.
     CorruptError: a file is missing or damaged.
     """
     chain = chain or require_chain(folder)
     full, *increments = _links_to(folder, chain, version)
     with contextlib.closing(LogState(str(folder))) as rows:
-        place, export = _read_full(folder, full, rows=not (sample and increments))
+        place, export = _read_full(folder, full, whole=not sample)
         for name, table in export.tables.items():
             rows.schemas[table.table_schema.schema_id] = table.table_schema
             if not (sample and increments):
@@ -117,9 +118,9 @@ def contents_of(
         rows.last, rows.entry = reached.decided, place.entry
         for link in increments:
             changes = not sample or link is increments[-1]
-            reached = _read_increment(
-                folder, link, min(link.version, version), reached, rows, changes=changes
-            )
+            blobs = _blobs_of(folder, link, whole=not sample)
+            reached = _after(reached, blobs, min(link.version, version))
+            rows.read(blobs, blobs.versions(reached.decided.version), changes=changes)
         yield Contents(_standing(folder, chain, reached), rows)
 
 
@@ -145,8 +146,7 @@ def reached_by(folder: Path, links: Sequence[Link], version: int) -> Reached:
     """Return a version at which a full backup and its increments end, or which the last one contains."""
     reached = _reached_by_full(folder, links[0])
     for link in links[1:]:
-        check_digest(folder, link)
-        reached = _after(reached, BackupBlobs(folder / link.name), min(link.version, version))
+        reached = _after(reached, _blobs_of(folder, link, whole=False), min(link.version, version))
     return reached
 
 
@@ -177,11 +177,11 @@ def _range(chain: Chain) -> str:
     return f"it has the versions {shown}"
 
 
-def _read_full(folder: Path, link: Link, *, rows: bool) -> tuple[Place, Manifest]:
+def _read_full(folder: Path, link: Link, *, whole: bool) -> tuple[Place, Manifest]:
     check_digest(folder, link)
     path = folder / link.name
     export, _ = read_export(path)
-    if rows:
+    if whole:
         check_files(path, export)
     place = read_sealed(path / PLACE, Place)
     state, entry = state_in(path, place), place.entry
@@ -208,17 +208,12 @@ def state_in(path: Path, place: Place) -> Folded:
     return record.state
 
 
-def _read_increment(
-    folder: Path, link: Link, version: int, before: Reached, rows: LogState, *, changes: bool
-) -> Reached:
-    """Add an increment up to a version to the rows, with its changes or without; return the version."""
+def _blobs_of(folder: Path, link: Link, *, whole: bool) -> BackupBlobs:
     check_digest(folder, link)
     blobs = BackupBlobs(folder / link.name)
-    if changes:
+    if whole:
         blobs.check()
-    reached = _after(before, blobs, version)
-    rows.read(blobs, blobs.versions(version), changes=changes)
-    return reached
+    return blobs
 
 
 def _after(before: Reached, blobs: BackupBlobs, version: int) -> Reached:

@@ -163,7 +163,7 @@ def _line(folder: Path, namespace: str, done: BackedUp) -> str:
     if done.link.kind == FULL:
         kind = f"full backup ({done.cause}), {done.link.rows} rows"
     elif done.link.after == done.link.version:
-        kind = "increment without versions: what is followed, undone or in the list of stores has changed"
+        kind = "increment without versions (another query, undone batches or stores)"
     else:
         kind = f"increment after version {done.link.after}, {done.link.rows} changes"
     removed = f"; removed: {', '.join(done.removed)}" if done.removed else ""
