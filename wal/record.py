@@ -240,6 +240,11 @@ class Folded(msgspec.Struct, frozen=True):
         """(generation, batch_id) of the last batch decided in the current lineage."""
         return None if self.lineage is None else self.batches.get(self.lineage)
 
+    @property
+    def is_rewound(self) -> bool:
+        """Whether no batch of any lineage was decided since the last Rewound."""
+        return all(generation < self.generation for generation, _ in self.batches.values())
+
 
 class Summary(Record, frozen=True, kw_only=True, tag="summary"):
     """The folded state at its own position, so that opening costs only the recent records."""

@@ -20,6 +20,7 @@ from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.steps.fill_groups import rows_by_group
@@ -31,8 +32,10 @@ from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.fit import Fit, described, fit_of
 from tidegate.sinks.rules.reads import values_at
 from tidegate.sinks.store import Store
-from tidegate.wal.fold import decided_for
-from tidegate.wal.record import BatchOrigin, DecidedVersion, ImportOrigin, Origin, RestoreOrigin
+from tidegate.wal.catch_up import source_offsets_of
+from tidegate.wal.fold import decided_for, recent_version
+from tidegate.wal.log import Log
+from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, ImportOrigin, Origin, RestoreOrigin
 from tidegate.wal.staging.spec import CHANGES
 
 MENDED = (Fit.LOG_GONE, Fit.LOG_BEHIND, Fit.OTHER_HISTORY, Fit.BEHIND_CUT, Fit.CHANGES_GONE)
@@ -42,15 +45,17 @@ MENDED = (Fit.LOG_GONE, Fit.LOG_BEHIND, Fit.OTHER_HISTORY, Fit.BEHIND_CUT, Fit.C
 class Saved(NamedTuple):
     """The part of a namespace that its store still has, and the loss.
 
-    ``batch`` is the version of the last batch in the catalog; None: there is no batch. ``fault`` is the
-    log's. ``lost`` are the versions above the visible one that the log decided, as far as it can be read;
-    ``begun`` the numbers of those that the store has begun.
+    ``batch`` is the last batch up to the visible version; None: there is none, or it is ``unknown``, since
+    it was retired in the store and the log cannot be read. ``fault`` is the log's. ``lost`` are the versions
+    above the visible one that the log decided, as far as it can be read; ``begun`` the numbers of those that
+    the store has begun.
     """
 
     store: Store
     identity: Identity
     entry: CatalogEntry
-    batch: CatalogEntry | None
+    batch: LastBatch | None
+    unknown: bool
     restored: bool
     """Whether a restore is newer than the last batch."""
     fault: str
@@ -60,8 +65,8 @@ class Saved(NamedTuple):
     @property
     def origin(self) -> Origin:
         """The origin of the new namespace's first version."""
-        batch = self.batch and self.batch.origin
-        if isinstance(batch, BatchOrigin):
+        if self.batch is not None:
+            batch = self.batch.origin
             return BatchOrigin(batch.lineage, 0, batch.batch_id, batch.fingerprint)
         return ImportOrigin(f"{RELOG_TOKEN}{self.identity.uuid}:{self.entry.version}")
 
@@ -84,15 +89,42 @@ def saved_of(old: Coordinator) -> Saved:
     """
     store, identity = _newest(old)
     pointer = store.pointer()
-    fault, lost = _fault_of(old, store, identity)
+    fault, lost, state = _fault_of(old, store, identity)
     entries = store.catalog(pointer.horizon, pointer.visible)
     if not entries or entries[-1].version != pointer.visible:
         raise no_entry(store.where, pointer.visible)
-    batch = next((entry for entry in reversed(entries) if isinstance(entry.origin, BatchOrigin)), None)
-    newer = entries[entries.index(batch) + 1 :] if batch else []
+    batch, unknown = _last_batch(old.log, state, entries)
     begun = tuple(sorted(stamp.version for stamp in store.begun() if stamp.version > pointer.visible))
-    restored = any(isinstance(entry.origin, RestoreOrigin) for entry in newer)
-    return Saved(store, identity, entries[-1], batch, restored, fault, lost, begun)
+    restored = any(
+        isinstance(entry.origin, RestoreOrigin) and batch is not None and entry.version > batch.version
+        for entry in entries
+    )
+    return Saved(store, identity, entries[-1], batch, unknown, restored, fault, lost, begun)
+
+
+def _last_batch(
+    log: Log, state: Folded | None, entries: Sequence[CatalogEntry]
+) -> tuple[LastBatch | None, bool]:
+    """Return the last batch up to the visible version, and whether it is unknown.
+
+    Where every version that the store still has is a load, an import or a restore, the log may know it, if
+    it has one of these versions.
+    """
+    for entry in reversed(entries):
+        if isinstance(entry.origin, BatchOrigin):
+            return LastBatch(entry.origin, entry.version, entry.decided_at_us, entry.source_offsets), False
+    if entries[0].version == 1:
+        return None, False
+    for entry in reversed(entries):
+        decided = None if state is None else recent_version(state, entry.version)
+        if state is None or decided is None or decided.digest != entry.digest:
+            continue
+        for older in reversed(state.recent):
+            if older.version < entry.version and isinstance(older.origin, BatchOrigin):
+                offsets = source_offsets_of(log, older)
+                return LastBatch(older.origin, older.version, older.decided_at_us, offsets), False
+        return None, bool(state.batches)
+    return None, True
 
 
 def _newest(old: Coordinator) -> tuple[Store, Identity]:
@@ -115,8 +147,10 @@ def _newest(old: Coordinator) -> tuple[Store, Identity]:
     return newest
 
 
-def _fault_of(old: Coordinator, store: Store, identity: Identity) -> tuple[str, tuple[DecidedVersion, ...]]:
-    """Describe what the log lost, with the decided versions that the store does not show.
+def _fault_of(
+    old: Coordinator, store: Store, identity: Identity
+) -> tuple[str, tuple[DecidedVersion, ...], Folded | None]:
+    """Describe what the log lost, with the decided versions that the store does not show, and its fold.
 
     Raises: ConfigError: the log lost nothing that the store needs.
     """
@@ -124,7 +158,7 @@ def _fault_of(old: Coordinator, store: Store, identity: Identity) -> tuple[str, 
     try:
         state = old.decisions.catch_up()
     except (CorruptError, WalGapError) as error:
-        return f"the log cannot be read: {error}", ()
+        return f"the log cannot be read: {error}", (), None
     held = None if state is None else held_for(old.log, store, state, pointer)
     fit = fit_of(state, identity, pointer, held)
     if fit is Fit.OTHER_NAMESPACE:
@@ -134,7 +168,7 @@ def _fault_of(old: Coordinator, store: Store, identity: Identity) -> tuple[str, 
         )
     if fit not in MENDED or state is None:
         if fit is Fit.LOG_GONE:
-            return f"the log {old.log.where} has nothing of the namespace", ()
+            return f"the log {old.log.where} has nothing of the namespace", (), None
         raise ConfigError(
             f"the log {old.log.where} has what {store.where} needs, so nothing is to be saved: `tidegate"
             f" recover --namespace {name}` makes every decided version visible, and `tidegate status` shows"
@@ -143,7 +177,7 @@ def _fault_of(old: Coordinator, store: Store, identity: Identity) -> tuple[str, 
     lost: tuple[DecidedVersion, ...] = ()
     if state.last_version > pointer.visible:
         lost = tuple(decided_versions(old.log, state, pointer.visible + 1))
-    return described(fit, state, identity, pointer, held), lost
+    return described(fit, state, identity, pointer, held), lost, state
 
 
 def fence(stores: Sequence[Store], writer: str) -> None:

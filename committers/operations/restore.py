@@ -18,11 +18,10 @@ from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.restore_plan import RestorePlan
 from tidegate.committers.repair.log_state import LogState
-from tidegate.committers.steps.append import append_until_confirmed
+from tidegate.committers.steps.append import append_rewound
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, WalGapError
@@ -32,7 +31,7 @@ from tidegate.sinks.diff import changes_to, untouched
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import GroupedRows, windows
 from tidegate.sinks.store import Store
-from tidegate.wal.record import RestoreOrigin, Rewound, TableSchema
+from tidegate.wal.record import RestoreOrigin, TableSchema
 from tidegate.wal.staging.own_tables import local_tables
 from tidegate.wal.staging.spec import CHANGES
 
@@ -74,7 +73,8 @@ def restore(coordinator: Coordinator, plan: RestorePlan) -> Restored:
                 f" {version}` again, which shows the batches that would be undone"
             )
         made = _commit(coordinator, plan, rows) if plan.made is None else None
-    generation = _rewind(coordinator.decisions, version) if plan.reprocess else None
+    command = f"tidegate restore --to {version} --reprocess"
+    generation = append_rewound(coordinator.decisions, version, command) if plan.reprocess else None
     return Restored(recovered, made, coordinator.folded.last_version, generation, coordinator.folded.lineage)
 
 
@@ -193,19 +193,3 @@ def _rows(
                 held.keep()
                 places = [pa.repeat(pa.scalar(at, pa.int32()), batch.num_rows) for at in (group, index)]
                 yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)
-
-
-def _rewind(decisions: DecisionLog, version: int) -> int:
-    """Append Rewound, unless batches may be replayed already; return the generation in which they may."""
-    state = decisions.folded
-    if state.last_batch is None or state.last_batch[0] < state.generation or state.lineage is None:
-        return state.generation
-    generation = state.generation + 1
-    append_until_confirmed(
-        decisions,
-        Rewound(**decisions.header(), lineage=state.lineage, generation=generation),
-        lambda state: state.generation >= generation,
-        f"the batches that version {version} of namespace {decisions.namespace} lacks may be replayed",
-        f"tidegate restore --to {version} --reprocess",
-    )
-    return generation

@@ -59,8 +59,7 @@ def last_batch(decisions: DecisionLog) -> LastBatch | None:
 
 
 def _last_decided(state: Folded) -> DecidedVersion | None:
-    rewound = state.last_batch is not None and state.last_batch[0] < state.generation
-    if rewound:
+    if state.is_rewound:
         kept = last_batch_within(state, state.last_version)
         return None if kept is None else decided_for(state, kept)
     return next((each for each in reversed(state.recent) if isinstance(each.origin, BatchOrigin)), None)

@@ -105,12 +105,12 @@ class LogState:
                 )
             self._rows.execute("COMMIT")
 
-    def read(self, log: Blobs, versions: Iterable[DecidedVersion]) -> None:
-        """Add the changes of versions that follow those read so far, oldest first."""
+    def read(self, log: Blobs, versions: Iterable[DecidedVersion], *, changes: bool = True) -> None:
+        """Add the changes of versions that follow those read so far, oldest first; or only their schemas."""
         with self._writing():
             manifest = None
             for self.last in versions:
-                manifest = self._add_version(log, self.last)
+                manifest = self._add_version(log, self.last, changes=changes)
                 if self.last.version % REPORT_EVERY == 0:
                     logger.info(
                         "%s: version %s was read to compute an earlier state", log.where, self.last.version
@@ -118,9 +118,11 @@ class LogState:
             if manifest is not None:
                 self.entry = catalog_entry(self.last, manifest)
 
-    def _add_version(self, log: Blobs, decided: DecidedVersion) -> Manifest:
+    def _add_version(self, log: Blobs, decided: DecidedVersion, *, changes: bool) -> Manifest:
         manifest = apply.read_manifest(log, decided)
         self.schemas |= manifest.schemas
+        if not changes:
+            return manifest
         self._rows.execute("BEGIN")
         emptied = [name for name, at in manifest.table_schemas.items() if at.start == decided.version]
         for table in [*emptied, *(manifest.dropped or ())]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import FencedError, OutcomeUnknownError
-from tidegate.wal.record import Adopted, AnyRecord, Folded
+from tidegate.wal.record import Adopted, AnyRecord, Folded, Rewound
 
 
 def append_until_confirmed(
@@ -61,3 +61,23 @@ def append_adopted(decisions: DecisionLog, lineage: str, command: str = "") -> N
         f"namespace {decisions.namespace}, which follows {before} so far, follows {lineage}",
         command or f"tidegate adopt --lineage {lineage}",
     )
+
+
+def append_rewound(decisions: DecisionLog, version: int, command: str) -> int:
+    """Append Rewound until it is confirmed, unless undone batches may be replayed already.
+
+    The driver is open, and its last version holds what ``version`` held. Return the generation in which
+    batches may be replayed. ``command`` is named if that fails. Raises: as ``append_until_confirmed``.
+    """
+    state = decisions.folded
+    if state.is_rewound or state.lineage is None:
+        return state.generation
+    generation = state.generation + 1
+    append_until_confirmed(
+        decisions,
+        Rewound(**decisions.header(), lineage=state.lineage, generation=generation),
+        lambda state: state.generation >= generation,
+        f"the batches that version {version} of namespace {decisions.namespace} lacks may be replayed",
+        command,
+    )
+    return generation

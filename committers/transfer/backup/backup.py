@@ -10,6 +10,8 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from tidegate.base.clock import Clock
 from tidegate.base.files import make_folder, remove_folder, sync_folder
 from tidegate.committers.background.pin import EXPORT, VersionPin
@@ -31,14 +33,16 @@ from tidegate.committers.transfer.backup.chain import (
     write_chain,
     write_sealed,
 )
-from tidegate.committers.transfer.backup.contents import Reached, check_link, reached_by
+from tidegate.committers.transfer.backup.check import check_link, rehearse
+from tidegate.committers.transfer.backup.contents import Reached, fold_to, reached_by
+from tidegate.committers.transfer.backup.restore_from import summary_of
 from tidegate.committers.transfer.export import export
 from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, WalGapError
 from tidegate.reader.rules import no_entry, no_version_yet
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import source_offsets_of
-from tidegate.wal.fold import View, decided_for, fold_all, last_batch_within
+from tidegate.wal.fold import View, decided_for, last_batch_within
 from tidegate.wal.log import Log
 from tidegate.wal.record import DecidedVersion, Folded, Summary, decode_record, encode_record
 
@@ -110,28 +114,33 @@ def _add(
             " give a new folder; nothing was written"
         )
     entry = _entry(store, version)
-    if version == last:
-        digest = reached_by(folder, chain.since_full, version).decided.digest
-        if digest != entry.digest:
-            raise ConfigError(
-                f"version {version} has digest {digest} in {folder}, {entry.digest} in {store.where}: older"
-                " copies of log and store were put back, so the history is another one; give a new folder;"
-                " nothing was written"
-            )
-        return BackedUp(version, None, "", [], chain)
-    cause = _cause_of_full(chain, full_every)
-    link = None
-    if not cause:
+    cause, link = _cause_of_full(chain, full_every), None
+    if chain.links and (version == last or not cause):
+        before = reached_by(folder, chain.since_full, last)
+        if version == last:
+            _refuse_other_history(folder, before, entry, store)
         try:
-            link = _increment(log, folder, chain, entry)
+            added = _read_to(log, before, entry)
+            if added is None:
+                return BackedUp(version, None, "", [], chain)
+            link = None if cause else _increment(log, folder, before, added, entry)
         except _GoneError as gone:
             cause = str(gone)
             logger.warning("%s: a new full backup is written, since %s", folder, cause)
     if link is None:
         # The newest version again: the try of an increment may have read for longer than a version is kept.
         entry = _entry(store, store.pointer().visible)
-        link = _full(log, store, identity, folder, entry)
+        link = _full(log, store, identity, folder, entry, last)
     return _with(folder, chain, link, cause, keep)
+
+
+def _refuse_other_history(folder: Path, before: Reached, entry: CatalogEntry, store: Store) -> None:
+    if before.decided.digest != entry.digest:
+        raise ConfigError(
+            f"version {entry.version} has digest {before.decided.digest} in {folder}, {entry.digest} in"
+            f" {store.where}: older copies of log and store were put back, so the history is another one;"
+            " give a new folder; nothing was written"
+        )
 
 
 def _entry(store: Store, version: int) -> CatalogEntry:
@@ -158,7 +167,7 @@ def _cause_of_full(chain: Chain, full_every: int) -> str:
 
 
 def _with(folder: Path, chain: Chain, link: Link, cause: str, keep: int) -> BackedUp:
-    """Check the written link, give it its name, and list it; then remove older full backups."""
+    """Check the written link, give it its name, restore it in memory, and list it; then remove older ones."""
     part = folder / PART
     check_link(folder, link, part)
     if not chain.links:  # from now on a folder of links without a chain is one that lost it
@@ -169,6 +178,7 @@ def _with(folder: Path, chain: Chain, link: Link, cause: str, keep: int) -> Back
     links = (*chain.links, link)
     fulls = [number for number, each in enumerate(links) if each.kind == FULL]
     kept = Chain(chain.namespace, chain.uuid, chain.key_groups, links[fulls[-keep:][0] :])
+    rehearse(folder, kept, link.version, sample=True)
     write_chain(folder, kept)
     removed = [each.name for each in links if each not in kept.links]
     remove_leftovers(folder, kept)
@@ -178,31 +188,63 @@ def _with(folder: Path, chain: Chain, link: Link, cause: str, keep: int) -> Back
 # -- an increment --------------------------------------------------------------------------------------
 
 
-def _increment(log: Log, folder: Path, chain: Chain, entry: CatalogEntry) -> Link:
-    """Write the versions after the chain up to the entry's. Raises: _GoneError: the log cannot give them."""
-    before = reached_by(folder, chain.since_full, chain.links[-1].version)
+class _Added(NamedTuple):
+    """The part of the log after a backup: the fold at its end, records and versions."""
+
+    view: View
+    records: list[bytes]
+    versions: list[DecidedVersion]
+
+
+def _read_to(log: Log, before: Reached, entry: CatalogEntry) -> _Added | None:
+    """Read the records after a backup, up to the decision of the version after the entry's.
+
+    None: nothing changed but drivers. Summaries are left out: they repeat. Raises: _GoneError: the log does
+    not have them.
+    """
+    version, added = entry.version, _Added(before.view, [], [])
+    try:
+        for record, view in fold_to(before.view, log.decisions(before.view.position), version, log.where):
+            older, added = added.view.state, added._replace(view=view)
+            if not isinstance(decode_record(record.content, log.where), Summary):
+                added.records.append(record.content)
+            if view.state is not None and older is not None and view.state.last_version > older.last_version:
+                added.versions.append(view.state.recent[-1])
+    except (CorruptError, WalGapError) as error:
+        raise _unreadable(error, before) from error
+    state = added.view.state
+    if state is None or state.last_version != version:
+        raise _GoneError(f"the log has no decision of version {version} after the last backup's place")
+    if state.recent[-1].digest != entry.digest:
+        raise _GoneError("the log has another history than the last backup")
+    return None if _without_drivers(state) == _without_drivers(before.state) else added
+
+
+def _without_drivers(state: Folded) -> Folded:
+    """Return the fold without the facts that each Open changes: a restored namespace needs none of them."""
+    return msgspec.structs.replace(state, digest="", epoch=0, writer="")
+
+
+def _unreadable(error: CorruptError | WalGapError, before: Reached) -> _GoneError:
+    after = before.state.last_version
+    if isinstance(
+        error, CorruptError
+    ):  # damage, or another log's bytes at this place: the full one reads all
+        return _GoneError(f"the log cannot be read after version {after}: {error}")
+    return _GoneError(f"the log no longer has all versions after {after}: {error}")
+
+
+def _increment(log: Log, folder: Path, before: Reached, added: _Added, entry: CatalogEntry) -> Link:
+    """Write what the log has after the chain. Raises: _GoneError: it no longer has the rows."""
     part = folder / PART
     remove_folder(part)
     make_folder(part)
     try:
-        view, records, versions = _read_to(log, before, entry.version)
-        if view.state is None or view.state.recent[-1].digest != entry.digest:
-            raise _GoneError("the log has another history than the last backup")
-        copied = copy_blobs(log, versions, part)
-    except CorruptError as error:  # damage, or another log's bytes at this position: the full one reads all
+        copied = copy_blobs(log, added.versions, part)
+    except (CorruptError, WalGapError) as error:
         remove_folder(part)
-        raise _GoneError(
-            f"the log cannot be read after version {before.state.last_version}: {error}"
-        ) from error
-    except WalGapError as error:
-        remove_folder(part)
-        raise _GoneError(
-            f"the log no longer has all versions after {before.state.last_version}: {error}"
-        ) from error
-    except _GoneError:
-        remove_folder(part)
-        raise
-    index = Index(tuple(records), view.position, copied.versions, copied.bytes, copied.checksum)
+        raise _unreadable(error, before) from error
+    index = Index(tuple(added.records), added.view.position, copied.versions, copied.bytes, copied.checksum)
     write_sealed(part / INDEX, index)
     size = copied.bytes + (part / INDEX).stat().st_size
     after = before.state.last_version
@@ -211,27 +253,11 @@ def _increment(log: Log, folder: Path, chain: Chain, entry: CatalogEntry) -> Lin
     )
 
 
-def _read_to(log: Log, before: Reached, version: int) -> tuple[View, list[bytes], list[DecidedVersion]]:
-    """Read the records after a backup, up to a version's decision. Summaries are left out: they repeat."""
-    view, records, versions = before.view, list[bytes](), list[DecidedVersion]()
-    for entry in log.decisions(view.position):
-        older = view.state
-        view = fold_all(view, [entry], log.where)
-        if not isinstance(decode_record(entry.content, log.where), Summary):
-            records.append(entry.content)
-        if view.state is not None and older is not None and view.state.last_version > older.last_version:
-            versions.append(view.state.recent[-1])
-            if view.state.last_version == version:
-                break
-    if not versions or versions[-1].version != version:
-        raise _GoneError(f"the log has no decision of version {version} after the last backup's place")
-    return view, records, versions
-
-
 # -- a full backup -------------------------------------------------------------------------------------
 
 
-def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: CatalogEntry) -> Link:
+def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: CatalogEntry, last: int) -> Link:
+    """Write all rows of the entry's version. ``last`` is the version at which the chain ends."""
     part = folder / PART
     remove_folder(part)
     held = VersionPin(store, entry.version, Clock(), EXPORT)  # first: a long log is folded for a while
@@ -242,28 +268,23 @@ def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: Catal
         held.give_back()
     state = view.state
     assert state is not None, "the fold has the entry's version"
-    record = Summary(
-        namespace=state.namespace,
-        writer=state.writer,
-        epoch=state.epoch,
-        prev_digest=state.digest,
-        state=state,
-    )
-    place = Place(encode_record(record), view.position, entry, _source_offsets(log, state, entry))
+    place = Place(encode_record(summary_of(state)), view.position, entry, _source_offsets(log, state, entry))
     write_sealed(part / PLACE, place)
     size = sum(path.stat().st_size for path in part.rglob("*") if path.is_file())
     rows = sum(table.rows for table in written.tables.values())
-    return Link(FULL, 0, entry.version, entry.decided_at_us, size, rows, digest_of(part, FULL))
+    after = entry.version if entry.version == last else 0
+    return Link(FULL, after, entry.version, entry.decided_at_us, size, rows, digest_of(part, FULL))
 
 
 def _fold_to(log: Log, entry: CatalogEntry, held: VersionPin) -> View:
-    """Fold the log up to the decision of a version. Raises: WalGapError: log and store do not fit."""
+    """Fold the log up to the decision of the version after the entry's.
+
+    Raises: WalGapError: log and store do not fit.
+    """
     view = View()
-    for record in log.decisions():
+    for _, following in fold_to(view, log.decisions(), entry.version, log.where):
         held.keep()
-        view = fold_all(view, [record], log.where)
-        if view.state is not None and view.state.last_version >= entry.version:
-            break
+        view = following
     decided = view.state.recent[-1] if view.state and view.state.recent else None
     if decided is None or (decided.version, decided.digest) != (entry.version, entry.digest):
         ends = f"its version {decided.version}" if decided else "no version"

@@ -18,7 +18,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import xxhash
@@ -45,7 +45,11 @@ Described = TypeVar("Described")
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A full backup at ``version``, or the changes of the versions after ``after`` up to ``version``."""
+    """A full backup at ``version``, or the log from after version ``after`` up to ``version``.
+
+    Where ``after`` is ``version``, the link before has this version, too: an increment has no version, only
+    later records.
+    """
 
     kind: str
     after: Count
@@ -53,12 +57,13 @@ class Link(msgspec.Struct, frozen=True):
     decided_at_us: Count
     bytes: Count
     rows: Count
-    digest: str
+    digest: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
     @property
     def name(self) -> str:
         """The name of its folder."""
-        return f"{self.kind}-{self.version:020}"
+        again = f"-{self.digest}" if self.after == self.version else ""
+        return f"{self.kind}-{self.version:020}{again}"
 
 
 class Chain(msgspec.Struct, frozen=True):
@@ -76,12 +81,22 @@ class Chain(msgspec.Struct, frozen=True):
         starts = [number for number, link in enumerate(self.links) if link.kind == FULL]
         return self.links[starts[-1] :] if starts else ()
 
+    @property
+    def versions(self) -> dict[int, bool]:
+        """The version of each link, and whether it is the last one before another full backup, or at all."""
+        following = (*self.links[1:], None)
+        return {
+            link.version: after is None or after.kind == FULL
+            for link, after in zip(self.links, following, strict=True)
+        }
+
 
 class Place(msgspec.Struct, frozen=True):
     """The place of a full backup in the log.
 
-    ``state`` is a Summary record: the fold right after the version's decision. ``position`` is the log's next
-    position. ``source_offsets`` are those of the last batch that the version contains.
+    ``state`` is a Summary record: the fold before the next version's decision, or at the log's end.
+    ``position`` is the log's next position. ``source_offsets`` are those of the last batch that the version
+    contains.
     """
 
     state: bytes
@@ -139,8 +154,8 @@ def _impossible(chain: Chain) -> str:
             return f"a link is of kind {link.kind!r}"
         if link.kind == INCREMENT and (before is None or link.after != before.version):
             return f"{link.name} continues version {link.after}, which no link before it ends with"
-        if before is not None and link.version <= before.version and link.kind == INCREMENT:
-            return f"{link.name} does not follow {before.name}"
+        if link.kind == INCREMENT and link.version < link.after:
+            return f"{link.name} ends before it begins"
         before = link
     return ""
 

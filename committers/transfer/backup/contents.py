@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.repair.log_state import LogState
@@ -28,7 +31,6 @@ from tidegate.committers.transfer.export_format import (
     Manifest,
     batches_of,
     check_files,
-    place_of,
 )
 from tidegate.committers.transfer.export_format import (
     read_manifest as read_export,
@@ -39,7 +41,7 @@ from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, RestoreOrig
 
 
 class Reached(NamedTuple):
-    """A version that a chain reaches. ``view`` is the fold right after its decision."""
+    """A version that a chain reaches. ``view`` is the fold up to the next version's decision."""
 
     view: View
     source_offsets: str
@@ -93,88 +95,59 @@ def _times(folder: Path, chain: Chain) -> Iterator[tuple[int, int]]:
 
 
 @contextlib.contextmanager
-def contents_of(folder: Path, version: int) -> Iterator[Contents]:
+def contents_of(
+    folder: Path, version: int, chain: Chain | None = None, *, sample: bool = False
+) -> Iterator[Contents]:
     """Give the backup's contents at a version. Every file that is read is compared with its checksum first.
 
+    ``chain`` is the folder's unless given. ``sample``: only some rows of the last link are read, and the
+    caller has compared its files.
     Raises: ConfigError: the chain does not reach the version, or the temporary folder has no room.
     CorruptError: a file is missing or damaged.
     """
-    full, *increments = _links_to(folder, require_chain(folder), version)
+    chain = chain or require_chain(folder)
+    full, *increments = _links_to(folder, chain, version)
     with contextlib.closing(LogState(str(folder))) as rows:
-        place, export = _read_full(folder, full)
+        place, export = _read_full(folder, full, whole=not sample)
         for name, table in export.tables.items():
-            rows.put(name, batches_of(folder / full.name, name, table, export.key_groups))
             rows.schemas[table.table_schema.schema_id] = table.table_schema
+            if not (sample and increments):
+                batches = batches_of(folder / full.name, name, table, export.key_groups)
+                rows.put(name, itertools.islice(batches, 1 if sample else None))
         reached = _reached_by_full(folder, full, place)
         rows.last, rows.entry = reached.decided, place.entry
         for link in increments:
-            reached = _read_increment(folder, link, min(link.version, version), reached, rows)
-        yield Contents(reached, rows)
+            changes = not sample or link is increments[-1]
+            blobs = _blobs_of(folder, link, whole=not sample)
+            reached = _after(reached, blobs, min(link.version, version))
+            rows.read(blobs, blobs.versions(reached.decided.version), changes=changes)
+        yield Contents(_standing(folder, chain, reached), rows)
 
 
 def reached_at(folder: Path, version: int) -> Reached:
     """Return a version of a backup, without its rows. Raises: as ``contents_of``."""
-    return reached_by(folder, _links_to(folder, require_chain(folder), version), version)
+    chain = require_chain(folder)
+    return _standing(folder, chain, reached_by(folder, _links_to(folder, chain, version), version))
+
+
+def _standing(folder: Path, chain: Chain, reached: Reached) -> Reached:
+    """Return a version with the facts that no version makes, as the end of the backup has them.
+
+    These are the query that is followed, its generation and the list of stores: as after
+    `tidegate restore --to`, they are not those of the older version.
+    """
+    end, state = reached_by(folder, chain.since_full, chain.links[-1].version).state, reached.state
+    generation = max(end.generation, state.generation)  # two histories may be in one folder
+    state = msgspec.structs.replace(state, lineage=end.lineage, generation=generation, stores=end.stores)
+    return reached._replace(view=reached.view._replace(state=state))
 
 
 def reached_by(folder: Path, links: Sequence[Link], version: int) -> Reached:
     """Return a version at which a full backup and its increments end, or which the last one contains."""
     reached = _reached_by_full(folder, links[0])
     for link in links[1:]:
-        check_digest(folder, link)
-        reached = _after(reached, BackupBlobs(folder / link.name), min(link.version, version))
+        reached = _after(reached, _blobs_of(folder, link, whole=False), min(link.version, version))
     return reached
-
-
-def check(folder: Path) -> Chain:
-    """Read every byte of a backup; return its chain.
-
-    Raises: ConfigError: there is no backup. CorruptError: a file is missing or damaged, or has other rows.
-    """
-    chain = require_chain(folder)
-    for link in chain.links:
-        check_link(folder, link)
-    return chain
-
-
-def check_link(folder: Path, link: Link, path: Path | None = None) -> None:
-    """Read every byte of a link, which may still have another path.
-
-    Raises: CorruptError: a file is missing or damaged, or has other rows.
-    """
-    from pyarrow import parquet
-
-    path = path or folder / link.name
-    if path == folder / link.name:
-        check_digest(folder, link)
-    if link.kind == FULL:
-        export, _ = read_export(path)
-        check_files(path, export)
-        rows = 0
-        for name, table in export.tables.items():
-            for number, file in enumerate(table.files):
-                part = place_of(path, name, number)
-                count = parquet.read_metadata(part).num_rows
-                if count != file.rows:
-                    raise CorruptError(
-                        f"{part} has {count} rows, the manifest lists {file.rows}; {MENDED_BY}"
-                    )
-                rows += count
-        state = _state_in(path, read_sealed(path / PLACE, Place))
-        if state.last_version != link.version:
-            raise CorruptError(f"{path / PLACE} is of version {state.last_version}; {MENDED_BY}")
-    else:
-        blobs = BackupBlobs(path)
-        blobs.check()
-        rows = _changes(blobs, link.version)
-    if rows != link.rows:
-        raise CorruptError(f"{path} has {rows} rows, the chain lists {link.rows}; {MENDED_BY}")
-
-
-def _changes(blobs: BackupBlobs, last: int) -> int:
-    return sum(
-        frame.changes for decided in blobs.versions(last) for frame in read_manifest(blobs, decided).frames()
-    )
 
 
 def _links_to(folder: Path, chain: Chain, version: int) -> list[Link]:
@@ -204,56 +177,74 @@ def _range(chain: Chain) -> str:
     return f"it has the versions {shown}"
 
 
-def _read_full(folder: Path, link: Link) -> tuple[Place, Manifest]:
+def _read_full(folder: Path, link: Link, *, whole: bool) -> tuple[Place, Manifest]:
     check_digest(folder, link)
     path = folder / link.name
     export, _ = read_export(path)
-    check_files(path, export)
-    return read_sealed(path / PLACE, Place), export
+    if whole:
+        check_files(path, export)
+    place = read_sealed(path / PLACE, Place)
+    state, entry = state_in(path, place), place.entry
+    of_export = (export.uuid, export.key_groups, export.version, export.digest, set(export.tables))
+    of_state = (state.namespace, state.key_groups, state.last_version, state.recent[-1].digest)
+    if of_export != (*of_state, set(entry.tables)) or entry.tables != state.tables:
+        raise CorruptError(f"{path}: {PLACE} and the export are not of one version; {MENDED_BY}")
+    return place, export
 
 
 def _reached_by_full(folder: Path, link: Link, place: Place | None = None) -> Reached:
     if place is None:
         check_digest(folder, link)
         place = read_sealed(folder / link.name / PLACE, Place)
-    state = _state_in(folder / link.name, place)
+    state = state_in(folder / link.name, place)
     return Reached(View(state, place.position), place.source_offsets)
 
 
-def _state_in(path: Path, place: Place) -> Folded:
+def state_in(path: Path, place: Place) -> Folded:
+    """Return the fold of a full backup. Raises: CorruptError: it is none."""
     record = decode_record(place.state, str(path / PLACE))
     if not isinstance(record, Summary) or not record.state.recent:
         raise CorruptError(f"{path / PLACE} holds no state with a version; {MENDED_BY}")
     return record.state
 
 
-def _read_increment(folder: Path, link: Link, version: int, before: Reached, rows: LogState) -> Reached:
-    """Add the changes of an increment up to a version to the rows; return the version."""
+def _blobs_of(folder: Path, link: Link, *, whole: bool) -> BackupBlobs:
     check_digest(folder, link)
     blobs = BackupBlobs(folder / link.name)
-    blobs.check()
-    reached = _after(before, blobs, version)
-    rows.read(blobs, blobs.versions(version))
-    return reached
+    if whole:
+        blobs.check()
+    return blobs
 
 
 def _after(before: Reached, blobs: BackupBlobs, version: int) -> Reached:
-    """Fold the records of an increment up to the decision of a version."""
-    view, offsets = before.view, before.source_offsets
-    for content in blobs.index.records:
-        if view.state is not None and view.state.last_version >= version:
-            break
-        view = fold_all(view, [Entry(view.position, view.position, content)], blobs.where)
-    reached = Reached(view, offsets)
-    decided = None
+    """Fold the records of an increment up to the decision of the version after ``version``."""
+    reached, offsets, made = before, before.source_offsets, list[DecidedVersion]()
+    entries = (Entry(blobs.index.position, blobs.index.position, each) for each in blobs.index.records)
+    for _, view in fold_to(before.view, entries, version, blobs.where):
+        older, reached = reached, Reached(view, offsets)
+        if reached.state.last_version > older.state.last_version:
+            made.append(reached.decided)
+    listed = []
+    for decided in blobs.versions(version):
+        listed.append(decided)
+        offsets = offsets_after(offsets, decided, read_manifest(blobs, decided).source_offsets)
+    if listed != made or reached.state.last_version != version:
+        raise CorruptError(
+            f"{blobs.where}: its records end at version {reached.state.last_version}, not {version}, or its"
+            f" blobs are of other versions; {MENDED_BY}"
+        )
     for decided in blobs.versions(version):
         offsets = offsets_after(offsets, decided, read_manifest(blobs, decided).source_offsets)
-    if decided is None or decided != reached.decided or decided.version != version:
-        raise CorruptError(
-            f"{blobs.where}: its records end at version {reached.state.last_version}, not {version};"
-            f" {MENDED_BY}"
-        )
     return reached._replace(source_offsets=offsets)
+
+
+def fold_to(view: View, entries: Iterable[Entry], version: int, where: str) -> Iterator[tuple[Entry, View]]:
+    """Yield the records up to the decision of a version after ``version``, each with the fold after it."""
+    for entry in entries:
+        view = fold_all(view, [entry], where)
+        if view.state is not None and view.state.last_version > version:
+            return
+        yield entry, view
 
 
 def offsets_after(before: str, decided: DecidedVersion, own: str) -> str:

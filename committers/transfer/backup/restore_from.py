@@ -32,7 +32,7 @@ from tidegate.committers.opening.open import take_over
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store
 from tidegate.committers.repair.log_reach import first_kept, is_whole, oldest_whole
 from tidegate.committers.repair.log_state import LogState
-from tidegate.committers.steps.append import append_until_confirmed
+from tidegate.committers.steps.append import append_rewound
 from tidegate.committers.steps.decided_versions import (
     decided_version,
     decided_versions,
@@ -51,7 +51,6 @@ from tidegate.wal.record import (
     DecidedVersion,
     Folded,
     RestoreOrigin,
-    Rewound,
     Summary,
 )
 from tidegate.wal.staging.spec import CHANGES
@@ -161,7 +160,7 @@ def restore_from(coordinator: Coordinator, contents: Contents, plan: Plan) -> Re
         _decide_again(coordinator, contents)
         _filled(coordinator, fill_and_follow(coordinator, contents.rows, []))
     if coordinator.folded.recent[-1].origin == RestoreOrigin(plan.version):
-        _allow_replay(coordinator, plan.version)
+        append_rewound(coordinator.decisions, plan.version, "tidegate restore-from")
     return RestoredFrom(plan, coordinator.store.pointer().visible, coordinator.folded.lineage)
 
 
@@ -308,21 +307,6 @@ def _changes(rows: LogState, tables: tuple[str, ...], key_groups: int, version: 
             yield pa.record_batch([*places, batch["key"], batch["value"]], schema=CHANGES)
 
 
-def _allow_replay(coordinator: Coordinator, version: int) -> None:
-    """Append Rewound, unless it was: a checkpoint that is set back to the restored state may replay."""
-    state = coordinator.folded
-    if state.lineage is None or state.last_batch is None or state.last_batch[0] < state.generation:
-        return
-    generation = state.generation + 1
-    append_until_confirmed(
-        coordinator.decisions,
-        Rewound(**coordinator.decisions.header(), lineage=state.lineage, generation=generation),
-        lambda state: state.generation >= generation,
-        f"the batches that version {version} of namespace {state.name} lacks may be replayed",
-        "tidegate restore-from",
-    )
-
-
 # -- a new log -----------------------------------------------------------------------------------------
 
 
@@ -338,7 +322,7 @@ def _begin_log(coordinator: Coordinator, contents: Contents) -> None:
     refuse_unsafe_log(coordinator)
     uuid = f"{coordinator.clock.new_id()}{coordinator.clock.new_id()}"
     names = sorted(at.name for at in coordinator.endpoints.stores)
-    recent = tuple(_placed_again(coordinator, contents, uuid))
+    recent = _placed_again(coordinator, contents.reached, uuid)
     first = msgspec.structs.replace(
         state,
         namespace=uuid,
@@ -348,9 +332,7 @@ def _begin_log(coordinator: Coordinator, contents: Contents) -> None:
         stores=tuple(names) if len(names) > 1 else (),
         recent=recent,
     )
-    record = Summary(
-        namespace=uuid, writer=first.writer, epoch=first.epoch, prev_digest=first.digest, state=first
-    )
+    record = summary_of(first)
     backoff, tried = decisions.backoff(), False
     while (begun := decisions.catch_up()) is None:
         if tried and decisions.should_give_up(backoff):
@@ -369,40 +351,48 @@ def _begin_log(coordinator: Coordinator, contents: Contents) -> None:
         )
 
 
-def _placed_again(coordinator: Coordinator, contents: Contents, uuid: str) -> Iterator[DecidedVersion]:
-    """Yield the versions from the last batch up to the backup's, with manifests in the new log.
-
-    They name no component, which tells that the log never had their rows: the version that follows has all
-    rows. A checkpoint is made again from the source offsets of the last batch.
-    """
-    reached = contents.reached
-    kept = last_batch_within(reached.state, reached.decided.version)
-    recent = reached.state.recent
-    first = next(
-        (number for number in reversed(range(len(recent))) if recent[number].origin == kept), len(recent) - 1
+def summary_of(state: Folded) -> Summary:
+    """Return the record with which a log begins at a state."""
+    return Summary(
+        namespace=state.namespace,
+        writer=state.writer,
+        epoch=state.epoch,
+        prev_digest=state.digest,
+        state=state,
     )
-    for decided in recent[first:]:
-        manifest = _without_rows(decided, contents, uuid)
-        content = encode_manifest(manifest)
-        (address,) = coordinator.log.stage(f"{coordinator.clock.new_id()}-manifest", [content])
-        digest = decided.digest
-        if decided == reached.decided:
-            digest = digest_of_restored(digest, uuid)
-        yield msgspec.structs.replace(
-            decided, manifest_address=address, manifest_digest=manifest_digest(content), digest=digest
+
+
+def _placed_again(coordinator: Coordinator, reached: Reached, uuid: str) -> tuple[DecidedVersion, ...]:
+    """Return the versions that the fold still keeps, with manifests in the new log.
+
+    A manifest names no table and no component, since the log never had the rows: the version that follows
+    has all of them. A checkpoint is made again from the source offsets of the last batch.
+    """
+    state, version = reached.state, reached.decided.version
+    kept = last_batch_within(state, version)
+    manifests = [
+        encode_manifest(
+            Manifest(
+                uuid,
+                decided.attempt,
+                decided.version,
+                state.key_groups,
+                (),
+                {},
+                {},
+                {},
+                reached.source_offsets if decided.origin == kept else "",
+            )
         )
-
-
-def _without_rows(decided: DecidedVersion, contents: Contents, uuid: str) -> Manifest:
-    state: Folded = contents.reached.state
-    return Manifest(
-        uuid,
-        decided.attempt,
-        decided.version,
-        state.key_groups,
-        (),
-        {},
-        dict(state.tables),
-        {},
-        contents.reached.source_offsets,
+        for decided in state.recent
+    ]
+    addresses = coordinator.log.stage(f"{coordinator.clock.new_id()}-manifests", manifests)
+    return tuple(
+        msgspec.structs.replace(
+            decided,
+            manifest_address=address,
+            manifest_digest=manifest_digest(content),
+            digest=digest_of_restored(decided.digest, uuid) if decided.version == version else decided.digest,
+        )
+        for decided, address, content in zip(state.recent, addresses, manifests, strict=True)
     )

@@ -8,15 +8,24 @@ import tidegate
 from support.places import new_place
 from tidegate.base.clock import Clock
 from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.operations import restore as restoring
+from tidegate.committers.operations.adopt import adopt
+from tidegate.committers.operations.rename_column import rename_column
+from tidegate.committers.operations.restore_plan import plan_restore as plan_older
 from tidegate.committers.transfer.backup.backup import backup
+from tidegate.committers.transfer.backup.chain import FULL, Index, read_sealed, require_chain
 from tidegate.committers.transfer.backup.contents import contents_of, reached_at, version_in
 from tidegate.committers.transfer.backup.restore_from import plan_restore, restore_from
+from tidegate.committers.transfer.export import export
+from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.layout import payloads
-from tidegate.testing.example import Example
+from tidegate.testing.example import LINEAGE, SCHEMAS, Example, TypedBarrier
 from tidegate.wal.open_log import open_log
+from tidegate.wal.record import LoadOrigin, Summary
 
 GROUPS = 4
 
@@ -27,6 +36,7 @@ class Place:
     def __init__(self, wal: Any, store: Any, folder: Any, **options: Any) -> None:
         self.wal, self.store, self.folder = wal, store, folder
         self.options = Options(key_groups=GROUPS, **{"keep_versions": 2, **options})
+        self.lineage, self.schemas = LINEAGE, dict(SCHEMAS)
         self.again()
 
     @property
@@ -34,12 +44,37 @@ class Place:
         return self.example.driver
 
     def backup(self, **how: Any) -> Any:
-        driver = self.driver
+        return self.backup_with(self.driver, **how)
+
+    def backup_with(self, driver: Any, **how: Any) -> Any:
+        """Back up as ``backup``, in the place of a coordinator that was opened besides the query's driver."""
         return backup(driver.log, driver.store, driver.store.identity(), self.folder, **how)
 
+    def versions_in_backup(self) -> Any:
+        """Every version at which it can be restored."""
+        chain = require_chain(self.folder)
+        full = [link.version for link in chain.links if link.kind == FULL]
+        increments = [
+            number
+            for link in chain.links
+            if link.kind != FULL
+            for number in range(link.after + 1, link.version + 1)
+        ]
+        return sorted({*full, *increments})
+
+    def index(self, path: Any) -> Any:
+        """Read the description of an increment."""
+        return read_sealed(path, Index)
+
+    def summarise(self) -> None:
+        """Append a Summary, as a driver does before the log is cut."""
+        decisions = self.driver.decisions
+        decisions.append(Summary(**decisions.header(), state=decisions.folded))
+
     def again(self) -> Any:
-        """Open the namespace as the query's next driver does."""
-        self.example = Example(self.wal, self.store, options=self.options)
+        """Open the namespace as the next driver of the query that it follows does."""
+        self.example = Example(self.wal, self.store, lineage=self.lineage, options=self.options)
+        self.example.schemas = self.schemas
         return self.example
 
     def lose_store(self) -> Any:
@@ -88,6 +123,49 @@ class Place:
         starts = frozenset({"airports"}) if number % 5 == 2 else frozenset[str]()
         ends = f'[{{"orders":{{"0":{number}}}}}]'
         return self.example.write({"aircraft": rows, "airports": airport}, starts, ends)
+
+    def load(self, token: Any, rows: Any, **how: Any) -> Any:
+        """Write a load, once per token; ``starts`` are tables that it empties first, ``drops`` it drops."""
+        example = self.example
+        encoded = {
+            name: {example._key(name, key): example._value(name, value) for key, value in of.items()}
+            for name, of in rows.items()
+        }
+        barrier = TypedBarrier(
+            self.driver.log, encoded, LoadOrigin(token), GROUPS, typed=example.schemas, **how
+        )
+        return commit(self.driver, barrier).version
+
+    def export(self, folder: Any) -> Any:
+        """Export the visible version."""
+        store = self.driver.store
+        return export(store, store.identity(), store.pointer().visible, folder)
+
+    def imported(self, folder: Any, token: Any) -> Any:
+        """Import an export, as the command does."""
+        driver = self.unopened()
+        done = import_rows(driver, folder, read_whole(folder)[0], token)
+        self.again()
+        return done.version
+
+    def restore_older(self, version: Any, *, reprocess: bool = False) -> Any:
+        """Restore an older version, as `tidegate restore` does."""
+        driver = self.unopened()
+        done = restoring.restore(driver, plan_older(driver, version, reprocess=reprocess))
+        self.again()
+        return done.visible
+
+    def rename(self, table: Any, old: Any, new: Any) -> Any:
+        """Rename a column, as the command does."""
+        done = rename_column(self.unopened(), table, old, new)
+        self.again()
+        return done.version
+
+    def adopt(self, lineage: Any) -> Any:
+        """Let another checkpoint take over, as the command does."""
+        adopt(self.unopened(), lineage)
+        self.lineage = lineage
+        return self.again()
 
     def rows(self, version: Any = None) -> Any:
         with tidegate.connect(self.store, namespace="flights") as gate, gate.snapshot(version) as snapshot:

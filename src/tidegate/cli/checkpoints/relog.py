@@ -97,11 +97,16 @@ def relog(
         "visible": done.visible,
         "lineage": batch and batch.lineage,
         "last_batch": batch and batch.batch_id,
+        "last_batch_unknown": saved.unknown,
         "lost": [decided.version for decided in saved.lost],
         "aliases": moved,
     }
     lines = [*(preview if yes else []), *_lines(work, saved, to, done, moved)]
-    work.report(facts, lines, standings, _next_step(work, to, batch))
+    next_step = _next_step(work, to, batch)
+    if saved.unknown and checkpoint is None:
+        again = f"`tidegate relog --namespace {work.namespace} --to {to} --checkpoint FOLDER`"
+        next_step = f"first: {again} compares the query's checkpoint, and copies nothing again\n{next_step}"
+    work.report(facts, lines, standings, next_step)
 
 
 def _preview(work: Operation, saved: Saved, to: str) -> list[str]:
@@ -131,7 +136,14 @@ def _preview(work: Operation, saved: Saved, to: str) -> list[str]:
 
 
 def _not_compared(saved: Saved, checkpoint: str | None) -> list[str]:
-    if checkpoint is not None or saved.batch is None or not isinstance(saved.batch.origin, BatchOrigin):
+    if saved.unknown:
+        what = "unknown: the last batch of the query, since no version that the store still has is a batch"
+        if checkpoint is None:
+            return [
+                f"{what}. A batch that Spark gives again counts twice: --checkpoint FOLDER finds that out"
+            ]
+        return [f'{what}. Spark gives none again; with commit="pipelined" its last ones may be lost']
+    if checkpoint is not None or saved.batch is None:
         return []
     last = saved.batch.origin.batch_id
     pipelined = f'With commit="pipelined" Spark may count batches above {last} as done, which are lost then'

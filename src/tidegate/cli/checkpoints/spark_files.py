@@ -9,9 +9,8 @@ from typing import NamedTuple
 from tidegate.base.urls import redact
 from tidegate.cli.checkpoints.adopt import lineage_of, local_folder
 from tidegate.cli.checkpoints.recipes import removal
+from tidegate.committers.operations.resume import LastBatch
 from tidegate.errors import ConfigError
-from tidegate.sinks.records import CatalogEntry
-from tidegate.wal.record import BatchOrigin
 
 
 class Checkpoint(NamedTuple):
@@ -48,14 +47,14 @@ def _last(folder: Path) -> int:
         raise ConfigError(f"{folder} cannot be read: {error.strerror or error}") from None
 
 
-def refuse_unfit(checkpoint: Checkpoint, batch: CatalogEntry | None, visible: int) -> None:
+def refuse_unfit(checkpoint: Checkpoint, batch: LastBatch | None, visible: int) -> None:
     """Refuse a checkpoint that would not continue right after the store's last batch.
 
-    ``batch`` is the version of that batch; None: the store names none. Raises: ConfigError, with the batches
+    ``batch`` is that batch; None: it is not known. Raises: ConfigError, with the batches
     that are lost and the way to have them again; nothing was written.
     """
-    folder, origin = checkpoint.folder, batch and batch.origin
-    if batch is None or not isinstance(origin, BatchOrigin):
+    folder = checkpoint.folder
+    if batch is None:
         if checkpoint.planned > checkpoint.done:
             raise ConfigError(
                 f"{folder} has batch {checkpoint.planned}, which Spark counts as not done, and none of the"
@@ -64,6 +63,7 @@ def refuse_unfit(checkpoint: Checkpoint, batch: CatalogEntry | None, visible: in
                 " without --checkpoint"
             )
         return
+    origin = batch.origin
     if checkpoint.lineage != origin.lineage:
         raise ConfigError(
             f"{folder} is the checkpoint of query {checkpoint.lineage}, the last batch in the store is"

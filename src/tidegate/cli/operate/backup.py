@@ -25,10 +25,11 @@ from tidegate.cli.core.options import (
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.versions import number_or_time
 from tidegate.committers.opening.lifecycle import Side, refuse
+from tidegate.committers.opening.rekeyed import moved_from
 from tidegate.committers.transfer.backup.backup import FULL_EVERY, KEEP, BackedUp
 from tidegate.committers.transfer.backup.backup import backup as make_backup
 from tidegate.committers.transfer.backup.chain import FULL, Chain
-from tidegate.committers.transfer.backup.contents import check as check_backup
+from tidegate.committers.transfer.backup.check import check as check_backup
 from tidegate.committers.transfer.backup.contents import contents_of, reached_at, version_in
 from tidegate.committers.transfer.backup.restore_from import (
     Plan,
@@ -44,7 +45,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import BatchOrigin
+from tidegate.wal.record import BatchOrigin, Folded
 
 LOST_SHOWN_MAX = 20
 """The number of lost batches that are printed one by one."""
@@ -75,7 +76,7 @@ def backup(  # noqa: PLR0913 - its options
         int, typer.Option("--keep", metavar="N", min=1, help="Keep N full backups, and their increments.")
     ] = KEEP,
     check: Annotated[
-        bool, typer.Option("--check", help="Only read every byte of the folder; it needs no server.")
+        bool, typer.Option("--check", help="Only read every byte, and restore in memory; it needs no server.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -83,13 +84,18 @@ def backup(  # noqa: PLR0913 - its options
 
     The first run writes all rows. Later runs write the changes since the one before, from the log; all rows
     again after --full-every of them, when they are larger than the full backup, or when the log no longer
-    has them. Each run reads back its own files. A run that was killed leaves the backups before as they are.
-    tidegate restore-from makes the namespace again.
+    has them. Each run reads back its own files, and restores some of their rows in memory. A run that was
+    killed leaves the backups before as they are. tidegate restore-from makes the namespace again.
     """
     if check:
         chain = check_backup(folder)
-        checked = {"folder": str(folder), **_chain_facts(chain)}
-        _print(checked, f"{folder}: every byte fits; {_described(chain)}", json=json)
+        whole = [version for version, is_last in chain.versions.items() if is_last]
+        sampled = [version for version, is_last in chain.versions.items() if not is_last]
+        checked = {"folder": str(folder), **_chain_facts(chain), "restored": whole, "sampled": sampled}
+        restored = f"restored in memory: every row of version {', '.join(map(str, whole))}"
+        if sampled:
+            restored += f", some rows of {len(sampled)} older ones"
+        _print(checked, f"{folder}: every byte fits; {_described(chain)}; {restored}", json=json)
         return
     given = {"--store": store, "--wal": wal, "--namespace": namespace}
     missing = [option for option, value in given.items() if not value]
@@ -162,6 +168,8 @@ def _line(folder: Path, namespace: str, done: BackedUp) -> str:
         return f"{folder} has version {done.version} of namespace {namespace} already; nothing was written"
     if done.link.kind == FULL:
         kind = f"full backup ({done.cause}), {done.link.rows} rows"
+    elif done.link.after == done.link.version:
+        kind = "increment without versions (another query, undone batches or stores)"
     else:
         kind = f"increment after version {done.link.after}, {done.link.rows} changes"
     removed = f"; removed: {', '.join(done.removed)}" if done.removed else ""
@@ -202,7 +210,9 @@ def restore_from(
     with work.coordinator(jobs=jobs) as coordinator:
         plan = plan_restore(coordinator, reached, folder, is_newest=to is None)
         work.refuse_if_writer_alive(coordinator)
-        preview = _preview(plan, work.namespace, reached.state.lineage, offsets)
+        # The log, where there is one, knows of a later adoption than the backup.
+        state = reached.state if plan.way is Way.NEW else coordinator.folded
+        preview = _preview(plan, work.namespace, state, offsets)
         if not yes:
             print("\n".join(preview), file=sys.stderr)
             confirm(_question(plan, work.namespace))
@@ -232,8 +242,12 @@ def _question(plan: Plan, namespace: str) -> str:
     return f"{where}namespace {namespace} would be made again from version {plan.version} of the backup"
 
 
-def _preview(plan: Plan, namespace: str, lineage: str | None, offsets: str) -> list[str]:
+def _preview(plan: Plan, namespace: str, state: Folded, offsets: str) -> list[str]:
     """Return what is restored, what is lost, and how the query has its rows again."""
+    moved, lineage = moved_from(state), state.lineage
+    if moved is not None:
+        losses = [] if plan.way is Way.CONTINUE else _losses(plan, namespace)
+        return [*losses, f"namespace {namespace} was moved to {moved.to}, and refuses queries as before"]
     if plan.way is Way.CONTINUE:
         line = f"the log has every version after version {plan.version} of the backup, up to {plan.last}"
         lines = [f"{line}: nothing is lost, and the query continues with its checkpoint"]
@@ -253,6 +267,11 @@ def _preview(plan: Plan, namespace: str, lineage: str | None, offsets: str) -> l
     lines += [
         f"the restored state ends with batch {last} of query {plan.kept.lineage}, at the source offsets",
         f"  {offsets or '(unknown)'}",
+    ]
+    if plan.kept.lineage != lineage:
+        followed = f"the namespace follows {lineage}, which has taken over since, and no other query"
+        return [*lines, f"{followed}: the rows after these offsets come from its checkpoint alone"]
+    lines += [
         "to have the batches after it again, BEFORE the query starts: set its checkpoint back to batch",
         f"  {last}: remove the files {last + 1} and above, and their .crc files, from its folders",
         "  offsets and commits; of a query with state of Spark's own also the versions above",

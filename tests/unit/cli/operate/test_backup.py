@@ -8,7 +8,7 @@ import pytest
 from support.cli import done, done_json, options_for, refused, run
 from support.places import rows_by_table, silence_writer
 from tidegate.base import failpoints
-from tidegate.errors import CorruptError
+from tidegate.errors import CorruptError, TidegateError
 from tidegate.options import Options
 from tidegate.testing.example import BATCHES, LINEAGE, Example
 
@@ -39,8 +39,11 @@ def test_a_backup_continues_and_is_checked_without_a_server(options, tmp_path):
     assert "has version 3 of namespace flights already" in done("backup", folder, *options)
     shutil.rmtree(tmp_path / "store")
     shutil.rmtree(tmp_path / "wal")
-    assert "every byte fits; 1 full and 1 incremental backups" in done("backup", folder, "--check")
-    assert done_json("backup", folder, "--check")["links"] == made["links"]
+    text = done("backup", folder, "--check")
+    assert "every byte fits; 1 full and 1 incremental backups" in text
+    assert "restored in memory: every row of version 3, some rows of 1 older ones" in text
+    checked = done_json("backup", folder, "--check")
+    assert (checked["links"], checked["restored"], checked["sampled"]) == (made["links"], [3], [2])
     (blobs,) = folder.rglob("blobs")
     blobs.write_bytes(blobs.read_bytes()[:-1] + b"?")
     assert "blobs has" in refused(CorruptError.exit_code, "backup", folder, "--check")
@@ -148,4 +151,38 @@ def test_a_killed_restore_of_an_older_version_is_named_by_the_next_one(options, 
     text = run("restore-from", tmp_path / "backup", *options, *more).stdout
     assert "version 4 is a restore of version 2" in text
     assert "tidegate restore --to 2 --reprocess" in text
+    assert done_json("restore", "--to", "2", "--reprocess", *options, *more)["generation"] == 1
+
+
+@pytest.mark.parametrize("lineage, words", [("0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10", "has taken over since")])
+def test_an_adoption_after_the_last_version_is_backed_up_and_shown(options, tmp_path, lineage, words):
+    folder, more = tmp_path / "backup", ["--yes", "--force"]
+    done("backup", folder, *options)
+    done("adopt", "--lineage", lineage, *options, *more)
+    assert "increment without versions" in done("backup", folder, *options)
+    for name in ("store", "wal"):
+        shutil.rmtree(tmp_path / name)
+    text = done("restore-from", folder, *options, "--yes")
+    assert f"the namespace follows {lineage}, which {words}" in text
+    assert "remove the files" not in text
+
+
+def test_a_finding_of_a_restore_in_memory_names_the_way(options, tmp_path, monkeypatch):
+    def impossible(*_):
+        raise TidegateError("the manifest of version 1 cannot be right")
+
+    monkeypatch.setattr("tidegate.committers.transfer.backup.restore_from._placed_again", impossible)
+    for words in (["--check"], options):
+        text = refused(CorruptError.exit_code, "backup", tmp_path / "backup", *words)
+        assert "cannot be restored where the log is gone: TidegateError: the manifest" in text
+
+
+def test_a_restore_that_ended_before_its_last_record_is_completed_by_the_named_command(options, tmp_path):
+    for name in ("store", "wal"):
+        shutil.rmtree(tmp_path / name)
+    failpoints.arm("publish.after=raise")
+    run("restore-from", tmp_path / "backup", *options, "--yes")
+    failpoints.arm(None)
+    more = ["--yes", "--force"]
+    assert "nothing was lost there" in refused(2, "restore-from", tmp_path / "backup", *options, *more)
     assert done_json("restore", "--to", "2", "--reprocess", *options, *more)["generation"] == 1

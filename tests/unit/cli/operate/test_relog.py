@@ -1,6 +1,7 @@
 """A namespace whose log is gone, whole or in part: the first advice of its error, followed, saves it."""
 
 import contextlib
+import dataclasses
 import json
 import re
 import shutil
@@ -13,15 +14,18 @@ from support.places import rows_by_table, silence_writer
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.base.names import escape
+from tidegate.committers.commit import commit
 from tidegate.committers.operations.relog import fence
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import FencedError, TidegateError, WalUnavailableError
 from tidegate.options import Options, parse_stores
 from tidegate.testing.arrow_barrier import batch
-from tidegate.testing.example import BATCHES, LINEAGE, Example
+from tidegate.testing.example import BATCHES, LINEAGE, Example, TypedBarrier
 from tidegate.ui.facts import Facts
 from tidegate.wal.file.log import FileLog
 from tidegate.wal.fold import replay_of
 from tidegate.wal.open_log import open_log
+from tidegate.wal.record import LoadOrigin
 
 FAILPOINTS = (
     "open.before_append",
@@ -50,15 +54,15 @@ def disarmed():
 class Place:
     """Namespace ``flights`` in files, with three batches; its log is then damaged."""
 
-    def __init__(self, folder, monkeypatch):
+    def __init__(self, folder, monkeypatch, batches=BATCHES):
         self.folder, self.wal, self.store = folder, f"file://{folder}/wal", f"sqlite://{folder}/store"
         self.log = folder / "wal" / "flights"
         monkeypatch.setenv("TIDEGATE_STORE", self.store)
         monkeypatch.setenv("TIDEGATE_WAL", self.wal)
         self.old = self.writer()
-        for rows in BATCHES:
+        for rows in batches:
             self.old.write(rows, source_offsets=OFFSETS)
-        self.rows = rows_by_table(self.store)
+        self.rows = rows_by_table(self.store) if batches else {}
         self.silence()
 
     def writer(self, namespace="flights"):
@@ -310,3 +314,75 @@ def test_a_checkpoint_is_made_from_the_new_log(place):
     folder = place.folder / "again"
     assert "after batch 2" in ended(0, "rebuild-checkpoint", folder, "--namespace=flights_2").stdout
     assert '{"numbers":{"0":7}}' in (folder / "offsets" / "2").read_text()
+
+
+# -- versions of loads alone --------------------------------------------------------------------------
+
+
+def retired_up_to_loads(place, loads=3):
+    """Let loads follow the batches, and retire all versions but the last two."""
+    place.old.driver.options = dataclasses.replace(place.old.driver.options, keep_versions=2)
+    driver = place.old.driver
+    for number in range(loads):
+        value = {"departures": number, "delay": 0.0}
+        barrier = TypedBarrier(
+            driver.log,
+            {"airports": {place.old._key("airports", "SFO"): place.old._value("airports", value)}},
+            LoadOrigin(f"load-{number}"),
+            8,
+            typed=place.old.schemas,
+        )
+        commit(driver, barrier)
+    retire_up_to(driver.log, driver.store, driver.folded, driver.options, lambda: False)
+    assert all(isinstance(entry.origin, LoadOrigin) for entry in driver.store.catalog())
+    place.rows = rows_by_table(place.store)
+    place.silence()
+
+
+@pytest.mark.parametrize("lose", [changes_gone, end_lost], ids=lambda lose: lose.__name__)
+def test_a_last_batch_that_the_store_has_retired_is_found_in_the_log(place, lose):
+    """Red before: the new namespace followed no query, and took the batch that Spark gives again."""
+    retired_up_to_loads(place)
+    lose(place)
+    done = place.relog()
+    assert (done["last_batch"], done["lineage"], done["last_batch_unknown"]) == (2, LINEAGE, False)
+    with contextlib.closing(place.writer("flights_2")) as new:
+        assert replay_of(new.driver.folded, batch(LINEAGE, 2)).version == 1
+        new.write(MORE, batch_id=3)
+
+
+def test_a_last_batch_that_nothing_knows_is_named_with_the_next_step(place):
+    """Red before: not a word. With a checkpoint it is compared, before the copy or after it."""
+    retired_up_to_loads(place)
+    gone(place)
+    unsure = checkpoint(place.folder / "unsure", 2, 3)
+    words = ["relog", "--namespace=flights", "--yes"]
+    assert "none of the versions that the store still has is a batch" in refused(
+        2, *words, "--checkpoint", unsure
+    )
+    assert not (place.folder / "store" / "flights__2").exists()
+    asked = run(*words[:2])
+    assert "unknown: the last batch of the query" in asked.stderr
+    text = ended(0, *words).stdout
+    assert "A batch that Spark gives again counts twice" in text
+    (command,) = re.findall("first: `tidegate ([^`]*)`", text)
+    place.silence("flights_2")
+    assert "none of the versions" in refused(2, *command.replace("FOLDER", str(unsure)).split(), "--yes")
+    sure = checkpoint(place.folder / "sure", 3, 3)
+    text = ended(0, *command.replace("FOLDER", str(sure)).split(), "--yes").stdout
+    assert "was made before" in text
+    assert "Spark gives none again" in text
+    assert "first:" not in text
+    assert place.relog("--checkpoint", sure)["last_batch_unknown"] is True
+
+
+def test_a_namespace_of_loads_alone_needs_no_checkpoint(tmp_path, monkeypatch):
+    place = Place(tmp_path, monkeypatch, batches=())
+    driver = place.old.driver
+    rows = {"notes": {place.old._key("notes", b"k"): b"v"}}
+    commit(driver, TypedBarrier(driver.log, rows, LoadOrigin("load"), 8, typed=place.old.schemas))
+    place.silence()
+    gone(place)
+    text = ended(0, "relog", "--namespace=flights", "--yes").stdout
+    assert "unknown" not in text
+    place.old.close()

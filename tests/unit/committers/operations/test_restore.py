@@ -206,7 +206,7 @@ def test_a_restore_that_another_writer_overtakes_is_told_so(place, monkeypatch):
 
 
 def test_a_restore_that_was_cut_short_before_its_second_record_is_repeated(place, monkeypatch):
-    monkeypatch.setattr("tidegate.committers.operations.restore._rewind", lambda *_: None)
+    monkeypatch.setattr("tidegate.committers.operations.restore.append_rewound", lambda *_: 0)
     place.restore(1, reprocess=True)
     monkeypatch.undo()
     assert place.folded().generation == 0

@@ -13,12 +13,8 @@ from tidegate.committers.transfer.backup import backup as backup_module
 from tidegate.committers.transfer.backup import chain as chain_module
 from tidegate.committers.transfer.backup.backup import backup
 from tidegate.committers.transfer.backup.chain import CHAIN, FULL, INCREMENT, LOCK, locked, read_chain
-from tidegate.committers.transfer.backup.contents import (
-    check,
-    contents_of,
-    reached_at,
-    version_in,
-)
+from tidegate.committers.transfer.backup.check import check
+from tidegate.committers.transfer.backup.contents import contents_of, reached_at, version_in
 from tidegate.errors import ConfigError, CorruptError, WalGapError
 
 

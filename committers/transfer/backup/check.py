@@ -1,0 +1,237 @@
+"""The checks of a backup: every byte of it, and restores of it into a log and a store in memory.
+
+A restore in memory is ``restore-from`` itself, in each of its ways. Its rows are restored a slice at a time,
+so that a backup of any size is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidegate.base.clock import Clock
+from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.repair.log_state import LogState
+from tidegate.committers.transfer.backup.blobs import BackupBlobs
+from tidegate.committers.transfer.backup.chain import (
+    FULL,
+    MENDED_BY,
+    PLACE,
+    Chain,
+    Link,
+    Place,
+    check_digest,
+    read_sealed,
+    require_chain,
+)
+from tidegate.committers.transfer.backup.contents import Contents, contents_of, state_in
+from tidegate.committers.transfer.backup.restore_from import (
+    Way,
+    plan_restore,
+    restore_from,
+    summary_of,
+)
+from tidegate.committers.transfer.export_format import check_files, place_of
+from tidegate.committers.transfer.export_format import read_manifest as read_export
+from tidegate.committers.transfer.export_rows import ROWS
+from tidegate.errors import CorruptError, TidegateError
+from tidegate.options import Endpoints
+from tidegate.sinks.memory import store as memory_store
+from tidegate.sinks.memory.store import MemoryStore
+from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.rules.layout import payloads
+from tidegate.sinks.rules.reads import FILLED_FROM
+from tidegate.wal import memory_log
+from tidegate.wal.fold import last_batch_within
+from tidegate.wal.memory_log import MemoryLog
+from tidegate.wal.record import BatchOrigin, Folded, TableAt, encode_record
+
+SLICE_ROWS, SLICE_BYTES = 10_000, 64 * 1024 * 1024
+"""The most rows that are restored in memory at once, give or take a page."""
+LOG_HAS = {
+    Way.CONTINUE: "the log has every version",
+    Way.AGAIN: "the log lost rows",
+    Way.NEW: "the log is gone",
+}
+"""The ways of a restore, and when each is taken."""
+
+Rows = dict[str, list[Any]]
+"""By table, record batches of key groups, keys and values as they are stored."""
+
+
+def check(folder: Path) -> Chain:
+    """Read every byte of a backup, and restore the version of each link in memory; return its chain.
+
+    All rows are restored at the versions that ``Chain.versions`` marks, a sample of them at the others.
+    Raises: ConfigError: there is no backup, or the temporary folder has no room. CorruptError: a file is
+    missing or damaged, or has other rows, or a version cannot be restored.
+    """
+    chain = require_chain(folder)
+    try:
+        for link in chain.links:
+            check_link(folder, link)
+        for version, is_last in chain.versions.items():
+            rehearse(folder, chain, version, sample=not is_last)
+    except TidegateError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise CorruptError(f"{folder} holds what no backup writes: {what}; {MENDED_BY}") from error
+    return chain
+
+
+def check_link(folder: Path, link: Link, path: Path | None = None) -> None:
+    """Read every byte of a link, which may still have another path.
+
+    Raises: CorruptError: a file is missing or damaged, or has other rows.
+    """
+    from pyarrow import parquet
+
+    path = path or folder / link.name
+    if path == folder / link.name:
+        check_digest(folder, link)
+    if link.kind == FULL:
+        export, _ = read_export(path)
+        check_files(path, export)
+        rows = 0
+        for name, table in export.tables.items():
+            for number, file in enumerate(table.files):
+                part = place_of(path, name, number)
+                count = parquet.read_metadata(part).num_rows
+                if count != file.rows:
+                    raise CorruptError(
+                        f"{part} has {count} rows, the manifest lists {file.rows}; {MENDED_BY}"
+                    )
+                rows += count
+        state = state_in(path, read_sealed(path / PLACE, Place))
+        if state.last_version != link.version:
+            raise CorruptError(f"{path / PLACE} is of version {state.last_version}; {MENDED_BY}")
+    else:
+        blobs = BackupBlobs(path)
+        blobs.check()
+        rows = _changes(blobs, link.version)
+    if rows != link.rows:
+        raise CorruptError(f"{path} has {rows} rows, the chain lists {link.rows}; {MENDED_BY}")
+
+
+def _changes(blobs: BackupBlobs, last: int) -> int:
+    return sum(
+        frame.changes for decided in blobs.versions(last) for frame in read_manifest(blobs, decided).frames()
+    )
+
+
+# -- restores in memory --------------------------------------------------------------------------------
+
+
+def rehearse(folder: Path, chain: Chain, version: int, *, sample: bool) -> None:
+    """Restore a version in memory in each way, with all rows or with some of its last link's.
+
+    Raises: CorruptError: it cannot be restored, or not as it was. Otherwise as ``contents_of``.
+    """
+    with contents_of(folder, version, chain, sample=sample) as contents:
+        for rows in _slices(contents.rows, contents.reached.state.key_groups):
+            _rehearse(folder, contents, rows)
+            if sample:
+                break
+
+
+def _slices(rows: LogState, key_groups: int) -> Iterator[Rows]:
+    """Yield all rows, some at a time; at least once."""
+    part: Rows = {}
+    taken = size = 0
+    for table in sorted(rows.entry.tables):
+        for group, batch in rows.scan_groups_stored(table, range(key_groups), rows.entry.version):
+            groups = pa.repeat(pa.scalar(group, pa.int32()), batch.num_rows)
+            columns = [groups, batch["key"], batch["value"]]
+            part.setdefault(table, []).append(pa.record_batch(columns, schema=ROWS))
+            taken, size = taken + batch.num_rows, size + batch.nbytes
+            if taken >= SLICE_ROWS or size >= SLICE_BYTES:
+                yield part
+                part, taken, size = {}, 0, 0
+    yield part
+
+
+def _rehearse(folder: Path, contents: Contents, part: Rows) -> None:
+    """Restore some of the rows in each way."""
+    whole = contents.rows
+    with contextlib.closing(LogState(whole.where)) as rows:
+        rows.schemas = whole.schemas
+        for table, batches in part.items():
+            rows.put(table, batches)
+        for way, log_has in LOG_HAS.items():
+            if way is Way.CONTINUE and whole.entry.version < FILLED_FROM:
+                continue  # then a log that has every version is restored as one that lost rows
+            rows.last, rows.entry = whole.last, whole.entry
+            try:
+                _restore(folder, contents._replace(rows=rows), part, way)
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                raise CorruptError(
+                    f"{folder}: version {whole.entry.version} cannot be restored where {log_has}: {what};"
+                    " restore at an older version (--to), or make a backup in a new folder"
+                ) from error
+
+
+def _restore(folder: Path, contents: Contents, part: Rows, way: Way) -> None:
+    """Restore contents into a new log and store in memory, and compare the result."""
+    clock, state = Clock(), contents.reached.state
+    place = clock.new_id()
+    log, store = MemoryLog(place, state.name), MemoryStore(place, state.name)
+    where = Endpoints(state.name, f"memory://{place}", f"memory://{place}")
+    coordinator = Coordinator(where, log, store, clock=clock)
+    try:
+        if way is not Way.NEW:
+            log.create()
+            log.append_decision(encode_record(summary_of(_trimmed(state))))
+        plan = plan_restore(coordinator, contents.reached, folder, is_newest=True)
+        restore_from(coordinator, contents, plan._replace(way=way) if way is Way.AGAIN else plan)
+        _compare(coordinator, state, plan.kept, part)
+    finally:
+        memory_log.forget(place)
+        memory_store.forget(place)
+
+
+def _trimmed(state: Folded) -> Folded:
+    """Return the state of a log of one store, from which the blobs of every version were trimmed."""
+    recent = tuple(msgspec.structs.replace(each, manifest_address="trimmed:0") for each in state.recent)
+    return msgspec.structs.replace(state, recent=recent, stores=())
+
+
+def _compare(coordinator: Coordinator, state: Folded, kept: BatchOrigin | None, part: Rows) -> None:
+    """Compare a restored namespace with the fold and the rows of the backup. Raises: CorruptError."""
+    store, folded = coordinator.store, coordinator.folded
+    visible = store.pointer().visible
+    (entry,) = store.catalog(visible, visible)
+    facts = (folded.lineage, set(folded.once), last_batch_within(folded, visible))
+    if facts != (state.lineage, set(state.once), kept) or folded.generation < state.generation:
+        raise CorruptError("the query that is followed, its last batch or the tokens are not the backup's")
+    tables, known = _tables_at(entry.tables), store.schemas()
+    if tables != _tables_at(state.tables) or any(at.schema_id not in known for at in state.tables.values()):
+        raise CorruptError("its tables, or their columns, are not the backup's")
+    for table, at in entry.tables.items():
+        rows = (
+            (group, *row)
+            for group, batch in store.scan_groups_stored(table, range(state.key_groups), visible, at.start)
+            for row in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
+        )
+        wanted = (
+            row
+            for batch in part.get(table, ())
+            for row in zip(*(column.to_pylist() for column in _live(batch, entry).columns), strict=True)
+        )
+        if sorted(rows) != sorted(wanted):
+            raise CorruptError(f"the rows of table {table} are not the backup's")
+
+
+def _tables_at(tables: Mapping[str, TableAt]) -> dict[str, tuple[str, int]]:
+    return {name: (at.schema_id, at.apart) for name, at in tables.items()}
+
+
+def _live(batch: Any, entry: CatalogEntry) -> Any:
+    return batch.filter(payloads(batch["value"], entry.decided_at_us).is_valid())
