@@ -85,6 +85,7 @@ def take_over(
     driver opened at the same time and won. OutcomeUnknownError: the outcome of the Open is unknown;
     open again. When the log refuses this user, that is raised at once, not at the deadline.
     """
+    coordinator.is_copying = rekeying
     coordinator.decisions.reset_append_outcome()
     ensure_made(coordinator)
 

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from tidegate.errors import ConfigError
 from tidegate.wal.fold import once_key
-from tidegate.wal.record import Folded, ImportOrigin
+from tidegate.wal.record import Folded, ImportOrigin, Origin
 
 _COPIED = re.compile(r"\Aimport:rekey:([0-9a-f]+):([0-9]+)\Z")
 _OWN = re.compile(r"\Aimport:rekey:[0-9a-f]+:[0-9]+(:rows|:whole)?\Z")
+_WHOLE = re.compile(r"\Aimport:rekey:[0-9a-f]+:[0-9]+:whole\Z")
 NO_QUERY = "00000000-0000-0000-0000-000000000000"
 """The lineage that is adopted to take back a namespace that followed no query: a query's id has its form."""
 
@@ -65,6 +66,17 @@ def is_whole(state: Folded, source: Source) -> bool:
     return once_key(source.last) in state.once
 
 
+def made_whole(origin: Origin) -> bool:
+    """Whether a version of this origin made a copy whole: it holds what the one before held, and queues."""
+    return isinstance(origin, ImportOrigin) and bool(_WHOLE.match(once_key(origin)))
+
+
+def is_unfinished(state: Folded) -> bool:
+    """Whether the namespace is a copy that still lacks versions of its source."""
+    source = source_of(state)
+    return source is not None and not is_whole(state, source)
+
+
 def moved_from(state: Folded) -> Moved | None:
     """Return where a namespace was moved to; None: it was not."""
     found = _MOVED.match(state.lineage or "")
@@ -91,8 +103,7 @@ def refuse_moved(state: Folded) -> None:
 
 def refuse_unfinished(state: Folded) -> None:
     """Refuse to write into a namespace that is still being made. Raises: ConfigError."""
-    source = source_of(state)
-    if source is not None and not is_whole(state, source):
+    if is_unfinished(state):
         raise ConfigError(
             f"namespace {state.name} is being made by a rekey, and lacks versions of its source: nothing was"
             f" written. Stop the query and run `tidegate rekey --to {state.name} --finish` for the source; or"

@@ -1,7 +1,7 @@
 """A table that was emptied, or dropped and made again with another key or other key groups (T68).
 
-Rows are by key group and key. A table's earlier rows are in other key groups, or under other keys: nothing that
-compares several versions takes them for rows that readers lack.
+Rows are by key group and key. A table's earlier rows are in other key groups, or under other keys: nothing
+that compares several versions takes them for rows that readers lack.
 """
 
 import contextlib
@@ -80,7 +80,9 @@ class Place:
         follower.store.close()
 
     def opened(self):
-        options = Options(key_groups=KEY_GROUPS, keep_versions=100, table_key_groups={"airports": self.groups})
+        options = Options(
+            key_groups=KEY_GROUPS, keep_versions=100, table_key_groups={"airports": self.groups}
+        )
         stores = [StoreRef(name, url) for name, url in self.stores.items()]
         return Example(self.wal, stores, options=options)
 
