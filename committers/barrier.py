@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tidegate.base.names import DELETED, DUE, LOCAL
+from tidegate.base.names import LOCAL
 from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import stride_for
@@ -34,7 +34,7 @@ from tidegate.wal.record import (
     TableSchema,
     decided_bytes,
 )
-from tidegate.wal.staging import quarantine
+from tidegate.wal.staging import own_tables, quarantine
 from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.table_room import check_room
 
@@ -110,11 +110,12 @@ class Barrier(Protocol):
 def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
     """Admit the barrier's new tables, and log a warning from three quarters of the room on.
 
-    Raises: ConfigError: a Decided record has no room for them, or an existing table has another number of key
-    groups than the options or the barrier's rows.
+    Raises: ConfigError: a Decided record has no room for them, an existing table has another number of key
+    groups than the options or the barrier's rows, or a table would be without its companion (I13).
     """
     strides = {table: stride_of(coordinator, barrier, table) for table in barrier.tables}
     _refuse_other_strides(coordinator, barrier)
+    _refuse_parted(coordinator, barrier)
     room = check_room(coordinator.folded.tables, strides)
     if room is not None and room.is_short:
         logger.warning(
@@ -140,19 +141,14 @@ def stride_here(
 
     The remembered deletes and the due times of a table are staged with its rows, so all have one stride.
     """
-    kind, _, name = table.partition(".")
-    of = name if kind in (DELETED, DUE) else table
-    existing = {name: at for name, at in coordinator.folded.tables.items() if name not in drops}
-    for name in (table, of, f"{DELETED}.{of}", f"{DUE}.{of}"):
-        if name in existing:
-            return existing[name].apart
-    stride = brought.get(table, brought.get(of))
-    return _stride_by_options(coordinator, of) if stride is None else stride
-
-
-def _stride_by_options(coordinator: Coordinator, table: str) -> int:
+    existing = {name: at.apart for name, at in coordinator.folded.tables.items() if name not in drops}
     wanted, key_groups = coordinator.options.table_key_groups or {}, coordinator.folded.key_groups
-    return stride_for(table, wanted[table], key_groups) if table in wanted else 1
+    alike = own_tables.of_one_stride(table)
+    for strides in (existing, brought):
+        for name in alike:
+            if name in strides:
+                return strides[name]
+    return next((stride_for(name, wanted[name], key_groups) for name in alike if name in wanted), 1)
 
 
 def _refuse_other_strides(coordinator: Coordinator, barrier: Barrier) -> None:
@@ -168,6 +164,20 @@ def _refuse_other_strides(coordinator: Coordinator, barrier: Barrier) -> None:
                     " the table first, in a version of its own"
                 )
                 raise ConfigError(msg)
+
+
+def _refuse_parted(coordinator: Coordinator, barrier: Barrier) -> None:
+    """Refuse a version after which one of two companions would be without the other (I13).
+
+    A rekey gives a copy its queues of due times with the version that makes it whole; no query runs before.
+    """
+    after = (coordinator.folded.tables.keys() - barrier.drops) | {*barrier.tables}
+    parted = own_tables.parted(after, {*barrier.tables, *barrier.drops})
+    if parted and not coordinator.is_copying:
+        raise ConfigError(
+            f"table {parted} would be without its companion, and they make sense together only; nothing was"
+            " staged: `tidegate export FOLDER` and `tidegate import FOLDER` into a new namespace bring both"
+        )
 
 
 def refuse_restored_strides(state: Folded, version: int, tables: Mapping[str, TableAt], way: str) -> None:

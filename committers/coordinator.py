@@ -100,6 +100,8 @@ class Coordinator:
         """Whether a repair has the rows that the log no longer has, from another store or an export."""
         self.from_backup = False
         """Whether this driver fills its empty store from a backup."""
+        self.is_copying = False
+        """Whether this driver is that of a rekey, whose copies are complete with their last version."""
         self.rebuilt_from = 0
         """The oldest readable version of a store whose lost pointer was made again; 0: it was not lost."""
         self.discarded: list[Stamp] = []

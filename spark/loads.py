@@ -8,27 +8,36 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate.base.names import MIGRATION_TOKEN, check_token, did_you_mean, listed
+from tidegate.base.names import MIGRATION_TOKEN, QUEUE, check_token, did_you_mean, listed
 from tidegate.committers.transfer.export_format import Manifest
-from tidegate.committers.transfer.import_rows import KeyGroupsHere, importable, strides_of
+from tidegate.committers.transfer.import_rows import imported_strides
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
 from tidegate.spark.batch import refuse_connect
 from tidegate.spark.calls.checks import Names, check_table, no_dataframe
 from tidegate.spark.calls.migrate_state import MigrationWork, migrated_rows
 from tidegate.spark.calls.update import Ddl, state_of, value_schema
-from tidegate.spark.source.exported import check_files, frame_of, read_manifest
+from tidegate.spark.source.exported import check_files, frame_of, queue_frame, read_manifest
 from tidegate.spark.staging.parallelism import tasks_for
 from tidegate.spark.state.udf_runner import Migrate
 from tidegate.spark.transaction import Transaction
 from tidegate.values.evolve import evolved
 from tidegate.values.state_versions import plain
 from tidegate.wal.record import Folded, ImportOrigin, LoadOrigin, Origin, TableSchema
-from tidegate.wal.staging.own_tables import companions
+from tidegate.wal.staging.own_tables import QUEUE_SCHEMA, check_companions, owner_of, queues_of
 from tidegate.wal.staging.spec import StageSpec
 
-Write = Callable[[Transaction, KeyGroupsHere], None]
-"""Makes the calls; gets the namespace's number of key groups, too."""
+
+class Here(NamedTuple):
+    """The namespace that is written: its key groups, the stride of each table, and the largest value."""
+
+    key_groups: int
+    stride: Callable[[str], int]
+    value_bytes_max: int
+
+
+Write = Callable[[Transaction, Here], None]
+"""Makes the calls."""
 
 
 class Once(NamedTuple):
@@ -63,7 +72,7 @@ def load_of(
     _check_loaded(tables)
     by_table = {name: keys.get(name) if isinstance(keys, Mapping) else keys for name in tables}
 
-    def write(txn: Transaction, _: KeyGroupsHere) -> None:
+    def write(txn: Transaction, _: Here) -> None:
         for name, rows in tables.items():
             key = by_table[name]
             if key is None:
@@ -86,14 +95,24 @@ def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once
             f"folder is {folder!r}; it must be text: a path, or a URL such as s3a://bucket/export"
         )
     manifest, digest = read_manifest(spark, folder)
+    check_companions(manifest.tables, ())
     check_files(spark, folder, manifest)
-    frames = {name: frame_of(spark, folder, name, table) for name, table in manifest.tables.items()}
+    frames = {
+        name: frame_of(spark, folder, name, table)
+        for name, table in manifest.tables.items()
+        if not name.startswith(f"{QUEUE}.")
+    }
 
-    def write(txn: Transaction, here: KeyGroupsHere) -> None:
-        names = importable(manifest, here)
-        txn.begin_import(names)
+    def write(txn: Transaction, here: Here) -> None:
+        queues = queues_of(frames)
+        names = sorted(frames.keys() - queues)
+        txn.begin_import({*names, *queues})
         for name in names:
             txn.stored(name, frames[name], manifest.tables[name].table_schema)
+        for name, dues in queues.items():
+            groups = here.key_groups, here.stride(dues)
+            rows = queue_frame(frames[dues], dues, groups, manifest.decided_at_us, here.value_bytes_max)
+            txn.stored(name, rows, QUEUE_SCHEMA)
 
     expiring = frozenset(name for name, table in manifest.tables.items() if table.expires)
     rows = next(iter(frames.values()))
@@ -103,10 +122,9 @@ def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once
 
 def _exported_strides(manifest: Manifest, state: Folded, options: Options) -> dict[str, int]:
     """Return the strides of the exported tables, but for those whose key groups the options name."""
-    named = frozenset(options.table_key_groups or ())
-    of_options = named.union(*map(companions, named))
-    strides = strides_of(state, manifest.key_groups, manifest.tables)
-    return {table: stride for table, stride in strides.items() if table not in of_options}
+    named = options.table_key_groups or {}
+    strides = imported_strides(state, manifest)
+    return {table: stride for table, stride in strides.items() if owner_of(table) not in named}
 
 
 class Migration(NamedTuple):
@@ -163,7 +181,7 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
     )
     rows = migrated_rows(session, work, wanted.migrate)
 
-    def write(txn: Transaction, _: KeyGroupsHere) -> None:
+    def write(txn: Transaction, _: Here) -> None:
         txn.stored(table, rows, after)
 
     token = f"{MIGRATION_TOKEN}{state.last_version} {table}"

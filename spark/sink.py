@@ -20,7 +20,6 @@ from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.operations.rename_column import rename_barrier
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
-from tidegate.committers.transfer.import_rows import KeyGroupsHere
 from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
 from tidegate.observe.events import Commit
 from tidegate.options import PIPELINED, Endpoints, Options, SinkOptions, StoreRef
@@ -37,7 +36,7 @@ from tidegate.spark.calls.checks import Names, check_table, columns_named, key_c
 from tidegate.spark.calls.newer import check_alone
 from tidegate.spark.calls.update import Ddl, check_ttls
 from tidegate.spark.errors import as_query_stop
-from tidegate.spark.loads import Base, Migration, Once, import_of, load_of, migration_of
+from tidegate.spark.loads import Base, Here, Migration, Once, import_of, load_of, migration_of
 from tidegate.spark.lock import SinkLock
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.reporting import SinkReporter
@@ -556,10 +555,8 @@ class VersionedSink:
             return None if fact is None else fact.version
         txn = Transaction(-1, coordinator.folded.last_version, writer.schemas())
         strides = once.strides(coordinator.folded, self._options)
-        here = KeyGroupsHere(
-            coordinator.folded.key_groups, partial(stride_here, coordinator, brought=strides)
-        )
-        once.write(txn, here)
+        stride = partial(stride_here, coordinator, brought=strides)
+        once.write(txn, Here(coordinator.folded.key_groups, stride, value_bytes_max(coordinator)))
         fact = self._committed(writer, txn, once.origin, once.rows, expiring=once.expiring, strides=strides)
         writer.commits.drain(self._options.apply_deadline_s)
         return fact.version

@@ -399,7 +399,7 @@ class Transaction:
                     f" {', '.join(listed(self._known)) or 'none yet'}{did_you_mean(table, self._known)}"
                 )
                 raise ConfigError(msg)
-            self._drops |= {table, *own_tables.companions(table)} & self._known.keys()
+            self._drops |= own_tables.companions({table}, self._known)
 
     def stored(self, table: str, rows: DataFrame, schema: TableSchema) -> None:
         """Make the table contain exactly these rows, ``key`` and ``value`` as stored, for imports."""
@@ -410,7 +410,7 @@ class Transaction:
 
     def begin_import(self, tables: Collection[str]) -> None:
         """Prepare for the rows of an export's tables: ``stored`` of each follows."""
-        own_tables.check_local_states(tables, self._known)
+        own_tables.check_companions(tables, self._known)
         self.forget_timeouts(tables)
 
     def forget_timeouts(self, tables: Collection[str]) -> None:

@@ -179,9 +179,9 @@ RULES: list[Rule] = [
     (
         "stride-of-deletes-is-lost",
         "the deletes that a table remembers are read in the key groups in which its rows are staged",
-        "committers/barrier.py",
-        "    of = name if kind in (DELETED, DUE) else table\n",
-        "    of = table\n",
+        "wal/staging/own_tables.py",
+        "    return table, of, deleted_table(of), due_table(of)\n",
+        "    return (table,)\n",
         "tests/unit/committers/test_table_key_groups.py",
     ),
     (

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from tidegate.base.names import REKEY_TOKEN
 from tidegate.wal.fold import once_key
-from tidegate.wal.record import Folded, ImportOrigin
+from tidegate.wal.record import Folded, ImportOrigin, Origin
 
 _COPIED = re.compile(r"\Aimport:rekey:([0-9a-f]+):([0-9]+)\Z")
 _OWN = re.compile(r"\Aimport:rekey:[0-9a-f]+:[0-9]+(:rows|:whole)?\Z")
+_WHOLE = re.compile(r"\Aimport:rekey:[0-9a-f]+:[0-9]+:whole\Z")
 COPY = "copy-"
 """The start of the attempts of an unfinished copy: its store shows what it is without its log."""
 NO_QUERY = "00000000-0000-0000-0000-000000000000"
@@ -66,6 +67,17 @@ def source_of(state: Folded) -> Source | None:
 def is_whole(state: Folded, source: Source) -> bool:
     """Whether the copy has all of its source, and may follow a query."""
     return once_key(source.last) in state.once
+
+
+def made_whole(origin: Origin) -> bool:
+    """Whether a version of this origin made a copy whole: it holds what the one before held, and queues."""
+    return isinstance(origin, ImportOrigin) and bool(_WHOLE.match(once_key(origin)))
+
+
+def is_unfinished(state: Folded) -> bool:
+    """Whether the namespace is a copy that still lacks versions of its source."""
+    source = source_of(state)
+    return source is not None and not is_whole(state, source)
 
 
 def moved_from(state: Folded) -> Moved | None:

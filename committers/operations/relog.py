@@ -19,7 +19,7 @@ from tidegate.base.names import RELOG_TOKEN, relog_command
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.open import ensure_made, open_namespace
 from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.committers.steps.decided_versions import decided_versions
@@ -35,7 +35,16 @@ from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import source_offsets_of
 from tidegate.wal.fold import decided_for, recent_version
 from tidegate.wal.log import Log
-from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, ImportOrigin, Origin, RestoreOrigin
+from tidegate.wal.record import (
+    BatchOrigin,
+    DecidedVersion,
+    Folded,
+    ImportOrigin,
+    Origin,
+    RestoreOrigin,
+    Summary,
+    digest_after,
+)
 from tidegate.wal.staging.spec import CHANGES
 
 MENDED = (Fit.LOG_GONE, Fit.LOG_BEHIND, Fit.OTHER_HISTORY, Fit.BEHIND_CUT, Fit.CHANGES_GONE)
@@ -222,6 +231,7 @@ def relog(new: Coordinator, saved: Saved) -> Relogged:
     """
     refuse_other(new, saved)
     origin = saved.origin
+    ensure_made(new, _first_record(new, saved))
     open_namespace(new, origin.lineage if isinstance(origin, BatchOrigin) else None)
     decided = decided_for(new.folded, origin)
     made = decided is None
@@ -235,6 +245,19 @@ def relog(new: Coordinator, saved: Saved) -> Relogged:
     identity = new.store.identity()
     assert identity is not None, "the namespace was opened"
     return Relogged(identity, made, rows, new.store.pointer().visible)
+
+
+def _first_record(new: Coordinator, saved: Saved) -> Summary:
+    """Return a state without versions and with the saved version's time, which the first version follows.
+
+    The clock of an earlier driver may have been ahead. A first version that were decided before the saved one
+    would show rows that had expired there.
+    """
+    uuid = f"{new.clock.new_id()}{new.clock.new_id()}"
+    name, key_groups = new.endpoints.namespace, saved.identity.key_groups
+    digest, at_us = digest_after("", uuid.encode()), saved.entry.decided_at_us
+    state = Folded(uuid, name, key_groups, digest, decided_at_us=at_us)
+    return Summary(namespace=uuid, writer=new.writer, epoch=0, prev_digest="", state=state)
 
 
 def _barrier(new: Coordinator, saved: Saved, keep: Callable[[], None]) -> StoredRowsBarrier:
@@ -307,15 +330,15 @@ def _compared(
 ) -> dict[str, int] | None:
     """Compare the copy with the saved version, row by row; return the number of rows by table.
 
-    A row that expired in between is in neither. None: the copy is retired by now, so nothing was compared.
-    Raises: CorruptError: they differ.
+    A row that has expired at the later of their times is in neither. None: the copy is retired by now, so
+    nothing was compared. Raises: CorruptError: they differ.
     """
     if new.store.pointer().horizon > decided.version:
         return None
     copy = next(iter(new.store.catalog(decided.version, decided.version)), None)
     if copy is None:
         raise no_entry(new.store.where, decided.version)
-    at_us = decided.decided_at_us
+    at_us = max(decided.decided_at_us, saved.entry.decided_at_us)
     digests = [
         _digests(_live(store, entry, saved, at_us, keep), len(entry.tables))
         for store, entry in ((saved.store, saved.entry), (new.store, copy))

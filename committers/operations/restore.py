@@ -9,17 +9,20 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
+from tidegate.base.names import LOCAL
 from tidegate.committers.background.pin import VersionPin
-from tidegate.committers.barrier import catalog_entry
+from tidegate.committers.barrier import catalog_entry, value_bytes_max
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.restore_plan import RestorePlan
+from tidegate.committers.repair.companions import add_queues
 from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.steps.append import append_rewound
 from tidegate.committers.steps.decided_versions import decided_versions
@@ -32,7 +35,7 @@ from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import GroupedRows, windows
 from tidegate.sinks.store import Store
 from tidegate.wal.record import RestoreOrigin, TableSchema
-from tidegate.wal.staging.own_tables import local_tables
+from tidegate.wal.staging.own_tables import owner_of, queues_of
 from tidegate.wal.staging.spec import CHANGES
 
 
@@ -109,20 +112,28 @@ def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) 
     """
     store, version = coordinator.store, plan.target.version
     last = coordinator.folded.last_version
-    held = VersionPin(store, version if rows is None else last, coordinator.clock, "restore")
-    try:
+    with contextlib.ExitStack() as closing:
+        held = VersionPin(store, version if rows is None else last, coordinator.clock, "restore")
+        closing.callback(held.give_back)
         (now,) = store.catalog(last, last)
         wanted, schemas = _wanted(coordinator, plan, rows)
-        drops = local_tables(now.tables) - wanted.tables.keys()  # a local state begins without a table
-        tables, replaced = _tables(coordinator, wanted, now, drops), _replaced(schemas, wanted, now)
+        queues, made = queues_of(wanted.tables).keys() - wanted.tables.keys(), rows
+        if queues:  # of a copy, before the version that made it whole
+            made = made or closing.enter_context(contextlib.closing(LogState(store.where)))
+            of = rows or store, wanted, coordinator.folded.key_groups, value_bytes_max(coordinator)
+            wanted, schemas = add_queues(made, *of), schemas | made.schemas
+        # A local state begins without a table.
+        drops = frozenset(name for name in now.tables if owner_of(name) == LOCAL) - wanted.tables.keys()
+        tables, replaced = _tables(coordinator, wanted, now, drops, queues), _replaced(schemas, wanted, now)
         kept = {name: at for name, at in now.tables.items() if name not in replaced}
         compared = msgspec.structs.replace(now, tables=kept)
+        sources = {name: made if name in queues else rows for name in tables}
         barrier = StoredRowsBarrier(
             coordinator.log,
             RestoreOrigin(version),
             tables,
             {name: _schema(store, schemas, name, _source(name, wanted, now)) for name in tables},
-            lambda: _rows(coordinator, held, tables, wanted, compared, rows),
+            lambda: _rows(coordinator, held, sources, wanted, compared),
             coordinator.clock,
             starts=replaced,
             drops=drops,
@@ -132,8 +143,6 @@ def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) 
             or offsets_at(store.catalog(*offsets_stand_in(version))),
         )
         return commit(coordinator, barrier).version
-    finally:
-        held.give_back()
 
 
 def _wanted(
@@ -150,13 +159,17 @@ def _wanted(
 
 
 def _tables(
-    coordinator: Coordinator, wanted: CatalogEntry, now: CatalogEntry, drops: frozenset[str]
+    coordinator: Coordinator,
+    wanted: CatalogEntry,
+    now: CatalogEntry,
+    drops: AbstractSet[str],
+    made: AbstractSet[str],
 ) -> tuple[str, ...]:
-    """List the tables that may differ, in rows or in their columns, and are not dropped."""
+    """List the tables that are ``made``, or may differ in rows or in columns, and are not dropped."""
     same = {
         name for name in untouched(coordinator.store, wanted, now) if wanted.tables[name] == now.tables[name]
     }
-    return tuple(sorted({*now.tables, *wanted.tables} - same - drops))
+    return tuple(sorted({*now.tables, *wanted.tables} - (same - made) - drops))
 
 
 def _replaced(schemas: Mapping[str, TableSchema], wanted: CatalogEntry, now: CatalogEntry) -> frozenset[str]:
@@ -178,15 +191,15 @@ def _source(table: str, wanted: CatalogEntry, now: CatalogEntry) -> CatalogEntry
 def _rows(
     coordinator: Coordinator,
     held: VersionPin,
-    tables: tuple[str, ...],
+    sources: Mapping[str, LogState | None],
     wanted: CatalogEntry,
     now: CatalogEntry,
-    source: LogState | None,
 ) -> Iterator[Any]:
-    for step in windows(range(coordinator.folded.key_groups), len(tables)):
+    for step in windows(range(coordinator.folded.key_groups), len(sources)):
         held.keep()
         changes = [
-            GroupedRows(changes_to(coordinator.store, table, step, now, wanted, source)) for table in tables
+            GroupedRows(changes_to(coordinator.store, table, step, now, wanted, source))
+            for table, source in sources.items()
         ]
         for group, (index, rows) in itertools.product(step, enumerate(changes)):
             for batch in rows.take(group):

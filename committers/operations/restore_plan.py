@@ -15,6 +15,7 @@ from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.barrier import refuse_restored_strides
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
+from tidegate.committers.opening.rekeyed import made_whole
 from tidegate.committers.operations.restore_base import Base, read_base
 from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import oldest_whole, present_before, tables_lost
@@ -230,7 +231,7 @@ def _between(history: _History, last: int, wanted: int) -> tuple[list[DecidedVer
         newer = history.get(max(last, wanted))
         if newer is None:  # the log no longer has its decision
             break
-        if not isinstance(newer.origin, RestoreOrigin):
+        if not isinstance(newer.origin, RestoreOrigin) and not made_whole(newer.origin):
             (undone if newer.version == last else returned).append(newer)
         if newer.version == last:
             last = _before(newer)

@@ -1,6 +1,6 @@
 """The verification of a store against its log, and of both against their own checksums. It writes nothing.
 
-It has three layers:
+It has four layers:
 
 1. The decision log, record by record, and the store's own files: bytes that do not fit.
 2. Every manifest and frame that the log still holds: digests, checksums, indexes.
@@ -8,6 +8,8 @@ It has three layers:
    of every version is compared exactly, and there must be no others. At the horizon a reader's value is
    compared for every key that the log still knows; if the log reaches back to version 1, there must be no
    other keys. The counts of all rows: ``verify_counts.py``.
+4. Tables that only make sense together, at the visible version: due times and their queue, local states and
+   their lists (I13).
 
 A writer may run meanwhile: a version that it retires during the check is not reported.
 """
@@ -23,7 +25,9 @@ import msgspec
 
 from tidegate.committers.apply import apply
 from tidegate.committers.barrier import catalog_entry
+from tidegate.committers.opening.rekeyed import is_unfinished
 from tidegate.committers.operations.verify_counts import Expected, strangers
+from tidegate.committers.repair.companions import parted_rows
 from tidegate.committers.repair.compare_rows import Horizon, compare_version
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import (
@@ -206,6 +210,7 @@ class _Check:
             self._at_horizon(
                 [decided for decided in versions if decided.version <= self.pointer.horizon], changes
             )
+            self._companions()
 
     # -- one version ---------------------------------------------------------------------------
 
@@ -391,6 +396,24 @@ class _Check:
             self.report.note("the log does not reach back to version 1: older rows were not compared")
         for finding in findings:
             self.report.add(finding)
+
+    # -- tables that only make sense together ----------------------------------------------------------
+
+    def _companions(self) -> None:
+        """Compare the companions at the visible version, if the store has what the log has."""
+        version = self.pointer.visible
+        entries = self._read([], lambda: self.store.catalog(version, version))
+        if self.report.findings or not entries or is_unfinished(self.state):
+            return
+        try:
+            for finding in parted_rows(self.store, entries[0], self.state.key_groups):
+                self.report.add(finding)
+        except SnapshotExpiredError:
+            self.report.note(
+                f"version {version} was retired during the check; its companions were not compared"
+            )
+        except CorruptError as error:
+            self.report.add(Finding(self.store.where, "due times and lists that can be read", str(error)))
 
     def _read(self, otherwise: object, ask: Callable[[], object]) -> Any:
         """Return the store's answer; damage is a finding."""

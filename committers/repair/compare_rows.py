@@ -11,7 +11,6 @@ from tidegate.sinks.rules.reads import values_at
 from tidegate.sinks.store import Store
 from tidegate.wal.frame import Chunk, Run
 from tidegate.wal.staging.validate import shown_key
-from tidegate.wal.value_flags import DELETE
 
 KEYS_AT_ONCE = 10_000
 KEYS_NAMED = 3
@@ -110,17 +109,21 @@ class Horizon:
         return findings
 
     def unlike(self, version: int, chunk: Chunk, groups: range) -> Iterator[tuple[Run, list[Unlike]]]:
-        """Yield, by run, the keys not met before for which a reader does not get this version's value."""
+        """Yield, by run, the keys not met before for which a reader does not get this version's value.
+
+        Rows from before a table's start are hidden by it, and may be in other key groups: the table may have
+        been dropped and made again. They are not compared.
+        """
         for run in chunk.runs:
-            if run.group not in groups or run.table not in self._entry.tables:
+            of_table, at_us = self._entry.tables.get(run.table), self._entry.decided_at_us
+            if run.group not in groups or of_table is None or version < of_table.start:
                 continue
-            start, at_us = self._entry.tables[run.table].start, self._entry.decided_at_us
             seen = self._seen.setdefault((run.group, run.table), {})
             first_met = {}
             for key, stored in zip(run.keys.to_pylist(), run.values.to_pylist(), strict=True):
                 if key not in seen:
-                    first_met[key] = stored if version >= start else DELETE
-                    seen[key] = payload(first_met[key], at_us) is not None
+                    first_met[key] = stored
+                    seen[key] = payload(stored, at_us) is not None
             yield run, self.differing(run.table, first_met)
 
     def differing(self, table: str, stored: Mapping[bytes, bytes]) -> list[Unlike]:

@@ -36,7 +36,7 @@ from tidegate.reader.table import no_schema
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.reads import values_at, windows
 from tidegate.sinks.store import Store
-from tidegate.wal.staging.own_tables import companions, local_tables
+from tidegate.wal.staging.own_tables import companions
 
 FILE_BYTES = 256 * 1024 * 1024
 GROUP_ROWS, GROUP_BYTES = 10_000, 8 * 1024 * 1024
@@ -53,7 +53,7 @@ def export(
 ) -> Manifest:
     """Write a readable version, all tables or these and their companions, into an empty or new folder.
 
-    Local states are written together, since they share a table. A lease pins the version meanwhile; a row
+    A lease pins the version meanwhile; a row
     group at a time is in memory. Durable: on return every file is on disk (fsync). After an error the folder
     has no manifest, and is no export. Raises: ConfigError: the folder cannot be written or is not empty,
     there is no such table, or the file system does not distinguish two tables. SnapshotExpiredError: the
@@ -71,8 +71,7 @@ def export(
                     f"there is no table {name!r} at version {version} of namespace {identity.name}; the"
                     f" tables there are: {', '.join(listed(entry.tables))}"
                 )
-        whole = local_tables(entry.tables) if local_tables(names) else ()
-        names = sorted(entry.tables.keys() & {*names, *whole}.union(*map(companions, names)))
+        names = sorted(companions(names, entry.tables))
         _make_empty(folder)
         schemas = store.schemas()
         written = {}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import logging
+import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from tidegate.base.names import UNLISTED
+from tidegate.base.names import QUEUE
+from tidegate.committers.barrier import value_bytes_max
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.repair.companions import queue_of_rows
 from tidegate.committers.transfer.dealt_rows import BUCKET_BYTES, TableRows, buckets_for, deal, sorted_rows
 from tidegate.committers.transfer.export_format import Manifest, batches_of, check_files, read_manifest
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
@@ -20,8 +22,6 @@ from tidegate.values.decode import described
 from tidegate.wal.fold import decided_for, once_key
 from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
-
-logger = logging.getLogger("tidegate")
 
 
 class HasStride(Protocol):
@@ -77,73 +77,67 @@ def import_rows(
         return before._replace(recovered=recovered)
     _refuse_other_tables(coordinator, manifest)
     key_groups = coordinator.folded.key_groups
-    strides = strides_of(coordinator.folded, manifest.key_groups, manifest.tables)
-    tables = importable(manifest, KeyGroupsHere(key_groups, strides.__getitem__))
-    strides = {name: strides[name] for name in tables}
-    size = sum(file.bytes for name in tables for file in manifest.tables[name].files)
+    strides = imported_strides(coordinator.folded, manifest)
+    tables, schemas = tuple(sorted(strides)), {}
+    queues = own_tables.queues_of(tables)
+    for name in tables:
+        schemas[name] = own_tables.QUEUE_SCHEMA if name in queues else manifest.tables[name].table_schema
+    size = sum(file.bytes for table in manifest.tables.values() for file in table.files)
     buckets = buckets_for(size, key_groups, bucket_bytes)
     with tempfile.TemporaryDirectory(prefix="tidegate-import-") as beside:
-        rows = _rows_of(folder, manifest, strides, key_groups)
+        dealt = {}
+        for queue, dues in queues.items():
+            rows = _rows_of(folder, manifest, dues, 0, (key_groups, strides[dues]))
+            (apart := Path(beside) / queue).mkdir()
+            dealt[queue] = deal(rows, [strides[dues]], key_groups, apart, buckets)
+
+        def rows_of(name: str, index: int) -> Iterator[TableRows]:
+            if name not in queues:
+                yield from _rows_of(folder, manifest, name, index, (key_groups, strides[name]))
+                return
+            of_queue = sorted_rows(dealt[name]), queues[name], manifest.decided_at_us
+            for batch in queue_of_rows(*of_queue, value_bytes_max(coordinator)):
+                yield TableRows(index, batch["key"], batch["value"])
+
+        rows = itertools.chain.from_iterable(map(rows_of, tables, itertools.count()))
         places = deal(rows, [strides[name] for name in tables], key_groups, Path(beside), buckets)
         barrier = StoredRowsBarrier(
             coordinator.log,
             ImportOrigin(token),
             tables,
-            {name: manifest.tables[name].table_schema for name in tables},
+            schemas,
             lambda: sorted_rows(places),
             coordinator.clock,
             starts=frozenset(tables),
             drops=own_tables.stale_timeouts(tables, coordinator.folded.tables),
             strides=strides,
-            expiring=frozenset(name for name in tables if manifest.tables[name].expires),
+            expiring=frozenset(name for name, table in manifest.tables.items() if table.expires),
         )
         return Imported(commit(coordinator, barrier).version, new=True, recovered=recovered)
 
 
-class KeyGroupsHere(NamedTuple):
-    """The key groups of the namespace that imports: their number, and the stride of each table."""
+def imported_strides(state: Folded, manifest: Manifest) -> dict[str, int]:
+    """Return the stride that each table of an import has here.
 
-    number: int
-    stride: Callable[[str], int]
-
-
-def importable(manifest: Manifest, here: KeyGroupsHere) -> tuple[str, ...]:
-    """Return the tables of an export that can be imported here, sorted.
-
-    The due times of a state are by key group: where its key groups are others here they are left out, which
-    is logged.
+    The queues of due times are among them, whether they were exported or not: they are made of the due times,
+    since their rows name the key groups of the exported namespace.
     """
-
-    def fits(name: str) -> bool:
-        table = name.partition(".")[2]
-        strides = {manifest.tables[table].apart, here.stride(table)} if table in manifest.tables else {1}
-        return not name.startswith(UNLISTED) or (here.number == manifest.key_groups and len(strides) == 1)
-
-    every = tuple(sorted(manifest.tables))
-    same = tuple(filter(fits, every))
-    left_out = [name for name in every if name not in same]
-    if left_out:
-        logger.warning(
-            "the export has %s key groups, this namespace %s: %s are left out, so the states of the export"
-            " have no timeout here before their keys' next rows",
-            manifest.key_groups,
-            here.number if here.number != manifest.key_groups else "others for these tables",
-            ", ".join(left_out),
-        )
-    return same
+    given = {name: table for name, table in manifest.tables.items() if not name.startswith(f"{QUEUE}.")}
+    return strides_of(state, manifest.key_groups, given) | dict.fromkeys(own_tables.queues_of(given), 1)
 
 
 def strides_of(state: Folded, key_groups: int, tables: Mapping[str, HasStride]) -> dict[str, int]:
-    """Return the stride of each table: its own here, or the one that keeps its number of key groups.
+    """Return the stride of each table: that of its kind here, or the one that keeps its number of key groups.
 
     ``key_groups`` and ``tables`` are those of the source: an export, or another namespace.
     """
-    return {
-        name: state.tables[name].apart
-        if name in state.tables
-        else kept_stride(table.apart, key_groups, state.key_groups)
-        for name, table in tables.items()
-    }
+    strides = {}
+    for name, table in tables.items():
+        alike = own_tables.of_one_stride(name)
+        here = (state.tables[other].apart for other in alike if other in state.tables)
+        of_source = next((tables[other].apart for other in alike[1:] if other in tables), table.apart)
+        strides[name] = next(here, kept_stride(of_source, key_groups, state.key_groups))
+    return strides
 
 
 def kept_stride(stride: int, of_source: int, key_groups: int) -> int:
@@ -160,7 +154,7 @@ def kept_stride(stride: int, of_source: int, key_groups: int) -> int:
 
 
 def _refuse_other_tables(coordinator: Coordinator, manifest: Manifest) -> None:
-    own_tables.check_local_states(manifest.tables, coordinator.folded.tables)
+    own_tables.check_companions(manifest.tables, coordinator.folded.tables)
     schemas = coordinator.store.schemas()
     there = {
         name: found for name, at in coordinator.folded.tables.items() if (found := schemas.get(at.schema_id))
@@ -186,11 +180,10 @@ def refuse_other_keys(there: Mapping[str, TableSchema], given: Mapping[str, Tabl
 
 
 def _rows_of(
-    folder: Path, manifest: Manifest, strides: Mapping[str, int], key_groups: int
+    folder: Path, manifest: Manifest, name: str, index: int, here: tuple[int, int]
 ) -> Iterator[TableRows]:
-    """Yield the exported rows of the tables with these strides; each table's index is its place there."""
-    for index, name in enumerate(sorted(strides)):
-        same = (key_groups, strides[name]) == (manifest.key_groups, manifest.tables[name].apart)
-        for batch in batches_of(folder, name, manifest.tables[name], manifest.key_groups):
-            groups = batch["key_group"] if same else None
-            yield TableRows(index, batch["key"], batch["value"], groups)
+    """Yield the exported rows of a table. ``here``: the number of key groups, and the table's stride."""
+    table = manifest.tables[name]
+    same = here == (manifest.key_groups, table.apart)
+    for batch in batches_of(folder, name, table, manifest.key_groups):
+        yield TableRows(index, batch["key"], batch["value"], batch["key_group"] if same else None)

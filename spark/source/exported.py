@@ -12,13 +12,15 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
+from tidegate.committers.repair.companions import queue_of_rows
 from tidegate.committers.transfer import export_format
 from tidegate.committers.transfer.export_format import MANIFEST, File, Manifest, Table
 from tidegate.committers.transfer.export_rows import NEXT_STEP, UNORDERED, RowsOf, place_at, rows_of
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.spark.calls.checks import first_line
+from tidegate.spark.calls.columns import key_group
 
 ROWS_DDL = "key_group int, key binary, value binary"
 PLACE = "struct<group: int, key: binary>"
@@ -131,6 +133,21 @@ def frame_of(spark: SparkSession, folder: str, name: str, table: Table) -> DataF
     if columns != ROWS_DDL:
         raise CorruptError(f"{paths[0]} has columns {columns}, not {ROWS_DDL}: export again")
     return rows
+
+
+def queue_frame(
+    dues: DataFrame, table: str, groups: tuple[int, int], at_us: int, value_bytes_max: int
+) -> DataFrame:
+    """Return the rows of the queue of these exported due times: their keys and stored values.
+
+    ``groups``: the number of key groups of the namespace that imports, and the stride of ``table`` there.
+    """
+
+    def queued(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from queue_of_rows(batches, table, at_us, value_bytes_max)
+
+    rows = dues.select(key_group(functions.col("key"), *groups).alias("g"), "key", "value")
+    return rows.repartition("g").sortWithinPartitions("g").mapInArrow(queued, "key binary, value binary")
 
 
 def _end(name: str, number: int) -> str:

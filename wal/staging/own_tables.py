@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from tidegate.base.names import DELETED, DUE, LOCAL, QUEUE, listed
+from tidegate.base.names import DELETED, DUE, LOCAL, QUEUE, UNLISTED
 from tidegate.errors import ConfigError
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging import quarantine
@@ -48,9 +48,40 @@ def timeout_tables(table: str) -> frozenset[str]:
     return frozenset({due_table(table), queue_table(table)})
 
 
-def companions(table: str) -> frozenset[str]:
-    """Return the tables in which tidegate remembers things of a table's keys, whether they exist or not."""
-    return timeout_tables(table) | {deleted_table(table)}
+def owner_of(name: str) -> str:
+    """Return the name by which a table's companions know each other: the user's table, or ``_local``.
+
+    >>> owner_of("t"), owner_of("_due_at.t"), owner_of("_deleted.t"), owner_of("_local.seen")
+    ('t', 't', 't', '_local')
+    """
+    kind, _, of = name.partition(".")
+    return LOCAL if kind == LOCAL else of if kind in (DELETED, DUE, QUEUE) and of else name
+
+
+def companions(names: Iterable[str], existing: Iterable[str]) -> frozenset[str]:
+    """Return these tables and the existing ones that hold something of their keys: they go together.
+
+    A table of the user, its remembered deletes, its due times and their queue are companions. So are all
+    local states: they share ``_local``, which has the lengths of their lists.
+
+    >>> sorted(companions({"t"}, {"t", "_due.t", "_due_at.t", "_deleted.t", "u", "_due.u"}))
+    ['_deleted.t', '_due.t', '_due_at.t', 't']
+    """
+    names = frozenset(names)
+    owners = {owner_of(name) for name in names}
+    return names | {name for name in existing if owner_of(name) in owners}
+
+
+def of_one_stride(table: str) -> tuple[str, ...]:
+    """Return the tables whose rows are staged with this one's, so that all have one stride; it is the first.
+
+    >>> of_one_stride("_due.t"), of_one_stride("_due_at.t")
+    (('_due.t', 't', '_deleted.t', '_due.t'), ('_due_at.t',))
+    """
+    of = owner_of(table)
+    if table.partition(".")[0] in (LOCAL, QUEUE):
+        return (table,)
+    return table, of, deleted_table(of), due_table(of)
 
 
 def stale_timeouts(replaced: Collection[str], existing: Collection[str]) -> frozenset[str]:
@@ -59,29 +90,59 @@ def stale_timeouts(replaced: Collection[str], existing: Collection[str]) -> froz
     >>> sorted(stale_timeouts({"t"}, {"t", "_due.t", "_due_at.t", "_due.u", "_due_at.u"}))
     ['_due.t', '_due_at.t']
     """
-    return frozenset().union(*map(timeout_tables, replaced)) & frozenset(existing) - frozenset(replaced)
+    return frozenset(filter(is_timeout, companions(replaced, existing))) - frozenset(replaced)
 
 
-def local_tables(tables: Iterable[str]) -> frozenset[str]:
-    """Return those of these tables that local states have: ``_local``, which all share, and the items'.
+def is_timeout(name: str) -> bool:
+    """Return whether a table holds due times, or is their queue."""
+    return name.startswith(UNLISTED)
 
-    >>> sorted(local_tables({"t", "_local", "_local.seen", "_due.t"}))
-    ['_local', '_local.seen']
+
+def queues_of(tables: Iterable[str]) -> dict[str, str]:
+    """Map the queue of each table of due times among these to that table; both exist, or neither.
+
+    >>> queues_of(["t", "_due.t"])
+    {'_due_at.t': '_due.t'}
     """
-    return frozenset(name for name in tables if name.partition(".")[0] == LOCAL)
+    start = due_table("")
+    return {queue_table(name.removeprefix(start)): name for name in sorted(tables) if name.startswith(start)}
 
 
-def check_local_states(exported: Iterable[str], existing: Iterable[str]) -> None:
-    """Refuse an export that would replace a part of a namespace's local states. Raises: ConfigError."""
-    brought, here = local_tables(exported), local_tables(existing)
-    if brought and (LOCAL not in brought or brought == {LOCAL}):
+def parted(tables: Collection[str], touched: Collection[str]) -> str:
+    """Return a table of ``tables`` without its other half, among the companions of ``touched``; '': none.
+
+    >>> parted({"t", "_due.t"}, {"t"}), parted({"t", "_due.t"}, {"u"}), parted({"_local"}, {"_local.seen"})
+    ('_due.t', '', '_local')
+    """
+    owners = {owner_of(name) for name in touched}
+    for name in sorted(name for name in tables if owner_of(name) in owners):
+        kind, _, of = name.partition(".")
+        if kind == LOCAL:
+            whole = LOCAL in tables and any(other.startswith(f"{LOCAL}.") for other in tables)
+        else:
+            whole = not is_timeout(name) or {due_table(of), queue_table(of)} <= {*tables}
+        if not whole:
+            return name
+    return ""
+
+
+def check_companions(exported: Collection[str], existing: Collection[str]) -> None:
+    """Refuse an export that has a part of what companions hold, or would end local states.
+
+    A queue alone is no such part: it is made of the due times. Raises: ConfigError.
+    """
+    brought = frozenset(exported)
+    for name in sorted(brought):
+        of = owner_of(name)
+        if of not in brought or (name == LOCAL and companions({LOCAL}, brought) == {LOCAL}):
+            other = f"table {of}" if of not in brought else "the lists whose lengths are in it"
+            raise ConfigError(
+                f"the export has table {name} without {other}, and they belong together: export again, with"
+                " all tables"
+            )
+    if LOCAL in brought and (lacking := companions({LOCAL}, existing) - brought):
         raise ConfigError(
-            f"the export has only {', '.join(listed(brought))} of its local states, and their lists are in a"
-            f" table for each, the lengths of these in {LOCAL}: export again, with all tables"
-        )
-    if brought and (lacking := here - brought):
-        raise ConfigError(
-            f"the export lacks {', '.join(listed(lacking))}, which this namespace has: all local states share"
+            f"the export lacks {', '.join(sorted(lacking))}, which this namespace has: all local states share"
             f" table {LOCAL}, so the import would end those; import into a new namespace"
         )
 

@@ -24,12 +24,13 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.committers.apply.apply import read_manifest
-from tidegate.committers.barrier import catalog_entry, refuse_restored_strides
+from tidegate.committers.barrier import catalog_entry, refuse_restored_strides, value_bytes_max
 from tidegate.committers.commit import until_decided
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import fill_and_follow
 from tidegate.committers.opening.open import take_over
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store
+from tidegate.committers.repair.companions import add_queues
 from tidegate.committers.repair.log_reach import first_kept, is_whole, oldest_whole
 from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.steps.append import append_rewound
@@ -280,7 +281,7 @@ def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
     if newest.origin == RestoreOrigin(version) and is_whole(coordinator.log, newest):
         decided, manifest = newest, None
     else:
-        entry = rows.entry
+        entry = add_queues(rows, rows, rows.entry, state.key_groups, value_bytes_max(coordinator))
         tables = tuple(sorted(entry.tables))
         barrier = StoredRowsBarrier(
             coordinator.log,

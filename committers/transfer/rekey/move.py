@@ -12,30 +12,30 @@ from typing import NamedTuple
 
 from tidegate.base import failpoints
 from tidegate.committers.background.pin import VersionPin
+from tidegate.committers.barrier import value_bytes_max
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lifecycle import Side, ask, refuse
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.rekeyed import Moved, Source, is_whole, moved_from
+from tidegate.committers.repair.companions import queue_rows
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.steps.decided_versions import RetirementBacklog, decided_versions
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.transfer.dealt_rows import TableRows
 from tidegate.committers.transfer.rekey.begin import begin, known_source
 from tidegate.committers.transfer.rekey.compare import compare
-from tidegate.committers.transfer.rekey.queues import queue_rows
 from tidegate.committers.transfer.rekey.versions import (
     BUCKETS_OF_COPY,
     copy_rows,
     dealt,
     follow_version,
-    is_queue,
 )
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
 from tidegate.keys.groups import check_key_groups
 from tidegate.wal.fold import recent_version
 from tidegate.wal.record import DecidedVersion
-from tidegate.wal.staging.own_tables import QUEUE_SCHEMA
+from tidegate.wal.staging.own_tables import QUEUE_SCHEMA, queues_of
 
 COMMAND = "tidegate rekey"
 SOURCE, COPY = "rekey", "rekey --to"
@@ -109,7 +109,7 @@ def finish(old: Coordinator, new: Coordinator, source: Source, report: Report) -
 
     try:
         rows = compare(old, new, (last, copied), keep)
-        _make_whole(old, new, source, copied)
+        _make_whole(new, source, copied)
     finally:
         for pin in pins:
             pin.give_back()
@@ -142,6 +142,7 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
             f" the query with namespace={name!r} and another key_groups instead"
         )
     if source is not None and new.folded.last_version:
+        new.is_copying = True
         open_namespace(new, None, command=COPY)
         return source
     try:
@@ -150,6 +151,7 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
             if source is None:
                 source = begin(old, new, version, _wanted(old, new))
                 failpoints.hit("rekey.after_first_record")
+            new.is_copying = True
             open_namespace(new, None, command=COPY)
             if not new.folded.last_version:  # else an earlier run had decided it
                 copy_rows(old, new, source, pin)
@@ -218,16 +220,17 @@ def _move(old: Coordinator, to: str) -> str:
     return moved.lineage
 
 
-def _make_whole(old: Coordinator, new: Coordinator, source: Source, version: int) -> None:
+def _make_whole(new: Coordinator, source: Source, version: int) -> None:
     """Make the last version of the copy, with the queues of timeouts, after which queries may open it."""
     (entry,) = new.store.catalog(version, version)
-    (of_source,) = old.store.catalog(old.folded.last_version, old.folded.last_version)
-    queues = {table: QUEUE_SCHEMA for table in of_source.tables if is_queue(table)}
-    strides = dict.fromkeys(queues, 1)
-    buckets = min(BUCKETS_OF_COPY, new.folded.key_groups) if queues else 1
+    queues, key_groups = queues_of(entry.tables), new.folded.key_groups
+    schemas, strides = dict.fromkeys(queues, QUEUE_SCHEMA), dict.fromkeys(queues, 1)
+    buckets = min(BUCKETS_OF_COPY, key_groups) if queues else 1
 
     def rows(tables: tuple[str, ...]) -> Iterator[TableRows]:
-        return queue_rows(new, entry, tables)
+        for index, queue in enumerate(tables):
+            for batch in queue_rows(new.store, entry, queues[queue], key_groups, value_bytes_max(new)):
+                yield TableRows(index, batch["key"], batch["value"])
 
-    with dealt(new, source.last, queues, strides, rows, buckets) as barrier:
+    with dealt(new, source.last, schemas, strides, rows, buckets) as barrier:
         commit(new, barrier)

@@ -9,7 +9,9 @@ import subprocess
 
 import pytest
 
+import tidegate
 from support.cli import ended, refused, run
+from support.clocks import ClockAhead
 from support.places import rows_by_table, silence_writer
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
@@ -168,6 +170,34 @@ def test_init_over_a_store_without_its_log_is_refused_with_that_advice(place, lo
     message = refused(10, "init", "--namespace=flights")
     assert re.findall("`tidegate ([^` ]*)", message)[0] == "relog"
     assert not (place.log / "decisions.log").exists() or not list(place.old.driver.log.decisions())
+
+
+def test_a_clock_that_was_ahead_and_rows_that_expired_meanwhile(tmp_path, monkeypatch):
+    """The driver's clock was 59 minutes ahead: a row of 30 minutes had expired at the saved version."""
+    clock = ClockAhead(0)
+    wal, store = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    monkeypatch.setenv("TIDEGATE_STORE", store)
+    monkeypatch.setenv("TIDEGATE_WAL", wal)
+    options = Options(key_groups=8, ttl={"airports": "30 min", "legs": "2 h"})
+    example = Example(wal, store, options=options, clock=clock)
+    example.write(BATCHES[0])
+    clock.ahead_us = 3_540_000_000
+    example.write({"airports": {"JFK": {"departures": 1, "delay": 0.5}}})
+    with tidegate.connect(store, "flights") as gate:
+        saved, rows = gate.history()[-1].decided_at, rows_by_table(store)
+    assert rows["airports"].keys() == {"JFK"}
+    example.close()
+    shutil.rmtree(tmp_path / "wal")
+    silence_writer(tmp_path / "store")
+    for _ in range(2):
+        done = json.loads(ended(0, "relog", "--namespace=flights", "--json", "--yes").stdout)
+        assert (done["visible"], rows_by_table(store, "flights_2")) == (1, rows)
+    with tidegate.connect(store, "flights_2") as gate:
+        assert gate.history()[-1].decided_at > saved
+    again = Example(wal, store, "flights_2", options=options)
+    again.write(MORE)
+    again.close()
+    assert rows_by_table(store, "flights_2")["airports"].keys() == {"JFK", "LGA"}
 
 
 @pytest.mark.parametrize("name", FAILPOINTS)

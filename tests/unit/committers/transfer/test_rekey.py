@@ -38,8 +38,6 @@ from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import LINEAGE
 from tidegate.wal.fold import once_key, replay_of
 from tidegate.wal.record import LoadOrigin
-from tidegate.wal.staging.due_queue import TIMES
-from tidegate.wal.staging.own_tables import QUEUE_SCHEMA
 
 FAILPOINTS = (
     "open.before_append",
@@ -350,8 +348,7 @@ def test_a_small_share_of_the_rows_is_in_memory(place, monkeypatch):
 
 def test_only_keys_with_a_due_time_are_queued(place):
     dues = place.write_all_kinds()
-    place.old.schemas["_due_at.notes"] = QUEUE_SCHEMA
-    place.old.write({"_due.aircraft": {"N8": None}, "_due_at.notes": {(0, *TIMES): b"of no due time"}})
+    place.old.write({"_due.aircraft": {"N8": None}})
     place.finish()
     assert queue_of(place) == {key: due.queued_us for key, due in dues.items() if key != "N8"}
 
