@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from tidegate.base.source_offsets import offsets_in
 from tidegate.committers.opening.lifecycle import restored_after_batch
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, LineageError
 from tidegate.wal.fold import last_batch_within
 from tidegate.wal.record import BatchOrigin, Folded
 
@@ -181,12 +181,30 @@ _runs: dict[tuple[object, str], Run] = {}
 # -- batches that the log lacks ------------------------------------------------------------------------
 
 
+def refuse_without_past(namespace: str, batch: BatchContext, state: Folded) -> None:
+    """Refuse a later batch of a query that the namespace does not follow: it has none of the earlier ones.
+
+    A lost checkpoint is refused by its lineage, too. ``tidegate adopt`` is the operator's word that no
+    earlier batch is missed. Raises: LineageError.
+    """
+    if batch.batch_id == 0 or state.lineage == batch.lineage:
+        return
+    raise LineageError(
+        f"namespace {namespace} has no batch of query {batch.lineage}, whose checkpoint continues with batch"
+        f" {batch.batch_id}: log and store are not those of its earlier batches. Nothing was written. Put"
+        " them back: compare namespace and URLs with those of the earlier batches, and look whether disks are"
+        " mounted. If the function of foreachBatch left the earlier batches out, or the query wrote elsewhere"
+        " before: run `tidegate init` if the namespace is new, then"
+        f" `tidegate adopt --lineage {batch.lineage}`, and restart the query"
+    )
+
+
 def warn_of_missing_batches(namespace: str, batch: BatchContext, state: Folded) -> None:
     """Log a warning if the log does not have the batch before the first one of a driver.
 
     Batches that a restore has undone get a warning that names it. A function of foreachBatch may leave out
-    others. But it is also the only sign that log and store are older than the checkpoint: copies that were
-    put back, or folders made below an empty mount point.
+    others. But it is also the only sign that log and store are older than the checkpoint, such as copies
+    that were put back.
     """
     kept = last_batch_within(state, state.last_version, batch.lineage)
     _, last = state.batches.get(batch.lineage, (0, -1)) if kept is None else (0, kept.batch_id)

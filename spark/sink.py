@@ -30,6 +30,7 @@ from tidegate.spark.batch import (
     is_running,
     refuse_after_swallowed_error,
     refuse_connect,
+    refuse_without_past,
     warn_of_missing_batches,
 )
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
@@ -41,6 +42,7 @@ from tidegate.spark.lock import SinkLock
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.reporting import SinkReporter
 from tidegate.spark.session.failures import Failures
+from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.session.workers_python import check_workers_python
 from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.on_driver import DriverStage
@@ -428,6 +430,7 @@ class VersionedSink:
             logger.info("batch %s is version %s already; it is skipped", batch.batch_id, fact.version)
             return fact
         txn = Transaction(batch.batch_id, coordinator.folded.last_version, writer.schemas())
+        writer.runs = SingleRuns(batch_df.sparkSession.sparkContext)
         write(txn, batch_df)
         return self._committed(
             writer,
@@ -468,6 +471,7 @@ class VersionedSink:
             key_groups=state.key_groups,
             parallelism=parallelism,
             table_ats=state.tables,
+            runs=writer.runs,
             starts=txn.starts,
             drops=txn.drops,
             first_start=state.first_start,
@@ -495,12 +499,18 @@ class VersionedSink:
         if self._writer is not None and self._writer.coordinator.folded.lineage != batch.lineage:
             self._release()  # another query: its checkpoint has to be accepted first
 
-        def refuse_older_batch(state: Folded) -> None:
+        def refuse_other_batch(state: Folded) -> None:
+            refuse_without_past(self._endpoints.namespace, batch, state)
             replay_of(state, batch.origin(state))
-            warn_of_missing_batches(self._endpoints.namespace, batch, state)
 
-        alive = partial(is_running, session, batch.lineage, self._reporter.query_failed)
-        return self._writer_for(session, batch.lineage, refuse_older_batch, alive)
+        alive, opens = (
+            partial(is_running, session, batch.lineage, self._reporter.query_failed),
+            not self._writer,
+        )
+        writer = self._writer_for(session, batch.lineage, refuse_other_batch, alive)
+        if opens:
+            warn_of_missing_batches(self._endpoints.namespace, batch, writer.coordinator.folded)
+        return writer
 
     def _writer_for(
         self, session: SparkSession | None, lineage: str | None, check: Callable[[Folded], None], alive: Alive
@@ -556,6 +566,7 @@ class VersionedSink:
         txn = Transaction(-1, coordinator.folded.last_version, writer.schemas())
         strides = once.strides(coordinator.folded, self._options)
         stride = partial(stride_here, coordinator, brought=strides)
+        writer.runs = SingleRuns(once.rows.sparkSession.sparkContext)
         once.write(txn, Here(coordinator.folded.key_groups, stride, value_bytes_max(coordinator)))
         fact = self._committed(writer, txn, once.origin, once.rows, expiring=once.expiring, strides=strides)
         writer.commits.drain(self._options.apply_deadline_s)

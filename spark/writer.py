@@ -25,6 +25,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.placement.preferred import Placement, Places, ran_before
 from tidegate.spark.reporting import SinkReporter
+from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.staging.apply_job import apply_on_executors
 from tidegate.spark.staging.links import StateLinks
 from tidegate.spark.state.cache import NO_LINKS, CachePlace, cache_place
@@ -135,6 +136,8 @@ class OpenWriter:
         self.commits: SyncCommits | PipelineThread = SyncCommits(coordinator, self._published)
         self.recovered: list[int] = []
         self.parallelism = 0  # of the batch before; 0: there was none yet
+        self.runs: SingleRuns
+        """The shuffles of the present version, from before the call of the user's function on."""
         self._links = StateLinks(coordinator)
         self.background = self._start_background(alive)
 

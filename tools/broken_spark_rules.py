@@ -9,12 +9,28 @@ SETTINGS = "tests/spark/test_session_settings.py"
 
 RULES: list[Rule] = [
     (
-        "a-lost-shuffle-is-not-compared",
-        "I1: a version has rows of one run of a shuffle, whatever the session has switched off",
-        "spark/session/whole_retries.py",
-        "                self._switch_on(session)\n",
-        "",
-        "tests/spark/test_replayed_rows.py",
+        "a-lost-shuffle-is-not-noticed",
+        "I1: a version has rows of one run of each shuffle, whatever the shuffle manager writes",
+        "spark/session/single_runs.py",
+        "        return _differs(shuffle) or not any(map(_has_checksum, [*lost, *shuffle.mapStatuses()]))\n",
+        "        return _differs(shuffle)\n",
+        "tests/unit/spark/test_single_runs.py",
+    ),
+    (
+        "only-the-last-stage-is-asked",
+        "I1: the shuffles below a table that was persisted for all batches are asked for, too",
+        "spark/session/single_runs.py",
+        "                    todo.append(shuffle.rdd())\n",
+        "                    pass\n",
+        "tests/unit/spark/test_single_runs.py",
+    ),
+    (
+        "a-later-batch-makes-a-namespace",
+        "I10: log and store that are gone are not made again under a checkpoint that knows of batches",
+        "committers/opening/open.py",
+        '            check(Folded("", name, 0, ""))\n',
+        "            pass\n",
+        "tests/unit/spark/test_missing_batches.py",
     ),
     (
         "the-first-job-switches-the-check-off",
@@ -22,14 +38,6 @@ RULES: list[Rule] = [
         "spark/session/whole_retries.py",
         "                while not self._jobs and self._changed:\n",
         "                while self._changed:\n",
-        "tests/unit/spark/test_whole_retries.py",
-    ),
-    (
-        "any-spark-has-the-check",
-        "I1: a release of Spark that does not compare lost shuffles is refused",
-        "spark/session/whole_retries.py",
-        "            if not session.conf.isModifiable(name):\n",
-        "            if False:\n",
         "tests/unit/spark/test_whole_retries.py",
     ),
     (

@@ -76,9 +76,9 @@ def take_over(
 ) -> None:
     """Make the driver the writer. Decided versions that are not visible wait for ``recover``.
 
-    ``lineage`` None means the current one. ``check`` may refuse (raise) on the folded state, before the
-    append and again after it. A driver that ran before is fenced at once. ``changing`` is a store that is
-    being added or removed: it may be in the log's list or not. ``command`` is the row of
+    ``lineage`` None means the current one. ``check`` may refuse (raise) on the folded state, before anything
+    is made or appended, and again after the append. A driver that ran before is fenced at once. ``changing``
+    is a store that is being added or removed: it may be in the log's list or not. ``command`` is the row of
     ``lifecycle.COMMANDS`` by which the namespace may be one that a rekey is making, or has moved.
 
     Raises: ConfigError, LineageError, WalGapError: refused, nothing appended. FencedError: another
@@ -86,7 +86,7 @@ def take_over(
     open again. When the log refuses this user, that is raised at once, not at the deadline.
     """
     coordinator.decisions.reset_append_outcome()
-    ensure_made(coordinator)
+    ensure_made(coordinator, check=check)
 
     def refuse(pointer: Pointer, begun: Sequence[Stamp]) -> str | None:
         state = coordinator.folded
@@ -176,11 +176,12 @@ def _owned(decisions: DecisionLog, appended: Appended | None) -> bool:
     return False
 
 
-def ensure_made(coordinator: Coordinator, first: Summary | None = None) -> Folded:
+def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: Check | None = None) -> Folded:
     """Create the namespace in log and store when neither has it, and check that both have the same one.
 
     ``first`` is the first record of a log that is created, instead of a Genesis: a state without versions.
-    Repeatable: also concurrently; the first record wins, and every store takes its uuid.
+    ``check`` may refuse a namespace that neither has, with a state without anything. Repeatable: also
+    concurrently; the first record wins, and every store takes its uuid.
     """
     identity = coordinator.store.identity()  # first: a store is created only for a log that has begun
     state = coordinator.decisions.catch_up()
@@ -189,6 +190,8 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None) -> Folde
             raise log_is_empty(coordinator, identity)
         name = coordinator.endpoints.namespace
         refuse_writing(coordinator.store.where, name, coordinator.store.aliases().get(name))
+        if check is not None:
+            check(Folded("", name, 0, ""))
         state = _begin_log(coordinator, first)
     else:
         require_safe_setup(coordinator)

@@ -44,6 +44,7 @@ from tidegate.spark.session.jvm import (
     jvm_view,
     of_internal_rows,
 )
+from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.wal.record import Ack, BatchOrigin, DecidedVersion
 
 logger = logging.getLogger("tidegate")
@@ -243,13 +244,15 @@ def map_at(
     return RDD(_located(context, parts), context, NoOpSerializer()).mapPartitions(function).collect()
 
 
-def collect_at(rows: DataFrame, places: Places) -> list[bytes]:
+def collect_at(rows: DataFrame, places: Places, runs: SingleRuns) -> list[bytes]:
     """Collect the one binary column of rows whose plan ends in a shuffle, each task at its preferred place.
 
-    Tasks see partition ids of the product: ``partition % tasks`` is the task's own number.
+    ``runs`` is notified of the rows. Tasks see partition ids of the product: ``partition % tasks`` is the
+    task's own number.
     """
     context, tasks = rows.sparkSession.sparkContext, len(places.executors)
     shuffled = java_rows(rows)
+    runs.read(shuffled.rdd())
     if shuffled.getNumPartitions() != tasks:  # Spark proved it empty: there is nothing to place
         return [bytes(row.get(0)) for row in shuffled.collect()]
     product, wanted = _product(context, shuffled, places)

@@ -45,6 +45,11 @@ def internal_rows(rows: DataFrame) -> Any:
     return rows._jdf.queryExecution().toRdd().toJavaRDD()  # noqa: SLF001
 
 
+def executed(rows: DataFrame) -> Any:
+    """Return the RDD of rows that a job has read, in the JVM."""
+    return rows._jdf.queryExecution().toRdd()  # noqa: SLF001
+
+
 def of_internal_rows(like: DataFrame, rows: Any) -> DataFrame:
     """Build a DataFrame of Spark's internal rows (an RDD), with the columns of ``like``."""
     session = like.sparkSession
@@ -83,6 +88,11 @@ class ArrowBatches:
                 raise NoArrowBatchesError from None
             raise
         self.partitions = int(self._batches.getNumPartitions())
+
+    @property
+    def rdd(self) -> Any:
+        """The RDD of the batches, in the JVM."""
+        return self._batches.rdd()
 
     def collect(self) -> list[bytes]:
         """Run it; return the batches of all partitions, in their order.

@@ -1,9 +1,8 @@
 """Spark's own check that the outputs of a shuffle which it makes again are those that it lost.
 
-Spark runs a map task again when its output is lost, even after some tasks have read it. Where the rows
-differ then (a key from a function that is not deterministic), a row may be in two tasks, or in none, while
-each task's ack is valid. Spark compares checksums of the two outputs, and ends the job where they differ.
-A session may have that switched off, as some releases of Spark have by default.
+Spark compares checksums of the two outputs, where the release and the shuffle manager have them and the
+session has not switched it off. It saves work: an output with the same rows need not be staged again, and a
+job whose outputs differ ends early. It proves nothing: ``single_runs.py`` does.
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator
 
-from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-
-from tidegate.errors import ConfigError
 
 PREFIX = "spark.sql.shuffle.orderIndependentChecksum"
 OPTIONS = (f"{PREFIX}.enabled", f"{PREFIX}.enableFullRetryOnMismatch")
@@ -29,20 +26,17 @@ class WholeRetries:
         self._jobs = 0
         self._changed: list[tuple[SparkSession, str, str | None]] = []
         """The options that were switched on for these jobs, with the values before."""
-        self._jvm: object = None
-        """The JVM whose Spark has the options."""
 
     @contextlib.contextmanager
     def __call__(self, sessions: Iterable[SparkSession]) -> Iterator[None]:
         """Switch the check on in these sessions for the jobs that are planned within, all shuffles included.
 
-        The options get their values back when no job runs. Raises: ConfigError: this Spark has no such check.
+        The options get their values back when no job runs. A release without them is left as it is.
         """
         with self._lock:
             self._jobs += 1
         try:
             for session in {id(each): each for each in sessions}.values():
-                self._refuse_without(session)
                 self._switch_on(session)
             yield
         finally:
@@ -51,26 +45,13 @@ class WholeRetries:
                 while not self._jobs and self._changed:
                     _restore(*self._changed.pop())
 
-    def _refuse_without(self, session: SparkSession) -> None:
-        """Refuse a release without the options, where they may be set too, without effect."""
-        jvm = SparkContext._jvm  # noqa: SLF001 - the question costs calls of it, so it is asked once
-        if self._jvm is jvm:
-            return
-        for name in OPTIONS:
-            if not session.conf.isModifiable(name):
-                raise ConfigError(
-                    f"Spark {session.version} has no option {name}: without it a lost shuffle that Spark"
-                    " makes again could mix two runs in one version (I1), so nothing was staged. Use another"
-                    " release, such as 4.1 to 4.3"
-                )
-        self._jvm = jvm
-
     def _switch_on(self, session: SparkSession) -> None:
         with self._lock:
             for name in OPTIONS:
-                if session.conf.get(name) != "true":
-                    self._changed.append((session, name, session.conf.get(name, None)))
-                    session.conf.set(name, "true")
+                with contextlib.suppress(PySparkException):  # a release that lacks the option
+                    if session.conf.get(name) != "true":
+                        self._changed.append((session, name, session.conf.get(name, None)))
+                        session.conf.set(name, "true")
 
 
 def _restore(session: SparkSession, name: str, value: str | None) -> None:

@@ -21,6 +21,7 @@ from tidegate.spark.calls.column_cache import cached, schema_of
 from tidegate.spark.calls.columns import arrow_schema_of, column
 from tidegate.spark.calls.records import FUNCTION_CALLS, Call, KeyedCall
 from tidegate.spark.session.jvm import ArrowBatches, NoArrowBatchesError, column_seq, filtered
+from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.staging.small_batches import CELL_BYTES, SmallBatchPredictor
 from tidegate.wal.staging.last_per_key import sorted_by_all
 from tidegate.wal.staging.spec import CHANGES, StageSpec
@@ -41,10 +42,11 @@ partition above.
 """
 
 
-def collect(calls: Sequence[Call], small: SmallBatchPredictor) -> Any | None:
+def collect(calls: Sequence[Call], small: SmallBatchPredictor, runs: SingleRuns) -> Any | None:
     """Collect the rows of these calls as a whole Arrow table; None: the job must stage them.
 
-    The plan runs once. If its result was cut, ``small`` is notified, and none of it is used.
+    The plan runs once. If its result was cut, ``small`` is notified, and none of it is used. ``runs`` is
+    notified of the rows.
     """
     keyed = [call for call in calls if not isinstance(call, FUNCTION_CALLS)]
     if len(keyed) < len(calls):
@@ -63,6 +65,7 @@ def collect(calls: Sequence[Call], small: SmallBatchPredictor) -> Any | None:
         small.fits(batches.partitions)
     schema = arrow_schema_of(_as_collected(kind))
     collected = [pa.ipc.read_record_batch(pa.py_buffer(encoded), schema) for encoded in batches.collect()]
+    runs.read(batches.rdd)
     table = pa.Table.from_batches(collected, schema)
     if _is_cut(table, small.quota()):
         small.overflowed()

@@ -44,6 +44,8 @@ from tidegate.spark.placement.locality import (
     location_by,
 )
 from tidegate.spark.placement.preferred import Placement, Places, collect_at
+from tidegate.spark.session.jvm import executed
+from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.session.whole_retries import whole_retries
 from tidegate.spark.staging.collect import is_ordered
 from tidegate.spark.staging.first_stage import first_stage
@@ -94,6 +96,8 @@ class SparkBarrier:
     key_groups: int
     parallelism: int
     table_ats: dict[str, TableAt]
+    runs: SingleRuns
+    """The shuffles that the batch reads."""
     starts: frozenset[str] = frozenset()
     drops: frozenset[str] = frozenset()
     first_start: int = 0
@@ -155,15 +159,9 @@ class SparkBarrier:
         if not self.calls:
             return self._empty(spec)
         work = self.work(spec, base_version)
-        acks = None
         try:
             with whole_retries(call.rows.sparkSession for call in self.calls):
-                if self.driver_stage is not None and work.in_flight.fit(1, self.key_groups):
-                    acks = self.driver_stage.stage(self.calls, work, self.placement)
-                if acks is not None:
-                    self.parallelism = 1
-                else:
-                    acks = self._by_job(work)
+                acks = self.runs.staged(lambda: self._staged(work))
         finally:  # those of an attempt that failed are not kept either
             first_reads = take(self.calls[0].rows.sparkSession.sparkContext, spec.attempt)
         if self.driver_stage is not None:
@@ -172,6 +170,14 @@ class SparkBarrier:
         on_disks = {ack.host: ack.state.disk_bytes for ack in acks if ack.state is not None}
         self.spilled_bytes = sum(on_disks.values())
         return acks or self._empty(spec)
+
+    def _staged(self, work: StageWork) -> list[Ack]:
+        if self.driver_stage is not None and work.in_flight.fit(1, self.key_groups):
+            acks = self.driver_stage.stage(self.calls, work, self.placement, self.runs)
+            if acks is not None:
+                self.parallelism = 1
+                return acks
+        return self._by_job(work)
 
     def work(self, spec: StageSpec, base_version: int) -> StageWork:
         """Return the work of each task."""
@@ -199,9 +205,10 @@ class SparkBarrier:
             rows = self._rows(work.spec, work.base_version, places)
             acks = rows.mapInArrow(_task(work, provider), "ack binary")
             if places is not None:
-                encoded = collect_at(acks, places)
+                encoded = collect_at(acks, places, self.runs)
             else:
                 encoded = [bytes(row[0]) for row in acks.collect()]
+                self.runs.read(executed(acks))
         decoded = [decode_ack(content) for content in encoded]
         if self.placement is not None:
             self.placement.ran(decoded)

@@ -15,6 +15,7 @@ from tidegate.spark.calls.records import Call
 from tidegate.spark.errors import typed
 from tidegate.spark.placement.locality import EnvironmentLocation, location_by
 from tidegate.spark.placement.preferred import Placement
+from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.staging.collect import changes_of, collect
 from tidegate.spark.staging.small_batches import SmallBatchPredictor
 from tidegate.spark.staging.work import StageWork
@@ -30,7 +31,9 @@ class DriverStage:
     def __init__(self, coordinator: Coordinator, small: SmallBatchPredictor) -> None:
         self._coordinator, self._small = coordinator, small
 
-    def stage(self, calls: Sequence[Call], work: StageWork, placement: Placement | None) -> list[Ack] | None:
+    def stage(
+        self, calls: Sequence[Call], work: StageWork, placement: Placement | None, runs: SingleRuns
+    ) -> list[Ack] | None:
         """Collect the rows once and stage them; None: there are too many, or the driver cannot stage them.
 
         Raises: as a task: the user's plan's own errors, the log's after ``TRIES`` tries of the same
@@ -41,7 +44,7 @@ class DriverStage:
         tables = [work.spec.tables.index(call.table) for call in calls]
         try:
             with typed():
-                rows = collect(calls, self._small)
+                rows = collect(calls, self._small, runs)
             changes = None if rows is None else changes_of(rows, tables, work.spec)
         except BaseException:
             self._small.overflowed()  # it may have been too much for the driver: the next try uses the job

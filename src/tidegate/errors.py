@@ -44,7 +44,8 @@ class ConflictError(TidegateError):
     """This attempt is provably not decided, and never will be.
 
     Raised only on proof: a valid higher Open was folded with no Decided of this attempt
-    before it, or another attempt was decided for the batch. Do: run the batch again (Spark
+    before it, another attempt was decided for the batch, or Spark made a shuffle of the batch again, so that
+    its acks do not count. Do: run the batch again (Spark
     does so when the query is restarted); nothing has to be cleaned up.
     """
 

@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 
+from support.cli import done, options_for
 from support.wait import wait_until
 from tidegate.base.source_offsets import offsets_in
 from tidegate.errors import ConfigError, LineageError, WalGapError
@@ -172,3 +173,23 @@ def test_offsets_of_any_source_are_told_apart():
     assert list(offsets_in('[-1, {"t":{"0":5}}]')) == [-1, {"t": {"0": 5}}]
     assert list(offsets_in("[not JSON, {}]")) == []
     assert list(offsets_in("[]")) == []
+
+
+@pytest.mark.only_log("file")
+def test_a_log_and_a_store_that_are_gone_are_not_made_again_by_a_later_batch_i10_t79(stream):
+    """A disk that is not mounted, another database number, a typing error in the name."""
+    flights = stream(SCHEMA)
+    flights.commit(flights.sink(table="t", key="k"), *batches(2))
+    shutil.rmtree(flights.folder / "wal")
+    shutil.rmtree(flights.folder / "store")
+    flights.add(*batches(2, start=2))
+    for _ in range(2):
+        ran = flights.run(flights.sink(table="t", key="k"))
+        with pytest.raises(LineageError, match=r"continues with batch 2: .*`tidegate adopt --lineage"):
+            raise ran.error or AssertionError("the query went on")
+        assert not (flights.folder / "wal").exists()
+        assert not (flights.folder / "store").exists()
+    done("init", *options_for(flights.folder))
+    done("adopt", "--checkpoint", flights.checkpoint, *options_for(flights.folder))
+    flights.commit(flights.sink(table="t", key="k"))
+    assert flights.rows("t") == {"k2": {"n": 2}, "k3": {"n": 3}}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
+import pyspark
 import pytest
 
 import tidegate
-from tidegate.errors import ConfigError
-from tidegate.spark.session import whole_retries
-from tidegate.spark.staging import job
+from services.support.jars import java
 
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("file"), pytest.mark.timeout(400)]
-CALLS = ["upsert", "load", "replace", "reduce", "apply_changes", "update"]
+CALLS = ["upsert", "load", "replace", "reduce", "apply_changes", "update", "nested", "adaptive"]
 
 
 @pytest.fixture
@@ -18,6 +20,16 @@ def folder(tmp_path):
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.json").write_text('{"x": 1}')
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def no_row_checksums(tmp_path_factory):
+    """The folder of a shuffle manager whose outputs have no checksum of their rows."""
+    folder, source = tmp_path_factory.mktemp("classes"), Path(__file__).with_name("NoRowChecksums.java")
+    jars = Path(pyspark.__file__).parent / "jars"
+    command = [java("javac"), "-proc:none", "-cp", f"{jars}/*", "-d", str(folder), str(source)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    return str(folder)
 
 
 def stored(folder):
@@ -30,42 +42,52 @@ def stored(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "call", [CALLS[0], *(pytest.param(call, marks=pytest.mark.slow) for call in CALLS[1:])]
-)
+@pytest.mark.parametrize("call", CALLS)
 def test_no_version_mixes_two_runs_whatever_the_session_has_switched_off_i1(folder, drive, call):
     code, output = drive("replay_driver.py", folder, "chance", call, "on")
-    assert (folder / "lost").exists(), output
-    assert code == 1, output
-    assert "indeterminate" in (folder / "driver.log").read_text(), output
-    assert stored(folder) is None
-
-
-@pytest.mark.slow
-def test_the_same_rows_are_made_again_without_an_error_i2(folder, drive):
-    code, output = drive("replay_driver.py", folder, "same", "upsert", "on")
     assert (folder / "lost").exists(), output
     assert code == 0, output
     assert stored(folder) == list(range(400))
 
 
 @pytest.mark.slow
-def test_without_the_check_rows_are_lost(folder, drive):
-    """So the two tests above have a fault to notice."""
-    code, output = drive("replay_driver.py", folder, "chance", "upsert", "off")
+@pytest.mark.parametrize("call", CALLS)
+def test_no_version_mixes_two_runs_though_the_shuffle_manager_writes_no_checksums_i1(
+    folder, drive, call, no_row_checksums
+):
+    code, output = drive("replay_driver.py", folder, "chance", call, "on", no_row_checksums)
+    assert (folder / "lost").exists(), output
+    assert code == 0, output
+    assert stored(folder) == list(range(400))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["persisted", "action"])
+def test_a_shuffle_of_the_users_own_job_that_was_made_again_is_refused_i1(
+    folder, drive, call, no_row_checksums
+):
+    """To stage the version again would read the same rows."""
+    code, output = drive("replay_driver.py", folder, "chance", call, "on", no_row_checksums)
+    assert (folder / "lost").exists(), output
+    assert code == 1, output
+    assert "ConflictError: Spark made a shuffle again" in output
+    assert stored(folder) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["upsert", "persisted"])
+def test_the_same_rows_are_made_again_without_an_error_i2(folder, drive, call):
+    """Spark's checksums of both runs prove that the rows are the same."""
+    code, output = drive("replay_driver.py", folder, "same", call, "session")
+    assert (folder / "lost").exists(), output
+    assert code == 0, output
+    assert stored(folder) == list(range(400))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["upsert", "persisted", "action"])
+def test_without_the_checks_rows_are_lost(folder, drive, call):
+    """So the tests above have a fault to notice."""
+    code, output = drive("replay_driver.py", folder, "chance", call, "off")
     assert code == 0, output
     assert stored(folder) != list(range(400))
-
-
-@pytest.mark.both_ways
-def test_a_spark_without_the_check_is_refused_before_anything_is_staged(stream, monkeypatch, conf):
-    missing = f"{whole_retries.PREFIX}.ofAnotherRelease"
-    conf(missing, "true")  # Spark takes it, and does nothing
-    monkeypatch.setattr(whole_retries, "OPTIONS", (*whole_retries.OPTIONS, missing))
-    monkeypatch.setattr(job, "whole_retries", whole_retries.WholeRetries())
-    flights = stream("k string")
-    flights.add([{"k": "a"}])
-    ran = flights.run(flights.sink(table="t", key="k"))
-    assert isinstance(ran.error, ConfigError)
-    assert f"has no option {missing}" in str(ran.error)
-    assert (flights.decided(), flights.segments()) == (0, 0)

@@ -5,15 +5,30 @@ import logging
 
 import pytest
 
+from support.cli import done, options_for, run
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.local_coordinator import coordinator_for
+from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
-from tidegate.options import Endpoints, parse_store
-from tidegate.spark.batch import BatchContext, warn_of_missing_batches
+from tidegate.errors import LineageError
+from tidegate.options import Endpoints, Options, parse_store
+from tidegate.sinks.open_store import open_store
+from tidegate.spark.batch import BatchContext, refuse_without_past, warn_of_missing_batches
+from tidegate.testing.arrow_barrier import ArrowBarrier
 from tidegate.testing.example import Example
-from tidegate.wal.record import Folded
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import LoadOrigin
 
-LINEAGE = "query-1"
+LINEAGE, OTHER = "8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11", "0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"
+
+
+def log_of(folder):
+    with contextlib.closing(open_log(f"file://{folder}/wal", "flights")) as log:
+        return [entry.content for entry in log.decisions()]
+
+
 ROWS = {"airports": {"EWR": {"departures": 1, "delay": 0.0}}}
 
 
@@ -63,9 +78,50 @@ def test_batches_that_a_restore_has_undone_are_not_called_lost(tmp_path, caplog)
     assert "no version of batches 4 to 5:" in lost
 
 
-def test_so_is_a_namespace_that_begins_with_a_later_batch(caplog):
-    new = Folded("uuid", "flights", 4, "")
-    for batch_id in (0, 1):
-        warn_of_missing_batches("flights", BatchContext(LINEAGE, "run", batch_id, "", ""), new)
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert "the log has no version of batch 0: " in warning
+def later_batch(number=5, lineage=LINEAGE):
+    return BatchContext(lineage, "run", number, "", "")
+
+
+def opened_for(folder, batch):
+    """A coordinator that opens the namespace for this batch, as a query does."""
+    where = Endpoints.of("flights", f"file://{folder}/wal", f"sqlite://{folder}/store")
+    log, store = open_log(where.wal, "flights"), open_store(where.store, "flights")
+    coordinator = Coordinator(where, log, store, Options())
+    try:
+        open_namespace(coordinator, batch.lineage, lambda state: refuse_without_past("flights", batch, state))
+    finally:
+        store.close()
+        log.close()
+
+
+def test_a_later_batch_makes_no_namespace_t79(tmp_path):
+    """Its log and store were lost, or the name has a typing error: the mirror case of a lost checkpoint."""
+    with pytest.raises(LineageError, match=r"has no batch of query .* continues with batch 5: "):
+        opened_for(tmp_path, later_batch())
+    assert list(tmp_path.iterdir()) == []
+    opened_for(tmp_path, later_batch(0))
+
+
+@pytest.mark.parametrize("made_by", ["init", "load"])
+def test_a_later_batch_is_refused_in_a_namespace_without_batches_until_it_is_adopted(tmp_path, made_by):
+    """A function may leave batches out, and an old query may be new to tidegate: an operator says so."""
+    if made_by == "init":
+        done("init", *options_for(tmp_path))
+    else:
+        example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", lineage=None)
+        commit(example.driver, ArrowBarrier(example.driver.log, {"t": {b"k": b"v"}}, LoadOrigin("once"), 8))
+        example.close()
+    before = log_of(tmp_path)
+    with pytest.raises(LineageError, match=f"`tidegate adopt --lineage {LINEAGE}`, and restart the query"):
+        opened_for(tmp_path, later_batch())
+    assert log_of(tmp_path) == before
+    run("adopt", "--lineage", LINEAGE, "--yes", *options_for(tmp_path))
+    opened_for(tmp_path, later_batch())
+    with pytest.raises(LineageError):
+        opened_for(tmp_path, later_batch(lineage=OTHER))
+
+
+def test_a_query_that_has_opened_the_namespace_may_go_on_with_any_batch(tmp_path):
+    """Its function swallowed the error of its first batch: that is reported otherwise."""
+    opened_for(tmp_path, later_batch(0))
+    opened_for(tmp_path, later_batch(1))

@@ -1,0 +1,164 @@
+"""The proof that no task of a version has read the outputs of two runs of a stage (I1).
+
+Spark makes the output of a map task again when it is lost, even after some tasks have read it. Where the rows
+differ then (a key from a function that is not deterministic), a row may be in two tasks, or in none, while
+each task's ack is valid. Spark's tracker of map outputs, by which it schedules, keeps of each output the run
+that was lost. So the question is asked of the runs themselves. No option of the session proves anything, and
+no shuffle manager is trusted: an output may have a checksum of its rows, or none.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+
+from tidegate.errors import ConfigError, ConflictError
+from tidegate.spark.session.jvm import jvm_context, jvm_view
+
+logger = logging.getLogger("tidegate")
+
+Staged = TypeVar("Staged")
+
+STAGINGS_MAX = 3
+"""The most stagings of one version, each after one whose shuffles were made again."""
+ABORTED = "indeterminate"
+"""A word of Spark's error when it ends a job since an output that was made again differs."""
+
+
+class SingleRuns:
+    """The shuffles that one version reads, from before the call of the user's function on.
+
+    Each is known by its number. The numbers of an application increase, so those of a time are a range, with
+    the shuffles of other queries among them: one of these that is made again costs another staging at most.
+    """
+
+    def __init__(self, context: SparkContext) -> None:
+        """Begin with the next shuffle. Raises: ConfigError: this release of Spark has no such tracker."""
+        self._jvm, self._spark = jvm_view(context), jvm_context(context)
+        self._rows: Any = None
+        try:
+            self._outputs, self._scheduler = _records_of(context)
+            self._first = self._next()
+        except Py4JError as error:
+            raise _unknown(error) from error
+
+    def _next(self) -> int:
+        """Take a number, so that all numbers after it are of later shuffles."""
+        return int(self._spark.newShuffleId())
+
+    def read(self, rows: Any) -> None:
+        """Note the rows (an RDD of the JVM) that the last job has read."""
+        self._rows = rows
+
+    def staged(self, stage: Callable[[], Staged]) -> Staged:
+        """Call ``stage`` until it has read one run of each shuffle; return its result.
+
+        A shuffle that was made again with the same rows does not count, if Spark's checksums prove that.
+        Raises: the errors of ``stage``. ConflictError: a shuffle was made again in each staging, or before
+        the first one.
+        """
+        begun = self._next()
+        earlier = range(self._first + 1, begun)
+        for _ in range(STAGINGS_MAX):
+            try:
+                result = stage()
+                again = self.made_again(earlier, begun)
+                if not again:
+                    return result
+                if again[0] < begun:
+                    raise ConflictError(
+                        "Spark made a shuffle again that was made before the version was staged, and nothing"
+                        " proves that its rows are the same: nothing was decided. Restart the query, which"
+                        " makes them again; if a table was persisted for all batches, unpersist it first"
+                    )
+            except (PySparkException, Py4JJavaError) as error:
+                if ABORTED not in str(error):
+                    raise
+            logger.warning(
+                "Spark made a shuffle again after tasks may have read it, and nothing proves that its rows"
+                " are the same: the version is staged again"
+            )
+            begun = self._next()
+        raise ConflictError(
+            f"Spark made a shuffle again in each of {STAGINGS_MAX} stagings of the version, and nothing"
+            " proves that its rows are the same: nothing was decided. Find in Spark's log why executors or"
+            " their shuffle files are lost, then restart the query"
+        )
+
+    def made_again(self, earlier: range, begun: int) -> list[int]:
+        """Return the shuffles that were made again, sorted: of ``earlier``, after ``begun``, of the rows."""
+        try:
+            numbers = {*earlier, *range(begun + 1, self._next())} | self._of_rows()
+            return sorted(filter(self._may_differ, numbers))
+        except Py4JError as error:
+            raise _unknown(error) from error
+
+    def _of_rows(self) -> set[int]:
+        """Return all shuffles that the rows come from, however long ago they were made."""
+        numbers: set[int] = set()
+        todo = [] if self._rows is None else [self._rows]
+        while todo:
+            found = self._scheduler.getShuffleDependenciesAndResourceProfiles(todo.pop())._1()  # noqa: SLF001
+            if found.isEmpty():
+                continue
+            each = found.iterator()
+            while each.hasNext():
+                shuffle = each.next()
+                if (number := int(shuffle.shuffleId())) not in numbers:
+                    numbers.add(number)
+                    todo.append(shuffle.rdd())
+        return numbers
+
+    def _may_differ(self, number: int) -> bool:
+        """Whether an output was lost, and no checksums prove that its second run was the same."""
+        kept = self._outputs.get(number)
+        if kept.isEmpty():
+            return False  # no task has run
+        shuffle = kept.get()
+        lost = shuffle.mapStatusesDeleted()
+        text = str(self._jvm.scala.runtime.ScalaRunTime.stringOf(lost))  # one call, however many outputs
+        if not re.search(r"[(\s](?!null\b)\w", text):
+            return _differs(shuffle)
+        return _differs(shuffle) or not any(map(_has_checksum, [*lost, *shuffle.mapStatuses()]))
+
+
+@functools.lru_cache(maxsize=1)
+def _records_of(context: SparkContext) -> tuple[Any, Any]:
+    """Return the outputs of a context's shuffles by number, and its scheduler."""
+    scheduler = jvm_context(context).dagScheduler()
+    # py4j lists all methods of an object's class first, for which SparkEnv needs classes that are not there
+    tracker = scheduler.getClass().getDeclaredField("mapOutputTracker")
+    tracker.setAccessible(True)
+    return tracker.get(scheduler).shuffleStatuses(), scheduler
+
+
+def _differs(shuffle: Any) -> bool:
+    """Whether Spark has found that an output which was made again differs from the one before."""
+    try:
+        return not shuffle.checksumMismatchIndices().isEmpty()
+    except Py4JError:
+        return False  # a release before 4.1 has no checksums of rows, so they will not prove anything
+
+
+def _has_checksum(output: Any) -> bool:
+    """Whether an output has a checksum of its rows. One without rows has none, whatever the manager."""
+    try:
+        return output is not None and bool(output.checksumValue())
+    except Py4JError:
+        return False
+
+
+def _unknown(error: Py4JError) -> ConfigError:
+    why = str(error).partition("\n")[0]
+    return ConfigError(
+        "this release of Spark does not show which outputs of shuffles were made again: without that a lost"
+        f" shuffle could mix two runs in one version (I1), so nothing was decided ({why}). Use another"
+        " release, such as 4.1 to 4.3"
+    )
