@@ -6,24 +6,14 @@ only the plain data of ``LeasedTable`` is passed between them.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, NoReturn
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    In,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tidegate.errors import BadRecordError, ConfigError
+from tidegate.errors import ConfigError
 from tidegate.keys.groups import groups_of
 from tidegate.spark.calls.columns import arrow_schema_of
 from tidegate.spark.source.arrow_rows import ddl_of
@@ -31,9 +21,6 @@ from tidegate.spark.source.leased_table import LeasedTable, lease_table
 from tidegate.spark.source.options import SourceOptions
 from tidegate.spark.source.stream import FeedReader, feed_ddl
 
-KEYS_MAX = 10_000
-"""A filter that names more keys than this reads the whole table."""
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 REDACTION = "spark.sql.redaction.options.regex"
 LOGINS = "(?i)^(store|wal)(options)?$"
 """Options of this source that may contain a login: Spark prints the options of a stream in its plan."""
@@ -42,12 +29,9 @@ LOGINS = "(?i)^(store|wal)(options)?$"
 def register(spark: SparkSession) -> None:
     """Register ``format("tidegate")`` in this session. Repeatable.
 
-    Switches on Spark's filter push-down for Python data sources, without which filters on the key
-    would read whole tables. Adds the options that may contain a login to those that Spark hides in
-    plans.
+    Adds the options that may contain a login to those that Spark hides in plans.
     """
     spark.dataSource.register(TidegateSource)
-    spark.conf.set(PUSHDOWN, "true")
     hidden = spark.conf.get(REDACTION) or ""
     if LOGINS not in hidden:
         spark.conf.set(REDACTION, f"{hidden}|{LOGINS}" if hidden else LOGINS)
@@ -59,6 +43,10 @@ class TidegateSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._leased: LeasedTable | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Choose the version before Spark copies the source: each scan may plan with a copy of its own."""
+        return {**self.__dict__, "_leased": self.leased}
 
     @classmethod
     def name(cls) -> str:
@@ -115,19 +103,22 @@ class TidegateSource(DataSource):
 
 
 class Part(InputPartition):
-    """The rows of some key groups, or with ``keys`` those of these keys."""
+    """The rows of some key groups."""
 
-    def __init__(self, first_group: int, end_group: int, keys: list[bytes] | None = None) -> None:
-        self.first_group, self.end_group, self.keys = first_group, end_group, keys
+    def __init__(self, first_group: int, end_group: int) -> None:
+        self.first_group, self.end_group = first_group, end_group
 
 
 class TidegateReader(DataSourceReader):
-    """A reader by ranges of key groups; filters that name whole keys become reads of these keys."""
+    """A reader of all rows, by ranges of key groups.
+
+    It takes no filters: Spark 4.1 to 4.3 keep one reader and its parts for all scans of a DataFrame, so the
+    filter of one scan would apply to the others.
+    """
 
     def __init__(self, leased: LeasedTable, schema: StructType, parallelism: int) -> None:
         self._leased, self._parallelism = leased, min(parallelism, leased.key_groups)
         self._arrow = arrow_schema_of(schema)
-        self._keys: list[bytes] | None = None
         names = [field.name for field in leased.values.arrow_schema]
         wrong = [name for name in schema.names if name not in names]
         if wrong:
@@ -136,36 +127,8 @@ class TidegateReader(DataSourceReader):
                 " the source knows it"
             )
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Note which keys can match. Spark evaluates all filters again: that is cheap, and always right."""
-        named: dict[str, list[Any]] = {}
-        for each in filters:
-            values = _values_of(each)
-            if values is not None and len(each.attribute) == 1:  # type: ignore[attr-defined]
-                name = each.attribute[0]  # type: ignore[attr-defined]
-                before = named.get(name)
-                named[name] = [v for v in values if before is None or v in before]
-        columns = [column.name for column in self._leased.schema.key]
-        if all(name in named for name in columns):
-            self._keys = self._encoded([named[name] for name in columns])
-        return filters
-
-    def _encoded(self, choices: list[list[Any]]) -> list[bytes] | None:
-        """Encode the keys; None: too many, or not of the key's types, and Spark compares."""
-        count = 1
-        for values in choices:
-            count *= len(values)
-        if count > KEYS_MAX:
-            return None
-        try:
-            return list(dict.fromkeys(map(self._leased.encode, itertools.product(*choices))))
-        except BadRecordError:
-            return None
-
     def partitions(self) -> Sequence[InputPartition]:
-        """Return contiguous ranges of key groups; one part with the keys where filters name them."""
-        if self._keys is not None:
-            return [Part(0, 0, self._keys)]
+        """Return contiguous ranges of key groups."""
         of = self._parallelism, self._leased.key_groups
         ranges = [groups_of(task, *of) for task in range(self._parallelism)]
         return [Part(groups.start, groups.stop) for groups in ranges]
@@ -174,14 +137,4 @@ class TidegateReader(DataSourceReader):
         """Read a part, in a task."""
         assert isinstance(partition, Part)
         groups = range(partition.first_group, partition.end_group)
-        return self._leased.rows(groups, partition.keys, self._arrow)
-
-
-def _values_of(one: Filter) -> list[Any] | None:
-    """Return the values that a filter leaves for its column, None for another kind of filter."""
-    match one:
-        case EqualTo(value=value) | EqualNullSafe(value=value):
-            return [] if value is None else [value]
-        case In(value=values):
-            return [value for value in values if value is not None]
-    return None
+        return self._leased.rows(groups, self._arrow)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from tidegate.reader import rules
 from tidegate.reader.flow import Reader
 from tidegate.reader.leases import LeaseKeeper, pin
 from tidegate.reader.redirects import checked_successor
-from tidegate.reader.table import TableView, run
+from tidegate.reader.table import run
 from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.open_store import open_store, shared_store
 from tidegate.sinks.records import Identity, Pointer
@@ -34,7 +34,6 @@ from tidegate.wal.record import TableSchema
 
 ROWS_AT_ONCE = 10_000
 BYTES_AT_ONCE = 4 * 1024 * 1024
-KEYS_AT_ONCE = 5_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,30 +69,16 @@ class LeasedTable:
         """The table's name in messages."""
         return f"{redact(self.url)}, table {self.table} at version {self.version}"
 
-    def encode(self, key: tuple[Any, ...]) -> bytes:
-        """Encode a key. Raises: BadRecordError, it is of other types."""
-        view = TableView(
-            self.where,
-            self.table,
-            self.version,
-            self.start,
-            self.at_us,
-            self.key_groups,
-            self.values,
-            self.stride,
-        )
-        return view.encode(key if len(key) > 1 else key[0])
-
     # -- in tasks -----------------------------------------------------------------------------
 
-    def rows(self, groups: range, keys: Sequence[bytes] | None, schema: Any) -> Iterator[Any]:
-        """Yield the live rows of these key groups, or of these keys alone, as record batches of ``schema``.
+    def rows(self, groups: range, schema: Any) -> Iterator[Any]:
+        """Yield the live rows of these key groups as record batches of ``schema``.
 
         Raises: SnapshotExpiredError, the version was retired during or before the read; nothing is
         yielded after that.
         """
         store = shared_store(self.url, self.namespace, self.uuid, self.store_options)
-        for batch in self.while_leased(store, self.stored(store, groups, keys)):
+        for batch in self.while_leased(store, self.stored(store, groups)):
             yield record_batch(columns_of(batch, self.values, self.where), schema)
 
     def while_leased(self, store: Store, batches: Iterator[Any]) -> Iterator[Any]:
@@ -110,24 +95,11 @@ class LeasedTable:
         finally:
             keeper.close()
 
-    def stored(self, store: Store, groups: range, keys: Sequence[bytes] | None = None) -> Iterator[Any]:
+    def stored(self, store: Store, groups: range) -> Iterator[Any]:
         """Yield live rows as they are stored, (key, value)."""
-        rows = self._of_keys(store, keys) if keys is not None else self._of_groups(store, groups)
-        return gathered(rows)
-
-    def _of_groups(self, store: Store, groups: range) -> Iterator[Any]:
         of_table = [group for group in groups if group % self.stride == 0]
-        for _, batch in store.scan_groups(self.table, of_table, self.version, self.start, self.at_us):
-            yield batch
-
-    def _of_keys(self, store: Store, keys: Sequence[bytes]) -> Iterator[Any]:
-        for first in range(0, len(keys), KEYS_AT_ONCE):
-            chunk = keys[first : first + KEYS_AT_ONCE]
-            values = store.get_many(self.table, chunk, self.version, self.start, self.at_us, self.stride)
-            batch = pa.record_batch({"key": pa.array(chunk, pa.binary()), "value": values})
-            live = batch.filter(values.is_valid())
-            if live.num_rows:
-                yield live
+        scan = store.scan_groups(self.table, of_table, self.version, self.start, self.at_us)
+        return gathered(batch for _, batch in scan)
 
 
 def gathered(batches: Iterator[Any]) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 
@@ -18,6 +19,7 @@ from tidegate.testing.example import Example, write_flights
 pytestmark = pytest.mark.spark
 
 UTC = datetime.timezone.utc
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 NAIVE = datetime.datetime(1969, 1, 2, 3, 0, 0, 5)  # noqa: DTZ001 - timestamp_ntz
 SCHEMA = """k string, n int, big bigint, f float, d double, dec decimal(12,3), b boolean, day date,
     at timestamp, naive timestamp_ntz, raw binary, l array<struct<t:timestamp,x:double>>, m map<string,int>"""
@@ -94,20 +96,75 @@ def test_an_older_version_by_number_and_by_time(spark, flights):
         assert {tuple(row) for row in read(spark, flights, "aircraft", **named).collect()} == wanted
 
 
-def test_filters_on_the_whole_key_become_reads_of_these_keys(spark, flights):
-    def parts(rows):
-        return rows.rdd.getNumPartitions()
+@pytest.fixture(params=["true", "false"])
+def pushdown(spark, request):
+    """Spark's filter push-down for Python data sources, which other sources of a session may need."""
+    spark.conf.set(PUSHDOWN, request.param)
+    yield request.param == "true"
+    spark.conf.unset(PUSHDOWN)
 
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.usefixtures("pushdown")
+def test_each_scan_of_a_dataframe_has_its_own_rows_whatever_another_scan_filters(spark, flights, adaptive):
+    """Spark keeps one plan of the parts for all scans of a DataFrame, and takes the last one made."""
     legs = read(spark, flights, "legs", parallelism=3)
-    assert parts(legs) == 3
-    assert parts(legs.where("origin = 'EWR'")) == 3, "half a key names no row"
-    one = legs.where("origin = 'EWR' AND flight = 1545")
-    assert parts(one) == 1
-    assert [tuple(row) for row in one.collect()] == [("EWR", 1545, "IAH")]
-    several = legs.where("origin IN ('EWR', 'LGA', 'XXX') AND flight IN (1545, 1714) AND dest = 'IAH'")
-    assert parts(several) == 1
-    assert {(row.origin, row.flight) for row in several.collect()} == {("EWR", 1545), ("LGA", 1714)}
-    assert legs.where("origin = 'EWR' AND flight = 1545 AND flight = 1714").collect() == []
+    every = {tuple(row) for row in read(spark, flights, "legs").collect()}
+    first, second = (("EWR", 1545, "IAH"), ("LGA", 1714, "IAH"))
+    assert {first, second} <= every
+
+    def only(key, rows=legs):
+        return rows.where(f"origin = '{key[0]}' AND flight = {key[1]}")
+
+    def rows_of(frame):
+        return sorted(map(tuple, frame.collect()))
+
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    try:
+        assert rows_of(only(first)) == [first]
+        assert rows_of(legs) == sorted(every), "a scan after a filtered one"
+        assert rows_of(only(second)) == [second], "another key after the first"
+        assert rows_of(legs.union(only(first))) == sorted([*every, first])
+        assert rows_of(only(first).union(legs)) == sorted([first, *every])
+        assert rows_of(only(first).union(only(second))) == sorted([first, second]), "two keys in one plan"
+        assert rows_of(legs.join(only(first), ["origin", "flight", "dest"])) == [first]
+        assert rows_of(legs.subtract(only(first))) == sorted(every - {first})
+        keys = ["origin", "flight"]
+        assert rows_of(legs.join(only(second), keys, "left_anti")) == sorted(every - {second})
+        legs.createOrReplaceTempView("legs")
+        (counts,) = spark.sql(
+            "SELECT (SELECT count(*) FROM legs), (SELECT count(*) FROM legs WHERE origin = 'EWR' AND flight"
+            " = 1545), (SELECT count(*) FROM legs WHERE flight IN (1714) AND origin <=> 'LGA')"
+        ).collect()
+        assert tuple(counts) == (len(every), 1, 1)
+        cached = only(first).cache()
+        assert rows_of(cached) == [first]
+        assert rows_of(legs) == sorted(every), "beside a cached one"
+        cached.unpersist()
+        planned = only(second)
+        assert planned.rdd.getNumPartitions() == legs.rdd.getNumPartitions() == 3
+        assert rows_of(only(first)) == [first]
+        assert rows_of(planned) == [second], "planned before another one, and read after it"
+    finally:
+        spark.conf.unset("spark.sql.adaptive.enabled")
+
+
+@pytest.mark.usefixtures("pushdown")
+@pytest.mark.parametrize("schema", [None, "tailnum string, carrier string"])
+def test_all_scans_of_a_dataframe_read_one_version(spark, tmp_path, schema):
+    """Also with a schema of the caller's, with which Spark never asks for that of the source."""
+    store = f"sqlite://{tmp_path}/store"
+    with contextlib.closing(Example(f"file://{tmp_path}/wal", store)) as writer:
+        writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+        reader = spark.read.format("tidegate").options(namespace="flights", store=store, table="aircraft")
+        aircraft = (reader.schema(schema) if schema else reader).load()
+        assert [row.carrier for row in aircraft.collect()] == ["UA"]
+        writer.write({"aircraft": {"N1": {"carrier": "DL", "flights": 2}}})
+        one = aircraft.where("tailnum = 'N1'")
+        assert [row.carrier for row in one.collect()] == ["UA"]
+        assert [row.carrier for row in aircraft.union(one).collect()] == ["UA", "UA"]
+        newer = (reader.schema(schema) if schema else reader).load().where("tailnum = 'N1'")
+        assert sorted(row.carrier for row in aircraft.union(newer).collect()) == ["DL", "UA"], "load() again"
 
 
 def test_what_is_read_is_held_by_a_lease_until_it_runs_out(spark, flights):
