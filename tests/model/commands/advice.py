@@ -1,0 +1,108 @@
+"""The next step that an error prints: it is run as printed, and must lead out."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+
+from model.commands.truth import LINEAGES, Truth
+from model.commands.world import Outcome, World
+
+COMMAND = re.compile(r"`tidegate ([^`]+)`")
+NAMESPACE = re.compile(r"set namespace='([^']+)'")
+STEPS_MAX = 6
+
+
+def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: str) -> str:
+    """Follow the advice of a refusal until the refused call is accepted; '' if it is, or none is given.
+
+    The commands of one message are run in their order, and the call after each of them. A command of the
+    operator may stay refused, with nothing left to do, unless its message asks to run it again.
+    """
+    must = what.startswith("the query") or "command again" in outcome.text
+    tried: list[str] = []
+    last, worked = outcome, False
+    waiting, names = COMMAND.findall(outcome.text), NAMESPACE.findall(outcome.text)
+    while (waiting or names) and len(tried) < STEPS_MAX:
+        if names:
+            name = names.pop(0)
+            tried.append(f"namespace={name!r}")
+            world.truths = tuple(each._replace(name=name) for each in world.truths)
+        else:
+            words = _filled(world, waiting.pop(0))
+            if words is None or shlex.join(words) in tried:
+                continue
+            tried.append(shlex.join(words))
+            world.word = (*world.word, "advice")
+            last = done = world.run(*words)
+            if done.crash:
+                return f"{what}: {_short(outcome)}; `{tried[-1]}`: {done.crash}"
+            if not done.done:
+                waiting = [*COMMAND.findall(done.text), *waiting]
+                continue
+            worked = True
+            followed = [_followed(each, words, done, world) for each in world.truths]
+            world.truths = tuple(followed)
+        if not must:
+            return ""
+        last = refused = again()
+        if refused.crash:
+            return f"{what} after {tried}: {refused.crash}"
+        if refused.done:
+            return ""
+        waiting += [each for each in COMMAND.findall(refused.text) if each not in waiting]
+        names += [each for each in NAMESPACE.findall(refused.text) if f"namespace={each!r}" not in tried]
+    if not tried or (worked and not must):
+        return ""
+    return f"{what}: {_short(outcome)}; its advice does not lead out: {tried}; the last: {_short(last)}"
+
+
+def _followed(truth: Truth, words: list[str], done: Outcome, world: World) -> Truth:
+    """What is true after an advised command, as far as the query's next batch depends on it."""
+    from model.commands.letters import LETTERS
+
+    letter = {"relog": "relog", "restore-from": "restore-from", "drop": "drop"}.get(words[0])
+    if letter is None or (letter == "drop" and "--namespace" in words):
+        return truth
+    return LETTERS[letter].then(truth, world, done)
+
+
+def _filled(world: World, line: str) -> list[str] | None:
+    """Return the command's words, with the world's names in place of the capitals; None: it is not for here."""
+    known = world.truth
+    words = shlex.split(line)
+    folder = {
+        "restore-from": f"backup-{known.name}",
+        "backup": f"backup-{known.name}",
+        "rebuild-checkpoint": f"checkpoint-{len(world.word)}-{id(line)}",
+        "adopt": "metadata-of-query",
+    }
+    filled = []
+    for word in words:
+        if word == "FOLDER" or word == "DIR":
+            word = folder.get(words[0], "nothing")
+        elif word in ("NAME", "N") and words[0] == "rekey":
+            word = {"NAME": f"{known.name}r", "N": "2"}[word]
+        elif word == "NAME":
+            word = "b"
+        elif word.endswith("=URL"):
+            word = word.replace("URL", world.url("a" if word == "a=URL" else "b")).replace("NAME", "b")
+        filled.append(word)
+    if words[0] in ("doctor", "status", "verify") or "nothing" in filled:
+        return None
+    if words[0] == "restore-from" and known.name not in known.backups:
+        return None
+    if "metadata-of-query" in filled:
+        path = world.folder / "metadata-of-query"
+        path.mkdir(exist_ok=True)
+        (path / "metadata").write_text(json.dumps({"id": LINEAGES[known.lineage]}))
+    asks = ("drop", "adopt", "restore", "restore-from", "rekey", "relog", "import")
+    if words[0] in ("relog", "restore-from"):
+        filled.append("--json")
+    return [*filled, *(["--yes"] if (words[0] in asks or "drop" in words) and "--yes" not in filled else [])]
+
+
+def _short(outcome: Outcome) -> str:
+    return outcome.text.strip().splitlines()[-1][:400] if outcome.text.strip() else f"exit {outcome.code}"

@@ -1,0 +1,230 @@
+"""The exploration: all words up to a length, depth-first, or random ones; a failing word is made shorter."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+from model.commands import checks, truth as truths
+from model.commands.advice import advised
+from model.commands.known import known_as
+from model.commands.letters import LETTERS
+from model.commands.truth import Truth
+from model.commands.world import Outcome, Time, World
+from tidegate.errors import TidegateError
+
+KILL = "!"
+"""``rekey!rekey.after_move``: the letter, killed when it first passes this failpoint."""
+START = ("batch", "batch")
+"""The first letters of every word: without a version there is nothing to command."""
+Word = tuple[str, ...]
+
+
+@dataclasses.dataclass
+class Explored:
+    """What was explored, and what was found: the text by word."""
+
+    words: int = 0
+    same: int = 0
+    checks: int = 0
+    refused: int = 0
+    known: dict[str, int] = dataclasses.field(default_factory=dict)
+    found: dict[Word, str] = dataclasses.field(default_factory=dict)
+
+    def is_known(self, word: Word, wrong: str) -> bool:
+        """Whether this is one of the known findings; it is counted."""
+        name = known_as(word, wrong)
+        if name:
+            self.known[name] = self.known.get(name, 0) + 1
+        return bool(name)
+
+    def add(self, word: Word, wrong: str) -> None:
+        if word not in self.found:
+            print(" ".join(word), "->", wrong[:700], "\n", flush=True)
+        self.found[word] = wrong
+
+    def __str__(self) -> str:
+        return (
+            f"{self.words} words, {self.words - self.same} different states, {self.checks} checks,"
+            f" {self.refused} refusals, {len(self.found)} findings, known ones: {self.known}"
+        )
+
+
+def step(world: World, letter: str, explored: Explored) -> str:
+    """Do one letter; return what is wrong with it."""
+    name, _, failpoint = letter.partition(KILL)
+    Time.letter, Time.ids = f"{letter} {world.word.count(letter)} {bool(world.held)}", 0
+    of = LETTERS[name]
+    outcome = world.killed(lambda: of.act(world), failpoint) if failpoint else of.act(world)
+    if outcome.crash:
+        return f"{letter}: {outcome.crash}"
+    before = world.truths
+    if outcome.killed:
+        after = [each for truth in before for each in _after_kill(truth, world, name)]
+        world.truths = (*before, *after)
+    elif outcome.done:
+        world.truths = tuple(of.then(each, world, outcome) for each in before)
+    world.word = (*world.word, letter)
+    explored.refused += outcome.code != 0
+    if name == "zombie" and outcome.done:
+        world.truths = (*world.truths, *(truths.batch(each, Time.us) for each in before))
+    if name == "cron" and outcome.done:
+        return f"{letter}: the backup of a moved namespace ends with exit 0: {outcome.text.strip()}"
+    wrong = checks.settle(world)
+    if wrong:
+        return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"
+    if outcome.code and name != "zombie":
+        with world.trial():
+            return advised(world, outcome, lambda: of.act(world), letter)
+    return ""
+
+
+UNKILLED = ("drop-table", "remake", "widen", "rename", "relog", "export", "export-old")
+"""Letters that change what the query writes, or make another namespace: the operator repeats these first."""
+
+
+def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
+    """Yield what may be true once a killed command is rolled forward."""
+    ends = [Outcome(0, "")]
+    if name == "restore-from":
+        ends = [Outcome(0, "", json.dumps({"way": way})) for way in ("continue", "again", "new")]
+    for end in ends if name not in UNKILLED else ():
+        after = LETTERS[name].then(truth, world, end).as_known_to(truth)
+        spaces = dict(after.spaces)
+        for at, space in spaces.items():
+            had = truth.spaces.get(at)
+            if had is None or not had.shown or (had.content == space.content and had.shown != space.shown):
+                spaces[at] = space._replace(shown=False)
+            elif had.content != space.content:
+                spaces[at] = space._replace(before=had.content)
+        yield after._replace(spaces=spaces)
+
+
+def run(word: Sequence[str], world: World, explored: Explored) -> str:
+    """Run a word from the start, with the checks at its end; return what is wrong."""
+    begin(world)
+    for letter in word:
+        if not LETTERS[letter.partition(KILL)[0]].may(world):
+            return ""
+        if wrong := step(world, letter, explored):
+            return wrong
+    return next(checked(world, explored), "")
+
+
+def begin(world: World) -> None:
+    world.clear()
+    world.truths, world.drivers, world.copies, world.held, world.word = (Truth(),), (), {}, (), ()
+    for letter in START:
+        wrong = step(world, letter, Explored())
+        assert not wrong, wrong
+        Time.us += 1_000_000
+    checks.hold(world)
+    world.word = ()
+
+
+def checked(world: World, explored: Explored) -> Iterator[str]:
+    for name, check in checks.CHECKS.items():
+        explored.checks += 1
+        try:
+            wrong = check(world)
+        except TidegateError as error:
+            wrong = f"{type(error).__name__}: {error}"
+        if wrong:
+            yield f"{name}: {wrong}"
+
+
+def every(
+    world: World,
+    letters: Sequence[str],
+    length: int,
+    explored: Explored,
+    ended: Callable[[], bool] = lambda: False,
+    *,
+    deeper: bool = False,
+) -> None:
+    """Explore all words up to a length; below a word with a finding nothing is explored."""
+    begin(world)
+    seen: dict[str, int] = {world.digest(): length}
+
+    def descend(left: int) -> None:
+        kept = world.snapshot()
+        for letter in letters:
+            if ended():
+                return
+            if not LETTERS[letter.partition(KILL)[0]].may(world):
+                continue
+            explored.words += 1
+            wrong = step(world, letter, explored)
+            digest = world.digest()
+            if not wrong and digest in seen:
+                explored.same += 1
+            elif not wrong:
+                wrong = next(checked(world, explored), "")
+            if wrong and not explored.is_known(world.word, wrong):
+                explored.add(world.word, wrong)
+            if (not wrong or deeper) and left > 1 and seen.get(digest, 0) < left:
+                seen[digest] = left
+                descend(left - 1)
+            seen.setdefault(digest, left)
+            world.restore(kept)
+
+    descend(length)
+
+
+def random_words(
+    world: World, number: int, length: int, seed: int, explored: Explored, ended: Callable[[], bool]
+) -> None:
+    """Explore random words; each failing one is made as short as it stays failing."""
+    for count in range(number):
+        if ended():
+            return
+        chance = random.Random(f"{seed}-{count}")
+        word = _random_word(world, length, chance, explored)
+        if word is not None:
+            explored.add(*shortest(world, word))
+
+
+def _random_word(world: World, length: int, chance: random.Random, explored: Explored) -> Word | None:
+    begin(world)
+    word: list[str] = []
+    explored.words += 1
+    for number in range(length):
+        may = [name for name, letter in LETTERS.items() if letter.may(world)]
+        letter = chance.choice([*may, *["batch"] * 4])
+        if chance.random() < 0.15:
+            with world.trial():
+                _, hits = world.passed(lambda: LETTERS[letter].act(world))
+            if hits:
+                letter = f"{letter}{KILL}{chance.choice(hits)}"
+        word.append(letter)
+        wrong = step(world, letter, explored)
+        if not wrong and number % 4 == 3:
+            wrong = next(checked(world, explored), "")
+        if wrong:
+            return None if explored.is_known(tuple(word), wrong) else tuple(word)
+        if chance.random() < 0.1:
+            checks.hold(world)
+    return None
+
+
+def shortest(world: World, word: Word) -> tuple[Word, str]:
+    """Leave letters out as long as the word fails, and not by a known finding."""
+
+    def fails(tried: Word) -> str:
+        wrong = run(tried, world, Explored())
+        return "" if known_as(tried, wrong) else wrong
+
+    wrong = fails(word) or "it fails only after the checks of the words before it"
+    size = max(1, len(word) // 2)
+    while size:
+        at = 0
+        while at < len(word):
+            shorter = word[:at] + word[at + size :]
+            if found := fails(shorter):
+                word, wrong = shorter, found
+            else:
+                at += size
+        size //= 2
+    return word, wrong
