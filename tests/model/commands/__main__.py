@@ -29,7 +29,7 @@ def main() -> None:
         world = World()
         if given.word:
             for word in given.word.split(";"):
-                print(f"{word.strip()} -> {run(word.split(), world, explored) or 'holds'}"[:1200])
+                print(f"{word.strip()} -> {run(word.split(), world, explored) or 'holds'}"[:2000])
             return
         try:
             if given.length:

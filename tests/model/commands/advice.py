@@ -23,6 +23,7 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
     """
     must = what.startswith("the query") or "command again" in outcome.text
     tried: list[str] = []
+    refused_text = ""
     last, worked = outcome, False
     waiting, names = COMMAND.findall(outcome.text), NAMESPACE.findall(outcome.text)
     while (waiting or names) and len(tried) < STEPS_MAX:
@@ -32,7 +33,7 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
             world.truths = tuple(each._replace(name=name) for each in world.truths)
         else:
             words = _filled(world, waiting.pop(0))
-            if words is None or shlex.join(words) in tried:
+            if words is None or shlex.join(words) in tried or _destroys(world, words):
                 continue
             tried.append(shlex.join(words))
             world.word = (*world.word, "advice")
@@ -40,6 +41,7 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
             if done.crash:
                 return f"{what}: {_short(outcome)}; `{tried[-1]}`: {done.crash}"
             if not done.done:
+                refused_text += f"; `{tried[-1]}`: {_short(done)}"
                 waiting = [*COMMAND.findall(done.text), *waiting]
                 continue
             worked = True
@@ -56,7 +58,14 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
         names += [each for each in NAMESPACE.findall(refused.text) if f"namespace={each!r}" not in tried]
     if not tried or (worked and not must):
         return ""
-    return f"{what}: {_short(outcome)}; its advice does not lead out: {tried}; the last: {_short(last)}"
+    return f"{what}: {_short(outcome)}; its advice does not lead out: {tried}{refused_text}; the last: {_short(last)}"
+
+
+def _destroys(world: World, words: list[str]) -> bool:
+    """Whether a command would remove the query's rows: that is no way out."""
+    here = world.truth.here
+    of = words[words.index("--namespace") + 1] if "--namespace" in words else world.truth.name
+    return words[0] == "drop" and of == world.truth.name and here.shown and here.content.event >= 0
 
 
 def _followed(truth: Truth, words: list[str], done: Outcome, world: World) -> Truth:

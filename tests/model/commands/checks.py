@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import msgspec
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import tidegate
 from model.commands import truth as truths
 from model.commands.letters import query
 from model.commands.truth import Content, Shape, Space, Truth
-from model.commands.world import Outcome, Time, World
+from model.commands.world import Time, World
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import TidegateError
 from tidegate.keys.groups import key_group
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.source.data_source import TidegateSource
+from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.open_log import open_log
 from tidegate.wal.staging.due_queue import TIMES, Due, Parts, place_key
 from tidegate.wal.value_flags import DELETES
 
 TABLES = ("seen", "brief", "open", "closed", "ref")
-HELD_MAX = 2
 
 # -- what readers get ---------------------------------------------------------------------------------
 
@@ -138,13 +138,17 @@ def _rows(world: World, name: str) -> Any:
 
 
 def next_batch(world: World) -> str:
-    """The right query's next batch is accepted, or refused with a step that works; its replay is no version.
+    """The right query's next batch is accepted, or refused with a step that works; a replay is no version.
 
     An hour later, at the batch after it, every other key has timed out.
     """
     from model.commands.advice import advised
 
     with world.trial():
+        if world.truth.event > world.truth.first and world.truth.here.shown:
+            replayed = query(world, event=world.truth.event - 1)
+            if replayed.crash or (replayed.done and (wrong := settle(world, newest=True))):
+                return f"after a replay of batch {world.truth.event - 1}, {replayed.crash or wrong}"
         for seconds in (0, 3600):
             Time.us += seconds * 1_000_000
             truth, had = world.truth, world.truth.here
@@ -159,10 +163,7 @@ def next_batch(world: World) -> str:
             world.truths = tuple(truths.batch(each, Time.us) for each in world.truths)
             if wrong := settle(world, newest=True):
                 return f"after the next batch, {wrong}"
-        replayed = query(world, event=world.truth.event - 1)
-        if replayed.crash or (wrong := settle(world, newest=True)):
-            return f"after a replay of the last batch, {replayed.crash or wrong}"
-    return ""
+        return verified(world)
 
 
 def wrong_batches(world: World) -> str:
@@ -181,7 +182,7 @@ def wrong_batches(world: World) -> str:
             if outcome.crash:
                 return f"{what}: {outcome.crash}"
             after = _rows(world, arguments.get("name", truth.name))
-            if outcome.done and before != after and "warning" not in outcome.text:
+            if outcome.done and before != after:
                 return f"{what} is accepted, with batch {truth.event}"
     return ""
 
@@ -200,10 +201,22 @@ def stream_of(world: World, name: str, table: str) -> Any:
     return source.streamReader(schema)
 
 
+class Held(NamedTuple):
+    """Numbers with which readers come back, and the rows that they had by then. ``digest``: of its history."""
+
+    name: str
+    uuid: str
+    version: int
+    digest: str
+    offset: str
+    after: str
+    rows: str
+
+
 def hold(world: World) -> None:
     """Let a stream and a `tail` take a number now, with which they come back after the word."""
     name = world.truth.name
-    if not world.truth.here.shown or (rows := _rows(world, name)) is None or len(world.held) >= HELD_MAX:
+    if not world.truth.here.shown or (rows := _rows(world, name)) is None:
         return
     with world.trial():
         try:
@@ -212,7 +225,10 @@ def hold(world: World) -> None:
             reader.stop()
         except TidegateError:
             return
-    held = (json.dumps(offset), _after(world, name), json.dumps(rows.get("seen", {}), sort_keys=True), name)
+    with contextlib.closing(open_store(world.url(), name)) as store:
+        pointer, uuid = store.pointer(), store.identity().uuid  # type: ignore[union-attr]
+    had = json.dumps(rows.get("seen", {}), sort_keys=True)
+    held = Held(name, uuid, pointer.visible, pointer.digest, json.dumps(offset), _after(world, name), had)
     world.held = (*world.held, held)
 
 
@@ -223,22 +239,38 @@ def _after(world: World, name: str) -> str:
     visible = max(shown[1])
     if visible - 1 not in shown[1]:
         return str(visible)
-    ended = world.run("tail", "--after", visible - 1, "--json", "--for", "0s", "--limit", 1, namespace=name)
+    ended = world.run("tail", "--after", visible - 1, "--json", "--for", "1s", "--limit", 1, namespace=name)
     last = json.loads(ended.json.strip().splitlines()[-1]) if ended.done else {}
     return str(last.get("after") or (f"{visible}:{last['digest']}" if "digest" in last else visible))
 
 
-def returned(world: World) -> str:
-    """A stream and a `tail` that come back have the visible rows in the end, or an error."""
+def _history(world: World, held: Held, name: str) -> str:
+    """Return in words whether the number that was held is one of this namespace's history."""
+    with contextlib.closing(open_log(world.wal, name)) as log:
+        state = fold_all(View(), log.decisions()).state
+    decided = None if state is None else recent_version(state, held.version)
+    same = state is not None and state.namespace == held.uuid and (decided is None or decided.digest == held.digest)
+    return "" if same else " of another history"
+
+
+def streamed(world: World) -> str:
+    """A stream that comes back has the visible rows in the end, or an error; by the old name, and by the new."""
     if not world.truth.here.shown:
         return ""
-    for offset, after, rows, name in world.held:
-        for place in dict.fromkeys((name, world.truth.name)):
+    for held in world.held:
+        for name in dict.fromkeys((held.name, world.truth.name)):
             with world.trial():
-                if wrong := _streamed(world, place, json.loads(offset), json.loads(rows)):
-                    return wrong
-                if place == name and (wrong := _tailed(world, place, after, json.loads(rows))):
-                    return wrong
+                if wrong := _streamed(world, name, json.loads(held.offset), json.loads(held.rows)):
+                    return wrong + _history(world, held, name)
+    return ""
+
+
+def tailed(world: World) -> str:
+    """A `tail` that continues has the visible rows in the end, or an error."""
+    for held in world.held if world.truth.here.shown else ():
+        with world.trial():
+            if wrong := _tailed(world, held.name, held.after, json.loads(held.rows)):
+                return wrong + _history(world, held, held.name)
     return ""
 
 
@@ -264,7 +296,7 @@ def _streamed(world: World, name: str, offset: Any, rows: dict[str, Any]) -> str
 
 
 def _tailed(world: World, name: str, after: str, rows: dict[str, Any]) -> str:
-    outcome = world.run("tail", "--after", after, "--json", "--for", "0s", "--table", "seen", namespace=name)
+    outcome = world.run("tail", "--after", after, "--json", "--for", "1s", "--table", "seen", namespace=name)
     if outcome.crash:
         return f"tail --after {after}: {outcome.crash}"
     if not outcome.done:
@@ -374,7 +406,8 @@ def restorable(world: World) -> str:
                     each()
             made = world.run("restore-from", f"backup-{name}", "--yes", "--json", namespace=name)
             if made.crash or not made.done:
-                return f"the backup of {name} (--check: exit {checked.code}) cannot be restored: {made.text}"
+                why = " ".join(made.text.split())
+                return f"the backup of {name} (--check: exit {checked.code}) cannot be restored: {why}"
             shown = readable(world, name)
             if shown is None or not _same(content, shown[1][max(shown[1])]):
                 return f"the backup of {name} restores {shown and _full(shown[1][max(shown[1])][1])}"
@@ -400,18 +433,9 @@ CHECKS: dict[str, Callable[[World], str]] = {
     "queue": queued,
     "wrong batch": wrong_batches,
     "next batch": next_batch,
-    "return": returned,
+    "stream": streamed,
+    "tail": tailed,
     "mirror": mirrored,
     "alias": aliased,
     "backup": restorable,
 }
-
-
-def findings(world: World, outcome: Outcome) -> Iterator[str]:
-    """Yield what is wrong after a word whose last letter ended so."""
-    for name, check in CHECKS.items():
-        if wrong := check(world):
-            yield f"{name}: {wrong}"
-
-
-__all__ = ["CHECKS", "IntegerType", "findings", "hold", "settle"]

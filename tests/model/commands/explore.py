@@ -33,17 +33,17 @@ class Explored:
     known: dict[str, int] = dataclasses.field(default_factory=dict)
     found: dict[Word, str] = dataclasses.field(default_factory=dict)
 
-    def is_known(self, word: Word, wrong: str) -> bool:
-        """Whether this is one of the known findings; it is counted."""
-        name = known_as(word, wrong)
-        if name:
-            self.known[name] = self.known.get(name, 0) + 1
-        return bool(name)
-
-    def add(self, word: Word, wrong: str) -> None:
-        if word not in self.found:
-            print(" ".join(word), "->", wrong[:700], "\n", flush=True)
-        self.found[word] = wrong
+    def note(self, word: Word, *wrong: str) -> str:
+        """Count the known findings among these; add and return the first new one."""
+        for each in wrong:
+            name = known_as(word, each)
+            if name:
+                self.known[name] = self.known.get(name, 0) + 1
+            else:
+                self.found[word] = each
+                print(" ".join(word), "->", " ".join(each.split())[:900], "\n", flush=True)
+                return each
+        return ""
 
     def __str__(self) -> str:
         return (
@@ -102,15 +102,15 @@ def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
         yield after._replace(spaces=spaces)
 
 
-def run(word: Sequence[str], world: World, explored: Explored) -> str:
-    """Run a word from the start, with the checks at its end; return what is wrong."""
+def run(word: Sequence[str], world: World, explored: Explored) -> list[str]:
+    """Run a word from the start, with the checks at its end; return all that is wrong."""
     begin(world)
     for letter in word:
         if not LETTERS[letter.partition(KILL)[0]].may(world):
-            return ""
+            return []  # a shorter word of a shrinking one, in which this letter has nothing to do
         if wrong := step(world, letter, explored):
-            return wrong
-    return next(checked(world, explored), "")
+            return [wrong]
+    return list(checked(world, explored))
 
 
 def begin(world: World) -> None:
@@ -141,10 +141,8 @@ def every(
     length: int,
     explored: Explored,
     ended: Callable[[], bool] = lambda: False,
-    *,
-    deeper: bool = False,
 ) -> None:
-    """Explore all words up to a length; below a word with a finding nothing is explored."""
+    """Explore all words up to a length; below a word with a new finding nothing is explored."""
     begin(world)
     seen: dict[str, int] = {world.digest(): length}
 
@@ -153,22 +151,21 @@ def every(
         for letter in letters:
             if ended():
                 return
-            if not LETTERS[letter.partition(KILL)[0]].may(world):
-                continue
-            explored.words += 1
-            wrong = step(world, letter, explored)
-            digest = world.digest()
-            if not wrong and digest in seen:
-                explored.same += 1
-            elif not wrong:
-                wrong = next(checked(world, explored), "")
-            if wrong and not explored.is_known(world.word, wrong):
-                explored.add(world.word, wrong)
-            if (not wrong or deeper) and left > 1 and seen.get(digest, 0) < left:
-                seen[digest] = left
-                descend(left - 1)
-            seen.setdefault(digest, left)
-            world.restore(kept)
+            if LETTERS[letter.partition(KILL)[0]].may(world):
+                explored.words += 1
+                wrong = step(world, letter, explored)
+                digest = world.digest()
+                if wrong:
+                    explored.note(world.word, wrong)
+                elif digest in seen:
+                    explored.same += 1
+                else:
+                    wrong = explored.note(world.word, *checked(world, explored))
+                if not wrong and left > 1 and seen.get(digest, 0) < left:
+                    seen[digest] = left
+                    descend(left - 1)
+                seen.setdefault(digest, left)
+                world.restore(kept)
 
     descend(length)
 
@@ -183,7 +180,7 @@ def random_words(
         chance = random.Random(f"{seed}-{count}")
         word = _random_word(world, length, chance, explored)
         if word is not None:
-            explored.add(*shortest(world, word))
+            explored.note(*shortest(world, word))
 
 
 def _random_word(world: World, length: int, chance: random.Random, explored: Explored) -> Word | None:
@@ -200,12 +197,12 @@ def _random_word(world: World, length: int, chance: random.Random, explored: Exp
                 letter = f"{letter}{KILL}{chance.choice(hits)}"
         word.append(letter)
         wrong = step(world, letter, explored)
-        if not wrong and number % 4 == 3:
-            wrong = next(checked(world, explored), "")
+        found = [wrong] if wrong else list(checked(world, explored)) if number % 4 == 3 else []
+        if any(not known_as(word, each) for each in found):
+            return tuple(word)
+        explored.note(tuple(word), *found)
         if wrong:
-            return None if explored.is_known(tuple(word), wrong) else tuple(word)
-        if chance.random() < 0.1:
-            checks.hold(world)
+            return None
     return None
 
 
@@ -213,8 +210,7 @@ def shortest(world: World, word: Word) -> tuple[Word, str]:
     """Leave letters out as long as the word fails, and not by a known finding."""
 
     def fails(tried: Word) -> str:
-        wrong = run(tried, world, Explored())
-        return "" if known_as(tried, wrong) else wrong
+        return next((each for each in run(tried, world, Explored()) if not known_as(tried, each)), "")
 
     wrong = fails(word) or "it fails only after the checks of the words before it"
     size = max(1, len(word) // 2)

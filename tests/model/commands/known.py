@@ -3,32 +3,112 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Known(NamedTuple):
-    """``word`` is a shortest one that ends in it; ``text`` matches what is found then; ``why`` is the cause."""
+    """``word`` ends in a finding whose text matches; other words with these letters may end in it, too."""
 
     word: str
     text: str
+    letters: str
     why: str
+
+    def is_it(self, word: Sequence[str], wrong: str) -> bool:
+        """Whether a word's finding is this one."""
+        names = {letter.partition("!")[0] for letter in word}
+        return names.issuperset(self.letters.split()) and re.search(self.text, wrong, re.DOTALL) is not None
 
 
 KNOWN = {
     "backup after a start": Known(
         "replace backup",
-        r"backup: .* cannot be restored: .*the manifest of version \d+ cannot be right",
-        "restore-from gives versions that it makes again the table starts of a later one",
+        r"\Abackup: .* cannot be restored: .*the manifest of version \d+ cannot be right: table",
+        "backup",
+        "restore-from gives the versions that it makes again the table starts of the last one",
     ),
     "stream in another history": Known(
         "drop batch batch",
-        r"return: a stream of",
+        r"\Astream: .* of another history",
+        "",
         "the offset of a stream is a number without its history",
+    ),
+    "tail in another history": Known(
+        "copies batch hold older-both batch batch",
+        r"\Atail: .* of another history",
+        "",
+        "the number after which tail continues has no history",
+    ),
+    "rekey finished after a way back": Known(
+        "rekey finish back batch finish",
+        r"\Aafter finish .*version \d+ of \S+ shows",
+        "rekey finish back",
+        "the copy's mark alone decides whether a rekey is finished",
+    ),
+    "restore below the queues": Known(
+        "rekey finish restore",
+        r"has a due time and is not in the queue",
+        "rekey finish restore",
+        "a copy has queues of timeouts from its last version on",
+    ),
+    "import of a version below the queues": Known(
+        "rekey finish export-old import",
+        r"has a due time and is not in the queue",
+        "rekey finish export-old import",
+        "as a restore to that version",
+    ),
+    "verify after another number of key groups": Known(
+        "drop-table remake",
+        r"verify of \S+: .*table ref.*expected no row",
+        "drop-table remake",
+        "verify compares keys of a table that was dropped with those of the one that was made again",
+    ),
+    "relog after a clock that was ahead": Known(
+        "ahead batch lose-log clock-back relog",
+        r"table brief differs from version",
+        "ahead relog",
+        "a relog compares both versions at the time of the copy, before the time of the saved version",
+    ),
+    "backup without the last records": Known(
+        "adopt backup lose-store lose-log restore-from",
+        r"\Awrong batch: the replaced query \d is accepted",
+        "adopt backup restore-from",
+        "a backup has the state right after its last decision",
+    ),
+    "backup of a moved namespace": Known(
+        "rekey finish cron",
+        r"\Acron: the backup of a moved namespace ends with exit 0",
+        "rekey finish cron",
+        "a backup does not look whether its namespace was moved",
+    ),
+    "relog of an unfinished copy": Known(
+        "rekey batch lose-copy-log relog-copy",
+        r"\Awrong batch: the query started in \S+ is accepted",
+        "rekey relog-copy",
+        "the marks of a copy are in its log alone",
+    ),
+    "import under a token of a rekey": Known(
+        "export import-rekey",
+        r"is being made by a rekey",
+        "import-rekey",
+        "a token may have the form of a rekey's",
+    ),
+    "backup of an unfinished copy": Known(
+        "rekey backup-copy",
+        r"\Abackup: .*cannot be restored: .*is being made by a rekey",
+        "rekey backup-copy",
+        "restore-from refuses an unfinished copy",
+    ),
+    "relog without a batch": Known(
+        "replace replace replace lose-log relog",
+        r"\Anext batch: after a replay of batch",
+        "relog",
+        "the last batch of a saved namespace is read from the readable versions",
     ),
 }
 
 
-def known_as(word: tuple[str, ...], wrong: str) -> str:
+def known_as(word: Sequence[str], wrong: str) -> str:
     """Return the name of the known finding that this is; '': it is a new one."""
-    del word
-    return next((name for name, each in KNOWN.items() if re.match(each.text, wrong, re.DOTALL)), "") if wrong else ""
+    return next((name for name, each in KNOWN.items() if wrong and each.is_it(word, wrong)), "")

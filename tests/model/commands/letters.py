@@ -79,13 +79,15 @@ def _dropped(truth: Truth, world: World, _: Outcome) -> Truth:
     return truth._replace(event=event + 1).with_space(truth.name, shown=True, **changed)
 
 
-def _remade_shape(world: World) -> Shape:
-    number = sum(each == "remake" for each in world.word)
-    return Shape("int", "m", 1) if number % 2 == 0 else Shape("string", "n")
+OTHER_GROUPS, OTHER_KEY = Shape("string", "n", 1), Shape("int", "m")
+"""The forms in which a dropped table is made again."""
 
 
-def _remade(truth: Truth, world: World, outcome: Outcome) -> Truth:
-    shape = _remade_shape(world)
+def _may_remake(world: World) -> bool:
+    return _healthy(world) and world.truth.here.shape is None
+
+
+def _remade(truth: Truth, shape: Shape) -> Truth:
     return truths.batch(truth.with_space(truth.name, shape=shape), Time.us)
 
 
@@ -245,13 +247,23 @@ def _relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     return truth._replace(spaces=spaces, name=name, aliases=named)
 
 
+def _copy_log_lost(truth: Truth, world: World, _: Outcome) -> Truth:
+    return truth.with_space(copy_name(world), damaged="the log is gone")
+
+
+def _copy_relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
+    copy = truth.spaces[copy_name(world)]
+    new = copy._replace(versions={}, damaged="", copy_of=truth.name)
+    return truth._replace(spaces={**truth.spaces, json.loads(outcome.json)["to"]: new})
+
+
 # -- backups ------------------------------------------------------------------------------------------
 
 
-def _backed_up(truth: Truth, world: World, _: Outcome) -> Truth:
-    here = truth.here
+def _backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
+    here = truth.spaces[name or truth.name]
     kept = (here.content, here.shape, here.event, here.lineage)
-    return truth._replace(backups={**truth.backups, truth.name: kept})
+    return truth._replace(backups={**truth.backups, name or truth.name: kept})
 
 
 def _restore_from(world: World, *more: object) -> Outcome:
@@ -295,8 +307,8 @@ def _log(world: World, name: str = "") -> Any:
     return next(log for at, log in memory_log._contents.items() if at[1] == (name or world.truth.name))
 
 
-def _lose_log(world: World) -> Outcome:
-    content = _log(world)
+def _lose_log(world: World, name: str = "") -> Outcome:
+    content = _log(world, name)
     content.created, content.first = False, 0
     content.records, content.segments, content.staged_at_us = [], {}, {}
     return Outcome(0, "")
@@ -376,6 +388,16 @@ def _step(seconds: float) -> Callable[[World], Outcome]:
     return act
 
 
+HELD_MAX = 2
+
+
+def _hold(world: World) -> Outcome:
+    from model.commands.checks import hold
+
+    hold(world)
+    return Outcome(0, "")
+
+
 def _trim(world: World) -> Outcome:
     Time.us += 9_000_000_000
     return query(world, then=lambda driver: driver.trim())
@@ -404,9 +426,10 @@ LETTERS: dict[str, Letter] = {
     "replace": Letter(_there, lambda w: _load(w, replace=True), lambda *t: _loaded(*t, replace=True)),
     "drop-table": Letter(_with_ref, lambda w: query(w, drops=True), _dropped),
     "remake": Letter(
-        lambda w: _healthy(w) and w.truth.here.shape is None,
-        lambda w: query(w, shape=_remade_shape(w)),
-        _remade,
+        _may_remake, lambda w: query(w, shape=OTHER_GROUPS), lambda t, *_: _remade(t, OTHER_GROUPS)
+    ),
+    "remake-key": Letter(
+        _may_remake, lambda w: query(w, shape=OTHER_KEY), lambda t, *_: _remade(t, OTHER_KEY)
     ),
     "widen": Letter(
         lambda w: _with_ref(w) and not w.truth.here.shape.more,  # type: ignore[union-attr]
@@ -465,6 +488,12 @@ LETTERS: dict[str, Letter] = {
         lambda w: w.run("drop", "--yes", namespace=copy_name(w)),
         lambda t, w, _: t.without_space(copy_name(w)),
     ),
+    "lose-copy-log": Letter(_has_copy, lambda w: _lose_log(w, copy_name(w)), _copy_log_lost),
+    "relog-copy": Letter(
+        lambda w: _has_copy(w) and bool(w.truth.spaces[copy_name(w)].damaged),
+        lambda w: w.run("relog", "--yes", "--json", namespace=copy_name(w)),
+        _copy_relogged,
+    ),
     "relog": Letter(
         lambda w: _there(w) and len(w.truth.name) < 5,
         lambda w: w.run("relog", "--yes", "--json"),
@@ -483,6 +512,11 @@ LETTERS: dict[str, Letter] = {
     ),
     # backups
     "backup": Letter(_there, lambda w: w.run("backup", f"backup-{w.truth.name}"), _backed_up),
+    "backup-copy": Letter(
+        lambda w: _has_copy(w) and not w.truth.spaces[copy_name(w)].damaged,
+        lambda w: w.run("backup", f"backup-{copy_name(w)}", namespace=copy_name(w)),
+        lambda t, w, o: _backed_up(t, w, o, copy_name(w)),
+    ),
     "cron": Letter(
         lambda w: bool(w.truth.spaces["n"].moved) and not w.truth.spaces["n"].damaged,
         lambda w: w.run("backup", "backup-n", namespace="n"),
@@ -508,7 +542,8 @@ LETTERS: dict[str, Letter] = {
     "older-store": Letter(_may_put_back, lambda w: _put_back(w, "spaces"), _older_store),
     "older-log": Letter(_may_put_back, lambda w: _put_back(w, "logs"), _older_log),
     "older-both": Letter(_may_put_back, lambda w: _put_back(w, "logs", "spaces"), _older_both),
-    # time, and upkeep
+    # readers, time and upkeep
+    "hold": Letter(lambda w: _healthy(w) and len(w.held) < HELD_MAX, _hold),
     "ahead": Letter(_always, _step(3500)),
     "clock-back": Letter(_always, _step(-3500)),
     "due": Letter(_always, _step(70)),

@@ -162,7 +162,7 @@ class Driver:
         key = f"k{event % 2}"
         rows = {"seen": {str(event): {"n": event}}, "brief": {f"b{event % 2}": {"n": event}}}
         if shape is not None:
-            name, row = shape.row(f"r{event % 2}", event)
+            name, row = shape.row(f"r{(event + 1) % 2}", event)
             rows["ref"] = {name: row}
         return self._typed(origin, rows, schemas, offsets, sums={key: event + 1})
 

@@ -127,7 +127,7 @@ def after_batch(content: Content, shape: Shape | None, event: int, at_us: int) -
     tables.setdefault("seen", {})[str(event)] = ({"n": event}, 0)
     tables.setdefault("brief", {})[f"b{event % 2}"] = ({"n": event}, at_us + TTL_US)
     if shape is not None:
-        name, row = shape.row(f"r{event % 2}", event)
+        name, row = shape.row(f"r{(event + 1) % 2}", event)
         tables.setdefault("ref", {})[name] = (row, 0)
     before = opened.get(key, ({"n": 0}, 0))[0]
     opened[key] = ({"n": before["n"] + event + 1}, 0)

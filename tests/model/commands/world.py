@@ -29,7 +29,8 @@ from tidegate.base import failpoints
 from tidegate.base.clock import Clock
 from tidegate.cli import app
 from tidegate.cli.core import app as cli_app
-from tidegate.cli.core import parameters
+from tidegate.cli.core import options, parameters
+from tidegate.cli.read import tail
 from tidegate.errors import BY_NAME, TidegateError
 from tidegate.sinks.memory import aliases, store
 from tidegate.wal import memory_log
@@ -53,6 +54,10 @@ class Time:
     """What new ids are made of, with their number: so words in another order end in the same state."""
 
     @classmethod
+    def monotonic(cls) -> float:
+        return cls.us / 1e6
+
+    @classmethod
     @contextlib.contextmanager
     def virtual(cls) -> Iterator[None]:
         """Let every ``Clock`` show this time; a sleep moves it."""
@@ -68,10 +73,12 @@ class Time:
             mock.patch.multiple(
                 Clock,
                 now_us=lambda _: cls.us,
-                monotonic=lambda _: cls.us / 1e6,
+                monotonic=lambda _: cls.monotonic(),
                 sleep=sleep,
                 new_id=new_id,
             ),
+            mock.patch.object(options, "time", cls),
+            mock.patch.object(tail, "time", cls),
             mock.patch.object(typer.testing, "_get_command", lambda _: _command),
             mock.patch.object(parameters, "_refuse_memory", lambda _: None),
             mock.patch.object(cli_app, "command", _commands.setdefault("command", _cached(cli_app.command))),
@@ -128,12 +135,9 @@ class World:
         return self.truths[0]
 
     def clear(self) -> None:
-        """Forget log and stores in memory, and the folder's files."""
-        for name in ("", "-b"):
-            memory_log.forget(PLACE + name)
-            store.forget(PLACE + name)
-        for each in self.folder.iterdir():
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        """Empty log and stores in memory, which open handles have, too, and the folder."""
+        nothing: dict[str, Any] = {"logs": {}, "spaces": {}, "aliases": {}, "files": {}}
+        self.put_back(nothing, "logs", "spaces", "files")
         Time.us, Time.ids = START_US, 0
 
     def close(self) -> None:
@@ -189,8 +193,14 @@ class World:
 
     def places(self) -> dict[str, Any]:
         """Return a copy of log, stores, aliases and files."""
-        logs = {at: _copied(vars(each)) for at, each in memory_log._contents.items() if PLACE in at[0]}
-        spaces = {at: _copied(vars(each)) for at, each in store._spaces.items() if PLACE in at[0]}
+        logs = {
+            at: _copied(vars(each))
+            for at, each in memory_log._contents.items()
+            if PLACE in at[0] and each.created
+        }
+        spaces = {
+            at: _copied(vars(each)) for at, each in store._spaces.items() if PLACE in at[0] and each.identity
+        }
         named = {at: dict(each) for at, each in aliases._places.items() if PLACE in at}
         files = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
         return {"logs": logs, "spaces": spaces, "aliases": named, "files": files}
