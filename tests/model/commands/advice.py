@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable
 
+from model.commands.operating import relogged, restored_from
 from model.commands.truth import LINEAGES, Truth
 from model.commands.world import Outcome, World
 
@@ -58,7 +59,8 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
         names += [each for each in NAMESPACE.findall(refused.text) if f"namespace={each!r}" not in tried]
     if not tried or (worked and not must):
         return ""
-    return f"{what}: {_short(outcome)}; its advice does not lead out: {tried}{refused_text}; the last: {_short(last)}"
+    ends = f"{tried}{refused_text}; the last: {_short(last)}"
+    return f"{what}: {_short(outcome)}; its advice does not lead out: {ends}"
 
 
 def _destroys(world: World, words: list[str]) -> bool:
@@ -70,35 +72,32 @@ def _destroys(world: World, words: list[str]) -> bool:
 
 def _followed(truth: Truth, words: list[str], done: Outcome, world: World) -> Truth:
     """What is true after an advised command, as far as the query's next batch depends on it."""
-    from model.commands.letters import LETTERS
-
-    letter = {"relog": "relog", "restore-from": "restore-from", "drop": "drop"}.get(words[0])
-    if letter is None or (letter == "drop" and "--namespace" in words):
-        return truth
-    return LETTERS[letter].then(truth, world, done)
+    if words[0] == "relog":
+        return relogged(truth, world, done)
+    return restored_from(truth, world, done) if words[0] == "restore-from" else truth
 
 
 def _filled(world: World, line: str) -> list[str] | None:
-    """Return the command's words, with the world's names in place of the capitals; None: it is not for here."""
+    """Return the command's words, with the world's names for the capitals; None: it is not for here."""
     known = world.truth
     words = shlex.split(line)
-    folder = {
+    folders = {
         "restore-from": f"backup-{known.name}",
         "backup": f"backup-{known.name}",
-        "rebuild-checkpoint": f"checkpoint-{len(world.word)}-{id(line)}",
+        "rebuild-checkpoint": f"checkpoint-{len(world.word)}",
         "adopt": "metadata-of-query",
     }
-    filled = []
-    for word in words:
-        if word == "FOLDER" or word == "DIR":
-            word = folder.get(words[0], "nothing")
-        elif word in ("NAME", "N") and words[0] == "rekey":
-            word = {"NAME": f"{known.name}r", "N": "2"}[word]
-        elif word == "NAME":
-            word = "b"
-        elif word.endswith("=URL"):
-            word = word.replace("URL", world.url("a" if word == "a=URL" else "b")).replace("NAME", "b")
-        filled.append(word)
+    meant = {
+        "FOLDER": folders.get(words[0], "nothing"),
+        "DIR": folders.get(words[0], "nothing"),
+        "NAME": f"{known.name}r" if words[0] == "rekey" else "b",
+        "N": "2",
+        "VERSION": str(len(known.here.versions) - 1 or "nothing"),
+        "NAME=URL": f"b={world.url('b')}",
+        "a=URL": f"a={world.url('a')}",
+        "b=URL": f"b={world.url('b')}",
+    }
+    filled = [meant.get(word, word) for word in words]
     if words[0] in ("doctor", "status", "verify") or "nothing" in filled:
         return None
     if words[0] == "restore-from" and known.name not in known.backups:
@@ -110,7 +109,8 @@ def _filled(world: World, line: str) -> list[str] | None:
     asks = ("drop", "adopt", "restore", "restore-from", "rekey", "relog", "import")
     if words[0] in ("relog", "restore-from"):
         filled.append("--json")
-    return [*filled, *(["--yes"] if (words[0] in asks or "drop" in words) and "--yes" not in filled else [])]
+    asked = (words[0] in asks or "drop" in words) and "--yes" not in filled
+    return [*filled, *["--yes"] * asked]
 
 
 def _short(outcome: Outcome) -> str:

@@ -7,10 +7,12 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from model.commands import checks, truth as truths
+from model.commands import checks
 from model.commands.advice import advised
+from model.commands.held import hold
 from model.commands.known import known_as
 from model.commands.letters import LETTERS
+from model.commands.seen import settle
 from model.commands.truth import Truth
 from model.commands.world import Outcome, Time, World
 from tidegate.errors import TidegateError
@@ -30,6 +32,8 @@ class Explored:
     same: int = 0
     checks: int = 0
     refused: int = 0
+    cannot: str = ""
+    """The letter that had nothing to do in the last word."""
     known: dict[str, int] = dataclasses.field(default_factory=dict)
     found: dict[Word, str] = dataclasses.field(default_factory=dict)
 
@@ -69,10 +73,10 @@ def step(world: World, letter: str, explored: Explored) -> str:
     world.word = (*world.word, letter)
     explored.refused += outcome.code != 0
     if name == "zombie" and outcome.done:
-        world.truths = (*world.truths, *(truths.batch(each, Time.us) for each in before))
+        world.truths = (*world.truths, *before)  # it may have been a replay
     if name == "cron" and outcome.done:
         return f"{letter}: the backup of a moved namespace ends with exit 0: {outcome.text.strip()}"
-    wrong = checks.settle(world)
+    wrong = settle(world)
     if wrong:
         return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"
     if outcome.code and name != "zombie":
@@ -81,8 +85,10 @@ def step(world: World, letter: str, explored: Explored) -> str:
     return ""
 
 
-UNKILLED = ("drop-table", "remake", "widen", "rename", "relog", "export", "export-old")
-"""Letters that change what the query writes, or make another namespace: the operator repeats these first."""
+UNKILLED = ("drop-table", "remake", "remake-key", "widen", "rename")
+"""Letters that change what the query writes: the operator repeats them, or the query's batches do not fit."""
+ELSEWHERE = ("relog", "relog-copy", "export", "export-old")
+"""Letters that write another namespace, or files: killed, they leave what was true."""
 
 
 def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
@@ -90,7 +96,7 @@ def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
     ends = [Outcome(0, "")]
     if name == "restore-from":
         ends = [Outcome(0, "", json.dumps({"way": way})) for way in ("continue", "again", "new")]
-    for end in ends if name not in UNKILLED else ():
+    for end in ends if name not in ELSEWHERE else ():
         after = LETTERS[name].then(truth, world, end).as_known_to(truth)
         spaces = dict(after.spaces)
         for at, space in spaces.items():
@@ -107,21 +113,26 @@ def run(word: Sequence[str], world: World, explored: Explored) -> list[str]:
     begin(world)
     for letter in word:
         if not LETTERS[letter.partition(KILL)[0]].may(world):
-            return []  # a shorter word of a shrinking one, in which this letter has nothing to do
+            explored.cannot = letter  # of a word that is being made shorter
+            return []
         if wrong := step(world, letter, explored):
             return [wrong]
     return list(checked(world, explored))
 
 
 def begin(world: World) -> None:
+    """Put the world into the state after ``START``, which is made once."""
+    if world.start:
+        world.restore(world.start)
+        return
     world.clear()
-    world.truths, world.drivers, world.copies, world.held, world.word = (Truth(),), (), {}, (), ()
     for letter in START:
         wrong = step(world, letter, Explored())
         assert not wrong, wrong
         Time.us += 1_000_000
-    checks.hold(world)
+    hold(world)
     world.word = ()
+    world.start = world.snapshot()
 
 
 def checked(world: World, explored: Explored) -> Iterator[str]:
@@ -141,14 +152,20 @@ def every(
     length: int,
     explored: Explored,
     ended: Callable[[], bool] = lambda: False,
+    *,
+    kills: bool = False,
 ) -> None:
-    """Explore all words up to a length; below a word with a new finding nothing is explored."""
+    """Explore all words up to a length; below a word with a new finding nothing is explored.
+
+    With ``kills`` the first letter of each word is killed, at each failpoint that it passes.
+    """
     begin(world)
     seen: dict[str, int] = {world.digest(): length}
 
     def descend(left: int) -> None:
         kept = world.snapshot()
-        for letter in letters:
+        killed = kills and left == length
+        for letter in _killed(world, letters) if killed else letters:
             if ended():
                 return
             if LETTERS[letter.partition(KILL)[0]].may(world):
@@ -170,8 +187,27 @@ def every(
     descend(length)
 
 
+def _passed(world: World, letter: str) -> list[str]:
+    """Return the failpoints that a letter passes."""
+    with world.trial():
+        return list(dict.fromkeys(world.passed(lambda: LETTERS[letter].act(world))))
+
+
+def _killed(world: World, letters: Sequence[str]) -> Iterator[str]:
+    """Yield the letters with the failpoints that they pass."""
+    for letter in letters:
+        if letter not in UNKILLED and LETTERS[letter].may(world):
+            yield from (f"{letter}{KILL}{name}" for name in _passed(world, letter))
+
+
 def random_words(
-    world: World, number: int, length: int, seed: int, explored: Explored, ended: Callable[[], bool]
+    world: World,
+    number: int,
+    length: int,
+    *,
+    seed: int,
+    explored: Explored,
+    ended: Callable[[], bool] = lambda: False,
 ) -> None:
     """Explore random words; each failing one is made as short as it stays failing."""
     for count in range(number):
@@ -190,11 +226,9 @@ def _random_word(world: World, length: int, chance: random.Random, explored: Exp
     for number in range(length):
         may = [name for name, letter in LETTERS.items() if letter.may(world)]
         letter = chance.choice([*may, *["batch"] * 4])
-        if chance.random() < 0.15:
-            with world.trial():
-                _, hits = world.passed(lambda: LETTERS[letter].act(world))
-            if hits:
-                letter = f"{letter}{KILL}{chance.choice(hits)}"
+        killed = letter not in UNKILLED and chance.random() < 0.15
+        if killed and (hits := _passed(world, letter)):
+            letter = f"{letter}{KILL}{chance.choice(hits)}"
         word.append(letter)
         wrong = step(world, letter, explored)
         found = [wrong] if wrong else list(checked(world, explored)) if number % 4 == 3 else []

@@ -1,4 +1,4 @@
-"""The query without Spark: its batches, staged by the code of Spark's tasks, committed by production's commit."""
+"""The query without Spark: its batches, staged by the code of Spark's tasks, committed by production's."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tidegate.committers.local_coordinator import followers_in
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
-from tidegate.keys.groups import encode_key, groups_of, key_group
 from tidegate.errors import ConfigError
+from tidegate.keys.groups import encode_key, groups_of, key_group
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import BatchContext, warn_of_missing_batches
@@ -34,7 +34,7 @@ from tidegate.wal.record import Column, LoadOrigin, Origin, TableSchema
 from tidegate.wal.value_flags import DELETE
 
 COUNTS = TableSchema((Column("k", "string"),), (Column("n", "bigint"),))
-SCHEMAS = {name: COUNTS for name in ("seen", "brief", "open", "closed")}
+SCHEMAS = dict.fromkeys(("seen", "brief", "open", "closed"), COUNTS)
 TIMEOUTS = timeout_schemas("open", COUNTS.key)
 KEY_GROUPS, KEEP_VERSIONS, SUMMARY_EVERY = 2, 3, 3
 
@@ -195,9 +195,19 @@ class Driver:
         if sums:
             encoded |= {name: {} for name in ("open", "closed", *TIMEOUTS)}
         return StateBarrier(
-            at.log, encoded, origin, at.folded.key_groups, parallelism=1, source_offsets=offsets, typed=schemas,
-            coordinator=at, sums=sums or {}, needs_visible_base=True, clock=at.clock, **more,
-        )  # fmt: skip
+            at.log,
+            encoded,
+            origin,
+            at.folded.key_groups,
+            parallelism=1,
+            source_offsets=offsets,
+            typed=schemas,
+            coordinator=at,
+            sums=sums or {},
+            needs_visible_base=True,
+            clock=at.clock,
+            **more,
+        )
 
     def _evolved(self, given: TableSchema) -> TableSchema:
         """Return the schema of ``ref`` after a call, as a transaction computes it. Raises: ConfigError."""
@@ -222,4 +232,3 @@ class Driver:
         others = {each.name: store for each, store in zip(at.endpoints.also, at.others, strict=True)}
         trimmer = Trimmer(at.log, at.store, at.options, at.clock, others, at.endpoints.stores[0].name)
         trimmer.trim(at.decisions.view, at.clock.now_us())
-

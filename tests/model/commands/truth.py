@@ -1,8 +1,9 @@
-"""What must be visible: plain dictionaries, changed by each letter as its page of the documentation has it."""
+"""What must be visible: plain dictionaries, which each letter changes as its documentation has it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 TIMEOUT_US = 64_000_000
@@ -11,15 +12,15 @@ TTL_US = 1_800_000_000
 LINEAGES = tuple(f"{number}a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11" for number in range(1, 10))
 
 Row = Mapping[str, Any]
-Tables = dict[str, dict[Any, tuple[Row, int]]]
+Tables = Mapping[str, Mapping[Any, tuple[Row, int]]]
 """By table and key: the row, and when it expires; 0: never."""
 
 
 class Content(NamedTuple):
     """The rows of a version, with the due times of the keys of ``open``; ``event``: the last batch in it."""
 
-    tables: Tables = {}
-    dues: dict[str, int] = {}
+    tables: Tables = MappingProxyType({})
+    dues: Mapping[str, int] = MappingProxyType({})
     event: int = -1
 
     def at(self, decided_us: int) -> dict[str, dict[Any, Row]]:
@@ -28,6 +29,14 @@ class Content(NamedTuple):
             table: {key: row for key, (row, until) in rows.items() if not until or decided_us < until}
             for table, rows in self.tables.items()
         }
+
+    def alive(self, at_us: int) -> Content:
+        """Return the content without expired rows: a copy does not have them, whatever its time."""
+        tables = {
+            table: {key: each for key, each in rows.items() if not each[1] or at_us < each[1]}
+            for table, rows in self.tables.items()
+        }
+        return self._replace(tables=tables)
 
     def with_rows(self, table: str, rows: dict[Any, Row], *, replace: bool = False) -> Content:
         kept = {} if replace else self.tables.get(table, {})
@@ -62,6 +71,8 @@ class Space(NamedTuple):
     event: int = -1
     """The last batch that was decided here, whether a restore undid it or not."""
     generation: int = 0
+    undone: int = -1
+    """The last batch that a rewind has undone."""
     before: Content | None = None
     """What readers may still see of a command that was killed after its decision."""
     shown: bool = True
@@ -72,8 +83,14 @@ class Space(NamedTuple):
     moved: str = ""
     copy_of: str = ""
     """The source of an unfinished copy."""
-    versions: Mapping[tuple[str, int], tuple[Content, Shape | None]] = {}
+    versions: Mapping[tuple[str, int], tuple[Content, Shape | None]] = MappingProxyType({})
     """By uuid and number: what readers were shown at versions, and must be shown again."""
+
+    @property
+    def form(self) -> Shape:
+        """The form of ``ref``, which is there."""
+        assert self.shape is not None
+        return self.shape
 
     @property
     def is_new(self) -> bool:
@@ -84,7 +101,7 @@ class Space(NamedTuple):
 class Truth(NamedTuple):
     """All namespaces, and what the operator knows: the query's namespace, its checkpoint and stores."""
 
-    spaces: Mapping[str, Space] = {"n": Space()}
+    spaces: Mapping[str, Space] = MappingProxyType({"n": Space()})
     name: str = "n"
     lineage: int = 0
     first: int = 0
@@ -92,11 +109,11 @@ class Truth(NamedTuple):
     event: int = 0
     """The event of the query's next batch."""
     stores: tuple[str, ...] = ("a",)
-    backups: Mapping[str, tuple[Content, Shape | None, int, int]] = {}
+    backups: Mapping[str, tuple[Content, Shape | None, int, int]] = MappingProxyType({})
     """By name of the namespace: content, shape and event of the newest backup, and the lineage then."""
     exports: tuple[tuple[str, Content, Shape | None], ...] = ()
     loads: int = 0
-    aliases: Mapping[str, str] = {}
+    aliases: Mapping[str, str] = MappingProxyType({})
 
     @property
     def here(self) -> Space:
@@ -139,13 +156,19 @@ def after_batch(content: Content, shape: Shape | None, event: int, at_us: int) -
     return Content(tables, dues, event)
 
 
+def is_replay(truth: Truth) -> bool:
+    """Whether the query's next batch was decided before; after a rewind: and is in the content again."""
+    space = truth.here
+    return truth.event <= (space.content.event if space.generation else space.event)
+
+
 def batch(truth: Truth, at_us: int) -> Truth:
     """The query's next batch, or a replay of one that was decided."""
     if truth.here.is_new:
         truth = truth.with_space(truth.name, shape=Shape())
     space, event = truth.here, truth.event
     after = truth._replace(event=event + 1)
-    if event <= (space.content.event if space.generation else space.event):
+    if is_replay(truth):
         return after.with_space(truth.name, shown=True)
     return after.with_space(
         truth.name,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import shutil
 import tempfile
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -79,8 +81,8 @@ class Time:
             ),
             mock.patch.object(options, "time", cls),
             mock.patch.object(tail, "time", cls),
-            mock.patch.object(typer.testing, "_get_command", lambda _: _command),
-            mock.patch.object(parameters, "_refuse_memory", lambda _: None),
+            mock.patch.object(typer.testing, "_get_command", return_value=_command),
+            mock.patch.object(parameters, "_refuse_memory"),
             mock.patch.object(cli_app, "command", _commands.setdefault("command", _cached(cli_app.command))),
         ):
             yield
@@ -127,6 +129,8 @@ class World:
         self.copies: dict[str, Any] = {}
         self.held: tuple[Any, ...] = ()
         self.word: tuple[str, ...] = ()
+        self.start: tuple[Any, ...] = ()
+        """The state in which each word begins, once it was made."""
         self.clear()
 
     @property
@@ -169,7 +173,7 @@ class World:
             "COLUMNS": "10000",
         }
         words = [str(each) for each in arguments]
-        with contextlib.chdir(self.folder):
+        with _in_folder(self.folder):
             result = CliRunner().invoke(app, words, prog_name="tidegate", env=settings)
         error = result.exception
         crash = "" if error is None or isinstance(error, SystemExit) else repr(error)
@@ -184,7 +188,7 @@ class World:
                 found = call()
             except TidegateError as error:
                 return Outcome(error.exit_code, "\n".join([*shown, f"{type(error).__name__}: {error}"]))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - any other error is a finding
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 return Outcome(1, "\n".join(shown), crash=f"{error!r} at {where.filename}:{where.lineno}")
         return Outcome(0, "\n".join(shown), found)
@@ -268,16 +272,22 @@ class World:
         seen = (space.identity, space.pointer, space.catalog, space.floors, space.rows)
         return xxhash.xxh3_128_hexdigest(repr(_plain(seen)).encode())
 
+    def uuid_of(self, name: str) -> str:
+        """Return the uuid of a namespace in the primary; '': it has none."""
+        space = store._spaces.get((PLACE, name))
+        return "" if space is None or space.identity is None else space.identity.uuid
+
     # -- kills ----------------------------------------------------------------------------------------
 
-    def passed(self, call: Any) -> tuple[Outcome, list[str]]:
-        """Call, and return the failpoints that the call passed, too."""
+    def passed(self, call: Any) -> list[str]:
+        """Call, and return the failpoints that the call passed."""
         hits: list[str] = []
         failpoints.listen(hits.append)
         try:
-            return call(), hits
+            call()
         finally:
             failpoints.listen(None)
+        return hits
 
     def killed(self, call: Any, name: str, nth: int = 1) -> Outcome:
         """Call, and end the process when it passes a failpoint the nth time: it writes nothing after that."""
@@ -309,6 +319,8 @@ def _copied(value: Any) -> Any:
     """Copy dictionaries, lists and sets of plain or frozen values, to any depth."""
     if isinstance(value, defaultdict):
         return defaultdict(value.default_factory, {key: _copied(each) for key, each in value.items()})
+    if isinstance(value, MappingProxyType):
+        return value
     if type(value) is dict:
         return {key: _copied(each) for key, each in value.items() if key != "lock"}
     if type(value) is list:
@@ -327,7 +339,7 @@ store_attempts = type(store.MemoryNamespace().attempts)
 
 def _plain(value: Any) -> Any:
     """The value as what has the same text each time."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return sorted((repr(key), _plain(each)) for key, each in value.items() if each or each == 0)
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
@@ -336,6 +348,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, store_attempts):
         return _plain(vars(value))
     return value
+
+
+@contextlib.contextmanager
+def _in_folder(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 @contextlib.contextmanager
