@@ -28,7 +28,7 @@ def main() -> None:
     end = time.perf_counter() + given.seconds
 
     def ended() -> bool:
-        return time.perf_counter() > end
+        return bool(time.perf_counter() > end)
 
     letters = given.letters.split(",") if given.letters else list(LETTERS)
     explored = Explored()

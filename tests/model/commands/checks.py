@@ -57,7 +57,7 @@ def next_batch(world: World) -> str:
                 return f"batch {truth.event} is accepted without a word; the last one here is {had.event}"
             world.truths = tuple(truths.batch(each, Time.us) for each in world.truths)
             if wrong := settle(world, newest=True):
-                return f"after the next batch, {wrong}"
+                return f"after the next batch{', an hour later' * bool(seconds)}, {wrong}"
         return verified(world) if MOVES_ROWS.intersection(world.word) else ""
 
 

@@ -68,6 +68,8 @@ def step(world: World, letter: str, explored: Explored) -> str:
     if outcome.killed:
         after = [each for truth in before for each in _after_kill(truth, world, name)]
         world.truths = (*before, *after)
+        if len({each.here.shape for each in world.truths}) > 1:
+            world.run("recover")  # the query's program has to know which form of its table is there
     elif outcome.done:
         world.truths = tuple(of.then(each, world, outcome) for each in before)
     world.word = (*world.word, letter)
@@ -85,7 +87,7 @@ def step(world: World, letter: str, explored: Explored) -> str:
     return ""
 
 
-UNKILLED = ("drop-table", "remake", "remake-key", "widen", "rename")
+UNKILLED = ("drop-table", "remake", "remake-key", "widen", "rename", "zombie")
 """Letters that change what the query writes: the operator repeats them, or the query's batches do not fit."""
 ELSEWHERE = ("relog", "relog-copy", "export", "export-old")
 """Letters that write another namespace, or files: killed, they leave what was true."""
@@ -249,12 +251,13 @@ def shortest(world: World, word: Word) -> tuple[Word, str]:
     wrong = fails(word) or "it fails only after the checks of the words before it"
     size = max(1, len(word) // 2)
     while size:
-        at = 0
+        at, before = 0, word
         while at < len(word):
             shorter = word[:at] + word[at + size :]
             if found := fails(shorter):
                 word, wrong = shorter, found
             else:
                 at += size
-        size //= 2
+        if size > 1 or word == before:
+            size //= 2
     return word, wrong

@@ -48,13 +48,13 @@ KNOWN = {
     ),
     "restore below the queues": Known(
         "rekey finish restore",
-        r"has a due time and is not in the queue",
+        r"has a due time and is not in the queue|\Anext batch: after the next batch, an hour later, ",
         "rekey finish restore",
         "a copy has queues of timeouts from its last version on",
     ),
     "import of a version below the queues": Known(
         "rekey finish export-old import",
-        r"has a due time and is not in the queue",
+        r"has a due time and is not in the queue|\Anext batch: after the next batch, an hour later, ",
         "rekey finish export-old import",
         "as a restore to that version",
     ),
@@ -117,6 +117,12 @@ KNOWN = {
         r"verify of \S+: store memory://commands-b.*expected namespace",
         "add-store lose-store lose-log",
         "a driver that finds neither log nor primary does not look at its other stores",
+    ),
+    "relog without an adoption": Known(
+        "adopt lose-log relog",
+        r"\Awrong batch: the replaced query \d is accepted",
+        "adopt relog",
+        "the catalog of a store knows the query of its last batch, and no query that took over after it",
     ),
     "import under a token of a rekey": Known(
         "export import-rekey",

@@ -153,7 +153,7 @@ LETTERS: dict[str, Letter] = {
         op.lost("the log is gone"),
     ),
     "lose-end": Letter(wr.healthy, op.lose_end, op.lost("the log lost its end")),
-    "copies": Letter(wr.healthy, op.take_copies),
+    "copies": Letter(lambda w: wr.healthy(w) and len(w.truths) == 1, op.take_copies),
     "older-store": Letter(
         lambda w: op.may_put_back(w) and not w.truth.here.damaged,
         lambda w: op.put_back(w, "spaces"),

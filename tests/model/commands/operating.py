@@ -103,7 +103,7 @@ def dropped(truth: Truth, *_: object) -> Truth:
 
 def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
     here = truth.spaces[name or truth.name]
-    kept = (here.content, here.shape, here.event, here.lineage)
+    kept = (here.content, here.shape, here.event, here.lineage, truth.first)
     return truth._replace(backups={**truth.backups, name or truth.name: kept})
 
 
@@ -117,12 +117,12 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
     here = truth.here
     if facts["way"] == "continue":
         return truth.with_space(truth.name, shown=True, damaged="")
-    content, shape, event, lineage = truth.backups[truth.name]
+    content, shape, event, lineage, first = truth.backups[truth.name]
     damaged = "" if facts["way"] == "new" else here.damaged
     new = here._replace(content=content, shape=shape, shown=True, damaged=damaged)
     if facts["way"] == "new":
         new = new._replace(event=event, versions={}, lineage=lineage, generation=0, moved=here.moved)
-        truth = truth._replace(event=event + 1)
+        truth = truth._replace(event=event + 1, lineage=lineage, first=first)
     return truth._replace(spaces={**truth.spaces, truth.name: new})
 
 

@@ -18,6 +18,7 @@ from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import encode_key, groups_of, key_group
 from tidegate.options import Endpoints, Options
+from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import BatchContext, warn_of_missing_batches
 from tidegate.spark.calls.update import timeout_schemas
@@ -116,7 +117,7 @@ class Driver:
     ) -> Driver:
         """Open a namespace as a query does at its first batch, or a sink for a load (without a lineage)."""
         where = Endpoints.of(namespace, wal, stores)
-        given = {
+        given: dict[str, Any] = {
             "keep_versions": KEEP_VERSIONS,
             "summary_every": SUMMARY_EVERY,
             "ttl": {"brief": "30min"},
@@ -213,7 +214,9 @@ class Driver:
         """Return the schema of ``ref`` after a call, as a transaction computes it. Raises: ConfigError."""
         at = self.coordinator
         used = at.folded.tables["ref"].schema_id
-        known = at.store.schemas_of([used])[used]
+        known = at.store.schemas_of([used]).get(used)
+        if known is None:
+            raise no_schema(at.store.where, at.folded.last_version, "ref", used)
         if known.key != given.key:
             raise ConfigError("table ref has another key than this query writes")
         return evolved("ref", known, given).schema

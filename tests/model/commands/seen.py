@@ -24,7 +24,8 @@ def readable(world: World, name: str, *, newest: bool = False) -> tuple[str, dic
     state = (newest, world.digest_of(name))
     if state not in _read:
         _read[state] = _readable(world, name, newest=newest)
-    return _read[state]
+    shown: tuple[str, dict[int, Any]] | None = _read[state]
+    return shown
 
 
 _read: dict[Any, Any] = {}
@@ -46,7 +47,7 @@ def _readable(world: World, name: str, *, newest: bool) -> tuple[str, dict[int, 
 
 
 def same(content: Content, shown: tuple[int, dict[str, dict[Any, Any]]]) -> bool:
-    return full(content.at(shown[0])) == full(shown[1])
+    return bool(full(content.at(shown[0])) == full(shown[1]))
 
 
 def full(tables: Any) -> Any:
@@ -64,13 +65,14 @@ def settle(world: World, *, newest: bool = False) -> str:
     names = {name for each in world.truths for name in each.spaces}
     shown_by_name = {name: readable(world, name, newest=newest) for name in names}
     for truth in world.truths:
-        settled: Truth | str = truth
+        settled = truth
         for name, space in truth.spaces.items():
-            settled = _settled(settled, name, space, shown_by_name[name])
-            if isinstance(settled, str):
-                why = settled
+            found = _settled(settled, name, space, shown_by_name[name])
+            if isinstance(found, str):
+                why = found
                 break
-        if isinstance(settled, Truth):
+            settled = found
+        else:
             kept.append(settled)
     if not kept:
         return why

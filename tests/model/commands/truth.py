@@ -109,8 +109,8 @@ class Truth(NamedTuple):
     event: int = 0
     """The event of the query's next batch."""
     stores: tuple[str, ...] = ("a",)
-    backups: Mapping[str, tuple[Content, Shape | None, int, int]] = MappingProxyType({})
-    """By name of the namespace: content, shape and event of the newest backup, and the lineage then."""
+    backups: Mapping[str, tuple[Content, Shape | None, int, int, int]] = MappingProxyType({})
+    """By namespace, of its newest backup: content, shape, event, lineage and first event."""
     exports: tuple[tuple[str, Content, Shape | None], ...] = ()
     loads: int = 0
     aliases: Mapping[str, str] = MappingProxyType({})

@@ -35,6 +35,7 @@ from tidegate.cli.core import options, parameters
 from tidegate.cli.read import tail
 from tidegate.errors import BY_NAME, TidegateError
 from tidegate.sinks.memory import aliases, store
+from tidegate.sinks.memory.namespace import MemoryNamespace
 from tidegate.wal import memory_log
 
 START_US = 1_800_000_000_500_000
@@ -211,10 +212,11 @@ class World:
 
     def put_back(self, kept: dict[str, Any], *parts: str) -> None:
         """Put a copy back, in the objects that open handles have, too."""
-        for part, existing, empty in (
+        contents: tuple[tuple[str, Any, Any], ...] = (
             ("logs", memory_log._contents, memory_log._Content),
-            ("spaces", store._spaces, store.MemoryNamespace),
-        ):
+            ("spaces", store._spaces, MemoryNamespace),
+        )
+        for part, existing, empty in contents:
             if part in parts:
                 for at in [at for at in existing if PLACE in at[0]]:
                     vars(existing[at]).update(_copied(kept[part].get(at) or vars(empty())))
@@ -222,8 +224,8 @@ class World:
                     existing[at] = empty()
                     vars(existing[at]).update(_copied(kept[part][at]))
         if "spaces" in parts:
-            for at in [at for at in aliases._places if PLACE in at]:
-                aliases._places[at] = dict(kept["aliases"].get(at, {}))
+            for place in [place for place in aliases._places if PLACE in place]:
+                aliases._places[place] = dict(kept["aliases"].get(place, {}))
         if "files" in parts:
             self._put_files(kept["files"])
 
@@ -302,7 +304,7 @@ class World:
 
         failpoints.listen(hit)
         try:
-            outcome = call()
+            outcome: Outcome = call()
         except Killed:
             self.put_back(at_kill, "logs", "spaces", "files")
             return Outcome(0, "", killed=name)
@@ -334,7 +336,7 @@ def _copied(value: Any) -> Any:
     return value
 
 
-store_attempts = type(store.MemoryNamespace().attempts)
+store_attempts = type(MemoryNamespace().attempts)
 
 
 def _plain(value: Any) -> Any:

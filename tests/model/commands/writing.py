@@ -156,7 +156,7 @@ def exported(truth: Truth, world: World, outcome: Outcome) -> Truth:
     return truth._replace(exports=(*truth.exports, (folder, content, shape)))
 
 
-def imported(truth: Truth, _: World, __: Outcome) -> Truth:
+def imported(truth: Truth, *__: object) -> Truth:
     _, content, shape = truth.exports[-1]
     here = truth.here
     tables = {**here.content.tables, **content.tables}
