@@ -67,7 +67,7 @@ KNOWN = {
     "relog after a clock that was ahead": Known(
         "ahead batch lose-log clock-back relog",
         r"table brief differs from version",
-        "ahead relog",
+        "ahead",
         "a relog compares both versions at the time of the copy, before the time of the saved version",
     ),
     "backup without the last records": Known(

@@ -155,7 +155,7 @@ def lose_end(world: World) -> Outcome:
 
 
 def take_copies(world: World) -> Outcome:
-    world.copies = {"places": world.places(), "truths": world.truths}
+    world.copies = {"places": world.places(), "truths": world.truths, "uuid": world.uuid_of(world.truth.name)}
     return Outcome(0, "")
 
 
@@ -189,6 +189,8 @@ def older_both(truth: Truth, world: World, _: Outcome) -> Truth:
 def may_put_back(world: World) -> bool:
     if "places" not in world.copies or not there(world):
         return False
+    if world.uuid_of(world.truth.name) not in ("", world.copies["uuid"]):
+        return False  # copies of another namespace are refused, and nothing else is to be seen
     then = world.copies["truths"][0].spaces.get(world.truth.name)
     return then is not None and then != world.truth.here and then.event >= 0
 
