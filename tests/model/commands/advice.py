@@ -22,6 +22,8 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
     The commands of one message are run in their order, and the call after each of them. A command of the
     operator may stay refused, with nothing left to do, unless its message asks to run it again.
     """
+    if "no log can rebuild this store" in outcome.text and world.truth.name not in world.truth.backups:
+        return ""  # there is no way: log, store and backup are gone
     must = what.startswith("the query") or "command again" in outcome.text
     tried: list[str] = []
     refused_text = ""
@@ -92,13 +94,14 @@ def _filled(world: World, line: str) -> list[str] | None:
         "DIR": folders.get(words[0], "nothing"),
         "NAME": f"{known.name}r" if words[0] == "rekey" else "b",
         "N": "2",
-        "VERSION": str(len(known.here.versions) - 1 or "nothing"),
+        "VERSION": "nothing",
+        "URL": "nothing",
         "NAME=URL": f"b={world.url('b')}",
         "a=URL": f"a={world.url('a')}",
         "b=URL": f"b={world.url('b')}",
     }
     filled = [meant.get(word, word) for word in words]
-    if words[0] in ("doctor", "status", "verify") or "nothing" in filled:
+    if words[0] in ("doctor", "status", "verify") or words == ["export"] or "nothing" in filled:
         return None
     if words[0] == "restore-from" and known.name not in known.backups:
         return None

@@ -40,14 +40,14 @@ def next_batch(world: World) -> str:
     An hour later, at the batch after it, every other key has timed out, if a letter may have moved the queue.
     """
     with world.trial():
-        if world.truth.first < world.truth.event <= world.truth.here.event + 1 and world.truth.here.shown:
+        if world.truth.first < world.truth.event <= world.truth.here.last + 1 and world.truth.here.shown:
             replayed = query(world, event=world.truth.event - 1)
             if replayed.crash or (replayed.done and (wrong := settle(world, newest=True))):
                 return f"after a replay of batch {world.truth.event - 1}, {replayed.crash or wrong}"
         for seconds in (0, 3600) if MOVES_ROWS.intersection(world.word) else (0,):
             Time.us += seconds * 1_000_000
             truth, had = world.truth, world.truth.here
-            lost = truth.event > had.event + 1 and not had.generation
+            lost = truth.event > max(had.event + 1, truth.first) and not had.generation
             outcome = query(world)
             if outcome.crash:
                 return f"the next batch: {outcome.crash}"

@@ -67,7 +67,8 @@ def step(world: World, letter: str, explored: Explored) -> str:
     before = world.truths
     if outcome.killed:
         after = [each for truth in before for each in _after_kill(truth, world, name)]
-        world.truths = (*before, *after)
+        loads = max(each.loads for each in (*before, *after))  # a token is used once
+        world.truths = tuple(each._replace(loads=loads) for each in (*before, *after))
         if len({each.here.shape for each in world.truths}) > 1:
             world.run("recover")  # the query's program has to know which form of its table is there
     elif outcome.done:

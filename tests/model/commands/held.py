@@ -6,10 +6,14 @@ import contextlib
 import json
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from model.commands.seen import newest_rows, readable
 from model.commands.world import World
 from tidegate.errors import TidegateError
 from tidegate.sinks.open_store import open_store
+from tidegate.spark.source import stream
+from tidegate.spark.source.data_source import TidegateSource
 from tidegate.wal.fold import View, fold_all, recent_version
 from tidegate.wal.open_log import open_log
 
@@ -17,19 +21,14 @@ HELD_MAX = 2
 
 
 def stream_of(world: World, name: str, table: str) -> Any:
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import LongType, StringType, StructField, StructType
-
-    from tidegate.spark.source.data_source import TidegateSource
-
+    """Return the reader of a stream, as Spark makes it."""
     options = {"namespace": name, "table": table, "store": world.url(), "wal": world.wal, "parallelism": "1"}
     source = TidegateSource(options)
-    fields = source.leased.values.arrow_schema
-    schema = from_arrow_schema(fields)
-    schema = StructType(
-        [*schema.fields, StructField("_change_type", StringType()), StructField("_version", LongType())]
-    )
-    return source.streamReader(schema)
+    spark: Any = stream
+    reader: Any = source.streamReader(spark.StructType())
+    own = [pa.field("_change_type", pa.string()), pa.field("_version", pa.int64())]
+    reader._arrow = pa.schema([*source.leased.values.arrow_schema, *own])
+    return reader
 
 
 class Held(NamedTuple):

@@ -114,7 +114,7 @@ KNOWN = {
     ),
     "a query begins from scratch though a second store has the namespace": Known(
         "add-store lose-store lose-log",
-        r"verify of \S+: store memory://commands-b.*expected namespace",
+        r"memory://commands-b, namespace \S+: .*(expected|the store of) namespace",
         "add-store lose-store lose-log",
         "a driver that finds neither log nor primary does not look at its other stores",
     ),

@@ -52,7 +52,7 @@ LETTERS: dict[str, Letter] = {
     "trim": Letter(wr.there, wr.trim, wr.batched),
     # versions
     "restore": Letter(
-        lambda w: wr.there(w) and wr.older(w) > 0,
+        lambda w: wr.there(w) and wr.older(w) > 0 and not (w.truth.lineage and w.truth.here.generation),
         lambda w: w.run("restore", "--to", wr.older(w), "--yes"),
         wr.restored,
     ),
@@ -124,7 +124,11 @@ LETTERS: dict[str, Letter] = {
         lambda t, *_: t._replace(aliases={**t.aliases, "live": t.name}),
     ),
     # backups
-    "backup": Letter(wr.there, lambda w: w.run("backup", f"backup-{w.truth.name}"), op.backed_up),
+    "backup": Letter(
+        lambda w: wr.there(w) and w.truth.here.shown,
+        lambda w: w.run("backup", f"backup-{w.truth.name}"),
+        op.backed_up,
+    ),
     "backup-copy": Letter(
         lambda w: op.has_copy(w) and not w.truth.spaces[op.copy_name(w)].damaged,
         lambda w: w.run("backup", f"backup-{op.copy_name(w)}", namespace=op.copy_name(w)),

@@ -18,7 +18,7 @@ from tidegate.wal.record import Decided, decode_record
 
 def adopted(truth: Truth, _: World, __: Outcome) -> Truth:
     """Let the new checkpoint start after the last batch, as the command shows."""
-    lineage, event = truth.lineage + 1, truth.here.event + 1
+    lineage, event = truth.lineage + 1, truth.here.last + 1
     truth = truth._replace(lineage=lineage, event=event, first=event)
     return truth.with_space(truth.name, lineage=lineage, shown=True)
 
@@ -160,8 +160,13 @@ def take_copies(world: World) -> Outcome:
 
 
 def put_back(world: World, *parts: str) -> Outcome:
-    now = world.places()
-    world.put_back({**world.copies["places"], "files": now["files"]}, *parts)
+    """Put back the copies of the query's namespace, and leave the others as they are."""
+    now, copies = world.places(), world.copies["places"]
+    mixed = dict(now)
+    for part in parts:
+        others = {at: each for at, each in now[part].items() if at[1] != world.truth.name}
+        mixed[part] = others | {at: each for at, each in copies[part].items() if at[1] == world.truth.name}
+    world.put_back(mixed, *parts)
     return Outcome(0, "")
 
 

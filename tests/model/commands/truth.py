@@ -93,6 +93,11 @@ class Space(NamedTuple):
         return self.shape
 
     @property
+    def last(self) -> int:
+        """The last batch that is not given again: after a rewind the last one in the content."""
+        return self.content.event if self.generation else self.event
+
+    @property
     def is_new(self) -> bool:
         """Whether its first batch makes it."""
         return self.content.event < 0 and not self.damaged and not self.versions
@@ -128,7 +133,7 @@ class Truth(NamedTuple):
 
     def as_known_to(self, before: Truth) -> Truth:
         """Return these facts with the knowledge of an operator who did not see the end of a command."""
-        return before._replace(spaces=self.spaces, aliases=self.aliases)
+        return before._replace(spaces=self.spaces, aliases=self.aliases, loads=self.loads)
 
 
 def due_us(at_us: int) -> int:
@@ -158,8 +163,7 @@ def after_batch(content: Content, shape: Shape | None, event: int, at_us: int) -
 
 def is_replay(truth: Truth) -> bool:
     """Whether the query's next batch was decided before; after a rewind: and is in the content again."""
-    space = truth.here
-    return truth.event <= (space.content.event if space.generation else space.event)
+    return truth.event <= truth.here.last
 
 
 def batch(truth: Truth, at_us: int) -> Truth:
