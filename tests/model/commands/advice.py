@@ -1,0 +1,120 @@
+"""The next step that an error prints: it is run as printed, and must lead out."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+
+from model.commands.operating import relogged, restored_from
+from model.commands.truth import LINEAGES, Truth
+from model.commands.world import Outcome, World
+
+COMMAND = re.compile(r"`tidegate ([^`]+)`")
+NAMESPACE = re.compile(r"set namespace='([^']+)'")
+STEPS_MAX = 6
+
+
+def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: str) -> str:
+    """Follow the advice of a refusal until the refused call is accepted; '' if it is, or none is given.
+
+    The commands of one message are run in their order, and the call after each of them. A command of the
+    operator may stay refused, with nothing left to do, unless its message asks to run it again.
+    """
+    if "no log can rebuild this store" in outcome.text and world.truth.name not in world.truth.backups:
+        return ""  # there is no way: log, store and backup are gone
+    must = what.startswith("the query") or "command again" in outcome.text
+    tried: list[str] = []
+    refused_text = ""
+    last, worked = outcome, False
+    waiting, names = COMMAND.findall(outcome.text), NAMESPACE.findall(outcome.text)
+    while (waiting or names) and len(tried) < STEPS_MAX:
+        if names:
+            name = names.pop(0)
+            tried.append(f"namespace={name!r}")
+            world.truths = tuple(each._replace(name=name) for each in world.truths)
+        else:
+            words = _filled(world, waiting.pop(0))
+            if words is None or shlex.join(words) in tried or _destroys(world, words):
+                continue
+            tried.append(shlex.join(words))
+            world.word = (*world.word, "advice")
+            last = done = world.run(*words)
+            if done.crash:
+                return f"{what}: {_short(outcome)}; `{tried[-1]}`: {done.crash}"
+            if not done.done:
+                refused_text += f"; `{tried[-1]}`: {_short(done)}"
+                waiting = [*COMMAND.findall(done.text), *waiting]
+                continue
+            worked = True
+            followed = [_followed(each, words, done, world) for each in world.truths]
+            world.truths = tuple(followed)
+        if not must:
+            return ""
+        last = refused = again()
+        if refused.crash:
+            return f"{what} after {tried}: {refused.crash}"
+        if refused.done:
+            return ""
+        waiting += [each for each in COMMAND.findall(refused.text) if each not in waiting]
+        names += [each for each in NAMESPACE.findall(refused.text) if f"namespace={each!r}" not in tried]
+    if not tried or (worked and not must):
+        return ""
+    ends = f"{tried}{refused_text}; the last: {_short(last)}"
+    return f"{what}: {_short(outcome)}; its advice does not lead out: {ends}"
+
+
+def _destroys(world: World, words: list[str]) -> bool:
+    """Whether a command would remove the query's rows: that is no way out."""
+    here = world.truth.here
+    of = words[words.index("--namespace") + 1] if "--namespace" in words else world.truth.name
+    return words[0] == "drop" and of == world.truth.name and here.shown and here.content.event >= 0
+
+
+def _followed(truth: Truth, words: list[str], done: Outcome, world: World) -> Truth:
+    """What is true after an advised command, as far as the query's next batch depends on it."""
+    if words[0] == "relog":
+        return relogged(truth, world, done)
+    return restored_from(truth, world, done) if words[0] == "restore-from" else truth
+
+
+def _filled(world: World, line: str) -> list[str] | None:
+    """Return the command's words, with the world's names for the capitals; None: it is not for here."""
+    known = world.truth
+    words = shlex.split(line)
+    folders = {
+        "restore-from": f"backup-{known.name}",
+        "backup": f"backup-{known.name}",
+        "rebuild-checkpoint": f"checkpoint-{len(world.word)}",
+        "adopt": "metadata-of-query",
+    }
+    meant = {
+        "FOLDER": folders.get(words[0], "nothing"),
+        "DIR": folders.get(words[0], "nothing"),
+        "NAME": f"{known.name}r" if words[0] == "rekey" else "b",
+        "N": "2",
+        "VERSION": "nothing",
+        "URL": "nothing",
+        "NAME=URL": f"b={world.url('b')}",
+        "a=URL": f"a={world.url('a')}",
+        "b=URL": f"b={world.url('b')}",
+    }
+    filled = [meant.get(word, word) for word in words]
+    if words[0] in ("doctor", "status", "verify") or words == ["export"] or "nothing" in filled:
+        return None
+    if words[0] == "restore-from" and known.name not in known.backups:
+        return None
+    if "metadata-of-query" in filled:
+        path = world.folder / "metadata-of-query"
+        path.mkdir(exist_ok=True)
+        (path / "metadata").write_text(json.dumps({"id": LINEAGES[known.lineage]}))
+    asks = ("drop", "adopt", "restore", "restore-from", "rekey", "relog", "import")
+    if words[0] in ("relog", "restore-from"):
+        filled.append("--json")
+    asked = (words[0] in asks or "drop" in words) and "--yes" not in filled
+    return [*filled, *["--yes"] * asked]
+
+
+def _short(outcome: Outcome) -> str:
+    return outcome.text.strip().splitlines()[-1][:400] if outcome.text.strip() else f"exit {outcome.code}"

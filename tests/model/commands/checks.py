@@ -1,0 +1,218 @@
+"""What must hold after each word. A check returns what is wrong; '' if nothing is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+import tidegate
+from model.commands import truth as truths
+from model.commands.advice import advised
+from model.commands.held import streamed, tailed
+from model.commands.seen import full, newest_rows, readable, rows_at, same, settle
+from model.commands.world import Time, World
+from model.commands.writing import query
+from tidegate.committers.operations.verify import verify
+from tidegate.errors import TidegateError
+from tidegate.keys.groups import key_group
+from tidegate.sinks.memory import store
+from tidegate.sinks.open_store import open_store
+from tidegate.wal import memory_log
+from tidegate.wal.open_log import open_log
+from tidegate.wal.staging.due_queue import TIMES, Due, Parts, place_key
+from tidegate.wal.value_flags import DELETES
+
+MOVES_ROWS = {
+    *("restore", "rewind", "import", "export", "remake", "remake-key", "finish", "back", "relog"),
+    *("restore-from", "older-both", "older-store", "recover", "due", "ahead", "clock-back", "lose-store"),
+}
+TABLES = ("seen", "brief", "open", "closed", "ref")
+
+# -- the next batch -------------------------------------------------------------------------------------
+
+
+def next_batch(world: World) -> str:
+    """The right query's next batch is accepted, or refused with a step that works; a replay is no version.
+
+    An hour later, at the batch after it, every other key has timed out, if a letter may have moved the queue.
+    """
+    with world.trial():
+        if world.truth.first < world.truth.event <= world.truth.here.last + 1 and world.truth.here.shown:
+            replayed = query(world, event=world.truth.event - 1)
+            if replayed.crash or (replayed.done and (wrong := settle(world, newest=True))):
+                return f"after a replay of batch {world.truth.event - 1}, {replayed.crash or wrong}"
+        for seconds in (0, 3600) if MOVES_ROWS.intersection(world.word) else (0,):
+            Time.us += seconds * 1_000_000
+            truth, had = world.truth, world.truth.here
+            lost = truth.event > max(had.event + 1, truth.first) and not had.generation
+            outcome = query(world)
+            if outcome.crash:
+                return f"the next batch: {outcome.crash}"
+            if not outcome.done:
+                return advised(world, outcome, lambda: query(world), "the query's next batch")
+            if lost and "warning" not in outcome.text:
+                return f"batch {truth.event} is accepted without a word; the last one here is {had.event}"
+            world.truths = tuple(truths.batch(each, Time.us) for each in world.truths)
+            if wrong := settle(world, newest=True):
+                return f"after the next batch{', an hour later' * bool(seconds)}, {wrong}"
+        return verified(world) if MOVES_ROWS.intersection(world.word) else ""
+
+
+def wrong_batches(world: World) -> str:
+    """A query whose checkpoint was replaced is refused, and so is one that starts in another namespace."""
+    truth = world.truth
+    wrong: list[tuple[str, dict[str, Any]]] = []
+    if 0 < truth.lineage == truth.here.lineage and truth.here.content.event >= 0 and not truth.here.damaged:
+        wrong.append((f"the replaced query {truth.lineage - 1}", {"lineage": truth.lineage - 1, "first": 0}))
+    for name, space in truth.spaces.items():
+        moved = {each.here.moved for each in world.truths}
+        if name not in (truth.name, *moved) and space.content.event >= 0 and space.damaged != "relogged":
+            wrong.append((f"the query started in {name}", {"name": name}))
+    for what, arguments in wrong:
+        with world.trial():
+            before = newest_rows(world, arguments.get("name", truth.name))
+            outcome = query(world, **arguments)
+            if outcome.crash:
+                return f"{what}: {outcome.crash}"
+            after = newest_rows(world, arguments.get("name", truth.name))
+            if outcome.done and before != after:
+                return f"{what} is accepted, with batch {truth.event}"
+    return ""
+
+
+# -- other readers --------------------
+
+
+def mirrored(world: World) -> str:
+    """A mirror and a reader of the alias have the visible rows."""
+    truth = world.truth
+    if not truth.here.shown or (rows := newest_rows(world, truth.name)) is None:
+        return ""
+    tables = [name for name in TABLES if name in rows]
+    with world.trial(), tidegate.connect(world.url(), truth.name) as gate, gate.mirror(tables) as mirror:
+        view = mirror.view()
+        found = full({name: dict(view.table(name).scan()) for name in tables})
+    return "" if found == rows else f"a mirror has {found}, readers {rows}"
+
+
+def aliased(world: World) -> str:
+    for alias, name in world.truth.aliases.items():
+        if world.truth.spaces[name].shown and (rows := newest_rows(world, name)) is not None:
+            try:
+                with tidegate.connect(world.url(), alias) as gate:
+                    found = full(rows_at(gate, gate.version())[1])
+            except TidegateError as error:
+                return f"alias {alias}, which names {name}: {error}"
+            if found != rows:
+                return f"alias {alias} shows {found}, namespace {name} {rows}"
+    return ""
+
+
+# -- store and log ---------------------------------------------------------------------------------------
+
+
+def queued(world: World) -> str:
+    """Each due time is in the queue; in an hour every key times out but that of the batch."""
+    truth = world.truth
+    if not truth.here.shown or truth.here.damaged or truth.here.copy_of:
+        return ""
+    with contextlib.closing(open_store(world.url(), truth.name)) as store:
+        found = store.identity()
+        if found is None or not (pointer := store.pointer()).visible:
+            return ""
+        (entry,) = store.catalog(pointer.visible, pointer.visible)
+        stored = {
+            table: {
+                key: value
+                for _, rows in store.scan_groups_stored(
+                    table, range(found.key_groups), entry.version, entry.tables[table].start
+                )
+                for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)
+                if value[:1] not in DELETES
+            }
+            for table in ("_due.open", "_due_at.open")
+            if table in entry.tables
+        }
+    queue = stored.get("_due_at.open", {})
+    for key, value in stored.get("_due.open", {}).items():
+        due = msgspec.json.decode(value[1:], type=Due)
+        group = key_group(key, found.key_groups, entry.tables["_due.open"].apart)
+        times = queue.get(place_key(group, *TIMES), b"+\x90")
+        parts = [
+            each
+            for each in msgspec.msgpack.decode(times[1:], type=list[Parts])
+            if each.due_us == due.queued_us
+        ]
+        keys = [
+            each
+            for part in parts
+            for number in range(part.first, part.end)
+            for each in msgspec.msgpack.decode(
+                queue[place_key(group, part.due_us, number)][1:], type=list[bytes]
+            )
+        ]
+        if key not in keys:
+            return f"key {key!r} has a due time and is not in the queue: it never times out"
+    return ""
+
+
+def verified(world: World) -> str:
+    truth = world.truth
+    for name, space in truth.spaces.items():
+        if space.damaged or not space.shown or space.content.event < 0:
+            continue
+        for at in truth.stores if name == truth.name else ("a",):
+            with (
+                contextlib.closing(open_log(world.wal, name)) as log,
+                contextlib.closing(open_store(world.url(at), name)) as opened,
+            ):
+                findings = verify(log, opened, lambda _: None).findings
+            if findings and len(world.truths) == 1:
+                one = findings[0]
+                return f"verify of {name}: {one.where}: expected {one.expected}, found {one.found}"
+    return ""
+
+
+def restorable(world: World) -> str:
+    """Each backup makes the namespace again where log and store are gone, and its query continues."""
+    for name, (content, *_) in world.truth.backups.items():
+        with world.trial():
+            checked = world.run("backup", f"backup-{name}", "--check")
+            for (_, at), each in _everything(name):
+                if at == name:
+                    each()
+            made = world.run("restore-from", f"backup-{name}", "--yes", "--json", namespace=name)
+            if made.crash or not made.done:
+                why = " ".join(made.text.split())
+                return f"the backup of {name} (--check: exit {checked.code}) cannot be restored: {why}"
+            shown = readable(world, name)
+            if shown is None or not same(content, shown[1][max(shown[1])]):
+                return f"the backup of {name} restores {shown and full(shown[1][max(shown[1])][1])}"
+    return ""
+
+
+def _everything(name: str) -> list[tuple[tuple[str, str], Callable[[], object]]]:
+    def lost(content: Any) -> Callable[[], object]:
+        empty = vars(type(content)())
+        return lambda: vars(content).update({at: each for at, each in empty.items() if at != "lock"})
+
+    return [
+        *((at, each.empty) for at, each in store._spaces.items()),
+        *((at, lost(each)) for at, each in memory_log._contents.items()),
+    ]
+
+
+CHECKS: dict[str, Callable[[World], str]] = {
+    "verify": verified,
+    "queue": queued,
+    "wrong batch": wrong_batches,
+    "next batch": next_batch,
+    "stream": streamed,
+    "tail": tailed,
+    "mirror": mirrored,
+    "alias": aliased,
+    "backup": restorable,
+}

@@ -1,0 +1,264 @@
+"""The exploration: all words up to a length, depth-first, or random ones; a failing word is made shorter."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+from model.commands import checks
+from model.commands.advice import advised
+from model.commands.held import hold
+from model.commands.known import known_as
+from model.commands.letters import LETTERS
+from model.commands.seen import settle
+from model.commands.truth import Truth
+from model.commands.world import Outcome, Time, World
+from tidegate.errors import TidegateError
+
+KILL = "!"
+"""``rekey!rekey.after_move``: the letter, killed when it first passes this failpoint."""
+START = ("batch", "batch")
+"""The first letters of every word: without a version there is nothing to command."""
+Word = tuple[str, ...]
+
+
+@dataclasses.dataclass
+class Explored:
+    """What was explored, and what was found: the text by word."""
+
+    words: int = 0
+    same: int = 0
+    checks: int = 0
+    refused: int = 0
+    cannot: str = ""
+    """The letter that had nothing to do in the last word."""
+    known: dict[str, int] = dataclasses.field(default_factory=dict)
+    found: dict[Word, str] = dataclasses.field(default_factory=dict)
+
+    def note(self, word: Word, *wrong: str) -> str:
+        """Count the known findings among these; add and return the first new one."""
+        for each in wrong:
+            name = known_as(word, each)
+            if name:
+                self.known[name] = self.known.get(name, 0) + 1
+            else:
+                self.found[word] = each
+                print(" ".join(word), "->", " ".join(each.split())[:900], "\n", flush=True)
+                return each
+        return ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.words} words, {self.words - self.same} different states, {self.checks} checks,"
+            f" {self.refused} refusals, {len(self.found)} findings, known ones: {self.known}"
+        )
+
+
+def step(world: World, letter: str, explored: Explored) -> str:
+    """Do one letter; return what is wrong with it."""
+    name, _, failpoint = letter.partition(KILL)
+    Time.letter, Time.ids = f"{letter} {world.word.count(letter)} {bool(world.held)}", 0
+    of = LETTERS[name]
+    outcome = world.killed(lambda: of.act(world), failpoint) if failpoint else of.act(world)
+    if outcome.crash:
+        return f"{letter}: {outcome.crash}"
+    before = world.truths
+    if outcome.killed:
+        after = [each for truth in before for each in _after_kill(truth, world, name)]
+        loads = max(each.loads for each in (*before, *after))  # a token is used once
+        world.truths = tuple(each._replace(loads=loads) for each in (*before, *after))
+        if len({each.here.shape for each in world.truths}) > 1:
+            world.run("recover")  # the query's program has to know which form of its table is there
+    elif outcome.done:
+        world.truths = tuple(of.then(each, world, outcome) for each in before)
+    world.word = (*world.word, letter)
+    explored.refused += outcome.code != 0
+    if name == "zombie" and outcome.done:
+        world.truths = (*world.truths, *before)  # it may have been a replay
+    if name == "cron" and outcome.done:
+        return f"{letter}: the backup of a moved namespace ends with exit 0: {outcome.text.strip()}"
+    wrong = settle(world)
+    if wrong:
+        return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"
+    if outcome.code and name != "zombie":
+        with world.trial():
+            return advised(world, outcome, lambda: of.act(world), letter)
+    return ""
+
+
+UNKILLED = ("drop-table", "remake", "remake-key", "widen", "rename", "zombie")
+"""Letters that change what the query writes: the operator repeats them, or the query's batches do not fit."""
+ELSEWHERE = ("relog", "relog-copy", "export", "export-old")
+"""Letters that write another namespace, or files: killed, they leave what was true."""
+
+
+def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
+    """Yield what may be true once a killed command is rolled forward."""
+    ends = [Outcome(0, "")]
+    if name == "restore-from":
+        ends = [Outcome(0, "", json.dumps({"way": way})) for way in ("continue", "again", "new")]
+    for end in ends if name not in ELSEWHERE else ():
+        after = LETTERS[name].then(truth, world, end).as_known_to(truth)
+        spaces = dict(after.spaces)
+        for at, space in spaces.items():
+            had = truth.spaces.get(at)
+            if had is None or not had.shown or (had.content == space.content and had.shown != space.shown):
+                spaces[at] = space._replace(shown=False)
+            elif had.content != space.content:
+                spaces[at] = space._replace(before=had.content)
+        yield after._replace(spaces=spaces)
+
+
+def run(word: Sequence[str], world: World, explored: Explored) -> list[str]:
+    """Run a word from the start, with the checks at its end; return all that is wrong."""
+    begin(world)
+    for letter in word:
+        if not LETTERS[letter.partition(KILL)[0]].may(world):
+            explored.cannot = letter  # of a word that is being made shorter
+            return []
+        if wrong := step(world, letter, explored):
+            return [wrong]
+    return list(checked(world, explored))
+
+
+def begin(world: World) -> None:
+    """Put the world into the state after ``START``, which is made once."""
+    if world.start:
+        world.restore(world.start)
+        return
+    world.clear()
+    for letter in START:
+        wrong = step(world, letter, Explored())
+        assert not wrong, wrong
+        Time.us += 1_000_000
+    hold(world)
+    world.word = ()
+    world.start = world.snapshot()
+
+
+def checked(world: World, explored: Explored) -> Iterator[str]:
+    for name, check in checks.CHECKS.items():
+        explored.checks += 1
+        try:
+            wrong = check(world)
+        except TidegateError as error:
+            wrong = f"{type(error).__name__}: {error}"
+        if wrong:
+            yield f"{name}: {wrong}"
+
+
+def every(
+    world: World,
+    letters: Sequence[str],
+    length: int,
+    explored: Explored,
+    ended: Callable[[], bool] = lambda: False,
+    *,
+    kills: bool = False,
+) -> None:
+    """Explore all words up to a length; below a word with a new finding nothing is explored.
+
+    With ``kills`` the first letter of each word is killed, at each failpoint that it passes.
+    """
+    begin(world)
+    seen: dict[str, int] = {world.digest(): length}
+
+    def descend(left: int) -> None:
+        kept = world.snapshot()
+        killed = kills and left == length
+        for letter in _killed(world, letters) if killed else letters:
+            if ended():
+                return
+            if LETTERS[letter.partition(KILL)[0]].may(world):
+                explored.words += 1
+                wrong = step(world, letter, explored)
+                digest = world.digest()
+                if wrong:
+                    explored.note(world.word, wrong)
+                elif digest in seen:
+                    explored.same += 1
+                else:
+                    wrong = explored.note(world.word, *checked(world, explored))
+                if not wrong and left > 1 and seen.get(digest, 0) < left:
+                    seen[digest] = left
+                    descend(left - 1)
+                seen.setdefault(digest, left)
+                world.restore(kept)
+
+    descend(length)
+
+
+def _passed(world: World, letter: str) -> list[str]:
+    """Return the failpoints that a letter passes."""
+    with world.trial():
+        return list(dict.fromkeys(world.passed(lambda: LETTERS[letter].act(world))))
+
+
+def _killed(world: World, letters: Sequence[str]) -> Iterator[str]:
+    """Yield the letters with the failpoints that they pass."""
+    for letter in letters:
+        if letter not in UNKILLED and LETTERS[letter].may(world):
+            yield from (f"{letter}{KILL}{name}" for name in _passed(world, letter))
+
+
+def random_words(
+    world: World,
+    number: int,
+    length: int,
+    *,
+    seed: int,
+    explored: Explored,
+    ended: Callable[[], bool] = lambda: False,
+) -> None:
+    """Explore random words; each failing one is made as short as it stays failing."""
+    for count in range(number):
+        if ended():
+            return
+        chance = random.Random(f"{seed}-{count}")
+        word = _random_word(world, length, chance, explored)
+        if word is not None:
+            explored.note(*shortest(world, word))
+
+
+def _random_word(world: World, length: int, chance: random.Random, explored: Explored) -> Word | None:
+    begin(world)
+    word: list[str] = []
+    explored.words += 1
+    for number in range(length):
+        may = [name for name, letter in LETTERS.items() if letter.may(world)]
+        letter = chance.choice([*may, *["batch"] * 4])
+        killed = letter not in UNKILLED and chance.random() < 0.15
+        if killed and (hits := _passed(world, letter)):
+            letter = f"{letter}{KILL}{chance.choice(hits)}"
+        word.append(letter)
+        wrong = step(world, letter, explored)
+        found = [wrong] if wrong else list(checked(world, explored)) if number % 4 == 3 else []
+        if any(not known_as(word, each) for each in found):
+            return tuple(word)
+        explored.note(tuple(word), *found)
+        if wrong:
+            return None
+    return None
+
+
+def shortest(world: World, word: Word) -> tuple[Word, str]:
+    """Leave letters out as long as the word fails, and not by a known finding."""
+
+    def fails(tried: Word) -> str:
+        return next((each for each in run(tried, world, Explored()) if not known_as(tried, each)), "")
+
+    wrong = fails(word) or "it fails only after the checks of the words before it"
+    size = max(1, len(word) // 2)
+    while size:
+        at, before = 0, word
+        while at < len(word):
+            shorter = word[:at] + word[at + size :]
+            if found := fails(shorter):
+                word, wrong = shorter, found
+            else:
+                at += size
+        if size > 1 or word == before:
+            size //= 2
+    return word, wrong

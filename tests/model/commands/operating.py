@@ -1,0 +1,240 @@
+"""What the commands on checkpoints, copies and backups do, and the losses; and what is true after them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from model.commands.truth import LINEAGES, Space, Truth
+from model.commands.world import Outcome, Time, World
+from model.commands.writing import healthy, there
+from tidegate.sinks.memory import store
+from tidegate.wal import memory_log
+from tidegate.wal.record import Decided, decode_record
+
+# -- checkpoints --------------------------------------------------------------------------------------
+
+
+def adopted(truth: Truth, _: World, __: Outcome) -> Truth:
+    """Let the new checkpoint start after the last batch, as the command shows."""
+    lineage, event = truth.lineage + 1, truth.here.last + 1
+    truth = truth._replace(lineage=lineage, event=event, first=event)
+    return truth.with_space(truth.name, lineage=lineage, shown=True)
+
+
+def copy_name(world: World) -> str:
+    return f"{world.truth.name}r"
+
+
+def rekey(world: World, *more: str) -> Outcome:
+    groups = 4 if len(world.truth.name) % 2 else 2
+    first = ("--key-groups", groups) if copy_name(world) not in world.truth.spaces else ()
+    return world.run("rekey", "--to", copy_name(world), *first, "--yes", *more)
+
+
+def copied(truth: Truth, world: World, _: Outcome) -> Truth:
+    here, name = truth.here, copy_name(world)
+    kept = truth.spaces.get(name, Space()).versions
+    space = here._replace(copy_of=truth.name, versions=kept, damaged="", shown=True)
+    return truth._replace(spaces={**truth.spaces, name: space})
+
+
+def finished(truth: Truth, world: World, outcome: Outcome) -> Truth:
+    name, old = copy_name(world), truth.name
+    truth = copied(truth, world, outcome).with_space(name, copy_of="").with_space(old, moved=name)
+    named = {alias: name if at == old else at for alias, at in truth.aliases.items()}
+    return truth._replace(name=name, aliases=named)
+
+
+def source_name(world: World) -> str:
+    return world.truth.name[:-1]
+
+
+def may_go_back(world: World) -> bool:
+    source = world.truth.spaces.get(source_name(world))
+    return source is not None and source.moved == world.truth.name
+
+
+def back(world: World) -> Outcome:
+    """Take the way back of a rekey as far as ``adopt`` looks: the copy is not dropped."""
+    return world.run(
+        "adopt", "--lineage", LINEAGES[world.truth.lineage], "--yes", namespace=source_name(world)
+    )
+
+
+def went_back(truth: Truth, world: World, _: Outcome) -> Truth:
+    source = source_name(world)
+    event = truth.spaces[source].event + 1
+    truth = truth.with_space(source, moved="").with_space(truth.name, copy_of="stale")
+    return truth._replace(name=source, event=event)
+
+
+def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
+    here, name = truth.here, json.loads(outcome.json)["to"]
+    content = here.content.alive(here.time_us)
+    if here.generation:  # the command prints that undone batches cannot be replayed there
+        here = here._replace(event=max(here.event, here.undone))
+    new = here._replace(content=content, versions={}, damaged="", shown=True, generation=0, time_us=0)
+    spaces = {**truth.spaces, name: new, truth.name: here._replace(moved=name, damaged="relogged")}
+    named = {alias: name if at == truth.name else at for alias, at in truth.aliases.items()}
+    return truth._replace(spaces=spaces, name=name, aliases=named)
+
+
+def copy_log_lost(truth: Truth, world: World, _: Outcome) -> Truth:
+    return truth.with_space(copy_name(world), damaged="the log is gone")
+
+
+def copy_relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
+    copy = truth.spaces[copy_name(world)]
+    new = copy._replace(versions={}, damaged="", copy_of=truth.name)
+    return truth._replace(spaces={**truth.spaces, json.loads(outcome.json)["to"]: new})
+
+
+def dropped(truth: Truth, *_: object) -> Truth:
+    """Let a new checkpoint make the namespace again, after the events of the one before."""
+    new = Space(lineage=truth.lineage + 1, event=truth.event - 1)
+    spaces = {**truth.spaces, truth.name: new}
+    return truth._replace(lineage=truth.lineage + 1, first=truth.event, spaces=spaces)
+
+
+# -- backups ------------------------------------------------------------------------------------------
+
+
+def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
+    here = truth.spaces[name or truth.name]
+    kept = (here.content, here.shape, here.event, here.lineage, truth.first)
+    return truth._replace(backups={**truth.backups, name or truth.name: kept})
+
+
+def restore_from(world: World, *more: object) -> Outcome:
+    return world.run("restore-from", f"backup-{world.truth.name}", "--yes", "--json", *more)
+
+
+def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
+    """Take the backup's content, unless the log had all; the operator sets the checkpoint back."""
+    facts = json.loads(outcome.json)
+    here = truth.here
+    if facts["way"] == "continue":
+        return truth.with_space(truth.name, shown=True, damaged="")
+    content, shape, event, lineage, first = truth.backups[truth.name]
+    damaged = "" if facts["way"] == "new" else here.damaged
+    new = here._replace(content=content, shape=shape, shown=True, damaged=damaged)
+    if facts["way"] == "new":
+        new = new._replace(event=event, versions={}, lineage=lineage, generation=0, moved=here.moved)
+        truth = truth._replace(event=event + 1, lineage=lineage, first=first)
+    return truth._replace(spaces={**truth.spaces, truth.name: new})
+
+
+# -- losses -------------------------------------------------------------------------------------------
+
+
+def lose_store(world: World) -> Outcome:
+    for (place, name), space in list(store._spaces.items()):
+        if name == world.truth.name and not place.endswith("-b"):
+            space.empty()
+    return Outcome(0, "")
+
+
+def log_of(world: World, name: str = "") -> Any:
+    return next(log for at, log in memory_log._contents.items() if at[1] == (name or world.truth.name))
+
+
+def lose_log(world: World, name: str = "") -> Outcome:
+    content = log_of(world, name)
+    content.created, content.first = False, 0
+    content.records, content.segments, content.staged_at_us = [], {}, {}
+    return Outcome(0, "")
+
+
+def lose_end(world: World) -> Outcome:
+    content = log_of(world)
+    decided = [at for at, each in enumerate(content.records) if isinstance(decode_record(each, ""), Decided)]
+    content.records = content.records[: decided[-1]]
+    return Outcome(0, "")
+
+
+def take_copies(world: World) -> Outcome:
+    world.copies = {"places": world.places(), "truths": world.truths, "uuid": world.uuid_of(world.truth.name)}
+    return Outcome(0, "")
+
+
+def put_back(world: World, *parts: str) -> Outcome:
+    """Put back the copies of the query's namespace, and leave the others as they are."""
+    now, copies = world.places(), world.copies["places"]
+    mixed = dict(now)
+    for part in parts:
+        others = {at: each for at, each in now[part].items() if at[1] != world.truth.name}
+        mixed[part] = others | {at: each for at, each in copies[part].items() if at[1] == world.truth.name}
+    world.put_back(mixed, *parts)
+    return Outcome(0, "")
+
+
+def older_store(truth: Truth, world: World, _: Outcome) -> Truth:
+    then = world.copies["truths"][0].spaces.get(truth.name)
+    if then is None or not then.shown:
+        return truth.with_space(truth.name, shown=False)
+    return truth.with_space(truth.name, shown=False, damaged=truth.here.damaged)
+
+
+def older_log(truth: Truth, world: World, _: Outcome) -> Truth:
+    return truth.with_space(truth.name, damaged="the log is an older copy")
+
+
+def older_both(truth: Truth, world: World, _: Outcome) -> Truth:
+    """Both are older copies, which fit: what they hold is true again, and nothing else is known."""
+    then: Truth = world.copies["truths"][0]
+    return then._replace(
+        name=truth.name if truth.name in then.spaces else then.name,
+        event=truth.event, lineage=truth.lineage, first=truth.first, backups=truth.backups,
+        exports=truth.exports, loads=truth.loads,
+    )  # fmt: skip
+
+
+def may_put_back(world: World) -> bool:
+    if "places" not in world.copies or not there(world):
+        return False
+    if world.uuid_of(world.truth.name) not in ("", world.copies["uuid"]):
+        return False  # copies of another namespace are refused, and nothing else is to be seen
+    then = world.copies["truths"][0].spaces.get(world.truth.name)
+    return then is not None and then != world.truth.here and then.event >= 0
+
+
+def store_lost(truth: Truth, *_: object) -> Truth:
+    if "gone" in truth.here.damaged:
+        return truth.with_space(truth.name, **NOTHING)
+    return truth.with_space(truth.name, shown=False)
+
+
+NOTHING: dict[str, Any] = {**Space()._asdict(), "shown": False}
+"""A namespace without log and store: the next batch makes it from scratch, with a warning."""
+
+
+def lost(damage: str) -> Callable[[Truth, World, Outcome], Truth]:
+    def then(truth: Truth, *_: object) -> Truth:
+        if "gone" in damage and not truth.here.shown:
+            return truth.with_space(truth.name, **NOTHING)
+        damaged = "; ".join(filter(None, (truth.here.damaged, damage)))
+        return truth.with_space(truth.name, damaged=damaged)
+
+    return then
+
+
+def step(seconds: float) -> Callable[[World], Outcome]:
+    def act(_: World) -> Outcome:
+        Time.us += round(seconds * 1e6)
+        return Outcome(0, "")
+
+    return act
+
+
+def has_copy(world: World) -> bool:
+    return there(world) and copy_name(world) in world.truth.spaces
+
+
+def not_copied_yet(world: World) -> bool:
+    return healthy(world) and len(world.truth.name) < 4
+
+
+def with_ref(world: World) -> bool:
+    return healthy(world) and world.truth.here.shape is not None

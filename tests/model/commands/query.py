@@ -1,0 +1,237 @@
+"""The query without Spark: its batches, staged by the code of Spark's tasks, committed by production's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from model.commands.truth import LINEAGES, TIMEOUT_US, Shape
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.local_coordinator import followers_in
+from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.steps.retire import retire_up_to
+from tidegate.committers.steps.trim import Trimmer
+from tidegate.errors import ConfigError
+from tidegate.keys.groups import encode_key, groups_of, key_group
+from tidegate.options import Endpoints, Options
+from tidegate.reader.table import no_schema
+from tidegate.sinks.open_store import open_store
+from tidegate.spark.batch import BatchContext, warn_of_missing_batches
+from tidegate.spark.calls.update import timeout_schemas
+from tidegate.spark.state.key_rows import ROWS
+from tidegate.spark.state.output_rows import strip_marks
+from tidegate.spark.state.timeouts import TimeoutWork
+from tidegate.spark.state.update import Functions, UpdateWork, run_function
+from tidegate.testing.example import TypedBarrier
+from tidegate.values.encode import encoder_of
+from tidegate.values.evolve import evolved
+from tidegate.wal.fold import replay_of
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import Column, LoadOrigin, Origin, TableSchema
+from tidegate.wal.value_flags import DELETE
+
+COUNTS = TableSchema((Column("k", "string"),), (Column("n", "bigint"),))
+SCHEMAS = dict.fromkeys(("seen", "brief", "open", "closed"), COUNTS)
+TIMEOUTS = timeout_schemas("open", COUNTS.key)
+KEY_GROUPS, KEEP_VERSIONS, SUMMARY_EVERY = 2, 3, 3
+
+
+def schema_of(shape: Shape) -> TableSchema:
+    """Return the schema of ``ref``."""
+    more = (Column("more", "bigint"),) * shape.more
+    return TableSchema((Column("id", shape.key),), (Column(shape.column, "bigint"), *more))
+
+
+@dataclasses.dataclass
+class StateBarrier(TypedBarrier):
+    """A batch that also adds to a sum for each of its keys, with a timeout. ``sums``: number by key."""
+
+    coordinator: Any = None
+    sums: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def stage(self, spec: Any, base_version: int) -> Any:
+        if self.sums:
+            self.rows = {**self.rows, **self._updated(spec, base_version)}
+        return super().stage(spec, base_version)
+
+    def _updated(self, spec: Any, base_version: int) -> Any:
+        """Run the first stage of the update, as the tasks of Spark do."""
+        store, tables = self.coordinator.store, self.coordinator.folded.tables
+
+        def read(table: str, start: int, rows: Any) -> Any:
+            keys = rows["k"].to_pylist()
+            if not base_version or table not in tables:
+                return pa.nulls(len(rows), pa.binary())
+            return store.get_many(table, keys, base_version, start, spec.at_us, spec.stride(table))
+
+        def start(table: str) -> int:
+            return tables[table].start if table in tables else 0
+
+        timeout = TimeoutWork(TIMEOUT_US, start("_due.open"), start("_due_at.open"))
+        schemas = {"open": COUNTS, "closed": COUNTS}
+        work = UpdateWork(
+            spec, 0, "open", start("open"), TableSchema((), COUNTS.value), schemas, "batch", 600.0,
+            self.parallelism, timeout,
+        )  # fmt: skip
+        found: dict[str, dict[bytes, bytes | None]] = {name: {} for name in ("open", "closed", *TIMEOUTS)}
+        for task in range(self.parallelism):
+            output = run_function(
+                self._given(spec, task), work, Functions(_add, None, _close), read, task, read
+            )
+            for batch in strip_marks(output, {}):
+                for table, key, value in zip(*(batch[at].to_pylist() for at in "tkv"), strict=True):
+                    found[spec.tables[table]][key] = None if value == DELETE else value[1:]
+        return found
+
+    def _given(self, spec: Any, task: int) -> Iterator[Any]:
+        mine = groups_of(task, self.parallelism, spec.key_groups)
+        for name, number in sorted(self.sums.items()):
+            key = encode_key((name,), COUNTS.key_types)
+            group = key_group(key, spec.key_groups, spec.stride("open"))
+            if group in mine:
+                row = {"g": group, "k": key, "v": b'{"n":%d}' % number}
+                yield pa.RecordBatch.from_pylist([row], schema=ROWS)
+
+
+def _add(key: Any, rows: Iterator[Any], state: Any, emit: Any) -> Any:
+    return {"n": (state or {"n": 0})["n"] + sum(row["n"] for row in rows)}
+
+
+def _close(key: Any, state: Any, emit: Any) -> Any:
+    emit("closed", key, state)
+
+
+class Driver:
+    """A driver of the query: open until it is replaced, or for ever, as a zombie."""
+
+    def __init__(self, coordinator: Coordinator, lineage: int | None) -> None:
+        self.coordinator, self.lineage = coordinator, lineage
+
+    @classmethod
+    def opened(
+        cls, wal: str, stores: Sequence[str], namespace: str, lineage: int | None, **options: Any
+    ) -> Driver:
+        """Open a namespace as a query does at its first batch, or a sink for a load (without a lineage)."""
+        where = Endpoints.of(namespace, wal, stores)
+        given: dict[str, Any] = {
+            "keep_versions": KEEP_VERSIONS,
+            "summary_every": SUMMARY_EVERY,
+            "ttl": {"brief": "30min"},
+            "apply_deadline_s": 5.0,
+            "decide_deadline_s": 5.0,
+            "wal_retain_s": 7200.0,
+        }
+        primary, *others = (open_store(at.url, namespace) for at in where.stores)
+        coordinator = Coordinator(where, open_log(wal, namespace), primary, Options(**given | options))
+        coordinator.others = tuple(others)
+        open_namespace(coordinator, None if lineage is None else LINEAGES[lineage])
+        return cls(coordinator, lineage)
+
+    def copy(self) -> Driver:
+        return Driver(self.coordinator.copy(), self.lineage)
+
+    def key(self) -> Any:
+        at = self.coordinator
+        return (self.lineage, at.endpoints.namespace, at.epoch, at.decisions.view.position)
+
+    def batch(self, batch_id: int, event: int, shape: Shape | None, *, drops: bool = False) -> int:
+        """Commit one batch, unless it was decided before; return its version."""
+        at, lineage = self.coordinator, LINEAGES[self.lineage or 0]
+        offsets = f'[{{"topic":{{"0":{event}}}}}]'
+        context = BatchContext(lineage, "run", batch_id, offsets, f"offsets-{event}")
+        warn_of_missing_batches(at.endpoints.namespace, context, at.folded)
+        origin = context.origin(at.folded)
+        before = replay_of(at.folded, origin)
+        if before is None:
+            before = commit(at, self._barrier(origin, event, shape, offsets, drops=drops))
+        self._background()
+        return before.version
+
+    def _barrier(
+        self, origin: Origin, event: int, shape: Shape | None, offsets: str, *, drops: bool
+    ) -> StateBarrier:
+        schemas = {**SCHEMAS, **TIMEOUTS}
+        if shape is not None:
+            schemas["ref"] = schema_of(shape)
+        rows: dict[str, Any] = {}
+        if drops:
+            return self._typed(origin, rows, schemas, offsets, drops=frozenset({"ref"}))
+        key = f"k{event % 2}"
+        rows = {"seen": {str(event): {"n": event}}, "brief": {f"b{event % 2}": {"n": event}}}
+        if shape is not None:
+            name, row = shape.row(f"r{(event + 1) % 2}", event)
+            rows["ref"] = {name: row}
+        return self._typed(origin, rows, schemas, offsets, sums={key: event + 1})
+
+    def load(self, token: str, shape: Shape, number: int, *, replace: bool) -> int:
+        """Write a load of one row of ``ref``."""
+        name, row = shape.row("y" if replace else "x", number)
+        barrier = self._typed(
+            LoadOrigin(token),
+            {"ref": {name: row}},
+            {"ref": schema_of(shape)},
+            starts=frozenset({"ref"} if replace else ()),
+        )
+        version = commit(self.coordinator, barrier).version
+        self._background()
+        return version
+
+    def _typed(
+        self, origin: Origin, rows: Any, schemas: Any, offsets: str = "", sums: Any = None, **more: Any
+    ) -> StateBarrier:
+        at = self.coordinator
+        if "ref" in rows and "ref" in at.folded.tables and not more.get("starts"):
+            schemas = {**schemas, "ref": self._evolved(schemas["ref"])}
+        encoded: dict[str, Any] = {
+            table: {
+                encode_key((key,), schemas[table].key_types): encoder_of(schemas[table]).encode(row)
+                for key, row in of.items()
+            }
+            for table, of in rows.items()
+        }
+        if sums:
+            encoded |= {name: {} for name in ("open", "closed", *TIMEOUTS)}
+        return StateBarrier(
+            at.log,
+            encoded,
+            origin,
+            at.folded.key_groups,
+            parallelism=1,
+            source_offsets=offsets,
+            typed=schemas,
+            coordinator=at,
+            sums=sums or {},
+            needs_visible_base=True,
+            clock=at.clock,
+            **more,
+        )
+
+    def _evolved(self, given: TableSchema) -> TableSchema:
+        """Return the schema of ``ref`` after a call, as a transaction computes it. Raises: ConfigError."""
+        at = self.coordinator
+        used = at.folded.tables["ref"].schema_id
+        known = at.store.schemas_of([used]).get(used)
+        if known is None:
+            raise no_schema(at.store.where, at.folded.last_version, "ref", used)
+        if known.key != given.key:
+            raise ConfigError("table ref has another key than this query writes")
+        return evolved("ref", known, given).schema
+
+    def _background(self) -> None:
+        """Do what a driver's threads do after a version: other stores, retirement."""
+        at = self.coordinator
+        for follower in followers_in(at):
+            follower.catch_up()
+        retire_up_to(at.log, at.store, at.folded, at.options, lambda: False)
+
+    def trim(self) -> None:
+        """Trim the log, as the background thread does."""
+        at = self.coordinator
+        at.decisions.catch_up()
+        others = {each.name: store for each, store in zip(at.endpoints.also, at.others, strict=True)}
+        trimmer = Trimmer(at.log, at.store, at.options, at.clock, others, at.endpoints.stores[0].name)
+        trimmer.trim(at.decisions.view, at.clock.now_us())

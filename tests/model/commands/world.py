@@ -1,0 +1,378 @@
+"""The world that a word changes: a log, two stores and a folder, with virtual time, and copies of all of it.
+
+Log and stores are the project's own, in memory, so that a copy costs little. Commands run by the command
+line's entry, in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+import tempfile
+import traceback
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from unittest import mock
+
+import typer.testing
+import xxhash
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from model.commands import truth
+from model.commands.query import Driver
+from tidegate.base import failpoints
+from tidegate.base.clock import Clock
+from tidegate.cli import app
+from tidegate.cli.core import app as cli_app
+from tidegate.cli.core import options, parameters
+from tidegate.cli.read import tail
+from tidegate.errors import BY_NAME, TidegateError
+from tidegate.sinks.memory import aliases, store
+from tidegate.sinks.memory.namespace import MemoryNamespace
+from tidegate.wal import memory_log
+
+START_US = 1_800_000_000_500_000
+"""Half a second after a step of the timeout, so that microseconds decide nothing."""
+PLACE = "commands"
+EXIT_CODES = {kind.exit_code for kind in BY_NAME.values()}
+
+
+class Killed(BaseException):
+    """The process ended at a failpoint; what it had written is in the world."""
+
+
+class Time:
+    """The one clock of the world: of the drivers, the log and the stores."""
+
+    us = START_US
+    ids = 0
+    letter = ""
+    """What new ids are made of, with their number: so words in another order end in the same state."""
+
+    @classmethod
+    def monotonic(cls) -> float:
+        return cls.us / 1e6
+
+    @classmethod
+    @contextlib.contextmanager
+    def virtual(cls) -> Iterator[None]:
+        """Let every ``Clock`` show this time; a sleep moves it."""
+
+        def sleep(_: Clock, seconds: float) -> None:
+            cls.us += round(seconds * 1e6)
+
+        def new_id(_: Clock) -> str:
+            cls.ids += 1
+            return xxhash.xxh3_64_hexdigest(f"{cls.letter} {cls.ids}".encode())
+
+        with (
+            mock.patch.multiple(
+                Clock,
+                now_us=lambda _: cls.us,
+                monotonic=lambda _: cls.monotonic(),
+                sleep=sleep,
+                new_id=new_id,
+            ),
+            mock.patch.object(options, "time", cls),
+            mock.patch.object(tail, "time", cls),
+            mock.patch.object(typer.testing, "_get_command", return_value=_command),
+            mock.patch.object(parameters, "_refuse_memory"),
+            mock.patch.object(cli_app, "command", _commands.setdefault("command", _cached(cli_app.command))),
+        ):
+            yield
+
+
+_commands: dict[str, Any] = {}
+_command: Any = get_command(app)
+"""Made once: it takes longer than most commands."""
+
+
+def _cached(make: Any) -> Any:
+    made: dict[str, Any] = {}
+
+    def command(name: str) -> Any:
+        if name not in made:
+            made[name] = make(name)
+        return made[name]
+
+    return command
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The end of a command or of a batch. ``killed``: the failpoint; ``crash``: no error of tidegate's."""
+
+    code: int
+    text: str
+    json: Any = None
+    killed: str = ""
+    crash: str = ""
+
+    @property
+    def done(self) -> bool:
+        return not (self.code or self.killed)
+
+
+class World:
+    """What a word changes. ``truths``: what may be true, one unless the last command was killed."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="commands-", dir=_fast()))
+        self.truths: tuple[truth.Truth, ...] = (truth.Truth(),)
+        self.drivers: tuple[Driver, ...] = ()
+        self.copies: dict[str, Any] = {}
+        self.held: tuple[Any, ...] = ()
+        self.word: tuple[str, ...] = ()
+        self.start: tuple[Any, ...] = ()
+        """The state in which each word begins, once it was made."""
+        self.clear()
+
+    @property
+    def truth(self) -> truth.Truth:
+        """What the operator knows, which is the same in all that may be true."""
+        return self.truths[0]
+
+    def clear(self) -> None:
+        """Empty log and stores in memory, which open handles have, too, and the folder."""
+        nothing: dict[str, Any] = {"logs": {}, "spaces": {}, "aliases": {}, "files": {}}
+        self.put_back(nothing, "logs", "spaces", "files")
+        Time.us, Time.ids = START_US, 0
+
+    def close(self) -> None:
+        self.clear()
+        shutil.rmtree(self.folder)
+
+    # -- locations ------------------------------------------------------------------------------------
+
+    @property
+    def wal(self) -> str:
+        return f"memory://{PLACE}"
+
+    def url(self, name: str = "a") -> str:
+        return f"memory://{PLACE}{'' if name == 'a' else '-' + name}"
+
+    @property
+    def urls(self) -> list[str]:
+        """The stores as the operator gives them."""
+        return [f"{name}={self.url(name)}" for name in self.truth.stores]
+
+    # -- commands -------------------------------------------------------------------------------------
+
+    def run(self, *arguments: object, namespace: str = "", stores: list[str] | None = None) -> Outcome:
+        """Run a command of the command line in the operator's settings, to its end or to its kill."""
+        settings = {
+            "TIDEGATE_WAL": self.wal,
+            "TIDEGATE_STORE": " ".join(self.urls if stores is None else stores),
+            "TIDEGATE_NAMESPACE": namespace or self.truth.name,
+            "COLUMNS": "10000",
+        }
+        words = [str(each) for each in arguments]
+        with _in_folder(self.folder):
+            result = CliRunner().invoke(app, words, prog_name="tidegate", env=settings)
+        error = result.exception
+        crash = "" if error is None or isinstance(error, SystemExit) else repr(error)
+        if result.exit_code and result.exit_code not in EXIT_CODES:
+            crash = crash or f"exit code {result.exit_code}: {result.output}"
+        return Outcome(result.exit_code, result.output, result.stdout, crash=crash)
+
+    def attempt(self, call: Any) -> Outcome:
+        """Call a function of the library as a query does; its warnings are in the text."""
+        with _warnings() as shown:
+            try:
+                found = call()
+            except TidegateError as error:
+                return Outcome(error.exit_code, "\n".join([*shown, f"{type(error).__name__}: {error}"]))
+            except Exception as error:  # noqa: BLE001 - any other error is a finding
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                return Outcome(1, "\n".join(shown), crash=f"{error!r} at {where.filename}:{where.lineno}")
+        return Outcome(0, "\n".join(shown), found)
+
+    # -- copies ---------------------------------------------------------------------------------------
+
+    def places(self) -> dict[str, Any]:
+        """Return a copy of log, stores, aliases and files."""
+        logs = {
+            at: _copied(vars(each))
+            for at, each in memory_log._contents.items()
+            if PLACE in at[0] and each.created
+        }
+        spaces = {
+            at: _copied(vars(each)) for at, each in store._spaces.items() if PLACE in at[0] and each.identity
+        }
+        named = {at: dict(each) for at, each in aliases._places.items() if PLACE in at}
+        files = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+        return {"logs": logs, "spaces": spaces, "aliases": named, "files": files}
+
+    def put_back(self, kept: dict[str, Any], *parts: str) -> None:
+        """Put a copy back, in the objects that open handles have, too."""
+        contents: tuple[tuple[str, Any, Any], ...] = (
+            ("logs", memory_log._contents, memory_log._Content),
+            ("spaces", store._spaces, MemoryNamespace),
+        )
+        for part, existing, empty in contents:
+            if part in parts:
+                for at in [at for at in existing if PLACE in at[0]]:
+                    vars(existing[at]).update(_copied(kept[part].get(at) or vars(empty())))
+                for at in kept[part].keys() - existing.keys():
+                    existing[at] = empty()
+                    vars(existing[at]).update(_copied(kept[part][at]))
+        if "spaces" in parts:
+            for place in [place for place in aliases._places if PLACE in place]:
+                aliases._places[place] = dict(kept["aliases"].get(place, {}))
+        if "files" in parts:
+            self._put_files(kept["files"])
+
+    def _put_files(self, files: dict[Path, bytes]) -> None:
+        for path in [path for path in self.folder.rglob("*") if path.is_file()]:
+            if path not in files:
+                path.unlink()
+        for path in sorted((path for path in self.folder.rglob("*") if path.is_dir()), reverse=True):
+            if not any(path.iterdir()):
+                path.rmdir()
+        for path, content in files.items():
+            if not path.exists() or path.read_bytes() != content:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+
+    def snapshot(self) -> tuple[Any, ...]:
+        drivers = tuple(driver.copy() for driver in self.drivers)
+        state = (self.truths, drivers, dict(self.copies), self.held, self.word)
+        return self.places(), state, (Time.us, Time.ids, Time.letter)
+
+    def restore(self, kept: tuple[Any, ...]) -> None:
+        places, state, (Time.us, Time.ids, Time.letter) = kept
+        self.put_back(places, "logs", "spaces", "files")
+        self.truths, drivers, copies, self.held, self.word = state
+        self.drivers, self.copies = tuple(driver.copy() for driver in drivers), dict(copies)
+
+    @contextlib.contextmanager
+    def trial(self) -> Iterator[None]:
+        """Try something, and take it back."""
+        kept = self.snapshot()
+        try:
+            yield
+        finally:
+            self.restore(kept)
+
+    def digest(self) -> str:
+        """A digest of all that later letters depend on."""
+        parts = (self.places(), self.truths, self.copies, self.held, Time.us, [d.key() for d in self.drivers])
+        return xxhash.xxh3_128_hexdigest(repr(_plain(parts)).encode())
+
+    def digest_of(self, name: str) -> str:
+        """A digest of a namespace in the primary, as far as readers of versions see it."""
+        space = store._spaces.get((PLACE, name))
+        if space is None or space.identity is None:
+            return ""
+        seen = (space.identity, space.pointer, space.catalog, space.floors, space.rows)
+        return xxhash.xxh3_128_hexdigest(repr(_plain(seen)).encode())
+
+    def uuid_of(self, name: str) -> str:
+        """Return the uuid of a namespace in the primary; '': it has none."""
+        space = store._spaces.get((PLACE, name))
+        return "" if space is None or space.identity is None else space.identity.uuid
+
+    # -- kills ----------------------------------------------------------------------------------------
+
+    def passed(self, call: Any) -> list[str]:
+        """Call, and return the failpoints that the call passed."""
+        hits: list[str] = []
+        failpoints.listen(hits.append)
+        try:
+            call()
+        finally:
+            failpoints.listen(None)
+        return hits
+
+    def killed(self, call: Any, name: str, nth: int = 1) -> Outcome:
+        """Call, and end the process when it passes a failpoint the nth time: it writes nothing after that."""
+        left, at_kill = nth, {}
+
+        def hit(passed: str) -> None:
+            nonlocal left
+            left -= passed == name
+            if passed == name and left == 0:
+                at_kill.update(self.places())
+                raise Killed(name)
+
+        failpoints.listen(hit)
+        try:
+            outcome: Outcome = call()
+        except Killed:
+            self.put_back(at_kill, "logs", "spaces", "files")
+            return Outcome(0, "", killed=name)
+        finally:
+            failpoints.listen(None)
+        return outcome
+
+
+def _fast() -> str | None:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def _copied(value: Any) -> Any:
+    """Copy dictionaries, lists and sets of plain or frozen values, to any depth."""
+    if isinstance(value, defaultdict):
+        return defaultdict(value.default_factory, {key: _copied(each) for key, each in value.items()})
+    if isinstance(value, MappingProxyType):
+        return value
+    if type(value) is dict:
+        return {key: _copied(each) for key, each in value.items() if key != "lock"}
+    if type(value) is list:
+        return list(value)
+    if type(value) is set:
+        return set(value)
+    if isinstance(value, store_attempts):
+        other = type(value)()
+        vars(other).update({key: dict(each) for key, each in vars(value).items()})
+        return other
+    return value
+
+
+store_attempts = type(MemoryNamespace().attempts)
+
+
+def _plain(value: Any) -> Any:
+    """The value as what has the same text each time."""
+    if isinstance(value, Mapping):
+        return sorted((repr(key), _plain(each)) for key, each in value.items() if each or each == 0)
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, store_attempts):
+        return _plain(vars(value))
+    return value
+
+
+@contextlib.contextmanager
+def _in_folder(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextlib.contextmanager
+def _warnings() -> Iterator[list[str]]:
+    shown: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            shown.append(f"warning: {record.getMessage()}")
+
+    logger, handler = logging.getLogger("tidegate"), Handler(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield shown
+    finally:
+        logger.removeHandler(handler)

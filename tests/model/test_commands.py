@@ -1,0 +1,100 @@
+"""Words of commands: each command is proven against crashes of itself; here one follows another.
+
+The findings that are known and open are listed in ``model.commands.known``. An entry whose word holds is a
+failure here, so it is removed with the change that mends it.
+"""
+
+import pytest
+
+from model.commands import explore
+from model.commands.explore import Explored, every, random_words
+from model.commands.known import KNOWN
+from model.commands.letters import LETTERS
+from model.commands.world import Time, World
+
+SCOPES = {
+    "a rekey": "batch rekey finish back adopt restore",
+    "losses and copies": "batch lose-store lose-log older-both older-store copies recover",
+    "backups": "batch replace backup lose-store lose-log restore-from",
+    "tables": "batch drop-table remake rename restore trim",
+    "time": "batch ahead clock-back due lose-end relog",
+    "stores": "batch add-store remove-store lose-store recover zombie",
+}
+"""Small alphabets, of which all words up to length 4 are explored."""
+QUICK = ("batch", "replace", "restore", "adopt", "rekey", "backup", "lose-store", "lose-log")
+
+
+@pytest.fixture
+def world():
+    with Time.virtual():
+        made = World()
+        yield made
+        made.close()
+
+
+def found_in(explored):
+    print(explored)
+    return "\n".join(f"{' '.join(word)} -> {wrong}" for word, wrong in explored.found.items())
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_known_finding_is_still_there(world, name):
+    """If this fails, the finding is mended: remove its entry."""
+    word = KNOWN[name].word.split()
+    found = explore.run(word, world, Explored())
+    assert any(KNOWN[name].is_it(word, wrong) for wrong in found), found
+
+
+def test_all_words_of_two_commands(world):
+    explored = Explored()
+    every(world, QUICK, 2, explored)
+    assert not found_in(explored)
+    assert explored.words > len(QUICK)
+
+
+def test_random_words(world):
+    explored = Explored()
+    random_words(world, 6, 8, seed=1, explored=explored)
+    assert not found_in(explored)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_all_words_of_two_letters_of_the_whole_alphabet(world):
+    explored = Explored()
+    every(world, list(LETTERS), 2, explored)
+    assert not found_in(explored)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_all_words_of_four_letters_of_a_small_alphabet(world, scope):
+    explored = Explored()
+    every(world, SCOPES[scope].split(), 4, explored)
+    assert not found_in(explored)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_every_kill_within_a_command_that_another_one_follows(world):
+    explored = Explored()
+    every(world, list(LETTERS), 2, explored, kills=True)
+    assert not found_in(explored)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_long_random_words(world):
+    explored = Explored()
+    random_words(world, 300, 50, seed=2, explored=explored)
+    assert not found_in(explored)
+
+
+def test_a_word_that_fails_is_made_short(world):
+    word = ("alias", "replace", "batch", "due", "backup", "export")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(explore, "known_as", lambda *_: "")
+        shortest, wrong = explore.shortest(world, word)
+    assert shortest == ("replace", "backup")
+    assert "cannot be restored" in wrong
