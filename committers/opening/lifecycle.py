@@ -33,6 +33,7 @@ class Lifecycle(enum.Enum):
     ORDINARY = "has no mark"
     WHOLE = "was made by a rekey, and is whole"
     RESTORED = "was restored after its last batch"
+    BEGUN = "is being made by a relog, and has no version yet"
     UNFINISHED = "is being made by a rekey, and lacks versions of its source"
     STALE = "was made by a rekey, and lacks versions that its source has now"
     MOVING = "was moved to namespace {to}, which is not whole, or is gone"
@@ -60,6 +61,8 @@ def lifecycle_of(side: Side, other: Side | None = None) -> Lifecycle:
     if state is None:
         return Lifecycle.DROPPED if side.shown is None else Lifecycle.ORDINARY
     source = source_of(state)
+    if state.last_version == 0 and state.decided_at_us:
+        return Lifecycle.BEGUN  # its first record has the time of the version that is saved
     if moved_from(state) is not None:
         return Lifecycle.MOVED if other is None else _moved_to(state, other)
     of_source = None if other is None else other.state
@@ -136,6 +139,10 @@ FINISH = Answer(
     "nothing was written. Stop the query and run `tidegate rekey --to {name} --finish` for the source; or"
     " `tidegate drop --namespace {name}` removes it, and its source is as it was"
 )
+RELOG_AGAIN = Answer(
+    "nothing was written. Run `tidegate relog --to {name}` again for the namespace that it saves; or"
+    " `tidegate drop --namespace {name}` removes it, and what it saves is as it was"
+)
 CONTINUE_THERE = Answer(
     "set namespace={to!r} and keep the checkpoint; nothing was written. Only while no query has written into"
     " {to} there is a way back: `tidegate drop --namespace {to}`, then `tidegate adopt --lineage"
@@ -154,7 +161,8 @@ MOVED = (Lifecycle.MOVING, Lifecycle.MOVED, Lifecycle.CONTINUED)
 Row = Mapping[Lifecycle, Answer]
 ANY: Row = {}
 """It reads, or makes visible what was decided, or belongs to no namespace."""
-WRITES: Row = {Lifecycle.UNFINISHED: FINISH, **dict.fromkeys(MOVED, CONTINUE_THERE)}
+COPIES: Row = {Lifecycle.BEGUN: RELOG_AGAIN, Lifecycle.UNFINISHED: FINISH}
+WRITES: Row = {**COPIES, **dict.fromkeys(MOVED, CONTINUE_THERE)}
 """It decides a version, or changes what the next driver does."""
 QUERY = "a query"
 """The row of Spark's side: batches, loads, imports and migrations of a sink."""
@@ -165,13 +173,13 @@ COMMANDS: Mapping[str, Row] = {
         ("import", "restore", "schema rename", "quarantine drop", "store add", "store remove"), WRITES
     ),
     "rebuild-checkpoint": {
-        Lifecycle.UNFINISHED: FINISH,
+        **COPIES,
         **dict.fromkeys(
             MOVED, Answer("nothing was written. Run this command with --namespace {to}, once that is whole")
         ),
     },
     "adopt": {
-        Lifecycle.UNFINISHED: FINISH,
+        **COPIES,
         Lifecycle.MOVED: DROP_COPY,
         Lifecycle.CONTINUED: STAY_THERE,
     },
@@ -209,12 +217,13 @@ COMMANDS: Mapping[str, Row] = {
         )
     },
     "rekey": {
-        Lifecycle.UNFINISHED: FINISH,
+        **COPIES,
         Lifecycle.REWOUND: Answer(
             "start the query on the checkpoint that was set back, and run this command after its next batch"
         ),
         **dict.fromkeys(MOVED, Answer("nothing was written. Give --to {to}")),
     },
+    "relog --to": {Lifecycle.UNFINISHED: FINISH, **dict.fromkeys(MOVED, OTHER_NAME)},
     "rekey --to": {Lifecycle.STALE: OTHER_NAME, **dict.fromkeys(MOVED, OTHER_NAME)},
     **dict.fromkeys(("recover", "repair", "restore-from", "init", "store list", "verify", "doctor"), ANY),
     **dict.fromkeys(("status", "namespaces", "history", "get", "scan", "diff", "changes", "tail", "ui"), ANY),

@@ -232,7 +232,8 @@ def relog(new: Coordinator, saved: Saved) -> Relogged:
     refuse_other(new, saved)
     origin = saved.origin
     ensure_made(new, _first_record(new, saved))
-    open_namespace(new, origin.lineage if isinstance(origin, BatchOrigin) else None)
+    lineage = origin.lineage if isinstance(origin, BatchOrigin) else None
+    open_namespace(new, lineage, command="relog --to")
     decided = decided_for(new.folded, origin)
     made = decided is None
     pin = VersionPin(saved.store, saved.entry.version, new.clock)

@@ -185,6 +185,21 @@ def test_a_moved_namespace_whose_copy_lost_its_log_is_not_taken_back(place, tmp_
     assert "or lost its log" in message
 
 
+def test_a_namespace_that_a_relog_has_begun_is_no_querys_until_it_has_a_version(place, tmp_path):
+    """Red before: a query began there with its own versions, and the relog could not be continued."""
+    expected = rows_by_table(place.store)
+    shutil.rmtree(tmp_path / "wal" / "flights")
+    words = ("relog", "--namespace=flights", "--to=saved", "--yes")
+    failpoints.arm("open.before_append=raise@1")
+    assert run(*words).exit_code != 0
+    failpoints.arm(None)
+    with pytest.raises(ConfigError, match="`tidegate relog --to saved` again"):
+        place.writer("saved")
+    ended(0, *words)
+    assert rows_by_table(place.store, "saved") == expected
+    write(place, "saved")
+
+
 # -- tokens ---------------------------------------------------------------------------------------
 
 

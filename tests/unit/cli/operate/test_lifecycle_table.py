@@ -47,8 +47,10 @@ KINDS = [
     if kind not in (Lifecycle.DROPPED, Lifecycle.STALE)
 ]
 """Those of a namespace by itself, and with the one that it was moved to."""
-ELSEWHERE = {QUERY, "rekey --to"}
+ELSEWHERE = {QUERY, "rekey --to", "relog --to"}
 """Rows that are no calls of a command: see the tests of their own."""
+NEED_A_VERSION = {"backup", "relog", "alias set"}
+"""The commands that refuse any namespace without a visible version."""
 
 
 def test_every_command_has_a_row():
@@ -75,7 +77,7 @@ def places(tmp_path_factory):
             made[kind] = tmp_path_factory.mktemp(kind.name.lower())
             make(kind, made[kind])
         shutil.copytree(made[kind], into, dirs_exist_ok=True)
-        return NEW if kind in (Lifecycle.UNFINISHED, Lifecycle.WHOLE) else "flights"
+        return NEW if kind in (Lifecycle.BEGUN, Lifecycle.UNFINISHED, Lifecycle.WHOLE) else "flights"
 
     return copied
 
@@ -96,6 +98,11 @@ def make(kind, at):
     silence_writer(at / "store", "flights")
     if kind in (Lifecycle.RESTORED, Lifecycle.REWOUND):
         ended(0, "restore", "--to=1", "--yes", *where, *["--reprocess"] * (kind is Lifecycle.REWOUND))
+    elif kind is Lifecycle.BEGUN:
+        shutil.rmtree(at / "wal" / "flights" / "changelog")
+        failpoints.arm("open.before_append=raise@1")
+        assert run("relog", f"--to={NEW}", "--yes", *where).exit_code != 0
+        failpoints.arm(None)
     elif kind is Lifecycle.UNFINISHED:
         place.follow()
     elif kind is Lifecycle.MOVING:
@@ -129,6 +136,9 @@ def test_each_command_keeps_to_its_row(kind, places, tmp_path):
         given = [f"--store=sqlite://{at}/store"] * (name != "store add")
         given += [f"--wal=file://{at}/wal"] * (name != "alias set")
         done = run(*(word.replace("{at}", str(at)) for word in words), f"--namespace={namespace}", *given)
+        if kind is Lifecycle.BEGUN and name in NEED_A_VERSION:
+            assert done.exit_code == ConfigError.exit_code, done.output
+            continue
         answer = lifecycle.COMMANDS[name].get(kind)
         as_listed = (
             done.exit_code == 0
