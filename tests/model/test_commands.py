@@ -1,14 +1,14 @@
 """Words of commands: each command is proven against crashes of itself; here one follows another.
 
-The findings that are known and open are listed in ``model.commands.known``. An entry whose word holds is a
-failure here, so it is removed with the change that mends it.
+``model.commands.known`` lists the findings. An open one whose word holds is a failure here, so the change
+that mends it moves its word to those that hold.
 """
 
 import pytest
 
 from model.commands import explore
 from model.commands.explore import Explored, every, random_words
-from model.commands.known import KNOWN
+from model.commands.known import KNOWN, MENDED
 from model.commands.letters import LETTERS
 from model.commands.world import Time, World
 
@@ -39,10 +39,16 @@ def found_in(explored):
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_known_finding_is_still_there(world, name):
-    """If this fails, the finding is mended: remove its entry."""
+    """If this fails, the finding is mended: move its word to ``MENDED``."""
     word = KNOWN[name].word.split()
     found = explore.run(word, world, Explored())
     assert any(KNOWN[name].is_it(word, wrong) for wrong in found), found
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_the_word_of_a_mended_finding_holds(world, name):
+    found = explore.run(MENDED[name].split(), world, Explored())
+    assert found == []
 
 
 def test_all_words_of_two_commands(world):
@@ -92,9 +98,9 @@ def test_long_random_words(world):
 
 
 def test_a_word_that_fails_is_made_short(world):
-    word = ("alias", "replace", "batch", "due", "backup", "export")
+    word = ("due", "alias", "batch", "backup", "export", "lose-store", "lose-log", "restore-from")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(explore, "known_as", lambda *_: "")
         shortest, wrong = explore.shortest(world, word)
-    assert shortest == ("replace", "backup")
-    assert "cannot be restored" in wrong
+    assert shortest == ("alias", "backup", "lose-store", "lose-log", "restore-from")
+    assert "another one of that name" in wrong
