@@ -51,6 +51,7 @@ from tidegate.wal import memory_log
 from tidegate.wal.fold import last_batch_within
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import BatchOrigin, Folded, TableAt, encode_record
+from tidegate.wal.staging.own_tables import queues_of
 
 SLICE_ROWS, SLICE_BYTES = 10_000, 64 * 1024 * 1024
 """The most rows that are restored in memory at once, give or take a page."""
@@ -160,14 +161,13 @@ def _slices(rows: LogState, key_groups: int) -> Iterator[Rows]:
 def _rehearse(folder: Path, contents: Contents, part: Rows) -> None:
     """Restore some of the rows in each way."""
     whole = contents.rows
-    with contextlib.closing(LogState(whole.where)) as rows:
-        rows.schemas = whole.schemas
-        for table, batches in part.items():
-            rows.put(table, batches)
-        for way, log_has in LOG_HAS.items():
-            if way is Way.CONTINUE and whole.entry.version < FILLED_FROM:
-                continue  # then a log that has every version is restored as one that lost rows
-            rows.last, rows.entry = whole.last, whole.entry
+    for way, log_has in LOG_HAS.items():
+        if way is Way.CONTINUE and whole.entry.version < FILLED_FROM:
+            continue  # then a log that has every version is restored as one that lost rows
+        with contextlib.closing(LogState(whole.where)) as rows:
+            rows.schemas, rows.last, rows.entry = dict(whole.schemas), whole.last, whole.entry
+            for table, batches in part.items():
+                rows.put(table, batches)
             try:
                 _restore(folder, contents._replace(rows=rows), part, way)
             except Exception as error:
@@ -211,10 +211,12 @@ def _compare(coordinator: Coordinator, state: Folded, kept: BatchOrigin | None, 
     facts = (folded.lineage, set(folded.once), last_batch_within(folded, visible))
     if facts != (state.lineage, set(state.once), kept) or folded.generation < state.generation:
         raise CorruptError("the query that is followed, its last batch or the tokens are not the backup's")
-    tables, known = _tables_at(entry.tables), store.schemas()
-    if tables != _tables_at(state.tables) or any(at.schema_id not in known for at in state.tables.values()):
+    made = queues_of(state.tables).keys() - state.tables.keys()  # by the restore, of the due times
+    shown, known = {name: at for name, at in entry.tables.items() if name not in made}, store.schemas()
+    schemas = {at.schema_id for at in state.tables.values()}
+    if _tables_at(shown) != _tables_at(state.tables) or not schemas <= known.keys():
         raise CorruptError("its tables, or their columns, are not the backup's")
-    for table, at in entry.tables.items():
+    for table, at in shown.items():
         rows = (
             (group, *row)
             for group, batch in store.scan_groups_stored(table, range(state.key_groups), visible, at.start)

@@ -83,7 +83,7 @@ def test_a_namespace_that_was_moved_stays_moved_and_may_be_taken_back(place, way
     """Red before: a source whose rekey was finished took batches again, which its copy did not get."""
     place.backup()
     driver = place.unopened()
-    take_over(driver, None, rekeying=True)
+    take_over(driver, None, command="rekey")
     append_adopted(driver.decisions, Moved("flights_32", LINEAGE).as_lineage())
     assert place.backup_with(driver).link.after == 3
     before = stored(place.driver.store)
