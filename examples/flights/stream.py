@@ -4,7 +4,7 @@ The driver itself applies batches of one day, and stages those that follow a sma
 and apply batches of several days.
 
 Run by ``tidegate demo`` as a process of its own, because it is going to be killed. It starts Spark, and
-streams when its arguments come: it can stand by while another one streams.
+streams when its arguments come: it can wait while another one streams.
 """
 
 from __future__ import annotations

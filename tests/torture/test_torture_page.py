@@ -12,7 +12,7 @@ def snippet(page):
 
 
 def test_a_run_of_torture(tmp_path):
-    code = snippet("torture.md").replace("/tmp/", f"{tmp_path}/").replace("cells=20", "cells=2")
+    code = snippet("torture.md").replace(":///tmp", f"://{tmp_path}").replace("cells=20", "cells=2")
     defined = {}
     exec(code, defined)
     assert defined["report"].all_proven
