@@ -141,7 +141,7 @@ FINISH = Answer(
 )
 RELOG_AGAIN = Answer(
     "nothing was written. Run `tidegate relog --to {name}` again for the namespace that it saves; or"
-    " `tidegate drop --namespace {name}` removes it, and what it saves is as it was"
+    " `tidegate drop --namespace {name}` removes it, and the saved namespace is as it was"
 )
 CONTINUE_THERE = Answer(
     "set namespace={to!r} and keep the checkpoint; nothing was written. Only while no query has written into"
