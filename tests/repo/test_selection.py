@@ -51,6 +51,13 @@ def test_each_test_file_belongs_to_a_room():
     assert left == []
 
 
+def test_no_test_belongs_to_two_rooms():
+    paths = [Path(path) for room in _tool("tests").SELECTION["room"] for path in room["tests"]]
+    assert [
+        str(path) for path in paths if paths.count(path) > 1 or any(of in path.parents for of in paths)
+    ] == []
+
+
 def test_each_folder_of_code_belongs_to_a_room():
     code = {folder for room in _tool("tests").SELECTION["room"] for folder in room["code"]}
     assert [folder for folder in code if not (ROOT / folder).exists()] == []
