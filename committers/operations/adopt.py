@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.local_coordinator import coordinator_for
+from tidegate.committers.opening.lifecycle import Lifecycle, Side, lifecycle_of, refuse
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.rekeyed import moved_from, source_of
 from tidegate.committers.steps.append import append_adopted
 from tidegate.errors import ConfigError
 
@@ -35,5 +40,26 @@ def adopt(coordinator: Coordinator, lineage: str) -> list[int]:
         return []
     # An epoch of its own: a copy of this Adopted that lands late, after the next Open, is void.
     recovered = open_namespace(coordinator, None, command="adopt")
+    _fence_copy(coordinator)
     append_adopted(coordinator.decisions, lineage)
     return recovered
+
+
+def _fence_copy(coordinator: Coordinator) -> None:
+    """Fence the rekey that moves the namespace, so that its copy does not become whole any more.
+
+    The namespace is open; before its last version, the rekey opens it again. Raises: ConfigError: the copy is
+    whole by now. Otherwise as ``open_namespace``.
+    """
+    state, where = coordinator.folded, coordinator.endpoints
+    moved = moved_from(state)
+    if moved is None:
+        return
+    with coordinator_for(dataclasses.replace(where, namespace=moved.to), coordinator.options) as copy:
+        made = copy.decisions.catch_up()
+        source = None if made is None else source_of(made)
+        if made is None or source is None or source.uuid != state.namespace:
+            return
+        if lifecycle_of(Side(made)) is Lifecycle.UNFINISHED:
+            open_namespace(copy, None, command="recover")
+        refuse("adopt", where.namespace, Side(state), Side(copy.folded))

@@ -100,6 +100,12 @@ def finish(old: Coordinator, new: Coordinator, source: Source, report: Report) -
     follow(old, new, report)
     if lineage and lineage != new.folded.lineage:
         append_adopted(new.decisions, lineage, COMMAND)
+    open_namespace(old, None, command="recover")  # an adopt from now on fences the copy, which is open
+    if moved_from(old.folded) is None:
+        raise ConfigError(
+            f"namespace {old.endpoints.namespace} was taken back by an adopt meanwhile, and the copy was not"
+            " made whole: run this command again to move it"
+        )
     last, copied = old.folded.last_version, new.folded.last_version
     pins = [VersionPin(at.store, version, new.clock, "rekey") for at, version in ((old, last), (new, copied))]
 

@@ -14,6 +14,7 @@ from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.base.names import escape
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.rekeyed import moved_from
 from tidegate.committers.operations.adopt import adopt
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.transfer.rekey import move
@@ -104,19 +105,28 @@ def test_a_namespace_that_is_taken_back_before_its_copy_is_whole_is_followed_aga
     write(place, NEW)
 
 
-def test_a_copy_whose_source_is_taken_back_meanwhile_is_not_switched_to(place, monkeypatch):
-    """Red before: both took batches then, and the aliases named the copy."""
-    real = move.compare
+@pytest.mark.parametrize("step", ["follow", "compare"])
+def test_a_copy_whose_source_is_taken_back_meanwhile_does_not_become_whole(place, monkeypatch, step):
+    """Red before: the copy was whole without the source's next batches, and accepted a query."""
+    real, calls = getattr(move, step), []
 
     def taken_back(old, new, *more):
-        rows = real(old, new, *more)
-        with place.coordinators(None) as (other, _):
-            adopt(other, LINEAGE)
-        return rows
+        done = real(old, new, *more)
+        if moved_from(old.folded) and not calls:
+            with place.coordinators(None) as (other, _):
+                calls.append(adopt(other, LINEAGE))
+        return done
 
-    monkeypatch.setattr(move, "compare", taken_back)
-    assert "Give another name with --to" in refused(REFUSED, *FINISH, "--alias=live")
+    monkeypatch.setattr(move, step, taken_back)
+    assert run(*FINISH, "--alias=live").exit_code != 0
+    assert calls
     assert json.loads(ended(0, "alias", "list", "--json").stdout)["aliases"] == []
+    with pytest.raises(ConfigError, match="lacks versions of its source"):
+        place.writer(NEW)
+    write(place)
+    ended(0, *FINISH, "--alias=live")
+    assert rows_by_table(place.store, "live") == rows_by_table(place.store)
+    write(place, NEW)
 
 
 def test_a_copy_that_was_moved_on_gets_no_alias_again(place):
