@@ -1,4 +1,4 @@
-"""What the proxy knows of the protocol. What it does with a frame is proven once, with Kafka's (`kafka/servers`)."""
+"""What the proxy knows of the protocol; what it does with frames is proven with Kafka's (`kafka/servers`)."""
 
 import contextlib
 import socket
