@@ -27,7 +27,7 @@ RULES = [
         "RedisStore.java",
         'return version <= now.visible && now.servers.contains(node.id) ? node.id : "";',
         "return node.id;",
-        "tampered_pointers",
+        "every_check",
     ),
     (
         "no-floor",
@@ -35,7 +35,7 @@ RULES = [
         "RedisStore.java",
         "pointer, null, errorOf(refused, deadline)",
         "pointer, Arrays.asList(values), null",
-        "tampered_headers and floor",
+        "cannot_reach_or_read",
     ),
     (
         "first-page-alone",
@@ -43,7 +43,7 @@ RULES = [
         "RedisStore.java",
         "if (Arrays.equals(group.cursor, new byte[] {'0'})) {",
         "if (true) {",
-        "merged_layers",
+        "every_check",
     ),
     (
         "expiry-by-the-clock",
@@ -51,7 +51,7 @@ RULES = [
         "Stored.java",
         "expiryUs <= decidedAtUs",
         "expiryUs <= System.currentTimeMillis() * 1_000",
-        "vectors_of_values or expired",
+        "every_check",
     ),
     (
         "no-stride",
@@ -59,7 +59,7 @@ RULES = [
         "Keys.java",
         "return group - group % stride;",
         "return group;",
-        "fewer_key_groups",
+        "every_check",
     ),
     (
         "no-start",
@@ -67,7 +67,7 @@ RULES = [
         "RedisStore.java",
         "bytes(lookup.table(), version, lookup.at().start())",
         "bytes(lookup.table(), version, 0)",
-        "emptied",
+        "every_check",
     ),
     (
         "delete-markers-are-values",
@@ -75,7 +75,7 @@ RULES = [
         "Stored.java",
         "boolean absent = deleted || (expires",
         "boolean absent = (expires",
-        "vectors_of_values",
+        "every_check",
     ),
     (
         "numbers-as-doubles",
@@ -83,7 +83,7 @@ RULES = [
         "Type.java",
         "return exact(new BigDecimal(in.getText()));",
         "return exact(BigDecimal.valueOf(in.getDoubleValue()));",
-        "vectors_of_values",
+        "every_check",
     ),
     (
         "above-the-visible-version",
@@ -91,7 +91,7 @@ RULES = [
         "SpaceReader.java",
         "if (wanted > pointer.visible()) {",
         "if (false) {",
-        "retired",
+        "every_check",
     ),
     (
         "back-to-an-older-version",
@@ -99,7 +99,7 @@ RULES = [
         "SpaceReader.java",
         "if (pointer.visible() < before.version) {",
         "if (false) {",
-        "never_go_back",
+        "every_check",
     ),
     (
         "a-lease-without-end",

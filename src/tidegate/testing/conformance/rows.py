@@ -7,7 +7,7 @@ import decimal
 import math
 from typing import Any
 
-from tidegate.base.names import DUE, QUEUE
+from tidegate.base.names import DUE, LOCAL, QUEUE
 from tidegate.wal.record import JSON_RENAMED, Column, TableSchema
 
 D = decimal.Decimal
@@ -106,7 +106,7 @@ TABLES: dict[str, TableSchema] = {
 """The tables of the namespace ``history``."""
 HIDDEN = (f"{DUE}.marker", f"{QUEUE}.marker")
 """Tables that are in no list."""
-OWN_TABLES = dict.fromkeys((*HIDDEN, "_local.marker", "_quarantine"), TABLES["marker"])
+OWN_TABLES = dict.fromkeys((*HIDDEN, LOCAL, f"{LOCAL}.marker", "_quarantine"), TABLES["marker"])
 """Tables of tidegate's own in the namespace ``live``."""
 EVOLVED = TableSchema(
     (Column("id", "string"),),

@@ -57,10 +57,6 @@ def consume(settings, topic, count):
         consumer.close()
 
 
-def leader(settings, topic):
-    return AdminClient(settings).list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0].leader
-
-
 def settings_of(kafka):
     return kafka.client_settings | QUIET
 
@@ -72,13 +68,6 @@ def gone(pid):
 
 
 # -- one broker -----------------------------------------------------------------------------------------
-
-
-def test_it_keeps_what_it_acknowledged(kafka):
-    settings = {"bootstrap.servers": kafka.bootstrap} | QUIET
-    topic = make_topic(settings)
-    produce(settings, topic, b"one", b"two")
-    assert consume(settings, topic, 2) == [b"one", b"two"]
 
 
 @pytest.mark.slow
@@ -127,31 +116,6 @@ def test_deleted_data_is_gone_soon(kafka):
     wait_until(lambda: size() == 0, "the topic's files are deleted", WAIT_S)
 
 
-@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.slow
-def test_only_those_who_know_the_password_get_in(private_kafka, tls):
-    kafka = private_kafka(sasl={"ann": "secret", "bob": "hidden"}, tls=tls)
-    settings = settings_of(kafka)
-    topic = make_topic(settings)
-    for mechanism in ("PLAIN", "SCRAM-SHA-256"):
-        bob = settings | {"sasl.mechanism": mechanism, "sasl.username": "bob"}
-        produce(bob | {"sasl.password": "hidden"}, topic, b"hello")
-        assert refusal(bob | {"sasl.password": "secret"}) == "_AUTHENTICATION"
-    if tls:
-        del settings["ssl.ca.location"]
-        assert refusal(settings) == "_SSL"
-
-
-def refusal(settings):
-    """Why the broker does not let this client in."""
-    errors = []
-    client = AdminClient(settings | {"error_cb": lambda error: errors.append(error.name())})
-    with pytest.raises(KafkaException):
-        client.list_topics(timeout=1)
-    client.poll(0)
-    return errors[0]
-
-
 @pytest.mark.slow
 def test_clients_of_the_proxied_listener_are_told_the_proxys_address(private_kafka):
     kafka = private_kafka(proxied=True)
@@ -179,58 +143,10 @@ def test_a_port_that_was_taken_meanwhile(tmp_path, monkeypatch):
             assert kafka.bootstrap != f"127.0.0.1:{taken}"
 
 
-# -- three brokers --------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("end", ["kill", "pause"])
-def test_another_broker_takes_over(kafka3, end):
-    settings = settings_of(kafka3)
-    topic = make_topic(settings, copies=3, **{"min.insync.replicas": "2"})
-    produce(settings, topic, b"before")
-    first = leader(settings, topic)
-    getattr(kafka3, end)(first)
-    try:
-        wait_until(lambda: leader(settings, topic) not in (first, -1), "the lead moves", WAIT_S)
-        produce(settings, topic, b"after")
-        assert consume(settings, topic, 2) == [b"before", b"after"]
-    finally:
-        kafka3.heal()
-    partition = AdminClient(settings).list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0]
-    assert sorted(partition.isrs) == [0, 1, 2]
-
-
 # -- they end -------------------------------------------------------------------------------------------
-
-STARTS = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from services.support.kafka.server import KafkaCluster
-with KafkaCluster(Path(sys.argv[2])) as kafka:
-    print(kafka.pid(0), flush=True)
-    time.sleep(600)
-"""
-
-
-def test_no_broker_outlives_the_process_that_started_it(tmp_path):
-    command = [sys.executable, "-c", STARTS, HERE.parent, tmp_path / "kafka"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
-        pid = int(starter.stdout.readline())
-        assert not gone(pid)
-        starter.kill()
-    wait_until(lambda: gone(pid), "the broker ends", WAIT_S)
 
 
 RUN = [sys.executable, HERE / "run.py", "kafka", "--", sys.executable, "-c"]
-
-
-@pytest.mark.slow
-def test_run_gives_the_address_and_the_exit_code():
-    code = "import sys; print(sys.argv[1]); sys.exit(7)"
-    done = subprocess.run([*RUN, code, "{kafka}"], stdout=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 7
-    assert done.stdout.startswith("kafka://127.0.0.1:")
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def namespace():
     return f"n{uuid.uuid4().hex[:12]}"
 
 
-@pytest.mark.parametrize("servers", ["redis", "redis_cluster", "cassandra_tables"])
+@pytest.mark.parametrize("servers", ["redis_cluster", "cassandra_tables"])
 def test_the_conformance_program(program, request, servers):
     found = request.getfixturevalue(servers)
     results = conformance(command_of(PROGRAM), found if isinstance(found, str) else found.url)

@@ -8,11 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 from redis import Redis
-from redis.cluster import ClusterNode
-from redis.cluster import RedisCluster as ClusterClient
 from redis.exceptions import (
     AuthenticationError,
-    NoPermissionError,
     OutOfMemoryError,
     RedisError,
     ResponseError,
@@ -23,7 +20,7 @@ from redis.sentinel import Sentinel
 
 from services.support.redis import config as redis_config
 from services.support.redis import server as redis_server
-from services.support.redis.cluster import RedisCluster, slot_of
+from services.support.redis.cluster import RedisCluster
 from services.support.redis.sentinel import MASTER, RedisSentinel
 from services.support.redis.server import RedisServer
 from services.support.servers import PortTakenError
@@ -96,21 +93,6 @@ def test_who_does_not_know_the_password(private_redis):
         server.ask("PING", password="wrong")
 
 
-def test_users_of_an_acl_file(private_redis):
-    server = private_redis(users={"ann": "on >secret ~app:* +@read +@write"})
-    assert Redis.from_url(server.url_for("ann", "secret")).set("app:key", 1)
-    ann = {"username": "ann", "password": "secret"}
-    with pytest.raises(NoPermissionError):
-        server.ask("SET", "elsewhere", 1, **ann)
-    with pytest.raises(NoPermissionError):
-        server.ask("CONFIG", "GET", "dir", **ann)
-    with pytest.raises(AuthenticationError):
-        server.ask("PING", username=None, password=None)
-    server.kill()
-    server.restart()
-    assert server.ask("GET", "app:key", **ann) == "1"
-
-
 @pytest.mark.parametrize("clients", ["no", "yes"])
 def test_tls(private_redis, clients):
     server = private_redis(tls=True, settings={"tls-auth-clients": clients})
@@ -156,27 +138,6 @@ def as_told(sentinel, **settings):
 
 @pytest.mark.xdist_group("redis_sentinel")
 @pytest.mark.slow
-def test_the_replica_is_promoted(redis_sentinel):
-    first = redis_sentinel.primary
-    client = as_told(redis_sentinel)
-    client.set("key", 1)
-    assert client.wait(1, WAIT_S * 1000) == 1
-    assert redis_sentinel.failover() is not first
-    assert redis_sentinel.replica is first
-    assert client.get("key") == "1"
-    second = redis_sentinel.primary
-    try:
-        assert redis_sentinel.kill_primary() is first
-        assert not second.alive()
-        assert as_told(redis_sentinel).get("key") == "1"
-    finally:
-        redis_sentinel.heal()
-    assert redis_sentinel.replica is second
-    assert second.ask("GET", "key") == "1"
-
-
-@pytest.mark.xdist_group("redis_sentinel")
-@pytest.mark.slow
 def test_a_primary_is_lost_with_its_last_writes(redis_sentinel):
     old = redis_sentinel.primary
     old.ask("SET", "early", 1)
@@ -191,18 +152,6 @@ def test_a_primary_is_lost_with_its_last_writes(redis_sentinel):
     assert redis_sentinel.failover() is old  # replication works again, both ways
 
 
-@pytest.mark.xdist_group("redis_sentinel")
-@pytest.mark.slow
-def test_a_primary_that_hangs_is_replaced(redis_sentinel):
-    old = redis_sentinel.primary
-    redis_sentinel.pause(old)
-    try:
-        assert redis_sentinel.wait_promoted(old) is not old
-    finally:
-        redis_sentinel.heal()
-    assert redis_sentinel.replica is old
-
-
 @pytest.mark.slow
 def test_sentinels_with_a_password(tmp_path):
     with RedisSentinel(tmp_path / "sentinel", password="secret") as servers:
@@ -213,110 +162,6 @@ def test_sentinels_with_a_password(tmp_path):
         servers.stop()
         servers.start()
         assert servers.primary.ask("GET", "key") == "1"
-
-
-# -- Cluster --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def tagged(redis_cluster):
-    """A client of the cluster, which is whole, and a hash tag with 250 keys."""
-    redis_cluster.wait_ready()
-    at = [ClusterNode("127.0.0.1", server.port) for server in redis_cluster.servers]
-    client = ClusterClient(startup_nodes=at, decode_responses=True, socket_timeout=1)
-    for n in range(250):
-        client.set(f"{{tag}}{n}", n)
-    yield client
-    client.close()
-    for server in redis_cluster.primaries():
-        server.ask("FLUSHALL")
-
-
-def values(client):
-    return [client.get(f"{{tag}}{n}") for n in range(250)]
-
-
-ALL = [str(n) for n in range(250)]
-
-
-@pytest.mark.xdist_group("redis_cluster")
-@pytest.mark.slow
-def test_a_slot_moves_while_it_is_used(redis_cluster, tagged):
-    old = redis_cluster.primary_of("{tag}")
-    new = next(server for server in redis_cluster.primaries() if server is not old)
-    slot = slot_of("{tag}")
-    with redis_cluster.moving(slot, new):
-        here, there = (server.ask("CLUSTER", "COUNTKEYSINSLOT", slot) for server in (old, new))
-        assert (here, there) == (125, 125)
-        assert values(tagged) == ALL
-        tagged.set("{tag}new", 1)
-        with pytest.raises(ResponseError, match="rehashing of slot"):
-            old.ask("MGET", *[f"{{tag}}{n}" for n in range(250)])
-    assert redis_cluster.primary_of("{tag}") is new
-    assert values(tagged) == ALL
-    assert old.ask("CLUSTER", "COUNTKEYSINSLOT", slot) == 0
-    redis_cluster.move_slot(slot, old)
-    assert (values(tagged), tagged.get("{tag}new")) == (ALL, "1")
-    redis_cluster.wait_ready()
-
-
-@pytest.mark.xdist_group("redis_cluster")
-@pytest.mark.slow
-def test_a_replica_takes_over(redis_cluster, tagged):
-    old = redis_cluster.primary_of("{tag}")
-    (replica,) = redis_cluster.replicas_of(old)
-    redis_cluster.wait_ready()
-    try:
-        redis_cluster.kill(old)
-        redis_cluster.promote(replica)
-        assert redis_cluster.primary_of("{tag}") is replica
-        assert values(tagged) == ALL
-    finally:
-        redis_cluster.heal()
-    assert redis_cluster.replicas_of(replica) == [old]
-    redis_cluster.promote(old)  # in order: both live
-    redis_cluster.wait_ready()
-    assert redis_cluster.primary_of("{tag}") is old
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("redis_cluster")
-def test_a_replica_takes_over_by_itself(redis_cluster, tagged):
-    old = redis_cluster.primary_of("{tag}")
-    redis_cluster.wait_ready()
-    redis_cluster.kill(old)
-
-    def replaced():
-        try:
-            return redis_cluster.primary_of("{tag}") is not old
-        except RuntimeError:  # nobody owns the slot now
-            return False
-
-    try:
-        wait_until(replaced, "another node has the slot", WAIT_S)
-        assert values(tagged) == ALL
-    finally:
-        redis_cluster.heal()
-    assert len(redis_cluster.primaries()) == 3
-
-
-@pytest.mark.xdist_group("redis_cluster")
-@pytest.mark.slow
-def test_a_primary_comes_back_empty(redis_cluster, tagged):
-    primary = redis_cluster.primary_of("{tag}")
-    other = next(server for server in redis_cluster.primaries() if server is not primary)
-    survives = next(key for key in map(str, range(1000)) if redis_cluster.primary_of(key) is other)
-    tagged.set(survives, 1)
-    redis_cluster.wait_ready()
-    redis_cluster.restart_empty(primary)
-    assert redis_cluster.primary_of("{tag}") is primary
-    assert values(tagged) == [None] * 250
-    assert tagged.get(survives) == "1"
-
-    def replicas_hold():
-        return [replica.ask("DBSIZE") for replica in redis_cluster.replicas_of(primary)]
-
-    wait_until(lambda: replicas_hold() == [0], "its replica is empty too", WAIT_S)
 
 
 # -- they start, and they end ---------------------------------------------------------------------------
