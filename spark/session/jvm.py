@@ -92,7 +92,7 @@ class ArrowBatches:
     @property
     def rdd(self) -> Any:
         """The RDD of the batches, in the JVM."""
-        return self._batches.rdd()
+        return self._batches
 
     def collect(self) -> list[bytes]:
         """Run it; return the batches of all partitions, in their order.
