@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -72,8 +73,12 @@ def changed_rooms(base: str) -> list[dict[str, object]]:
 
 
 def pytest(*words: str) -> int:
-    """Run pytest on two workers; tests that share a server or a JVM run on one of them."""
+    """Run pytest on two workers; tests that share a server or a JVM run on one of them.
+
+    It ends with this process, and its servers with it.
+    """
     jobs = os.environ.get("JOBS", "2")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     print("+ pytest", *(words if len(words) < 20 else (*words[:20], f"... ({len(words)} words)")), flush=True)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-n", jobs, *words], cwd=ROOT, check=False
