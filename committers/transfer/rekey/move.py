@@ -189,10 +189,11 @@ def _versions(old: Coordinator, new: Coordinator, first: int, last: int) -> list
     Raises: ConfigError: the copy's last version is no copy of the one before. WalGapError: one is gone.
     """
     before, copy = recent_version(old.folded, first - 1), recent_version(new.folded, new.folded.last_version)
-    if before and copy and new.folded.last_version > 1 and before.origin != copy.origin:
+    ahead = first - 1 > old.folded.last_version
+    if copy and new.folded.last_version > 1 and (ahead or (before and before.origin != copy.origin)):
         raise ConfigError(
             f"version {copy.version} of namespace {new.endpoints.namespace} is no copy of version"
-            f" {before.version} of namespace {old.endpoints.namespace}: the log lost decisions, or somebody"
+            f" {first - 1} of namespace {old.endpoints.namespace}: the log lost decisions, or somebody"
             f" wrote into the copy. {_again(new)}"
         )
     found = [one for one in decided_versions(old.log, old.folded, first) if one.version <= last]

@@ -158,6 +158,27 @@ def test_a_backup_of_an_unfinished_copy_is_refused(place, tmp_path):
     assert not (tmp_path / "backups").exists()
 
 
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_backup_of_an_unfinished_copy_is_restored_as_one(place, tmp_path, monkeypatch, batches):
+    """Of an earlier release. Red before: without a batch, the restored version counted as the next one."""
+    ended(0, *WORDS)
+    with monkeypatch.context() as patch:
+        patch.setattr("tidegate.cli.operate.backup.refuse", lambda *_, **__: None)
+        ended(0, "backup", tmp_path / "backups", f"--namespace={NEW}")
+    shutil.rmtree(tmp_path / "wal" / escape(NEW))
+    ended(0, "drop", "--only-stores", f"--namespace={NEW}", "--yes", "--force")
+    ended(0, "restore-from", tmp_path / "backups", f"--namespace={NEW}", "--yes")
+    with pytest.raises(ConfigError, match="lacks versions of its source"):
+        place.writer(NEW)
+    write(place, batches=batches)
+    assert f"`tidegate drop --namespace {NEW}`" in refused(REFUSED, *FINISH)
+    with pytest.raises(ConfigError, match="lacks versions of its source"):
+        place.writer(NEW)
+    ended(0, "drop", f"--namespace={NEW}", "--yes", "--force")
+    ended(0, *FINISH)
+    assert rows_by_table(place.store, NEW) == rows_by_table(place.store)
+
+
 # -- relog ----------------------------------------------------------------------------------------
 
 
