@@ -32,7 +32,7 @@ from tidegate.sinks.redis.client.functions import library_name
 from tidegate.sinks.rules.removal import Removal
 from tidegate.testing.conformance.program import ReaderRaisedError
 from tidegate.testing.conformance.refusals import ON_SQLITE
-from tidegate.testing.conformance.run import PASSED, conformance
+from tidegate.testing.conformance.run import FAILED, PASSED, conformance
 from tidegate.testing.example import BATCHES, Example
 
 BUILD_S = 460
@@ -60,7 +60,11 @@ def flights(redis, namespace, tmp_path):
 
 def test_it_passes_every_check(program, redis):
     """Rows, versions, aliases and refusals have their checks there, once for all readers."""
-    results = conformance(command_of(PROGRAM), redis.url)
+
+    def stop(result):
+        assert result.outcome != FAILED, f"{result.name}: {result.text}"
+
+    results = conformance(command_of(PROGRAM), redis.url, report=stop)
     assert [result.name for result in results if result.outcome != PASSED] == [*ON_SQLITE]
 
 
