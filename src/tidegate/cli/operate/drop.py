@@ -83,6 +83,13 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
                 " of it, so only the log would go: check --store; if the store is gone, or a drop was cut"
                 " short, use --force"
             )
+        for store in coordinator.stores:
+            identity = store.identity()
+            if identity is not None and identity.uuid != in_log.namespace:
+                raise ConfigError(
+                    f"{redact(wal)} has another namespace {namespace} than {store.where}, so the log of the one"
+                    " and the rows of the other would go: check --wal and --store; nothing was removed"
+                )
         left = set(in_log.stores) - {each.name for each in coordinator.endpoints.stores}
         if left:
             raise ConfigError(

@@ -223,6 +223,16 @@ def test_drop_with_a_wrong_store_does_not_take_the_log_alone(options, tmp_path):
     assert "nothing was there" in done("drop", "--yes", "--force", *wrong)
 
 
+def test_drop_takes_no_log_of_one_namespace_with_the_store_of_another(options, tmp_path):
+    """Two namespaces of one name: their uuids differ."""
+    Example(f"file://{tmp_path}/other-wal", f"sqlite://{tmp_path}/other").close()
+    other = [f"--wal=file://{tmp_path}/other-wal" if each.startswith("--wal=") else each for each in options]
+    assert other != options
+    assert "check --wal and --store; nothing was removed" in refused(2, "drop", "--yes", *other)
+    assert done("get", "airports", "EWR", *readers_only(options))
+    assert (tmp_path / "other-wal").exists()
+
+
 def test_a_dropped_namespace_is_made_anew_as_another(options, tmp_path):
     before = json.loads(done("status", "--json", *options))["uuid"]
     done("drop", "--yes", *options)
