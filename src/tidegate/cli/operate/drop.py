@@ -87,8 +87,8 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
             identity = store.identity()
             if identity is not None and identity.uuid != in_log.namespace:
                 raise ConfigError(
-                    f"{redact(wal)} has another namespace {namespace} than {store.where}, so the log of the one"
-                    " and the rows of the other would go: check --wal and --store; nothing was removed"
+                    f"{redact(wal)} has another namespace {namespace} than {store.where}, so the log of the"
+                    " one and the rows of the other would go: check --wal and --store; nothing was removed"
                 )
         left = set(in_log.stores) - {each.name for each in coordinator.endpoints.stores}
         if left:
