@@ -1,6 +1,8 @@
 """Fixtures and hooks that every test may use."""
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,11 +17,17 @@ settings.register_profile("ci", settings.get_profile("here"), derandomize=True, 
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
+MUTANTS = Path(__file__).parents[1] / "docs" / "mutants.md"
+NOTICING = frozenset(re.findall(r"^\| \S+ \|.*\| `(tests/[^`]+)` \|$", MUTANTS.read_text(), re.MULTILINE))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow all cases but one in n of a test with the mark ``one_in(n)``."""
+    """Mark the tests that notice a mutant; and as slow all cases but one in n with the mark ``one_in(n)``."""
     seen: dict[str, int] = {}
     for item in items:
+        if item.nodeid in NOTICING:
+            item.add_marker(pytest.mark.notices)
         if (mark := item.get_closest_marker("one_in")) is None or item.get_closest_marker("slow"):
             continue
         test = item.nodeid.partition("[")[0]

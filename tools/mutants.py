@@ -108,7 +108,7 @@ def run(mutant: Mutant, recorded: str) -> tuple[Mutant, str, float]:
             return mutant, "STALE: the text to change is not there any more", 0.0
         path.write_text(text.replace(mutant.old, mutant.new))
         for tests in filter(None, ([recorded] if recorded else [], mutant.tests.split())):
-            done = pytest(folder, MARKS.get(mutant.tests, "not slow"), tests)
+            done = pytest(folder, MARKS.get(mutant.tests, "not slow or notices"), tests)
             failed = re.search(r"^(?:FAILED|ERROR) (tests/.+?)(?: - |$)", done.stdout, re.MULTILINE)
             if done.returncode == 1 and failed:
                 return mutant, failed[1], time.monotonic() - started
@@ -126,7 +126,7 @@ def pytest(folder: Path, marks: str, tests: list[str]) -> subprocess.CompletedPr
         "CI": "1",
     }
     if not any(test.startswith("tests/spark") for test in tests) and "spark" not in marks:
-        marks += " and not spark"
+        marks = f"({marks}) and not spark"
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", marks]
     return subprocess.run(
         [*command, *tests],
