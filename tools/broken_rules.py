@@ -265,7 +265,7 @@ RULES: list[Rule] = [
         "wal/file/log.py",
         '        fresh = self._decisions.with_suffix(".new")\n',
         "        fresh = self._decisions\n",
-        "tests/crash/test_sweep.py",
+        "tests/unit/wal/file/test_log.py",
     ),
     (
         "retire-once",

@@ -161,7 +161,7 @@ class SparkBarrier:
         work = self.work(spec, base_version)
         try:
             with whole_retries(call.rows.sparkSession for call in self.calls):
-                acks = self.runs.staged(lambda: self._staged(work))
+                acks, self.parallelism = self.runs.staged(lambda: self._staged(work))
         finally:  # those of an attempt that failed are not kept either
             first_reads = take(self.calls[0].rows.sparkSession.sparkContext, spec.attempt)
         if self.driver_stage is not None:
@@ -171,13 +171,13 @@ class SparkBarrier:
         self.spilled_bytes = sum(on_disks.values())
         return acks or self._empty(spec)
 
-    def _staged(self, work: StageWork) -> list[Ack]:
+    def _staged(self, work: StageWork) -> tuple[list[Ack], int]:
+        """Stage once; return the acks, and by how many tasks."""
         if self.driver_stage is not None and work.in_flight.fit(1, self.key_groups):
             acks = self.driver_stage.stage(self.calls, work, self.placement, self.runs)
             if acks is not None:
-                self.parallelism = 1
-                return acks
-        return self._by_job(work)
+                return acks, 1
+        return self._by_job(work), self.parallelism
 
     def work(self, spec: StageSpec, base_version: int) -> StageWork:
         """Return the work of each task."""

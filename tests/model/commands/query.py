@@ -106,7 +106,7 @@ def _close(key: Any, state: Any, emit: Any) -> Any:
 
 
 class Driver:
-    """A driver of the query: open until it is replaced, or for ever, as a zombie."""
+    """A driver of the query: open until it is replaced, or to the end as a zombie."""
 
     def __init__(self, coordinator: Coordinator, lineage: int | None) -> None:
         self.coordinator, self.lineage = coordinator, lineage

@@ -45,7 +45,7 @@ def write(place, namespace="flights", batches=1):
 
 
 def moved_and_taken_back(place):
-    """As a release did whose adopt did not look at the copy: its source goes on, the copy is whole."""
+    """As after an adopt that did not look at the copy: the source is written again, and the copy is whole."""
     ended(0, *FINISH, "--alias=live")
     with place.coordinators(None) as (old, _):
         open_namespace(old, None, command="recover")
@@ -141,7 +141,7 @@ def test_a_copy_that_was_moved_on_gets_no_alias_again(place):
 
 
 def test_a_backup_of_a_moved_namespace_is_made_and_ends_with_an_error(place, tmp_path):
-    """Red before: exit 0, for ever, while the batches are in another namespace."""
+    """Red before: exit 0 each time, while the batches are in another namespace."""
     assert "tidegate backup" in ended(0, *FINISH).stdout
     for wrote in ("full backup", "already; nothing was written"):
         result = ended(REFUSED, "backup", tmp_path / "backups", "--namespace=flights")

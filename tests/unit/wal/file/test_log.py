@@ -294,6 +294,25 @@ def test_a_creation_that_died_half_way_is_finished(tmp_path, monkeypatch):
     assert sorted(entry.name for entry in log.folder.iterdir()) == ["changelog", "decisions.log", "lock"]
 
 
+def test_a_log_is_there_whole_or_not_at_all_while_it_is_made_and_cut(tmp_path, monkeypatch):
+    """Before each sync its file has the bytes of before, or of after: a process may die at any of them."""
+    log, plain, seen = FileLog(tmp_path, "n"), os.fsync, []
+    path = log.folder / "decisions.log"
+
+    def fsync(fd):
+        seen.append(path.read_bytes() if path.exists() else None)
+        plain(fd)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    log.create()
+    assert set(seen) == {None, path.read_bytes()}
+    positions = [log.append_decision(record).position for record in RECORDS]
+    before, seen[:] = path.read_bytes(), []
+    log.trim_decisions(positions[1])
+    assert path.read_bytes() != before
+    assert set(seen) == {before, path.read_bytes()}
+
+
 def test_names_that_differ_only_in_case_or_punctuation_do_not_meet(tmp_path):
     """T47."""
     folders = {FileLog(tmp_path, name).folder.name.lower() for name in ("a.b", "a_b", "a-b", "A.b", "ab")}
