@@ -364,6 +364,17 @@ def _still_held(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
     return decided
 
 
+def last_followed(state: Folded) -> DecidedVersion | None:
+    """Return the version of the batch that the next one follows; None: it is not among the recent versions.
+
+    After a Rewound that no batch has followed yet, it is the last one that the restored state contains.
+    """
+    if state.is_rewound:
+        kept = last_batch_within(state, state.last_version)
+        return None if kept is None else decided_for(state, kept)
+    return next((each for each in reversed(state.recent) if isinstance(each.origin, BatchOrigin)), None)
+
+
 def last_batch_within(state: Folded, version: int, lineage: str | None = None) -> BatchOrigin | None:
     """Return the last batch (of a lineage) whose changes a version holds.
 

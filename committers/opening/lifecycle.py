@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.rekeyed import COPY, NO_QUERY, Source, is_whole, moved_from, source_of
+from tidegate.committers.opening.rekeyed import (
+    COPY,
+    NO_QUERY,
+    Source,
+    is_unfinished,
+    is_whole,
+    moved_from,
+    source_of,
+)
 from tidegate.errors import ConfigError
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import open_store
@@ -61,8 +69,8 @@ def lifecycle_of(side: Side, other: Side | None = None) -> Lifecycle:
     if state is None:
         return Lifecycle.DROPPED if side.shown is None else Lifecycle.ORDINARY
     source = source_of(state)
-    if state.last_version == 0 and state.decided_at_us:
-        return Lifecycle.BEGUN  # its first record has the time of the version that is saved
+    if _is_begun(state) and not _is_behind(side):
+        return Lifecycle.BEGUN
     if moved_from(state) is not None:
         return Lifecycle.MOVED if other is None else _moved_to(state, other)
     of_source = None if other is None else other.state
@@ -91,19 +99,26 @@ def _is_unfinished(side: Side) -> bool:
     state, shown = side
     if shown is not None and shown.attempt.startswith(COPY):
         return True
-    source = None if state is None else source_of(state)
-    if state is None or source is None or is_whole(state, source):
-        return False
-    return shown is None or state.last_version >= shown.version
+    return state is not None and is_unfinished(state) and not _is_behind(side)
+
+
+def _is_begun(state: Folded) -> bool:
+    """Whether a relog began it: its first record has the time of the version that is saved."""
+    return state.last_version == 0 and state.decided_at_us > 0
+
+
+def _is_behind(side: Side) -> bool:
+    """Whether the log lost what the store shows, so that its marks are not the newest."""
+    state, shown = side
+    return shown is not None and (state is None or state.last_version < shown.version)
 
 
 def _moved_to(state: Folded, copy: Side) -> Lifecycle:
     """Find whether the copy of a moved namespace is whole, and has taken versions since."""
+    if _is_behind(copy) and not _is_unfinished(copy):
+        return Lifecycle.CONTINUED  # what it took is not known
     if copy.state is None:
-        lost = copy.shown is not None and not _is_unfinished(
-            copy
-        )  # its log is gone: what it took is not known
-        return Lifecycle.CONTINUED if lost else Lifecycle.MOVING
+        return Lifecycle.MOVING
     source = source_of(copy.state)
     if source is None or source.uuid != state.namespace or not is_whole(copy.state, source):
         return Lifecycle.MOVING  # or it was dropped, and its name is another namespace's now
@@ -148,6 +163,11 @@ CONTINUE_THERE = Answer(
     " {to} there is a way back: `tidegate drop --namespace {to}`, then `tidegate adopt --lineage"
     " {back}`{nobody}"
 )
+FINISH_THERE = Answer(
+    "nothing was written, since its last versions are only here. Stop the query and run `tidegate rekey"
+    " --namespace {name} --to {to} --finish`, if {to} is there; or take it back: `tidegate drop --namespace"
+    " {to}`, then `tidegate adopt --lineage {back}`{nobody}"
+)
 STAY_THERE = Answer(
     "set namespace={to!r} and keep the checkpoint; nothing was written, since {to} alone has its later"
     " versions"
@@ -162,7 +182,12 @@ Row = Mapping[Lifecycle, Answer]
 ANY: Row = {}
 """It reads, or makes visible what was decided, or belongs to no namespace."""
 COPIES: Row = {Lifecycle.BEGUN: RELOG_AGAIN, Lifecycle.UNFINISHED: FINISH}
-WRITES: Row = {**COPIES, **dict.fromkeys(MOVED, CONTINUE_THERE)}
+WRITES: Row = {
+    **COPIES,
+    Lifecycle.MOVING: FINISH_THERE,
+    Lifecycle.MOVED: CONTINUE_THERE,
+    Lifecycle.CONTINUED: CONTINUE_THERE,
+}
 """It decides a version, or changes what the next driver does."""
 QUERY = "a query"
 """The row of Spark's side: batches, loads, imports and migrations of a sink."""
@@ -262,6 +287,8 @@ def ask(coordinator: Coordinator, command: str, *, to: str = "", shown: CatalogE
     on it. Raises: ConfigError: as ``refuse``; otherwise the errors of the other side's log and store.
     """
     state, where, other = coordinator.decisions.view.state, coordinator.endpoints, None
+    if shown is None and state is not None and (is_unfinished(state) or _is_begun(state)):
+        shown = shown_in(coordinator.store)
     moved = None if state is None else moved_from(state)
     if moved is not None:
         if moved.to == to:
@@ -272,14 +299,14 @@ def ask(coordinator: Coordinator, command: str, *, to: str = "", shown: CatalogE
 
 
 def side_of(where: Endpoints) -> Side:
-    """Read a namespace: its log, and where that has nothing the visible version of its primary."""
+    """Read a namespace: its log, and the visible version of its primary where the log alone does not tell."""
     with contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log:
         state = catch_up(View(), log).state
-    if state is not None:
+    if state is not None and not is_unfinished(state):
         return Side(state)
     at = where.stores[0]
     with contextlib.closing(open_store(at.url, where.namespace, at.options)) as store:
-        return Side(None, shown_in(store))
+        return Side(state, shown_in(store))
 
 
 def shown_in(store: Store) -> CatalogEntry | None:

@@ -32,6 +32,7 @@ from tidegate.errors import (
     LineageError,
     OutcomeUnknownError,
     StoreLostError,
+    StoreUnavailableError,
     WalGapError,
     WalUnavailableError,
 )
@@ -39,6 +40,7 @@ from tidegate.keys.groups import key_groups_for, stride_for
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.records import Identity, Pointer, Stamp
 from tidegate.sinks.rules.fit import Fit, fit_of
+from tidegate.sinks.store import Store
 from tidegate.wal.log import Appended
 from tidegate.wal.record import Folded, Genesis, Summary
 
@@ -155,8 +157,9 @@ def _warn_of_lost_open(coordinator: Coordinator, pointer: Pointer) -> None:
     if pointer.epoch > state.epoch:
         logger.warning(
             "%s carries epoch %s, the log %s has epochs up to %s: the log lost the record by which a driver"
-            " took its epoch (brokers without power, an unclean election, an older copy put back); that"
-            " driver is fenced if it still runs",
+            " took its epoch (brokers without power, an unclean election, an older copy put back), or it"
+            " is another log than that driver's, as of a command with another --wal; that driver is fenced if"
+            " it still runs",
             coordinator.store.where, pointer.epoch, coordinator.log.where, state.epoch,
         )  # fmt: skip
 
@@ -186,8 +189,7 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: C
     identity = coordinator.store.identity()  # first: a store is created only for a log that has begun
     state = coordinator.decisions.catch_up()
     if state is None:
-        if identity is not None:
-            raise log_is_empty(coordinator, identity)
+        refuse_without_log(coordinator)
         name = coordinator.endpoints.namespace
         refuse_writing(coordinator.store.where, name, coordinator.store.aliases().get(name))
         if check is not None:
@@ -217,6 +219,26 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: C
     for table, of_table in (coordinator.options.table_key_groups or {}).items():
         stride_for(table, of_table, state.key_groups)
     return state
+
+
+def refuse_without_log(coordinator: Coordinator) -> None:
+    """Refuse a namespace that a store has, while the log has nothing. Raises: WalGapError.
+
+    A store besides the primary that does not answer is left out.
+    """
+    for store in coordinator.stores:
+        try:
+            identity = store.identity()
+        except StoreUnavailableError as error:
+            if store is coordinator.store:
+                raise
+            logger.warning(
+                "whether namespace %s is there is unknown: %s", coordinator.endpoints.namespace, error
+            )
+            continue
+        if identity is not None and coordinator.decisions.catch_up() is None:  # nobody makes it meanwhile
+            why = f"namespace {identity.uuid} is in the store, the log is empty"
+            raise _log_behind(coordinator, why, store.pointer().visible, store)
 
 
 def refuse_lost(coordinator: Coordinator) -> None:
@@ -316,10 +338,10 @@ def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Point
     fit = fit_of(state, identity, pointer)
     if fit is Fit.LOG_BEHIND:
         why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
-        raise _log_behind(coordinator, why, pointer.visible)
+        raise _log_behind(coordinator, why, pointer.visible, coordinator.store)
     if fit is Fit.OTHER_HISTORY:
         why = f"version {pointer.visible} has digest {pointer.digest} in the store, another one in the log"
-        raise _log_behind(coordinator, why, pointer.visible)
+        raise _log_behind(coordinator, why, pointer.visible, coordinator.store)
 
 
 def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
@@ -333,15 +355,9 @@ def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
         raise ConfigError(msg)
 
 
-def log_is_empty(coordinator: Coordinator, identity: Identity) -> WalGapError:
-    """Build the error for a store whose log does not exist, or no longer."""
-    why = f"namespace {identity.uuid} is in the store, the log is empty"
-    return _log_behind(coordinator, why, coordinator.store.pointer().visible)
-
-
-def _log_behind(coordinator: Coordinator, why: str, visible: int) -> WalGapError:
+def _log_behind(coordinator: Coordinator, why: str, visible: int, store: Store) -> WalGapError:
     return WalGapError(
-        f"the log {coordinator.log.where} does not belong to, or is behind, the {coordinator.store.where}:"
+        f"the log {coordinator.log.where} does not belong to, or is behind, the {store.where}:"
         f" {why}; nothing was written; if the log's URL is right, and the disk of a log in files is mounted:"
         f" {saved_by_relog(coordinator.endpoints.namespace, visible)}"
     )

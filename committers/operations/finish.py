@@ -8,7 +8,12 @@ from typing import NamedTuple
 from tidegate.committers.background.follower import Follower, Standing
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_attempts import lost_of
-from tidegate.committers.opening.open import ensure_made, log_is_empty, open_namespace, refuse_if_writer_alive
+from tidegate.committers.opening.open import (
+    ensure_made,
+    open_namespace,
+    refuse_if_writer_alive,
+    refuse_without_log,
+)
 from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.errors import TidegateError
 from tidegate.wal.fold import recent_version
@@ -38,8 +43,7 @@ def finish_decided(
     other stores. Otherwise as ``open_namespace``.
     """
     if coordinator.decisions.catch_up() is None:
-        if (identity := coordinator.store.identity()) is not None:
-            raise log_is_empty(coordinator, identity)
+        refuse_without_log(coordinator)
         return Finished([], 0, [])
     refuse_other_stores(coordinator, coordinator.folded)
     refuse_if_writer_alive(coordinator, command, force=force)

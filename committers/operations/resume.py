@@ -11,8 +11,8 @@ from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.wal.catch_up import source_offsets_of
-from tidegate.wal.fold import decided_for, last_batch_within
-from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, RestoreOrigin
+from tidegate.wal.fold import last_followed
+from tidegate.wal.record import BatchOrigin, RestoreOrigin
 
 MANIFESTS_MAX = 50
 """The number of last batches whose manifests are searched for state that they continued."""
@@ -51,18 +51,11 @@ def last_batch(decisions: DecisionLog) -> LastBatch | None:
     After a restore with ``--reprocess`` it is the last one that the restored state contains.
     """
     state = decisions.folded
-    decided = _last_decided(state)
+    decided = last_followed(state)
     if decided is None or not isinstance(decided.origin, BatchOrigin):
         return None
     offsets = source_offsets_of(decisions.log, decided)
     return LastBatch(decided.origin, decided.version, decided.decided_at_us, offsets)
-
-
-def _last_decided(state: Folded) -> DecidedVersion | None:
-    if state.is_rewound:
-        kept = last_batch_within(state, state.last_version)
-        return None if kept is None else decided_for(state, kept)
-    return next((each for each in reversed(state.recent) if isinstance(each.origin, BatchOrigin)), None)
 
 
 def continued_tables(decisions: DecisionLog) -> Continued:

@@ -11,6 +11,7 @@ from model.commands.explore import Explored, every, random_words
 from model.commands.known import KNOWN, MENDED
 from model.commands.letters import LETTERS
 from model.commands.world import Time, World
+from tidegate.committers.transfer.backup import restore_from
 
 SCOPES = {
     "a rekey": "batch rekey finish back adopt restore",
@@ -100,7 +101,7 @@ def test_long_random_words(world):
 def test_a_word_that_fails_is_made_short(world):
     word = ("due", "alias", "batch", "backup", "export", "lose-store", "lose-log", "restore-from")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(explore, "known_as", lambda *_: "")
+        patched.setattr(restore_from, "_name_again", lambda *_: None)
         shortest, wrong = explore.shortest(world, word)
     assert shortest == ("alias", "backup", "lose-store", "lose-log", "restore-from")
     assert "another one of that name" in wrong

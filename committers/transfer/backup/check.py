@@ -48,7 +48,7 @@ from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal import memory_log
-from tidegate.wal.fold import last_batch_within
+from tidegate.wal.fold import last_batch_within, last_followed
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import BatchOrigin, Folded, TableAt, encode_record
 from tidegate.wal.staging.own_tables import queues_of
@@ -190,7 +190,9 @@ def _restore(folder: Path, contents: Contents, part: Rows, way: Way) -> None:
             log.create()
             log.append_decision(encode_record(summary_of(_trimmed(state))))
         plan = plan_restore(coordinator, contents.reached, folder, is_newest=True)
-        restore_from(coordinator, contents, plan._replace(way=way) if way is Way.AGAIN else plan)
+        if way is Way.AGAIN:
+            plan = plan._replace(way=way, kept=last_batch_within(state, state.last_version))
+        restore_from(coordinator, contents, plan)
         _compare(coordinator, state, plan.kept, part)
     finally:
         memory_log.forget(place)
@@ -208,7 +210,8 @@ def _compare(coordinator: Coordinator, state: Folded, kept: BatchOrigin | None, 
     store, folded = coordinator.store, coordinator.folded
     visible = store.pointer().visible
     (entry,) = store.catalog(visible, visible)
-    facts = (folded.lineage, set(folded.once), last_batch_within(folded, visible))
+    followed = last_followed(folded)
+    facts = (folded.lineage, set(folded.once), None if followed is None else followed.origin)
     if facts != (state.lineage, set(state.once), kept) or folded.generation < state.generation:
         raise CorruptError("the query that is followed, its last batch or the tokens are not the backup's")
     made = queues_of(state.tables).keys() - state.tables.keys()  # by the restore, of the due times

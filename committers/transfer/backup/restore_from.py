@@ -30,6 +30,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import fill_and_follow
 from tidegate.committers.opening.open import take_over
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store
+from tidegate.committers.operations.alias import set_alias
 from tidegate.committers.repair.companions import add_queues
 from tidegate.committers.repair.log_reach import first_kept, is_whole, oldest_whole
 from tidegate.committers.repair.log_state import LogState
@@ -42,10 +43,10 @@ from tidegate.committers.steps.decided_versions import (
 from tidegate.committers.transfer.backup.contents import Contents, Reached
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, StoreUnavailableError, WalGapError, WalUnavailableError
-from tidegate.sinks.aliases import refuse_writing
+from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.rules.reads import FILLED_FROM
-from tidegate.wal.fold import last_batch_within, recent_version
+from tidegate.wal.fold import last_batch_within, last_followed, recent_version
 from tidegate.wal.manifest import Manifest, encode_manifest, manifest_digest
 from tidegate.wal.record import (
     BatchOrigin,
@@ -71,8 +72,8 @@ class Plan(NamedTuple):
     """The effect of a restore. ``version`` is the backup's, ``last`` the log's last one, 0 for none.
 
     ``lost`` are the decided versions after the backup whose changes nothing has any more; of a log that is
-    gone they are unknown. ``kept`` is the last batch that the restored state contains. ``again`` is the
-    version of which a log that continues has a restore at its end, 0 for none: batches after it are undone.
+    gone they are unknown. ``kept`` is the batch that the query's next one follows, and ``source_offsets`` its
+    end, '' if nothing has it: of a log that lost rows it is the last batch that the restored state contains.
     """
 
     way: Way
@@ -80,7 +81,7 @@ class Plan(NamedTuple):
     last: int
     lost: list[DecidedVersion]
     kept: BatchOrigin | None
-    again: int = 0
+    source_offsets: str = ""
 
 
 class RestoredFrom(NamedTuple):
@@ -110,7 +111,9 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
             " there: `tidegate drop --only-stores` first; or restore under a new --namespace, and set an"
             " alias"
         )
-    kept = last_batch_within(reached.state, version)
+    within = last_batch_within(reached.state, version)
+    followed = _origin_of(last_followed(reached.state))
+    next_to = (followed, reached.source_offsets if followed == within else "")
     if state is None:
         if identity is not None:
             raise ConfigError(
@@ -120,18 +123,16 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
             )
         refuse_writing(store.where, name, store.aliases().get(name))
         _refuse_if_another_shows(coordinator, "", 0)
-        return Plan(Way.NEW, version, 0, [], kept)
+        return Plan(Way.NEW, version, 0, [], *next_to)
     _refuse_other_history(coordinator, reached, folder)
     last = state.last_version
     if _is_begun(coordinator, reached):
         _refuse_if_another_shows(coordinator, state.namespace, version)
-        return Plan(Way.NEW, version, last, [], kept)
+        return Plan(Way.NEW, version, last, [], *next_to)
     versions = decided_versions(coordinator.log, state, version + 1)
     is_reached = version == last or oldest_whole(coordinator.log, state, version + 1) == version + 1
     if is_reached and (is_newest or version == last) and last >= FILLED_FROM:
-        origin = state.recent[-1].origin
-        again = origin.version if isinstance(origin, RestoreOrigin) else 0
-        return Plan(Way.CONTINUE, version, last, [], kept, again)
+        return Plan(Way.CONTINUE, version, last, [], _origin_of(last_followed(state)))
     if state.recent[-1].origin != RestoreOrigin(version):  # not of an interrupted run
         _refuse_if_another_shows(coordinator, state.namespace, version)
     refuse_restored_strides(
@@ -141,7 +142,11 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
         "restore under a --namespace that does not exist yet, whose log begins with the backup's state",
     )
     lost = [each for each in versions if each.origin != RestoreOrigin(version)]
-    return Plan(Way.AGAIN, version, last, lost, kept)
+    return Plan(Way.AGAIN, version, last, lost, within, reached.source_offsets)
+
+
+def _origin_of(decided: DecidedVersion | None) -> BatchOrigin | None:
+    return decided.origin if decided is not None and isinstance(decided.origin, BatchOrigin) else None
 
 
 def restore_from(coordinator: Coordinator, contents: Contents, plan: Plan) -> RestoredFrom:
@@ -158,10 +163,12 @@ def restore_from(coordinator: Coordinator, contents: Contents, plan: Plan) -> Re
     if plan.way is Way.CONTINUE:
         _continue(coordinator, contents)
     else:
+        if plan.way is Way.NEW:
+            _name_again(coordinator, contents.reached.state)
+        else:  # before the version: a log that ends with it may be one that continues
+            append_rewound(coordinator.decisions, plan.version, "tidegate restore-from")
         _decide_again(coordinator, contents)
         _filled(coordinator, fill_and_follow(coordinator, contents.rows, []))
-    if coordinator.folded.recent[-1].origin == RestoreOrigin(plan.version):
-        append_rewound(coordinator.decisions, plan.version, "tidegate restore-from")
     return RestoredFrom(plan, coordinator.store.pointer().visible, coordinator.folded.lineage)
 
 
@@ -350,6 +357,23 @@ def _begin_log(coordinator: Coordinator, contents: Contents) -> None:
             f"another driver made namespace {first.name} in {decisions.where} meanwhile: stop it, run"
             " `tidegate drop`, then this again"
         )
+
+
+def _name_again(coordinator: Coordinator, before: Folded) -> None:
+    """Let the aliases that named the namespace under its uuid in the backup name it under the new one."""
+    name = coordinator.endpoints.namespace
+    old, new = Target(name, before.namespace), Target(name, coordinator.folded.namespace)
+    for at, store in zip(coordinator.endpoints.stores, coordinator.stores, strict=True):
+        try:
+            for alias in [alias for alias, named in store.aliases().all().items() if named == old]:
+                set_alias(at, alias, new)
+        except StoreUnavailableError as error:
+            if store is coordinator.store:
+                raise
+            logger.warning(
+                "store %s does not answer, so its aliases of namespace %s find nothing: `tidegate alias set"
+                " NAME` sets one again (%s)", at.name, name, error,
+            )  # fmt: skip
 
 
 def summary_of(state: Folded) -> Summary:

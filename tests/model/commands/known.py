@@ -35,53 +35,19 @@ MENDED = {
     "relog of an unfinished copy": "rekey batch lose-copy-log relog-copy",
     "import under a token of a rekey": "export import-rekey",
     "backup of an unfinished copy": "rekey backup-copy",
+    "aliases of a namespace that is made again": "alias backup lose-store lose-log restore-from",
+    "an unfinished copy is where a moved namespace sends to": "rekey finish!rekey.after_move",
+    "a copy that lost its last record is an unfinished one": "rekey finish lose-end",
+    "undone batches come again after restore-from": "restore backup lose-store lose-log restore-from",
+    "undone batches come again where the log continues": "backup batch restore lose-store restore-from",
+    "a query begins from scratch though a second store has the namespace": "add-store lose-store lose-log",
+    "a relog whose log lost its only version is a begun one": "lose-end relog lose-end",
+    "relog without an adoption": "adopt lose-log relog",
+    "relog without a batch": "replace replace replace lose-log relog",
 }
 """By name, the word that found it."""
 
-KNOWN = {
-    "aliases of a namespace that is made again": Known(
-        "alias backup lose-store lose-log restore-from",
-        r"\Aalias: .*an alias names namespace .*and another one of that name .* is here",
-        "alias backup restore-from",
-        "restore-from with a new log gives the namespace another uuid, and leaves its aliases as they were",
-    ),
-    "an unfinished copy is where a moved namespace sends to": Known(
-        "rekey finish!rekey.after_move",
-        r"`rekey --to \S+ --finish --yes`: .*is the namespace itself",
-        "rekey finish",
-        "a moved namespace does not look at its copy, and the copy does not know its source's name",
-    ),
-    "a copy that lost its last record is an unfinished one": Known(
-        "rekey finish lose-end",
-        r"`rekey --to \S+ --finish --yes`: .*is the namespace itself",
-        "rekey finish lose-end",
-        "the marks of a copy are looked at before the histories of log and store are compared",
-    ),
-    "undone batches come again after restore-from": Known(
-        "restore backup lose-store lose-log restore-from",
-        r"\Anext batch: after a replay of batch",
-        "restore backup restore-from",
-        "a new log knows the last batch that the content has, and not the last one that was decided",
-    ),
-    "a query begins from scratch though a second store has the namespace": Known(
-        "add-store lose-store lose-log",
-        r"memory://commands-b, namespace \S+: .*(expected|the store of) namespace",
-        "add-store lose-store lose-log",
-        "a driver that finds neither log nor primary does not look at its other stores",
-    ),
-    "relog without an adoption": Known(
-        "adopt lose-log relog",
-        r"\Awrong batch: the replaced query \d is accepted",
-        "adopt relog",
-        "the catalog of a store knows the query of its last batch, and no query that took over after it",
-    ),
-    "relog without a batch": Known(
-        "replace replace replace lose-log relog",
-        r"\Anext batch: after a replay of batch",
-        "relog",
-        "the last batch of a saved namespace is read from the readable versions",
-    ),
-}
+KNOWN: dict[str, Known] = {}
 
 
 def known_as(word: Sequence[str], wrong: str) -> str:

@@ -71,11 +71,17 @@ def went_back(truth: Truth, world: World, _: Outcome) -> Truth:
 
 
 def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
-    here, name = truth.here, json.loads(outcome.json)["to"]
+    here, facts = truth.here, json.loads(outcome.json)
+    name, lineage = facts["to"], facts["lineage"]
     content = here.content.alive(here.time_us)
     if here.generation:  # the command prints that undone batches cannot be replayed there
         here = here._replace(event=max(here.event, here.undone))
-    new = here._replace(content=content, versions={}, damaged="", shown=True, generation=0, time_us=0)
+    new = here._replace(
+        content=content, versions={}, damaged="", shown=True, generation=0, time_us=0,
+        lineage=LINEAGES.index(lineage) if lineage else here.lineage,  # the command prints whom it follows
+    )  # fmt: skip
+    if facts["last_batch_unknown"]:  # the command prints that a batch that comes again counts twice
+        truth = truth._replace(first=truth.event)
     spaces = {**truth.spaces, name: new, truth.name: here._replace(moved=name, damaged="relogged")}
     named = {alias: name if at == truth.name else at for alias, at in truth.aliases.items()}
     return truth._replace(spaces=spaces, name=name, aliases=named)

@@ -68,7 +68,10 @@ def rekey(
     May be repeated after an interruption. Before --finish, tidegate drop of the new namespace ends it all.
     """
     if check_name("namespace", to) == work.namespace:
-        raise ConfigError(f"--to {to} is the namespace itself: give another name")
+        raise ConfigError(
+            f"--to {to} is the namespace itself: give another name; or, to finish it, as --namespace the one"
+            " that it is made of"
+        )
     for at, each in itertools.product(work.stores(), alias or ()):
         refuse_taken(at, each)
     with work.coordinator() as old:

@@ -127,6 +127,11 @@ def _preview(work: Operation, saved: Saved, to: str) -> list[str]:
         if begun not in known
     ]
     lines.append("not copied: older versions; the tokens of loads: a load that is repeated counts again")
+    if saved.batch is not None:
+        lines.append(
+            f"followed: query {saved.batch.origin.lineage}, of the last batch. If another one has taken over"
+            f" since: `tidegate adopt --namespace {to} --lineage ID`, with its id"
+        )
     if saved.restored:
         lines.append(
             "a restore is newer than the last batch: if that was a `restore --reprocess`, the undone batches"
@@ -191,5 +196,5 @@ def _next_step(work: Operation, to: str, batch: BatchOrigin | None) -> str:
         f"next: in the query's options set namespace={to!r} in place of {old!r}, keep its checkpoint and its"
         f" stores, and start it{after}. Never start it with the old name again. Readers of the name {old},"
         f" which is no alias, stay on the old version: let them connect to {to}. Then `tidegate drop"
-        f" --namespace {old}` removes what is left of the old namespace"
+        f" --namespace {old} --force` removes what is left of the old namespace"
     )

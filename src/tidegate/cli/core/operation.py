@@ -19,7 +19,7 @@ from tidegate.committers.background.follower import Standing
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.opening.lifecycle import ask
-from tidegate.committers.opening.open import log_is_empty, refuse_if_writer_alive
+from tidegate.committers.opening.open import refuse_if_writer_alive, refuse_without_log
 from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.errors import BY_NAME, ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import Endpoints, Options, StoreRef
@@ -200,8 +200,7 @@ def require_namespace(coordinator: Coordinator) -> None:
     """
     if coordinator.decisions.catch_up() is None:
         name = coordinator.endpoints.namespace
-        if (identity := coordinator.store.identity()) is not None:
-            raise log_is_empty(coordinator, identity)
+        refuse_without_log(coordinator)
         refuse_writing(coordinator.store.where, name, coordinator.store.aliases().get(name))
         raise ConfigError(
             f"there is no namespace {name} at {coordinator.log.where}: check --wal and --namespace; a query's"

@@ -206,13 +206,12 @@ def restore_from(
     """
     version = version_in(folder, to)  # type: ignore[arg-type]  # typer calls the parser
     reached = reached_at(folder, version)
-    offsets = reached.source_offsets
     with work.coordinator(jobs=jobs) as coordinator:
         plan = plan_restore(coordinator, reached, folder, is_newest=to is None)
         work.refuse_if_writer_alive(coordinator)
         # The log, where there is one, knows of a later adoption than the backup.
         state = reached.state if plan.way is Way.NEW else coordinator.folded
-        preview = _preview(plan, work.namespace, state, offsets)
+        preview = _preview(plan, work.namespace, state)
         if not yes:
             print("\n".join(preview), file=sys.stderr)
             confirm(_question(plan, work.namespace))
@@ -225,7 +224,7 @@ def restore_from(
         "visible": done.visible,
         "lineage": done.lineage,
     }
-    facts |= {"lost": [_lost(each) for each in plan.lost], "source_offsets": offsets or None}
+    facts |= {"lost": [_lost(each) for each in plan.lost], "source_offsets": plan.source_offsets or None}
     facts |= {"last_batch": plan.kept.batch_id if plan.kept else None}
     work.report(facts, _lines(done, work.namespace, preview if yes else []), standings)
 
@@ -242,7 +241,7 @@ def _question(plan: Plan, namespace: str) -> str:
     return f"{where}namespace {namespace} would be made again from version {plan.version} of the backup"
 
 
-def _preview(plan: Plan, namespace: str, state: Folded, offsets: str) -> list[str]:
+def _preview(plan: Plan, namespace: str, state: Folded) -> list[str]:
     """Return what is restored, what is lost, and how the query has its rows again."""
     moved, lineage = moved_from(state), state.lineage
     if moved is not None:
@@ -251,22 +250,19 @@ def _preview(plan: Plan, namespace: str, state: Folded, offsets: str) -> list[st
     if plan.way is Way.CONTINUE:
         line = f"the log has every version after version {plan.version} of the backup, up to {plan.last}"
         lines = [f"{line}: nothing is lost, and the query continues with its checkpoint"]
-        if plan.again:
-            lines += [
-                f"version {plan.last} is a restore of version {plan.again}, perhaps by an interrupted",
-                "  restore-from: the batches after that come again only after",
-                f"  `tidegate restore --to {plan.again} --reprocess`, which shows the next steps",
-            ]
-        return lines
-    lines = [*_losses(plan, namespace)]
+        if not state.is_rewound or not state.generation:
+            return lines
+        lines.append("a restore has undone its last batches, and they may come again:")
+    else:
+        lines = _losses(plan, namespace)
     if lineage is None:
         return lines
     if plan.kept is None:
         return [*lines, f"the last batch of query {lineage} that the backup contains is not known"]
     last = plan.kept.batch_id
     lines += [
-        f"the restored state ends with batch {last} of query {plan.kept.lineage}, at the source offsets",
-        f"  {offsets or '(unknown)'}",
+        f"the next batch follows batch {last} of query {plan.kept.lineage}, which ends at the source offsets",
+        f"  {plan.source_offsets or '(unknown)'}",
     ]
     if plan.kept.lineage != lineage:
         followed = f"the namespace follows {lineage}, which has taken over since, and no other query"

@@ -75,6 +75,8 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
         # A log that does not answer, or refuses this user, is reported before the stores are gone.
         in_log = None if force else coordinator.decisions.catch_up()
         if in_log is None:
+            if not force:
+                _refuse_without_log(work, coordinator)
             return
         ask(coordinator, work.row)
         if all(store.identity() is None for store in coordinator.stores):
@@ -99,6 +101,18 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
     except CorruptError:
         if not force:  # whether a writer runs is unknown
             raise
+
+
+def _refuse_without_log(work: Operation, coordinator: Coordinator) -> None:
+    """Raise ConfigError when a store shows a version and the log has nothing: the log may be another one."""
+    for store in coordinator.stores:
+        visible = store.pointer().visible if store.identity() is not None else 0
+        if visible:
+            raise ConfigError(
+                f"{store.where} shows version {visible} of namespace {work.namespace}, and the log"
+                f" {redact(work.wal)} has nothing of it: check --wal; nothing was removed. If its log is"
+                f" gone, `tidegate drop --namespace {work.namespace} --force` removes the rest"
+            )
 
 
 def _refuse_listed(coordinator: Coordinator, *, force: bool) -> None:

@@ -172,6 +172,17 @@ def test_drop_of_a_damaged_store_needs_force(options, tmp_path):
     assert list((tmp_path / "store").glob("[!.]*")) == []
 
 
+def test_drop_with_another_log_removes_nothing_unless_forced(options, tmp_path):
+    """A mistyped log has nothing of any namespace; ``tidegate relog`` leaves such a store, too."""
+    elsewhere = [*readers_only(options), f"--wal=file://{tmp_path}/mistyped"]
+    message = refused(2, "drop", "--yes", *elsewhere)
+    assert "shows version 3" in message
+    assert "check --wal; nothing was removed" in message
+    assert done("verify", *options)
+    forced = message.partition("`tidegate ")[2].partition("`")[0].split()
+    assert "is gone" in done(*forced, "--yes", *elsewhere)
+
+
 def test_drop_leaves_other_namespaces_alone(options, tmp_path):
     write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", "flights-2")
     done("drop", "--yes", *options)

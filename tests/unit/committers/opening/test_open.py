@@ -10,6 +10,7 @@ from tidegate.committers.operations.verify import verify
 from tidegate.errors import (
     BadRecordError,
     OutcomeUnknownError,
+    StoreUnavailableError,
     TidegateError,
     WalGapError,
     WalUnavailableError,
@@ -30,6 +31,19 @@ def test_a_store_whose_log_is_gone_is_not_written_i10(place, call):
     with pytest.raises(WalGapError, match="is in the store, the log is empty"):
         call(driver_at(place))
     assert driver.store.pointer().visible == 1
+
+
+def test_a_query_does_not_begin_where_another_store_has_the_namespace(place, monkeypatch):
+    """Log and primary are lost, and the second store is all that is left: `tidegate relog` saves it."""
+    left = opened(f"{place}-b")
+    driver = driver_at(place)
+    driver.others = (left.store,)
+    with pytest.raises(WalGapError, match=r"is in the store, the log is empty.*tidegate relog"):
+        open_namespace(driver, "q")
+    assert driver.store.identity() is None
+    assert not list(driver.log.decisions())
+    monkeypatch.setattr(left.store, "identity", fails(StoreUnavailableError("away")))
+    assert open_namespace(driver, "q") == []
 
 
 @pytest.mark.parametrize(
