@@ -30,8 +30,8 @@ RULES = [
         "rekey-opens-too-early",
         "I2: a query does not start in a copy that lacks versions",
         "committers/opening/lifecycle.py",
-        "WRITES: Row = {**COPIES, ",
-        "WRITES: Row = {",
+        "WRITES: Row = {\n    **COPIES,\n",
+        "WRITES: Row = {\n",
         TEST,
     ),
     (

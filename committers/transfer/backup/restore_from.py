@@ -30,7 +30,6 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import fill_and_follow
 from tidegate.committers.opening.open import take_over
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store
-from tidegate.committers.operations.alias import set_alias
 from tidegate.committers.repair.companions import add_queues
 from tidegate.committers.repair.log_reach import first_kept, is_whole, oldest_whole
 from tidegate.committers.repair.log_state import LogState
@@ -363,16 +362,17 @@ def _name_again(coordinator: Coordinator, before: Folded) -> None:
     """Let the aliases that named the namespace under its uuid in the backup name it under the new one."""
     name = coordinator.endpoints.namespace
     old, new = Target(name, before.namespace), Target(name, coordinator.folded.namespace)
-    for at, store in zip(coordinator.endpoints.stores, coordinator.stores, strict=True):
+    for store in coordinator.stores:
         try:
-            for alias in [alias for alias, named in store.aliases().all().items() if named == old]:
-                set_alias(at, alias, new)
+            aliases = store.aliases()
+            for alias in [alias for alias, named in aliases.all().items() if named == old]:
+                aliases.set(alias, new)
         except StoreUnavailableError as error:
             if store is coordinator.store:
                 raise
             logger.warning(
-                "store %s does not answer, so its aliases of namespace %s find nothing: `tidegate alias set"
-                " NAME` sets one again (%s)", at.name, name, error,
+                "%s does not answer, so its aliases of namespace %s find nothing: `tidegate alias set NAME` sets"
+                " one again (%s)", store.where, name, error,
             )  # fmt: skip
 
 
