@@ -71,7 +71,7 @@ class RekeyedPlace:
         self.old.write(
             {
                 "_due.aircraft": {key: msgspec.to_builtins(due) for key, due in dues.items()},
-                "_due_at.aircraft": {(0, *TIMES): b"of the old key groups"},
+                "_due_at.aircraft": {(group, *TIMES): b"of the old key groups" for group in (0, 4)},
                 "aircraft": {key: {"carrier": "AA", "flights": 1} for key in dues},
             }
         )

@@ -371,8 +371,8 @@ def _name_again(coordinator: Coordinator, before: Folded) -> None:
             if store is coordinator.store:
                 raise
             logger.warning(
-                "%s does not answer, so its aliases of namespace %s find nothing: `tidegate alias set NAME` sets"
-                " one again (%s)", store.where, name, error,
+                "%s does not answer, so its aliases of namespace %s find nothing: `tidegate alias set NAME`"
+                " sets one again (%s)", store.where, name, error,
             )  # fmt: skip
 
 
