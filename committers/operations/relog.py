@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from tidegate.base.names import RELOG_TOKEN, relog_command
+from tidegate.base.names import RELOG_TOKEN, following_name, relog_command
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -217,7 +217,8 @@ def refuse_other(new: Coordinator, saved: Saved) -> None:
     if state is not None and state.last_version and decided_for(state, saved.origin) is None:
         raise ConfigError(
             f"namespace {name} has {state.last_version} versions, and none is a copy of version"
-            f" {saved.entry.version} of namespace {saved.identity.name}: give another name with --to"
+            f" {saved.entry.version} of namespace {saved.identity.name}: give another name, `tidegate relog"
+            f" --namespace {saved.identity.name} --to {following_name(name)}`"
         )
 
 

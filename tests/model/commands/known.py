@@ -42,6 +42,7 @@ MENDED = {
     "undone batches come again where the log continues": "backup batch restore lose-store restore-from",
     "a query begins from scratch though a second store has the namespace": "add-store lose-store lose-log",
     "a relog whose log lost its only version is a begun one": "lose-end relog lose-end",
+    "the name of a relog is taken": "lose-end relog!publish.before drop batch lose-log",
     "relog without an adoption": "adopt lose-log relog",
     "relog without a batch": "replace replace replace lose-log relog",
 }

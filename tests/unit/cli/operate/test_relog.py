@@ -238,7 +238,7 @@ def test_what_is_not_gone_is_not_relogged(place, monkeypatch):
         example.write(BATCHES[0])
     place.silence("mine")
     taken = refused(2, "relog", "--namespace=flights", "--to=mine", "--yes")
-    assert "give another name with --to" in taken
+    assert "give another name, `tidegate relog" in taken
     assert "add --yes" in run("relog", "--namespace=flights").stderr
     place.old.driver.store.heartbeat(place.old.driver.epoch)
     assert "seems to be running" in refused(2, "relog", "--namespace=flights", "--yes")
