@@ -41,10 +41,16 @@ if not TYPE_CHECKING:  # a type checker would consider any name public
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
             value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             library = str(error.name).partition(".")[0]
             if library not in _EXTRA:
                 raise
+            if error.name != library:
+                msg = (
+                    f"tidegate.spark.{name} does not run on the {library} that is installed, which lacks a"
+                    f" part of {error.name}: docs/spark.md has the releases of Spark for it"
+                )
+                raise ImportError(msg, name=error.name) from None
             msg = f"tidegate.spark.{name} needs {library}: pip install 'tidegate[spark]'"
             raise ModuleNotFoundError(msg, name=error.name) from None
         return value

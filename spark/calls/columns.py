@@ -26,6 +26,7 @@ from tidegate.spark.calls.nested import (
     repeats_time_key,
     with_text_keys,
 )
+from tidegate.spark.session.releases import text_of, valid_utf8
 from tidegate.values.decode import kind_of
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.staging.last_per_key import HASH_BITS, TABLE_BITS
@@ -150,8 +151,7 @@ def _part(field: types.StructField) -> Column:
         return value
     if isinstance(field.dataType, types.TimestampType | types.TimestampNTZType):
         value = micros(field.dataType, value)
-    # try_cast: plain digits for decimals, with ANSI mode or without; CAST may write 1.000E-7
-    return value.try_cast("string").cast("binary")
+    return text_of(value).cast("binary")
 
 
 def key_group(key: Column, key_groups: int, stride: int | Column = 1) -> Column:
@@ -261,7 +261,7 @@ def _no_text(fields: Sequence[types.StructField]) -> Column:
     lost = [holds(f.dataType, column(f.name), NO_UTF8) for f in others]
     if texts:
         together = functions.concat_ws("\n", *(column(f.name).cast("string") for f in texts))
-        lost.append(~functions.is_valid_utf8(together))
+        lost.append(~valid_utf8(together))
     return reduce(or_, lost)
 
 
@@ -300,7 +300,7 @@ NO_TIMES = Leaf(lambda kind: type(kind) in YEARS, lambda kind, at: _outside(type
 
 NO_UTF8 = Leaf(
     lambda kind: isinstance(kind, types.StringType),
-    lambda _, at: ~functions.is_valid_utf8(at),
+    lambda _, at: ~valid_utf8(at),
     keys=True,
 )
 """Texts that are not UTF-8."""

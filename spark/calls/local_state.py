@@ -22,6 +22,7 @@ from tidegate.spark.calls.column_cache import use_cached_schema
 from tidegate.spark.calls.columns import check_value_type, column, json_value, output_changes
 from tidegate.spark.calls.records import LocalState
 from tidegate.spark.calls.update import BYTES, Ddl, check_function, table_schema
+from tidegate.spark.session.releases import repartition_by_id
 from tidegate.spark.state.local_state import LocalWork, Redistribute, Step, run_local, table_of
 from tidegate.spark.state.output_rows import OUTPUT_DDL
 from tidegate.spark.state.redistribution import SPLIT, UNION
@@ -123,9 +124,9 @@ def _sent_to_instances(call: LocalState, parallelism: int) -> DataFrame:
     )
     session: SparkSession = rows.sparkSession
     marks = session.range(0, parallelism, 1, 1).select(functions.col("id").cast("int").alias("i"))
+    marked = with_instance.unionByName(marks, allowMissingColumns=True)
     return (
-        with_instance.unionByName(marks, allowMissingColumns=True)
-        .repartitionById(parallelism, functions.col("i"))
+        repartition_by_id(marked, parallelism, functions.col("i"))
         .sortWithinPartitions(functions.col("i"), functions.col("o").asc_nulls_first(), "r")
         .select("i", "r")
     )

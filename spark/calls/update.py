@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 from pyspark.cloudpickle import dumps
 from pyspark.errors import PySparkException
-from pyspark.sql.types import DataType, NullType, StructField, StructType
+from pyspark.sql.types import NullType, StructField, StructType
 
 from tidegate.base.durations import US, duration_us
 from tidegate.base.names import check_name, check_own_name
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column
 from tidegate.spark.calls.records import Call, Update
+from tidegate.spark.session.releases import type_of_ddl
 from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.udf_runner import Migrate
 from tidegate.values.state_versions import check_version, plain
@@ -195,7 +196,7 @@ def _fields(table: str, ddl: object, what: str) -> list[StructField]:
         msg = f"table {table}: {ddl!r} does not name {what}"
         raise ConfigError(msg)
     try:
-        kind = DataType.fromDDL(ddl) if isinstance(ddl, str) and ddl.strip() else ddl or StructType()
+        kind = type_of_ddl(ddl) if isinstance(ddl, str) and ddl.strip() else ddl or StructType()
     except PySparkException as error:
         why = next(filter(None, map(str.strip, str(error).splitlines())), "")
         msg = f"table {table}: {ddl!r} does not name {what}: {why}"

@@ -14,7 +14,8 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame
-from pyspark.util import _load_from_socket
+
+from tidegate.spark.session.releases import load_from_socket
 
 
 def jvm_context(context: SparkContext) -> Any:
@@ -104,7 +105,7 @@ class ArrowBatches:
         """
         collect_and_serve, soon = _serving(SparkContext._jvm)  # noqa: SLF001
         served = collect_and_serve(self._batches)
-        loaded: Any = _load_from_socket(served, NoOpSerializer())
+        loaded: Any = load_from_socket(served, NoOpSerializer())
         # Older releases of PySpark return the stream itself.
         with loaded if hasattr(loaded, "__enter__") else contextlib.nullcontext(loaded) as stream:
             batches = list(stream)

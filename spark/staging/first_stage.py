@@ -25,6 +25,7 @@ from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.columns import key_group, output_changes, task_of
 from tidegate.spark.calls.records import Update
 from tidegate.spark.placement.preferred import Places, placed
+from tidegate.spark.session.releases import repartition_by_id
 from tidegate.spark.staging.reads_by_task import ReadsByTask, note
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.output_rows import OUTPUT_DDL
@@ -58,7 +59,7 @@ def first_stage(
         keyed = keyed.unionByName(_marks(call.rows.sparkSession, work), allowMissingColumns=True)
     owner = task_of(functions.col("g"), work.parallelism, work.spec.key_groups)
     sorted_rows = (
-        keyed.repartitionById(work.parallelism, owner)
+        repartition_by_id(keyed, work.parallelism, owner)
         .sortWithinPartitions("g", "k", *orders, "v")
         .select("g", "k", "v")
     )

@@ -45,6 +45,7 @@ from tidegate.spark.placement.locality import (
 )
 from tidegate.spark.placement.preferred import Placement, Places, collect_at
 from tidegate.spark.session.jvm import executed
+from tidegate.spark.session.releases import repartition_by_id
 from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.session.whole_retries import whole_retries
 from tidegate.spark.staging.collect import is_ordered
@@ -261,7 +262,7 @@ class SparkBarrier:
         by = number + [name for name in rows.columns if name.startswith("o")]
         placed = rows.select(place().alias(PLACE), "k", *by, "v")
         owner = task_of(group_at(PLACE), self.parallelism, self.key_groups)
-        dealt = placed.repartitionById(self.parallelism, owner)
+        dealt = repartition_by_id(placed, self.parallelism, owner)
         if all(map(is_ordered, placed.select(*by).schema.fields)):
             return dealt.sortWithinPartitions(PLACE)
         return dealt.sortWithinPartitions(PLACE, "k", *by, "v").select(
