@@ -52,7 +52,7 @@ from tidegate.spark.state.cache import total_reads
 from tidegate.spark.state.udf_runner import Migrate
 from tidegate.spark.transaction import Transaction
 from tidegate.spark.writer import Alive, Connections, OpenWriter, WriterSettings
-from tidegate.wal.fold import decided_for, once_key, replay_of
+from tidegate.wal.fold import decided_for, once_key, replay_of, undone_by
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import DecidedVersion, Folded, Origin, StateReads
@@ -562,6 +562,12 @@ class VersionedSink:
         coordinator = writer.coordinator
         if once_key(once.origin) in coordinator.folded.once:
             fact = decided_for(coordinator.folded, once.origin)
+            if fact is not None and (undone := undone_by(coordinator.folded, fact.version)) is not None:
+                logger.warning(
+                    "namespace %s: %s was version %s, which version %s has undone, a restore: nothing is"
+                    " written; give another token to write it again",
+                    coordinator.folded.name, once_key(once.origin), fact.version, undone,
+                )  # fmt: skip
             return None if fact is None else fact.version
         txn = Transaction(-1, coordinator.folded.last_version, writer.schemas())
         strides = once.strides(coordinator.folded, self._options)

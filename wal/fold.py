@@ -364,6 +364,17 @@ def _still_held(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
     return decided
 
 
+def undone_by(state: Folded, version: int) -> int | None:
+    """Return the restore that has undone a version; None: the last version holds it, or that is unknown."""
+    at = undoing = state.last_version
+    while at > version and (decided := recent_version(state, at)) is not None:
+        if isinstance(decided.origin, RestoreOrigin):
+            at, undoing = decided.origin.version, at
+        else:
+            at -= 1
+    return undoing if at < version else None
+
+
 def last_followed(state: Folded) -> DecidedVersion | None:
     """Return the version of the batch that the next one follows; None: it is not among the recent versions.
 

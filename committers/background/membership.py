@@ -33,6 +33,11 @@ def add_store(coordinator: Coordinator, at: StoreRef, store: Store) -> Follower:
     own = follower_for(coordinator, at, store, fill_first=True)
     _refuse_unfit(coordinator, store)
     open_namespace(coordinator, None, changing=at.name, command="store add")
+    if store.identity() is not None and store.pointer().writer == coordinator.writer:
+        raise ConfigError(  # the open has claimed the primary alone
+            f"{store.where} is the primary, {coordinator.store.where}, under another name: nothing was added."
+            " Give a place of its own"
+        )
     for one in coordinator.endpoints.stores:  # a namespace that only ever had one store has no list yet
         add_to_list(coordinator.decisions, one.name)
     add_to_list(coordinator.decisions, at.name)

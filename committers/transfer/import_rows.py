@@ -19,7 +19,7 @@ from tidegate.committers.transfer.export_format import Manifest, batches_of, che
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
 from tidegate.values.decode import described
-from tidegate.wal.fold import decided_for, once_key
+from tidegate.wal.fold import decided_for, once_key, undone_by
 from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
 
@@ -52,11 +52,17 @@ def read_whole(folder: Path) -> tuple[Manifest, str]:
 
 
 def imported_before(state: Folded | None, token: str) -> Imported | None:
-    """Return the earlier result of this import, or None."""
+    """Return the earlier result of this import, or None. Raises: ConfigError: a restore has undone it."""
     origin = ImportOrigin(token)
     if state is None or once_key(origin) not in state.once:
         return None
     decided = decided_for(state, origin)
+    undone = None if decided is None else undone_by(state, decided.version)
+    if decided is not None and undone is not None:
+        raise ConfigError(
+            f"it was imported as version {decided.version}, which version {undone} has undone, a restore:"
+            " nothing was written. To import it again, give another --token TEXT"
+        )
     return Imported(None if decided is None else decided.version, new=False, recovered=[])
 
 

@@ -6,7 +6,9 @@ import functools as cached
 from typing import Any
 
 import numpy as np
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import DataType
 
@@ -17,6 +19,8 @@ except ImportError:  # 3.5
 
 __all__ = ["load_from_socket", "repartition_by_id", "text_of", "type_of_ddl", "valid_utf8"]
 
+UNKNOWN_OPTION = (PySparkException, Py4JJavaError)
+"""The error of an option that the release lacks: 3.5 returns the JVM's."""
 SEED = np.uint32(42)
 
 

@@ -11,8 +11,9 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from tidegate.spark.session.releases import UNKNOWN_OPTION
 
 PREFIX = "spark.sql.shuffle.orderIndependentChecksum"
 OPTIONS = (f"{PREFIX}.enabled", f"{PREFIX}.enableFullRetryOnMismatch")
@@ -48,7 +49,7 @@ class WholeRetries:
     def _switch_on(self, session: SparkSession) -> None:
         with self._lock:
             for name in OPTIONS:
-                with contextlib.suppress(PySparkException):  # a release that lacks the option
+                with contextlib.suppress(*UNKNOWN_OPTION):  # a release that lacks the option
                     if session.conf.get(name) != "true":
                         self._changed.append((session, name, session.conf.get(name, None)))
                         session.conf.set(name, "true")

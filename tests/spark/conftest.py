@@ -39,6 +39,7 @@ from tidegate.base.clock import Clock
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.spark import VersionedSink
 from tidegate.spark.calls.columns import arrow_schema_of
+from tidegate.spark.session.releases import type_of_ddl
 from tidegate.wal.fold import View, fold_all
 
 DEADLINE_S = 300.0
@@ -197,7 +198,7 @@ class Stream:
             hidden.rename(path)
 
     def _spark_schema(self) -> types.StructType:
-        return types.StructType.fromDDL(self.schema)
+        return type_of_ddl(self.schema)
 
     def sink(self, **options: Any) -> VersionedSink:
         where = {"namespace": NAMESPACE, "store": self.store, **self.log.keywords}

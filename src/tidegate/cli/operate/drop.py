@@ -121,11 +121,21 @@ def _refuse_listed(coordinator: Coordinator, *, force: bool) -> None:
     for store in () if force else coordinator.stores:
         refuse_aliased(store)
         _refuse_written(store)
-    for each in coordinator.endpoints.stores if state is not None else ():
-        if each.name in state.stores or not state.stores:  # type: ignore[union-attr]
+    for each, store in zip(coordinator.endpoints.stores, coordinator.stores, strict=True):
+        if state is None:
+            return
+        if each.name in state.stores or not state.stores:
             raise ConfigError(
                 f"store {each.name} follows the log of namespace {coordinator.endpoints.namespace}: first"
                 f" `tidegate store remove {each.name}`; or leave --only-stores out; or use --force"
+            )
+        identity = store.identity()
+        is_own = identity is not None and identity.uuid == state.namespace
+        if is_own and not store.pointer().is_removed:
+            raise ConfigError(
+                f"{store.where} has no note that it was removed, so it may be one that a query writes, under"
+                f" another name: `tidegate store remove {each.name} --store {each.name}=URL`, with the stores"
+                " that remain, writes the note; or use --force"
             )
 
 

@@ -23,6 +23,14 @@ class Unfillable(MemoryStore):
     can_be_filled = False
 
 
+def test_the_primary_under_another_url_is_no_other_store(driver, place):
+    """A folder that is a link, another name of one server: the writer's claim is there already."""
+    again = MemoryStore(place, "n")
+    with pytest.raises(ConfigError, match=r"is the primary, .* under another name: nothing was added"):
+        add_store(driver, StoreRef("copy", "memory://link"), again)
+    assert "copy" not in driver.decisions.catch_up().stores
+
+
 def test_a_store_that_is_there_already_is_not_added(driver):
     again = StoreRef("a", "memory://elsewhere")
     store = MemoryStore("elsewhere", "n")
