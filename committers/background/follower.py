@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from tidegate.base import failpoints
 from tidegate.committers.background.fill import fill
 from tidegate.committers.coordinator import ApplyOnExecutors, Coordinator
+from tidegate.committers.opening.lifecycle import refuse_other_uuid
 from tidegate.committers.opening.lost_attempts import lost_of, settle_lost_attempts
 from tidegate.committers.opening.lost_store import create_again, refuse_if_dropped
-from tidegate.committers.opening.open import refuse_other_history, refuse_other_uuid
+from tidegate.committers.opening.open import refuse_other_history
 from tidegate.committers.opening.preflight import refuse_unsafe_store
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.repair.below_horizon import Repaired, repair_all
@@ -208,11 +209,10 @@ class Follower:
         refuse_unsafe_store(coordinator)
         coordinator.decisions.epoch = coordinator.decisions.tried_epoch = epoch
         try:
-            identity = store.identity()
-            if identity is None:
+            if store.identity() is None:
                 refuse_if_dropped(coordinator)
-                identity = create_again(coordinator)
-            refuse_other_uuid(coordinator, state, identity)
+                create_again(coordinator)
+            refuse_other_uuid(coordinator.log, store, state)
             # The pointer first: a visible version was decided before, so a log read later has it.
             pointer = store.pointer()
             coordinator.decisions.catch_up()

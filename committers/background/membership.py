@@ -10,7 +10,8 @@ from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.background.follower import Follower, follower_for
 from tidegate.committers.coordinator import Coordinator, describe_writer
 from tidegate.committers.decision_log import DecisionLog
-from tidegate.committers.opening.open import open_namespace, refuse_other_history, refuse_other_uuid
+from tidegate.committers.opening.lifecycle import refuse_other_uuid
+from tidegate.committers.opening.open import open_namespace, refuse_other_history
 from tidegate.committers.opening.store_list import add_to_list, remove_from_list
 from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.errors import ConfigError, FencedError, TidegateError, WalGapError
@@ -51,7 +52,7 @@ def _refuse_unfit(coordinator: Coordinator, store: Store) -> None:
     state, identity = coordinator.folded, store.identity()
     asking = _asking(coordinator, store)
     if identity is not None:
-        refuse_other_uuid(asking, state, identity)
+        refuse_other_uuid(coordinator.log, store, state)
         pointer = store.pointer()  # first: a visible version was decided before, so a log read later has it
         coordinator.decisions.catch_up()
         refuse_other_history(asking, coordinator.folded, pointer)
@@ -141,10 +142,9 @@ def leave_note(
     an older version. WalGapError: it has another namespace of that name. FencedError: a newer driver has
     claimed it. StoreUnavailableError: it may have the note.
     """
-    identity = removed.identity()
-    if identity is None:
+    if removed.identity() is None:
         return None
-    refuse_other_uuid(_asking(coordinator, removed), coordinator.folded, identity)
+    refuse_other_uuid(coordinator.log, removed, coordinator.folded)
     if not coordinator.epoch:
         open_namespace(coordinator, None, command="store remove")
     _refuse_behind(coordinator, removed, successor, other)

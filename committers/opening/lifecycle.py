@@ -23,13 +23,15 @@ from tidegate.committers.opening.rekeyed import (
     moved_from,
     source_of,
 )
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, WalGapError
 from tidegate.options import Endpoints
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.records import CatalogEntry
+from tidegate.sinks.records import CatalogEntry, Pointer
+from tidegate.sinks.rules.fit import Fit, fit_of
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View, decided_for, recent_version
+from tidegate.wal.log import Log
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import BatchOrigin, Folded, RestoreOrigin
 
@@ -283,10 +285,13 @@ def ask(coordinator: Coordinator, command: str, *, to: str = "", shown: CatalogE
     """Refuse a command that does not accept the coordinator's namespace, whose log was folded.
 
     One that was moved to ``to`` is not refused. ``shown`` is the store's visible version, for a log that may
-    be gone or behind. The other side of a moved one is read if the answer depends
-    on it. Raises: ConfigError: as ``refuse``; otherwise the errors of the other side's log and store.
+    be gone or behind. The other side of a moved one is read if the answer depends on it. Raises:
+    ConfigError: as ``refuse``. WalGapError: the store is of another namespace than the log. Otherwise the
+    errors of the other side's log and store.
     """
     state, where, other = coordinator.decisions.view.state, coordinator.endpoints, None
+    if state is not None:
+        refuse_other_uuid(coordinator.log, coordinator.store, state)
     if shown is None and state is not None and (is_unfinished(state) or _is_begun(state)):
         shown = shown_in(coordinator.store)
     moved = None if state is None else moved_from(state)
@@ -296,6 +301,17 @@ def ask(coordinator: Coordinator, command: str, *, to: str = "", shown: CatalogE
         if len({COMMANDS[command].get(each) for each in MOVED}) > 1:
             other = side_of(dataclasses.replace(where, namespace=moved.to))
     refuse(command, where.namespace, Side(state, shown), other)
+
+
+def refuse_other_uuid(log: Log, store: Store, state: Folded) -> None:
+    """Refuse a store that is of another namespace than the log. Raises: WalGapError."""
+    identity = store.identity()
+    if identity is not None and fit_of(state, identity, Pointer()) is Fit.OTHER_NAMESPACE:
+        why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
+        raise WalGapError(
+            f"the log {log.where} does not belong to the {store.where}: {why}; nothing was written; check the"
+            " URLs of both"
+        )
 
 
 def side_of(where: Endpoints) -> Side:

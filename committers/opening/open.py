@@ -13,7 +13,7 @@ from tidegate.base import failpoints
 from tidegate.base.names import saved_by_relog
 from tidegate.committers.coordinator import Coordinator, describe_writer
 from tidegate.committers.decision_log import DecisionLog
-from tidegate.committers.opening.lifecycle import QUERY, ask
+from tidegate.committers.opening.lifecycle import QUERY, ask, refuse_other_uuid
 from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
 from tidegate.committers.opening.recover import recover
@@ -207,7 +207,7 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: C
             refuse_unrecoverable(coordinator)
             version = refilled_at(coordinator)
         identity = coordinator.store.create(Identity(state.namespace, state.name, state.key_groups), version)
-    refuse_other_uuid(coordinator, state, identity)
+    refuse_other_uuid(coordinator.log, coordinator.store, state)
     wanted = coordinator.options.key_groups
     if wanted is not None and wanted != state.key_groups:
         msg = (
@@ -275,16 +275,6 @@ def _begin_log(coordinator: Coordinator, first: Summary | None) -> Folded:
     if not was_made:
         refuse_unsafe_log(coordinator)
     return state
-
-
-def refuse_other_uuid(coordinator: Coordinator, state: Folded, identity: Identity) -> None:
-    """Refuse a store that is of another namespace than the log. Raises: WalGapError."""
-    if fit_of(state, identity, Pointer()) is Fit.OTHER_NAMESPACE:
-        why = f"the log is of namespace {state.namespace}, the store of namespace {identity.uuid}"
-        raise WalGapError(
-            f"the log {coordinator.log.where} does not belong to the {coordinator.store.where}: {why};"
-            " nothing was written; check the URLs of both"
-        )
 
 
 def _genesis(decisions: DecisionLog, key_groups: int) -> Genesis:

@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType
 try:
     from pyspark.util import _load_from_socket as load_from_socket
 except ImportError:  # 3.5
-    from pyspark.rdd import _load_from_socket as load_from_socket
+    from pyspark.rdd import _load_from_socket as load_from_socket  # type: ignore[import-not-found, no-redef]
 
 __all__ = ["load_from_socket", "repartition_by_id", "text_of", "type_of_ddl", "valid_utf8"]
 
@@ -74,17 +74,19 @@ def text_of(value: Column) -> Column:
 
     A cast without ANSI mode writes a small decimal as ``1.00E-7``, and keys would have other bytes.
     """
+    any_release: Any = value
     if hasattr(Column, "try_cast"):
-        return value.try_cast("string")
+        return any_release.try_cast("string")  # type: ignore[no-any-return]
     jvm: Any = SparkContext._jvm  # noqa: SLF001
     catalyst, kinds = jvm.org.apache.spark.sql.catalyst.expressions, jvm.org.apache.spark.sql.types
     cast = catalyst.Cast(
-        value._jc.expr(),  # noqa: SLF001
+        any_release._jc.expr(),  # noqa: SLF001
         kinds.DataType.fromDDL("string"),
         jvm.scala.Option.empty(),
         catalyst.EvalMode.TRY(),
     )
-    return Column(jvm.org.apache.spark.sql.Column(cast))
+    made: Any = Column  # a class that calls make, from 4.0 on one that they do not
+    return made(jvm.org.apache.spark.sql.Column(cast))  # type: ignore[no-any-return]
 
 
 def valid_utf8(text: Column) -> Column:

@@ -24,7 +24,7 @@ from tidegate.cli.core.options import (
 )
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.versions import number_or_time
-from tidegate.committers.opening.lifecycle import Side, refuse
+from tidegate.committers.opening.lifecycle import Side, refuse, refuse_other_uuid
 from tidegate.committers.opening.rekeyed import moved_from
 from tidegate.committers.transfer.backup.backup import FULL_EVERY, KEEP, BackedUp
 from tidegate.committers.transfer.backup.backup import backup as make_backup
@@ -131,6 +131,8 @@ def _backed_up(
         log = open_log(wal, namespace, wal_options(wal_config))
         try:
             marks = Side(catch_up(View(), log).state)
+            if marks.state is not None:
+                refuse_other_uuid(log, opened, marks.state)
             refuse("backup", namespace, marks)
             return make_backup(log, opened, identity, folder, full_every, keep), marks
         finally:

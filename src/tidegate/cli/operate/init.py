@@ -9,7 +9,8 @@ import typer
 from tidegate.base.urls import redact
 from tidegate.cli.core.operation import Operation, operation
 from tidegate.cli.core.options import examples
-from tidegate.committers.opening.open import ensure_made, refuse_lost, refuse_other_uuid
+from tidegate.committers.opening.lifecycle import refuse_other_uuid
+from tidegate.committers.opening.open import ensure_made, refuse_lost
 from tidegate.sinks.records import Identity
 
 EXAMPLES = examples(
@@ -42,9 +43,8 @@ def init(
         state = ensure_made(coordinator)
         coordinator.log.create()  # again, when a part of it was removed
         for other in coordinator.others:  # the log lists them when the first query opens
-            refuse_other_uuid(
-                coordinator, state, other.create(Identity(state.namespace, state.name, state.key_groups))
-            )
+            other.create(Identity(state.namespace, state.name, state.key_groups))
+            refuse_other_uuid(coordinator.log, other, state)
         where = coordinator.endpoints
     origin = "made," if fresh else "was there already,"
     lines = [
