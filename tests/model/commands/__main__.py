@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import time
 
@@ -33,6 +34,7 @@ def main() -> None:
     letters = given.letters.split(",") if given.letters else list(LETTERS)
     explored = Explored()
     logging.getLogger("tidegate").addHandler(logging.NullHandler())
+    gc.set_threshold(100_000, 50, 100)  # collections of many small objects take a fifth of the time
     with Time.virtual():
         world = World()
         if given.word:

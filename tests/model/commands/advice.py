@@ -14,6 +14,8 @@ from model.commands.world import Outcome, World
 COMMAND = re.compile(r"`tidegate ([^`]+)`")
 NAMESPACE = re.compile(r"set namespace='([^']+)'")
 STEPS_MAX = 6
+NO_WAY = "no log can rebuild this store"
+"""Without a backup there is no way: the log was trimmed, and the store is gone."""
 
 
 def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: str) -> str:
@@ -22,8 +24,6 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
     The commands of one message are run in their order, and the call after each of them. A command of the
     operator may stay refused, with nothing left to do, unless its message asks to run it again.
     """
-    if "no log can rebuild this store" in outcome.text and world.truth.name not in world.truth.backups:
-        return ""  # there is no way: log, store and backup are gone
     must = what.startswith("the query") or "command again" in outcome.text
     tried: list[str] = []
     refused_text = ""
@@ -60,6 +60,8 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
         waiting += [each for each in COMMAND.findall(refused.text) if each not in waiting]
         names += [each for each in NAMESPACE.findall(refused.text) if f"namespace={each!r}" not in tried]
     if not tried or (worked and not must):
+        return ""
+    if NO_WAY in outcome.text + refused_text and world.truth.name not in world.truth.backups:
         return ""
     ends = f"{tried}{refused_text}; the last: {_short(last)}"
     return f"{what}: {_short(outcome)}; its advice does not lead out: {ends}"
@@ -106,7 +108,7 @@ def _filled(world: World, line: str) -> list[str] | None:
     if words[0] == "restore-from" and known.name not in known.backups:
         return None
     if "metadata-of-query" in filled:
-        path = world.folder / "metadata-of-query"
+        path, world.files = world.folder / "metadata-of-query", None
         path.mkdir(exist_ok=True)
         (path / "metadata").write_text(json.dumps({"id": LINEAGES[known.lineage]}))
     asks = ("drop", "adopt", "restore", "restore-from", "rekey", "relog", "import")

@@ -81,6 +81,12 @@ KNOWN = {
         "relog",
         "the last batch of a saved namespace is read from the readable versions",
     ),
+    "a relog that lost its last record is an unfinished one": Known(
+        "lose-log relog lose-end",
+        r"is being made by a relog, and has no version yet",
+        "relog lose-end",
+        "the mark of a relog is looked at before the histories of log and store are compared",
+    ),
 }
 
 

@@ -135,7 +135,7 @@ LETTERS: dict[str, Letter] = {
         lambda t, w, o: op.backed_up(t, w, o, op.copy_name(w)),
     ),
     "cron": Letter(
-        lambda w: bool(w.truth.spaces["n"].moved) and not w.truth.spaces["n"].damaged,
+        lambda w: bool(w.truth.spaces["n"].moved) and not w.truth.spaces["n"].damaged and wr.healthy(w),
         lambda w: w.run("backup", "backup-n", namespace="n"),
     ),
     "restore-from": Letter(lambda w: w.truth.name in w.truth.backups, op.restore_from, op.restored_from),

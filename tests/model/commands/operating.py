@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from model.commands.seen import full, newest_rows
 from model.commands.truth import LINEAGES, Space, Truth
-from model.commands.world import Outcome, Time, World
+from model.commands.world import Outcome, Time, World, digest_of
 from model.commands.writing import healthy, there
 from tidegate.sinks.memory import store
 from tidegate.wal import memory_log
@@ -103,6 +104,8 @@ def dropped(truth: Truth, *_: object) -> Truth:
 
 def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
     here = truth.spaces[name or truth.name]
+    if here.before is not None and full(here.before.at(Time.us)) == newest_rows(world, name or truth.name):
+        here = here._replace(content=here.before, event=min(here.event, here.before.event))  # not visible yet
     kept = (here.content, here.shape, here.event, here.lineage, truth.first)
     return truth._replace(backups={**truth.backups, name or truth.name: kept})
 
@@ -156,6 +159,7 @@ def lose_end(world: World) -> Outcome:
 
 def take_copies(world: World) -> Outcome:
     world.copies = {"places": world.places(), "truths": world.truths, "uuid": world.uuid_of(world.truth.name)}
+    world.copies["digest"] = digest_of(world.parts())
     return Outcome(0, "")
 
 
@@ -171,10 +175,9 @@ def put_back(world: World, *parts: str) -> Outcome:
 
 
 def older_store(truth: Truth, world: World, _: Outcome) -> Truth:
-    then = world.copies["truths"][0].spaces.get(truth.name)
-    if then is None or not then.shown:
-        return truth.with_space(truth.name, shown=False)
-    return truth.with_space(truth.name, shown=False, damaged=truth.here.damaged)
+    """Until the log is applied again, readers see what they saw at the time of the copy."""
+    then = world.copies["truths"][0].spaces[truth.name]
+    return truth.with_space(truth.name, shown=False, versions={**then.versions, **truth.here.versions})
 
 
 def older_log(truth: Truth, world: World, _: Outcome) -> Truth:

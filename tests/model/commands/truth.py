@@ -168,8 +168,9 @@ def is_replay(truth: Truth) -> bool:
 
 def batch(truth: Truth, at_us: int) -> Truth:
     """The query's next batch, or a replay of one that was decided."""
-    if truth.here.is_new:
-        truth = truth.with_space(truth.name, shape=Shape())
+    if truth.here.is_new:  # an alias names a namespace by its uuid, and refuses the new one
+        aliases = {alias: at for alias, at in truth.aliases.items() if at != truth.name}
+        truth = truth.with_space(truth.name, shape=Shape())._replace(aliases=aliases)
     space, event = truth.here, truth.event
     after = truth._replace(event=event + 1)
     if is_replay(truth):
