@@ -76,7 +76,7 @@ def rehearsing(clock: Any) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def kept(clock: Any) -> Iterator[None]:
-    """Keep answers of production's functions. Leases need no renewal: time stands still while they are held."""
+    """Keep answers of production's functions. No lease is renewed: time stands still while it is held."""
     with contextlib.ExitStack() as patched:
         for module in (validate, quarantine, update):
             patched.enter_context(mock.patch.object(module, "bad_rows", bad_rows))

@@ -239,7 +239,7 @@ def random_words(
 def _random_word(
     world: World, size: int, chance: random.Random, explored: Explored, states: list[Any]
 ) -> Word:
-    """Add letters up to this size, and the world after each to ``states``; return a word with a new finding."""
+    """Add letters up to this size, and the world after each to ``states``; return a word that fails."""
     explored.words += 1
     is_new = len(states) == 1
     for number in range(len(states), size + 1):

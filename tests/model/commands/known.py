@@ -87,6 +87,12 @@ KNOWN = {
         "relog lose-end",
         "the mark of a relog is looked at before the histories of log and store are compared",
     ),
+    "the name that is proposed for a relog is taken": Known(
+        "lose-end relog!publish.before drop batch lose-log",
+        r"namespace \S+ has \d+ versions, and none is a copy of version \d+ of namespace \S+: give another name",
+        "relog",
+        "the error proposes a name without a look at what an unfinished relog left there",
+    ),
 }
 
 

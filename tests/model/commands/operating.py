@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from model.commands.seen import full, newest_rows
+from model.commands.seen import readable, same
 from model.commands.truth import LINEAGES, Space, Truth
 from model.commands.world import Outcome, Time, World, digest_of
 from model.commands.writing import healthy, there
@@ -95,7 +95,7 @@ def copy_relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
 def dropped(truth: Truth, *_: object) -> Truth:
     """Let a new checkpoint make the namespace again, after the events of the one before."""
     new = Space(lineage=truth.lineage + 1, event=truth.event - 1)
-    spaces = {**truth.spaces, truth.name: new}
+    spaces = {**truth.without_source(truth.name).spaces, truth.name: new}
     return truth._replace(lineage=truth.lineage + 1, first=truth.event, spaces=spaces)
 
 
@@ -103,8 +103,8 @@ def dropped(truth: Truth, *_: object) -> Truth:
 
 
 def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
-    here = truth.spaces[name or truth.name]
-    if here.before is not None and full(here.before.at(Time.us)) == newest_rows(world, name or truth.name):
+    here, shown = truth.spaces[name or truth.name], readable(world, name or truth.name, newest=True)
+    if here.before is not None and shown is not None and same(here.before, max(shown[1].items())[1]):
         here = here._replace(content=here.before, event=min(here.event, here.before.event))  # not visible yet
     kept = (here.content, here.shape, here.event, here.lineage, truth.first)
     return truth._replace(backups={**truth.backups, name or truth.name: kept})
@@ -125,7 +125,7 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
     new = here._replace(content=content, shape=shape, shown=True, damaged=damaged)
     if facts["way"] == "new":
         new = new._replace(event=event, versions={}, lineage=lineage, generation=0, moved=here.moved)
-        truth = truth._replace(event=event + 1, lineage=lineage, first=first)
+        truth = truth.without_source(truth.name)._replace(event=event + 1, lineage=lineage, first=first)
     return truth._replace(spaces={**truth.spaces, truth.name: new})
 
 
@@ -214,9 +214,13 @@ NOTHING: dict[str, Any] = {**Space()._asdict(), "shown": False}
 
 
 def lost(damage: str) -> Callable[[Truth, World, Outcome], Truth]:
-    def then(truth: Truth, *_: object) -> Truth:
+    def then(truth: Truth, world: World, _: Outcome) -> Truth:
         if "gone" in damage and not truth.here.shown:
-            return truth.with_space(truth.name, **NOTHING)
+            if not world.uuid_of(truth.name):
+                return truth.with_space(truth.name, **NOTHING)
+            if "truths" in world.copies:  # the store is an older copy
+                older: Space = world.copies["truths"][0].spaces[truth.name]
+                return truth.with_space(truth.name, **older._replace(damaged=damage)._asdict())
         damaged = "; ".join(filter(None, (truth.here.damaged, damage)))
         return truth.with_space(truth.name, damaged=damaged)
 
@@ -241,3 +245,9 @@ def not_copied_yet(world: World) -> bool:
 
 def with_ref(world: World) -> bool:
     return healthy(world) and world.truth.here.shape is not None
+
+
+def is_whole_copy(world: World) -> bool:
+    """Whether the copy is undamaged, and one of the query's namespace."""
+    copy = world.truth.spaces[copy_name(world)]
+    return not copy.damaged and copy.copy_of in ("", world.truth.name)

@@ -290,7 +290,7 @@ class World:
         return {**parts, "files": places["files"].digest, "copies": self.copies.get("digest", "")}
 
     def space_digest(self, name: str, place: str = PLACE) -> str:
-        """A digest of a namespace in a store, by default the primary, as far as readers of versions see it."""
+        """A digest of a namespace in a store (the primary), as far as readers of versions see it."""
         space = store._spaces.get((place, name))
         if space is None or space.identity is None:
             return ""
