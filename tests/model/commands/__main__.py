@@ -10,6 +10,7 @@ import time
 from model.commands.explore import Explored, every, random_words, run
 from model.commands.known import known_as
 from model.commands.letters import LETTERS
+from model.commands.scopes import SCOPES
 from model.commands.world import Time, World
 
 
@@ -17,6 +18,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--length", type=int, default=0, help="All words up to this length.")
     parser.add_argument("--letters", default="", help="Only these letters, divided by commas.")
+    parser.add_argument("--scopes", action="store_true", help="All words of four letters of each scope.")
     parser.add_argument("--kills", action="store_true", help="Kill the first letter of each, everywhere.")
     parser.add_argument("--random", type=int, default=0, help="This number of random words.")
     parser.add_argument("--steps", type=int, default=50, help="The length of random words.")
@@ -45,12 +47,19 @@ def main() -> None:
                 print(f"{word.strip()} -> {'; '.join(text) or explored.cannot or 'holds'}"[:2000], flush=True)
             return
         try:
-            if given.length:
+            for name, scope in SCOPES.items() if given.scopes else ():
+                begun, of_scope = time.process_time(), Explored()
+                every(world, scope.split(), given.length or 4, of_scope, ended, kills=given.kills)
+                state = "not complete" if ended() else "complete"
+                spent = f"{time.process_time() - begun:.0f} s of CPU time"
+                print(f"{name} ({scope}): {state}: {of_scope} in {spent}", flush=True)
+            if given.length and not given.scopes:
                 every(world, letters, given.length, explored, ended, kills=given.kills)
             random_words(world, given.random, given.steps, seed=given.seed, explored=explored, ended=ended)
         finally:
             world.close()
-            print(explored, f"in {time.process_time():.0f} s of CPU time")
+            end_of = "not complete" if ended() else "complete"
+            print(f"{end_of}: {explored} in {time.process_time():.0f} s of CPU time")
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ KNOWN = {
     ),
     "the name that is proposed for a relog is taken": Known(
         "lose-end relog!publish.before drop batch lose-log",
-        r"namespace \S+ has \d+ versions, and none is a copy of version \d+ of namespace \S+: give another name",
+        r"has \d+ versions, and none is a copy of version \d+ of namespace \S+: give another name",
         "relog",
         "the error proposes a name without a look at what an unfinished relog left there",
     ),
