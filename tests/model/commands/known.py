@@ -93,6 +93,18 @@ KNOWN = {
         "relog",
         "the error proposes a name without a look at what an unfinished relog left there",
     ),
+    "undone batches are in a relog, and come again after a rewind there": Known(
+        "rewind lose-end relog replace rewind",
+        r"\Anext batch: after the next batch, version \d+ of \S+ shows",
+        "rewind relog replace",
+        "the model: undone batches count as batches of the content that a relog saves (`relogged`)",
+    ),
+    "a killed restore-from does not name itself": Known(
+        "backup drop restore-from!stage.before_ack",
+        r"the log began from a backup, after version \d+, and never had its rows",
+        "backup restore-from",
+        "adopt in a namespace whose restore was killed says what the log lacks, and no next step",
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from model.commands.seen import readable, same
 from model.commands.truth import LINEAGES, Space, Truth
-from model.commands.world import Outcome, Time, World, digest_of
+from model.commands.world import PLACE, Outcome, Time, World, digest_of
 from model.commands.writing import healthy, there
 from tidegate.sinks.memory import store
 from tidegate.wal import memory_log
@@ -176,22 +176,34 @@ def put_back(world: World, *parts: str) -> Outcome:
 
 def older_store(truth: Truth, world: World, _: Outcome) -> Truth:
     """Until the log is applied again, readers see what they saw at the time of the copy."""
-    then = world.copies["truths"][0].spaces[truth.name]
-    return truth.with_space(truth.name, shown=False, versions={**then.versions, **truth.here.versions})
+    versions = {**at_copy(world).versions, **truth.here.versions}
+    return truth.with_space(truth.name, shown=False, versions=versions)
 
 
-def older_log(truth: Truth, world: World, _: Outcome) -> Truth:
+def has_older_store(world: World) -> bool:
+    """Whether the query's namespace in the primary is the older copy."""
+    name = world.truth.name
+    then = (world.copies.get("places") or {"spaces": {}})["spaces"].get((PLACE, name))
+    now = vars(store._spaces[PLACE, name])
+    return then is not None and all(now[part] == then[part] for part in ("identity", "pointer", "rows"))
+
+
+def at_copy(world: World) -> Space:
+    """What was true of the query's namespace when the copies were made."""
+    then: Truth = world.copies["truths"][0]
+    return then.spaces[world.truth.name]
+
+
+def older_log(truth: Truth, world: World, outcome: Outcome) -> Truth:
+    if has_older_store(world):
+        return older_both(truth, world, outcome)
     return truth.with_space(truth.name, damaged="the log is an older copy")
 
 
 def older_both(truth: Truth, world: World, _: Outcome) -> Truth:
-    """Both are older copies, which fit: what they hold is true again, and nothing else is known."""
-    then: Truth = world.copies["truths"][0]
-    return then._replace(
-        name=truth.name if truth.name in then.spaces else then.name,
-        event=truth.event, lineage=truth.lineage, first=truth.first, backups=truth.backups,
-        exports=truth.exports, loads=truth.loads,
-    )  # fmt: skip
+    """Both are older copies, which fit: what they hold is true again, and nothing else of the namespace."""
+    stores = world.copies["truths"][0].stores
+    return truth._replace(spaces={**truth.spaces, truth.name: at_copy(world)}, stores=stores)
 
 
 def may_put_back(world: World) -> bool:
@@ -216,11 +228,10 @@ NOTHING: dict[str, Any] = {**Space()._asdict(), "shown": False}
 def lost(damage: str) -> Callable[[Truth, World, Outcome], Truth]:
     def then(truth: Truth, world: World, _: Outcome) -> Truth:
         if "gone" in damage and not truth.here.shown:
-            if not world.uuid_of(truth.name):
-                return truth.with_space(truth.name, **NOTHING)
-            if "truths" in world.copies:  # the store is an older copy
-                older: Space = world.copies["truths"][0].spaces[truth.name]
-                return truth.with_space(truth.name, **older._replace(damaged=damage)._asdict())
+            older: Any = (
+                {**at_copy(world)._asdict(), "damaged": damage} if has_older_store(world) else NOTHING
+            )
+            return truth.with_space(truth.name, **older)
         damaged = "; ".join(filter(None, (truth.here.damaged, damage)))
         return truth.with_space(truth.name, damaged=damaged)
 
