@@ -217,11 +217,11 @@ def may_put_back(world: World) -> bool:
 
 def store_lost(truth: Truth, *_: object) -> Truth:
     if "gone" in truth.here.damaged:
-        return truth.with_space(truth.name, **NOTHING)
+        return truth._replace(spaces={**truth.spaces, truth.name: NOTHING})
     return truth.with_space(truth.name, shown=False)
 
 
-NOTHING: dict[str, Any] = {**Space()._asdict(), "shown": False}
+NOTHING = Space(shown=False)
 """A namespace without log and store: the next batch makes it from scratch, with a warning."""
 
 

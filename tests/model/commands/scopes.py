@@ -1,6 +1,6 @@
-"""Small alphabets, each of letters that touch a common thing: all of their words of four letters are explored.
+"""Small alphabets, each of letters that touch a common thing: all their words of four letters are explored.
 
-All words of three letters of the whole alphabet are explored too, so every pair and triple of letters is.
+Words of three letters are explored of the whole alphabet: so every pair and triple of letters is.
 """
 
 SCOPES = {
