@@ -228,10 +228,8 @@ NOTHING = Space(shown=False)
 def lost(damage: str) -> Callable[[Truth, World, Outcome], Truth]:
     def then(truth: Truth, world: World, _: Outcome) -> Truth:
         if "gone" in damage and not truth.here.shown:
-            older: Any = (
-                {**at_copy(world)._asdict(), "damaged": damage} if has_older_store(world) else NOTHING
-            )
-            return truth.with_space(truth.name, **older)
+            older = at_copy(world)._replace(damaged=damage) if has_older_store(world) else NOTHING
+            return truth._replace(spaces={**truth.spaces, truth.name: older})
         damaged = "; ".join(filter(None, (truth.here.damaged, damage)))
         return truth.with_space(truth.name, damaged=damaged)
 
