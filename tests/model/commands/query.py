@@ -241,7 +241,8 @@ class Driver:
         at = self.coordinator
         for follower in followers_in(at):
             follower.catch_up()
-        retire_up_to(at.log, at.store, at.folded, at.options, lambda: False)
+        for store in (at.store, *at.others):
+            retire_up_to(at.log, store, at.folded, at.options, lambda: False)
 
     def trim(self) -> None:
         """Trim the log, as the background thread does."""
