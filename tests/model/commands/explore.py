@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from model.commands import checks
-from model.commands.advice import advised
+from model.commands.advice import CLOCKS, advised
 from model.commands.held import hold
 from model.commands.known import known_as
 from model.commands.letters import LETTERS
 from model.commands.seen import settle
 from model.commands.truth import Truth
 from model.commands.world import Outcome, Time, World, digest_of
+from model.commands.writing import healthy
 
 KILL = "!"
 """``rekey!rekey.after_move``: the letter, killed when it first passes this failpoint."""
@@ -56,14 +57,24 @@ class Explored:
         )
 
 
+MUST: dict[str, Callable[[World], bool]] = {
+    "backup": healthy,
+    "relog": lambda world: world.truth.here.shown and world.truth.here.damaged == "the log is gone",
+}
+"""Where a refusal is wrong, whatever it advises."""
+
+
 def step(world: World, letter: str, explored: Explored, *, advice: bool = True) -> str:
     """Do one letter; return what is wrong with it. ``advice``: that of a refusal is followed, too."""
     name, _, failpoint = letter.partition(KILL)
     Time.letter, Time.ids = f"{letter} {world.word.count(letter)} {bool(world.held)}", 0
     of = LETTERS[name]
+    must = name in MUST and MUST[name](world)
     outcome = world.killed(lambda: of.act(world), failpoint) if failpoint else of.act(world)
     if outcome.crash:
         return f"{letter}: {outcome.crash}"
+    if must and outcome.code and CLOCKS not in outcome.text:
+        return f"{letter} is refused where it must work: {outcome.text}"
     before = world.truths
     if outcome.killed:
         after = [each for truth in before for each in _after_kill(truth, world, name)]

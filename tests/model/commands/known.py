@@ -111,6 +111,12 @@ KNOWN = {
         "remove-store trim add-store",
         "a store that was removed keeps its horizon, and verify expects the log to have all from there on",
     ),
+    "the stores of a namespace that began from scratch differ": Known(
+        "add-store lose-store lose-log batch lose-log",
+        r"the stores given are of different namespaces named",
+        "add-store lose-store lose-log",
+        "as a query that begins from scratch: its second store still has the earlier namespace",
+    ),
 }
 
 
