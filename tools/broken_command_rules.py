@@ -56,7 +56,7 @@ RULES = [
         "committers/operations/relog.py",
         "saved.entry.decided_at_us\n    state = Folded(",
         "0\n    state = Folded(",
-        TEST,
+        "tests/unit/cli/operate/test_relog.py",
     ),
     (
         "commands-backup-without-marks",
