@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import signal
 import time
 
 from model.commands.explore import Explored, every, random_words, run
@@ -23,15 +24,17 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=0, help="This number of random words.")
     parser.add_argument("--steps", type=int, default=50, help="The length of random words.")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="End after this time.")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="End after this time, or at SIGTERM.")
     parser.add_argument(
         "--word", default="", help="Only this word, its letters divided by blanks; several by semicolons."
     )
     given = parser.parse_args()
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     end = time.perf_counter() + given.seconds
 
     def ended() -> bool:
-        return bool(time.perf_counter() > end)
+        return bool(stopped) or time.perf_counter() > end
 
     letters = given.letters.split(",") if given.letters else list(LETTERS)
     explored = Explored()

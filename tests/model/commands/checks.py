@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -184,9 +185,7 @@ def restorable(world: World) -> str:
     for name, kept in world.truth.backups.items():
         others = [world.space_digest(at, place) for place, at in store._spaces if at != name]
         key = (name, repr(kept), repr(world.truth.stores), parts["aliases"], parts["files"], Time.us, *others)
-        if wrong := _restorables.get(
-            key, lambda name=name, content=kept[0]: _restorable(world, name, content)
-        ):
+        if wrong := _restorables.get(key, functools.partial(_restorable, world, name, kept[0])):
             return str(wrong)
     return ""
 
