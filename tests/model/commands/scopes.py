@@ -1,6 +1,6 @@
 """Small alphabets, each of letters that touch a common thing: all their words of four letters are explored.
 
-Words of three letters are explored of the whole alphabet: so every pair and triple of letters is.
+Every ordered pair of letters is explored by all words of two letters of the whole alphabet.
 """
 
 SCOPES = {
