@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
+from broken_command_rules import RULES as COMMAND_RULES
 from broken_pipeline_rules import RULES as PIPELINE_RULES
 from broken_redis_rules import RULES as REDIS_RULES
 from broken_rekey_rules import RULES as REKEY_RULES
@@ -67,6 +68,7 @@ MUTANTS = [
         *VERIFY_RULES,
         *SCHEMA_RULES,
         *REKEY_RULES,
+        *COMMAND_RULES,
     )
 ]
 

@@ -91,7 +91,10 @@ def read_manifest(log: Blobs, decided: DecidedVersion, *, rows: bool = True) -> 
             raise CorruptError(msg)
         if rows and not manifest.has_rows:
             begun = f"the log began from a backup, after version {decided.version}"
-            raise WalGapError(f"{where}: {begun}, and never had its rows")
+            raise WalGapError(
+                f"{where}: {begun}, and never had its rows: if a restore-from was interrupted, run `tidegate"
+                " restore-from FOLDER` again"
+            )
         return manifest
     msg = f"{log.where}: the log returned nothing for {decided.manifest_address}"
     raise CorruptError(msg)

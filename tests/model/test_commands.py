@@ -10,18 +10,10 @@ from model.commands import explore
 from model.commands.explore import Explored, every, random_words
 from model.commands.known import KNOWN, MENDED
 from model.commands.letters import LETTERS
+from model.commands.scopes import SCOPES
 from model.commands.world import Time, World
 from tidegate.committers.transfer.backup import restore_from
 
-SCOPES = {
-    "a rekey": "batch rekey finish back adopt restore",
-    "losses and copies": "batch lose-store lose-log older-both older-store copies recover",
-    "backups": "batch replace backup lose-store lose-log restore-from",
-    "tables": "batch drop-table remake rename restore trim",
-    "time": "batch ahead clock-back due lose-end relog",
-    "stores": "batch add-store remove-store lose-store recover zombie",
-}
-"""Small alphabets, of which all words up to length 4 are explored."""
 QUICK = ("batch", "replace", "restore", "adopt", "rekey", "backup", "lose-store", "lose-log")
 
 

@@ -10,10 +10,15 @@ from collections.abc import Callable
 from model.commands.operating import relogged, restored_from
 from model.commands.truth import LINEAGES, Truth
 from model.commands.world import Outcome, World
+from model.commands.writing import query
 
 COMMAND = re.compile(r"`tidegate ([^`]+)`")
 NAMESPACE = re.compile(r"set namespace='([^']+)'")
-STEPS_MAX = 6
+STEPS_MAX = 12
+AFTER_BATCH = "run this command after its next batch"
+CLOCKS = "Set the clocks right"
+NO_WAY = "no log can rebuild this store"
+"""Without a backup there is no way: the log was trimmed, and the store is gone."""
 
 
 def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: str) -> str:
@@ -22,44 +27,56 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
     The commands of one message are run in their order, and the call after each of them. A command of the
     operator may stay refused, with nothing left to do, unless its message asks to run it again.
     """
-    if "no log can rebuild this store" in outcome.text and world.truth.name not in world.truth.backups:
-        return ""  # there is no way: log, store and backup are gone
     must = what.startswith("the query") or "command again" in outcome.text
     tried: list[str] = []
+    refused: dict[str, str] = {}
     refused_text = ""
     last, worked = outcome, False
     waiting, names = COMMAND.findall(outcome.text), NAMESPACE.findall(outcome.text)
-    while (waiting or names) and len(tried) < STEPS_MAX:
+    steps = 0
+    while (waiting or names) and (steps := steps + 1) <= STEPS_MAX:
         if names:
             name = names.pop(0)
             tried.append(f"namespace={name!r}")
             world.truths = tuple(each._replace(name=name) for each in world.truths)
         else:
-            words = _filled(world, waiting.pop(0))
+            line = waiting.pop(0)
+            words = _filled(world, line)
             if words is None or shlex.join(words) in tried or _destroys(world, words):
                 continue
             tried.append(shlex.join(words))
             world.word = (*world.word, "advice")
-            last = done = world.run(*words)
+            done = world.run(*words)
+            if AFTER_BATCH in done.text:
+                query(world)
+                done = world.run(*words)
+            last = done
             if done.crash:
                 return f"{what}: {_short(outcome)}; `{tried[-1]}`: {done.crash}"
             if not done.done:
                 refused_text += f"; `{tried[-1]}`: {_short(done)}"
+                refused[tried[-1]] = line
                 waiting = [*COMMAND.findall(done.text), *waiting]
                 continue
             worked = True
+            tried = [each for each in tried if each not in refused]  # they may be accepted now
+            waiting, refused = [*waiting, *refused.values()], {}
             followed = [_followed(each, words, done, world) for each in world.truths]
             world.truths = tuple(followed)
         if not must:
             return ""
-        last = refused = again()
-        if refused.crash:
-            return f"{what} after {tried}: {refused.crash}"
-        if refused.done:
+        last = again()
+        if last.crash:
+            return f"{what} after {tried}: {last.crash}"
+        if last.done:
             return ""
-        waiting += [each for each in COMMAND.findall(refused.text) if each not in waiting]
-        names += [each for each in NAMESPACE.findall(refused.text) if f"namespace={each!r}" not in tried]
+        waiting += [each for each in COMMAND.findall(last.text) if each not in waiting]
+        names += [each for each in NAMESPACE.findall(last.text) if f"namespace={each!r}" not in tried]
     if not tried or (worked and not must):
+        return ""
+    if CLOCKS in last.text:
+        return ""  # they are set right, or time passes
+    if NO_WAY in outcome.text + refused_text and world.truth.name not in world.truth.backups:
         return ""
     ends = f"{tried}{refused_text}; the last: {_short(last)}"
     return f"{what}: {_short(outcome)}; its advice does not lead out: {ends}"
@@ -106,7 +123,7 @@ def _filled(world: World, line: str) -> list[str] | None:
     if words[0] == "restore-from" and known.name not in known.backups:
         return None
     if "metadata-of-query" in filled:
-        path = world.folder / "metadata-of-query"
+        path, world.files = world.folder / "metadata-of-query", None
         path.mkdir(exist_ok=True)
         (path / "metadata").write_text(json.dumps({"id": LINEAGES[known.lineage]}))
     asks = ("drop", "adopt", "restore", "restore-from", "rekey", "relog", "import")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -11,8 +12,10 @@ import msgspec
 import tidegate
 from model.commands import truth as truths
 from model.commands.advice import advised
+from model.commands.answers import Answers
 from model.commands.held import streamed, tailed
 from model.commands.seen import full, newest_rows, readable, rows_at, same, settle
+from model.commands.truth import Content
 from model.commands.world import Time, World
 from model.commands.writing import query
 from tidegate.committers.operations.verify import verify
@@ -178,19 +181,34 @@ def verified(world: World) -> str:
 
 def restorable(world: World) -> str:
     """Each backup makes the namespace again where log and store are gone, and its query continues."""
-    for name, (content, *_) in world.truth.backups.items():
-        with world.trial():
-            checked = world.run("backup", f"backup-{name}", "--check")
-            for (_, at), each in _everything(name):
-                if at == name:
-                    each()
-            made = world.run("restore-from", f"backup-{name}", "--yes", "--json", namespace=name)
-            if made.crash or not made.done:
-                why = " ".join(made.text.split())
-                return f"the backup of {name} (--check: exit {checked.code}) cannot be restored: {why}"
-            shown = readable(world, name)
-            if shown is None or not same(content, shown[1][max(shown[1])]):
-                return f"the backup of {name} restores {shown and full(shown[1][max(shown[1])][1])}"
+    parts = world.parts()
+    for name, kept in world.truth.backups.items():
+        others = [world.space_digest(at, place) for place, at in store._spaces if at != name]
+        key = (name, repr(kept), repr(world.truth.stores), parts["aliases"], parts["files"], Time.us, *others)
+        if wrong := _restorables.get(key, functools.partial(_restorable, world, name, kept[0])):
+            return str(wrong)
+    return ""
+
+
+_restorables = Answers()
+"""By the name, what is true of the backup, the files, the time, the aliases, and the other namespaces: the
+namespace itself is emptied before it is restored.
+"""
+
+
+def _restorable(world: World, name: str, content: Content) -> str:
+    with world.trial():
+        checked = world.run("backup", f"backup-{name}", "--check")
+        for (_, at), each in _everything(name):
+            if at == name:
+                each()
+        made = world.run("restore-from", f"backup-{name}", "--yes", "--json", namespace=name)
+        if made.crash or not made.done:
+            why = " ".join(made.text.split())
+            return f"the backup of {name} (--check: exit {checked.code}) cannot be restored: {why}"
+        shown = readable(world, name)
+        if shown is None or not same(content, shown[1][max(shown[1])]):
+            return f"the backup of {name} restores {shown and full(shown[1][max(shown[1])][1])}"
     return ""
 
 
@@ -205,14 +223,34 @@ def _everything(name: str) -> list[tuple[tuple[str, str], Callable[[], object]]]
     ]
 
 
-CHECKS: dict[str, Callable[[World], str]] = {
-    "verify": verified,
-    "queue": queued,
-    "wrong batch": wrong_batches,
-    "next batch": next_batch,
-    "stream": streamed,
-    "tail": tailed,
-    "mirror": mirrored,
-    "alias": aliased,
-    "backup": restorable,
+EVERYTHING = ("logs", "spaces", "aliases", "truths", "time")
+CHECKS: dict[str, tuple[Callable[[World], str], tuple[str, ...]]] = {
+    "verify": (verified, EVERYTHING),
+    "queue": (queued, ("spaces", "truths")),
+    "wrong batch": (wrong_batches, EVERYTHING),
+    "next batch": (next_batch, (*EVERYTHING, "files")),
+    "stream": (streamed, (*EVERYTHING, "held")),
+    "tail": (tailed, (*EVERYTHING, "held")),
+    "mirror": (mirrored, ("spaces", "aliases", "truths", "time")),
+    "alias": (aliased, ("spaces", "aliases", "truths", "time")),
+    "backup": (restorable, (*EVERYTHING, "files")),
 }
+"""Each check, with the parts of the world that it depends on (``World.parts``)."""
+_checked = Answers()
+
+
+def answer(world: World, name: str, parts: Mapping[str, str]) -> str:
+    """Return what a check finds: it is run once in all states that have the same parts.
+
+    The next batch also depends on whether the word has a letter that moves rows.
+    """
+    check, looks_at = CHECKS[name]
+    moved = name == "next batch" and not MOVES_ROWS.isdisjoint(world.word)
+
+    def run() -> str:
+        try:
+            return check(world)
+        except TidegateError as error:
+            return f"{type(error).__name__}: {error}"
+
+    return str(_checked.get((name, moved, *(parts[part] for part in looks_at)), run))

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from model.commands import checks
-from model.commands.advice import advised
+from model.commands.advice import CLOCKS, advised
 from model.commands.held import hold
 from model.commands.known import known_as
 from model.commands.letters import LETTERS
 from model.commands.seen import settle
 from model.commands.truth import Truth
-from model.commands.world import Outcome, Time, World
-from tidegate.errors import TidegateError
+from model.commands.world import Outcome, Time, World, digest_of
+from model.commands.writing import healthy
 
 KILL = "!"
 """``rekey!rekey.after_move``: the letter, killed when it first passes this failpoint."""
@@ -56,14 +57,24 @@ class Explored:
         )
 
 
-def step(world: World, letter: str, explored: Explored) -> str:
-    """Do one letter; return what is wrong with it."""
+MUST: dict[str, Callable[[World], bool]] = {
+    "backup": healthy,
+    "relog": lambda world: world.truth.here.shown and world.truth.here.damaged == "the log is gone",
+}
+"""Where a refusal is wrong, whatever it advises."""
+
+
+def step(world: World, letter: str, explored: Explored, *, advice: bool = True) -> str:
+    """Do one letter; return what is wrong with it. ``advice``: that of a refusal is followed, too."""
     name, _, failpoint = letter.partition(KILL)
     Time.letter, Time.ids = f"{letter} {world.word.count(letter)} {bool(world.held)}", 0
     of = LETTERS[name]
+    must = name in MUST and MUST[name](world)
     outcome = world.killed(lambda: of.act(world), failpoint) if failpoint else of.act(world)
     if outcome.crash:
         return f"{letter}: {outcome.crash}"
+    if must and outcome.code and CLOCKS not in outcome.text:
+        return f"{letter} is refused where it must work: {outcome.text}"
     before = world.truths
     if outcome.killed:
         after = [each for truth in before for each in _after_kill(truth, world, name)]
@@ -82,7 +93,7 @@ def step(world: World, letter: str, explored: Explored) -> str:
     wrong = settle(world)
     if wrong:
         return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"
-    if outcome.code and name != "zombie":
+    if outcome.code and name != "zombie" and advice:
         with world.trial():
             return advised(world, outcome, lambda: of.act(world), letter)
     return ""
@@ -138,14 +149,12 @@ def begin(world: World) -> None:
     world.start = world.snapshot()
 
 
-def checked(world: World, explored: Explored) -> Iterator[str]:
-    for name, check in checks.CHECKS.items():
+def checked(world: World, explored: Explored, parts: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yield what the checks find. ``parts``: those of the world, if they are known."""
+    parts = parts or world.parts()
+    for name in checks.CHECKS:
         explored.checks += 1
-        try:
-            wrong = check(world)
-        except TidegateError as error:
-            wrong = f"{type(error).__name__}: {error}"
-        if wrong:
+        if wrong := checks.answer(world, name, parts):
             yield f"{name}: {wrong}"
 
 
@@ -163,7 +172,7 @@ def every(
     With ``kills`` the first letter of each word is killed, at each failpoint that it passes.
     """
     begin(world)
-    seen: dict[str, int] = {world.digest(): length}
+    seen: dict[str, int] = {digest_of(world.parts()): length}
 
     def descend(left: int) -> None:
         kept = world.snapshot()
@@ -174,13 +183,14 @@ def every(
             if LETTERS[letter.partition(KILL)[0]].may(world):
                 explored.words += 1
                 wrong = step(world, letter, explored)
-                digest = world.digest()
+                parts = world.parts()
+                digest = digest_of(parts)
                 if wrong:
                     explored.note(world.word, wrong)
                 elif digest in seen:
                     explored.same += 1
                 else:
-                    wrong = explored.note(world.word, *checked(world, explored))
+                    wrong = explored.note(world.word, *checked(world, explored, parts))
                 if not wrong and left > 1 and seen.get(digest, 0) < left:
                     seen[digest] = left
                     descend(left - 1)
@@ -203,6 +213,10 @@ def _killed(world: World, letters: Sequence[str]) -> Iterator[str]:
             yield from (f"{letter}{KILL}{name}" for name in _passed(world, letter))
 
 
+VARIANTS, TAIL = 10, 10
+"""So many words in succession are one word, whose last letters are drawn again: at most ``TAIL`` of them."""
+
+
 def random_words(
     world: World,
     number: int,
@@ -212,35 +226,50 @@ def random_words(
     explored: Explored,
     ended: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Explore random words; each failing one is made as short as it stays failing."""
+    """Explore random words of up to this length; each failing one is made as short as it stays failing.
+
+    What readers see is compared after each new letter. The checks follow the last one of each word, and
+    the fourth, the eighth and so on of a word that shares nothing with the one before.
+    """
+    states: list[Any] = []
     for count in range(number):
         if ended():
             return
         chance = random.Random(f"{seed}-{count}")
-        word = _random_word(world, length, chance, explored)
-        if word is not None:
-            explored.note(*shortest(world, word))
+        if count % VARIANTS == 0 or len(states) < 2:
+            begin(world)
+            states, size = [world.snapshot()], chance.randint(min(5, length), length)
+        else:
+            del states[max(1, len(states) - chance.randint(1, TAIL)) :]
+            world.restore(states[-1])
+        if found := _random_word(world, size, chance, explored, states):
+            explored.note(*shortest(world, found))
+            states = []
 
 
-def _random_word(world: World, length: int, chance: random.Random, explored: Explored) -> Word | None:
-    begin(world)
-    word: list[str] = []
+def _random_word(
+    world: World, size: int, chance: random.Random, explored: Explored, states: list[Any]
+) -> Word:
+    """Add letters up to this size, and the world after each to ``states``; return a word that fails."""
     explored.words += 1
-    for number in range(length):
+    is_new = len(states) == 1
+    for number in range(len(states), size + 1):
         may = [name for name, letter in LETTERS.items() if letter.may(world)]
         letter = chance.choice([*may, *["batch"] * 4])
         killed = letter not in UNKILLED and chance.random() < 0.15
         if killed and (hits := _passed(world, letter)):
             letter = f"{letter}{KILL}{chance.choice(hits)}"
-        word.append(letter)
-        wrong = step(world, letter, explored)
-        found = [wrong] if wrong else list(checked(world, explored)) if number % 4 == 3 else []
+        due = number == size or (is_new and number % 4 == 0)
+        wrong = step(world, letter, explored, advice=due or chance.random() < 0.25)
+        found = [wrong] if wrong else list(checked(world, explored)) if due else []
+        word = world.word if world.word[-1:] == (letter,) else (*world.word, letter)
         if any(not known_as(word, each) for each in found):
-            return tuple(word)
-        explored.note(tuple(word), *found)
+            return word
+        explored.note(word, *found)
         if wrong:
-            return None
-    return None
+            break
+        states.append(world.snapshot())
+    return ()
 
 
 def shortest(world: World, word: Word) -> tuple[Word, str]:

@@ -58,20 +58,21 @@ def hold(world: World) -> None:
     with contextlib.closing(open_store(world.url(), name)) as store:
         pointer, uuid = store.pointer(), store.identity().uuid  # type: ignore[union-attr]
     had = json.dumps(rows.get("seen", {}), sort_keys=True)
-    held = Held(name, uuid, pointer.visible, pointer.digest, json.dumps(offset), _after(world, name), had)
+    after = _after(world, name) or f"{pointer.visible}:{uuid}:{pointer.digest}"
+    held = Held(name, uuid, pointer.visible, pointer.digest, json.dumps(offset), after, had)
     world.held = (*world.held, held)
 
 
 def _after(world: World, name: str) -> str:
-    """Return the value of ``--after`` with which a `tail` that has the visible version continues."""
+    """Return the value of ``--after`` that a `tail` prints with the visible version; '': it printed none."""
     shown = readable(world, name)
     assert shown is not None
     visible = max(shown[1])
     if visible - 1 not in shown[1]:
-        return str(visible)
+        return ""
     ended = world.run("tail", "--after", visible - 1, "--json", "--for", "1s", "--limit", 1, namespace=name)
     last = json.loads(ended.json.strip().splitlines()[-1]) if ended.done else {}
-    return str(last.get("after") or (f"{visible}:{last['digest']}" if "digest" in last else visible))
+    return str(last.get("after") or (f"{visible}:{last['digest']}" if "digest" in last else ""))
 
 
 def _history(world: World, held: Held, name: str) -> str:
@@ -93,9 +94,9 @@ def streamed(world: World) -> str:
     """A stream that comes back, by either name, has the visible rows in the end, or an error."""
     if not world.truth.here.shown:
         return ""
-    for held in world.held:
-        for name in dict.fromkeys((held.name, world.truth.name)):
-            with world.trial():
+    with world.trial():
+        for held in world.held:
+            for name in dict.fromkeys((held.name, world.truth.name)):
                 if wrong := _streamed(world, name, json.loads(held.offset), json.loads(held.rows)):
                     return wrong + _history(world, held, name)
     return ""

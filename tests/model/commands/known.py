@@ -43,12 +43,21 @@ MENDED = {
     "a query begins from scratch though a second store has the namespace": "add-store lose-store lose-log",
     "a relog whose log lost its only version is a begun one": "lose-end relog lose-end",
     "the name of a relog is taken": "lose-end relog!publish.before drop batch lose-log",
+    "undone batches in a relog": "rewind lose-end relog replace rewind",
+    "a killed restore-from names itself": "backup drop restore-from!stage.before_ack",
     "relog without an adoption": "adopt lose-log relog",
     "relog without a batch": "replace replace replace lose-log relog",
 }
 """By name, the word that found it."""
 
-KNOWN: dict[str, Known] = {}
+KNOWN: dict[str, Known] = {
+    "a store that is given again has versions that the log no longer has": Known(
+        "add-store load remove-store trim restore trim add-store",
+        r"verify of \S+: .*expected to be there: the version is not retired",
+        "remove-store trim add-store",
+        "a store that was removed keeps its horizon, and verify expects the log to have all from there on",
+    ),
+}
 
 
 def known_as(word: Sequence[str], wrong: str) -> str:

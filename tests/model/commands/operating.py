@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from model.commands.seen import readable, same
 from model.commands.truth import LINEAGES, Space, Truth
-from model.commands.world import Outcome, Time, World
+from model.commands.world import PLACE, Outcome, Time, World, digest_of
 from model.commands.writing import healthy, there
 from tidegate.sinks.memory import store
 from tidegate.wal import memory_log
@@ -76,6 +77,7 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     content = here.content.alive(here.time_us)
     if here.generation:  # the command prints that undone batches cannot be replayed there
         here = here._replace(event=max(here.event, here.undone))
+        content = content._replace(event=max(content.event, here.undone))
     new = here._replace(
         content=content, versions={}, damaged="", shown=True, generation=0, time_us=0,
         lineage=LINEAGES.index(lineage) if lineage else here.lineage,  # the command prints whom it follows
@@ -100,7 +102,7 @@ def copy_relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
 def dropped(truth: Truth, *_: object) -> Truth:
     """Let a new checkpoint make the namespace again, after the events of the one before."""
     new = Space(lineage=truth.lineage + 1, event=truth.event - 1)
-    spaces = {**truth.spaces, truth.name: new}
+    spaces = {**truth.without_source(truth.name).spaces, truth.name: new}
     return truth._replace(lineage=truth.lineage + 1, first=truth.event, spaces=spaces)
 
 
@@ -108,7 +110,9 @@ def dropped(truth: Truth, *_: object) -> Truth:
 
 
 def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
-    here = truth.spaces[name or truth.name]
+    here, shown = truth.spaces[name or truth.name], readable(world, name or truth.name, newest=True)
+    if here.before is not None and shown is not None and same(here.before, max(shown[1].items())[1]):
+        here = here._replace(content=here.before, event=min(here.event, here.before.event))  # not visible yet
     kept = (here.content, here.shape, here.event, here.lineage, truth.first)
     return truth._replace(backups={**truth.backups, name or truth.name: kept})
 
@@ -128,7 +132,7 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
     new = here._replace(content=content, shape=shape, shown=True, damaged=damaged)
     if facts["way"] == "new":
         new = new._replace(event=event, versions={}, lineage=lineage, generation=0, moved=here.moved)
-        truth = truth._replace(event=event + 1, lineage=lineage, first=first)
+        truth = truth.without_source(truth.name)._replace(event=event + 1, lineage=lineage, first=first)
     return truth._replace(spaces={**truth.spaces, truth.name: new})
 
 
@@ -162,6 +166,7 @@ def lose_end(world: World) -> Outcome:
 
 def take_copies(world: World) -> Outcome:
     world.copies = {"places": world.places(), "truths": world.truths, "uuid": world.uuid_of(world.truth.name)}
+    world.copies["digest"] = digest_of(world.parts())
     return Outcome(0, "")
 
 
@@ -177,24 +182,35 @@ def put_back(world: World, *parts: str) -> Outcome:
 
 
 def older_store(truth: Truth, world: World, _: Outcome) -> Truth:
-    then = world.copies["truths"][0].spaces.get(truth.name)
-    if then is None or not then.shown:
-        return truth.with_space(truth.name, shown=False)
-    return truth.with_space(truth.name, shown=False, damaged=truth.here.damaged)
+    """Until the log is applied again, readers see what they saw at the time of the copy."""
+    versions = {**at_copy(world).versions, **truth.here.versions}
+    return truth.with_space(truth.name, shown=False, versions=versions)
 
 
-def older_log(truth: Truth, world: World, _: Outcome) -> Truth:
+def has_older_store(world: World) -> bool:
+    """Whether the query's namespace in the primary is the older copy."""
+    name = world.truth.name
+    then = (world.copies.get("places") or {"spaces": {}})["spaces"].get((PLACE, name))
+    now = vars(store._spaces[PLACE, name])
+    return then is not None and all(now[part] == then[part] for part in ("identity", "pointer", "rows"))
+
+
+def at_copy(world: World) -> Space:
+    """What was true of the query's namespace when the copies were made."""
+    then: Truth = world.copies["truths"][0]
+    return then.spaces[world.truth.name]
+
+
+def older_log(truth: Truth, world: World, outcome: Outcome) -> Truth:
+    if has_older_store(world):
+        return older_both(truth, world, outcome)
     return truth.with_space(truth.name, damaged="the log is an older copy")
 
 
 def older_both(truth: Truth, world: World, _: Outcome) -> Truth:
-    """Both are older copies, which fit: what they hold is true again, and nothing else is known."""
-    then: Truth = world.copies["truths"][0]
-    return then._replace(
-        name=truth.name if truth.name in then.spaces else then.name,
-        event=truth.event, lineage=truth.lineage, first=truth.first, backups=truth.backups,
-        exports=truth.exports, loads=truth.loads,
-    )  # fmt: skip
+    """Both are older copies, which fit: what they hold is true again, and nothing else of the namespace."""
+    stores = world.copies["truths"][0].stores
+    return truth._replace(spaces={**truth.spaces, truth.name: at_copy(world)}, stores=stores)
 
 
 def may_put_back(world: World) -> bool:
@@ -208,18 +224,19 @@ def may_put_back(world: World) -> bool:
 
 def store_lost(truth: Truth, *_: object) -> Truth:
     if "gone" in truth.here.damaged:
-        return truth.with_space(truth.name, **NOTHING)
+        return truth._replace(spaces={**truth.spaces, truth.name: NOTHING})
     return truth.with_space(truth.name, shown=False)
 
 
-NOTHING: dict[str, Any] = {**Space()._asdict(), "shown": False}
+NOTHING = Space(shown=False)
 """A namespace without log and store: the next batch makes it from scratch, with a warning."""
 
 
 def lost(damage: str) -> Callable[[Truth, World, Outcome], Truth]:
-    def then(truth: Truth, *_: object) -> Truth:
+    def then(truth: Truth, world: World, _: Outcome) -> Truth:
         if "gone" in damage and not truth.here.shown:
-            return truth.with_space(truth.name, **NOTHING)
+            older = at_copy(world)._replace(damaged=damage) if has_older_store(world) else NOTHING
+            return truth._replace(spaces={**truth.spaces, truth.name: older})
         damaged = "; ".join(filter(None, (truth.here.damaged, damage)))
         return truth.with_space(truth.name, damaged=damaged)
 
@@ -244,3 +261,9 @@ def not_copied_yet(world: World) -> bool:
 
 def with_ref(world: World) -> bool:
     return healthy(world) and world.truth.here.shape is not None
+
+
+def is_whole_copy(world: World) -> bool:
+    """Whether the copy is undamaged, and one of the query's namespace."""
+    copy = world.truth.spaces[copy_name(world)]
+    return not copy.damaged and copy.copy_of in ("", world.truth.name)

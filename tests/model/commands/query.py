@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from model.commands.answers import Answers
 from model.commands.truth import LINEAGES, TIMEOUT_US, Shape
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -59,6 +60,16 @@ class StateBarrier(TypedBarrier):
         return super().stage(spec, base_version)
 
     def _updated(self, spec: Any, base_version: int) -> Any:
+        """Run the first stage of the update, once for the same rows, time, parameters and stored rows."""
+        place = (str(self.coordinator.store.where), self.coordinator.endpoints.namespace)
+        content = self.coordinator.store._found
+        stored = [(at, content.rows[at]) for at in sorted(content.rows) if at[0] in _READ]
+        starts = [(name, self.coordinator.folded.tables.get(name)) for name in _READ]
+        timing = (spec.at_us, base_version, content.pointer, content.catalog, content.floors)
+        key = repr((place, self.sums, spec.key_groups, spec.strides, spec.tables, starts, timing, stored))
+        return _updates.get(key, lambda: self._update(spec, base_version))
+
+    def _update(self, spec: Any, base_version: int) -> Any:
         """Run the first stage of the update, as the tasks of Spark do."""
         store, tables = self.coordinator.store, self.coordinator.folded.tables
 
@@ -95,6 +106,10 @@ class StateBarrier(TypedBarrier):
             if group in mine:
                 row = {"g": group, "k": key, "v": b'{"n":%d}' % number}
                 yield pa.RecordBatch.from_pylist([row], schema=ROWS)
+
+
+_READ = ("open", "closed", *TIMEOUTS)
+_updates = Answers()
 
 
 def _add(key: Any, rows: Iterator[Any], state: Any, emit: Any) -> Any:
@@ -226,7 +241,8 @@ class Driver:
         at = self.coordinator
         for follower in followers_in(at):
             follower.catch_up()
-        retire_up_to(at.log, at.store, at.folded, at.options, lambda: False)
+        for store in (at.store, *at.others):
+            retire_up_to(at.log, store, at.folded, at.options, lambda: False)
 
     def trim(self) -> None:
         """Trim the log, as the background thread does."""

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 import tidegate
+from model.commands.answers import Answers
 from model.commands.truth import Content, Space, Truth
 from model.commands.world import Time, World
 from tidegate.errors import TidegateError
@@ -21,14 +22,12 @@ def rows_at(gate: Any, version: int) -> tuple[int, dict[str, dict[Any, Any]]]:
 
 def readable(world: World, name: str, *, newest: bool = False) -> tuple[str, dict[int, Any]] | None:
     """Return the uuid of a namespace, and its rows at each readable version; None: there is nothing."""
-    state = (newest, world.digest_of(name))
-    if state not in _read:
-        _read[state] = _readable(world, name, newest=newest)
-    shown: tuple[str, dict[int, Any]] | None = _read[state]
+    state = (newest, name, world.space_digest(name))
+    shown: tuple[str, dict[int, Any]] | None = _read.get(state, lambda: _readable(world, name, newest=newest))
     return shown
 
 
-_read: dict[Any, Any] = {}
+_read = Answers()
 """What readers get, by the digest of the store: reading the same store again takes most of the time."""
 
 

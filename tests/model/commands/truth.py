@@ -131,6 +131,14 @@ class Truth(NamedTuple):
     def without_space(self, name: str) -> Truth:
         return self._replace(spaces={at: space for at, space in self.spaces.items() if at != name})
 
+    def without_source(self, name: str) -> Truth:
+        """Let the copies of a namespace belong to none: another namespace of that name is made."""
+        spaces = {
+            at: space._replace(copy_of="a namespace that is gone") if space.copy_of == name else space
+            for at, space in self.spaces.items()
+        }
+        return self._replace(spaces=spaces)
+
     def as_known_to(self, before: Truth) -> Truth:
         """Return these facts with the knowledge of an operator who did not see the end of a command."""
         return before._replace(spaces=self.spaces, aliases=self.aliases, loads=self.loads)
@@ -168,8 +176,9 @@ def is_replay(truth: Truth) -> bool:
 
 def batch(truth: Truth, at_us: int) -> Truth:
     """The query's next batch, or a replay of one that was decided."""
-    if truth.here.is_new:
-        truth = truth.with_space(truth.name, shape=Shape())
+    if truth.here.is_new:  # an alias names a namespace by its uuid, and refuses the new one
+        aliases = {alias: at for alias, at in truth.aliases.items() if at != truth.name}
+        truth = truth.with_space(truth.name, shape=Shape())._replace(aliases=aliases)
     space, event = truth.here, truth.event
     after = truth._replace(event=event + 1)
     if is_replay(truth):

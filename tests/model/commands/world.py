@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import shutil
 import tempfile
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +26,7 @@ import xxhash
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from model.commands import truth
+from model.commands import answers, truth
 from model.commands.query import Driver
 from tidegate.base import failpoints
 from tidegate.base.clock import Clock
@@ -85,6 +86,8 @@ class Time:
             mock.patch.object(typer.testing, "_get_command", return_value=_command),
             mock.patch.object(parameters, "_refuse_memory"),
             mock.patch.object(cli_app, "command", _commands.setdefault("command", _cached(cli_app.command))),
+            mock.patch.object(tempfile, "tempdir", _fast()),
+            answers.kept(cls),
         ):
             yield
 
@@ -130,6 +133,8 @@ class World:
         self.copies: dict[str, Any] = {}
         self.held: tuple[Any, ...] = ()
         self.word: tuple[str, ...] = ()
+        self.files: Files | None = None
+        """The folder's files; None: a command may have changed them."""
         self.start: tuple[Any, ...] = ()
         """The state in which each word begins, once it was made."""
         self.clear()
@@ -141,7 +146,7 @@ class World:
 
     def clear(self) -> None:
         """Empty log and stores in memory, which open handles have, too, and the folder."""
-        nothing: dict[str, Any] = {"logs": {}, "spaces": {}, "aliases": {}, "files": {}}
+        nothing: dict[str, Any] = {"logs": {}, "spaces": {}, "aliases": {}, "files": Files()}
         self.put_back(nothing, "logs", "spaces", "files")
         Time.us, Time.ids = START_US, 0
 
@@ -174,8 +179,12 @@ class World:
             "COLUMNS": "10000",
         }
         words = [str(each) for each in arguments]
-        with _in_folder(self.folder):
-            result = CliRunner().invoke(app, words, prog_name="tidegate", env=settings)
+        self.files = None
+        try:
+            with _in_folder(self.folder):
+                result = CliRunner().invoke(app, words, prog_name="tidegate", env=settings)
+        finally:
+            self.files = None
         error = result.exception
         crash = "" if error is None or isinstance(error, SystemExit) else repr(error)
         if result.exit_code and result.exit_code not in EXIT_CODES:
@@ -207,8 +216,9 @@ class World:
             at: _copied(vars(each)) for at, each in store._spaces.items() if PLACE in at[0] and each.identity
         }
         named = {at: dict(each) for at, each in aliases._places.items() if PLACE in at}
-        files = {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
-        return {"logs": logs, "spaces": spaces, "aliases": named, "files": files}
+        if self.files is None:
+            self.files = Files(answers.files_in(self.folder))
+        return {"logs": logs, "spaces": spaces, "aliases": named, "files": self.files}
 
     def put_back(self, kept: dict[str, Any], *parts: str) -> None:
         """Put a copy back, in the objects that open handles have, too."""
@@ -229,17 +239,21 @@ class World:
         if "files" in parts:
             self._put_files(kept["files"])
 
-    def _put_files(self, files: dict[Path, bytes]) -> None:
-        for path in [path for path in self.folder.rglob("*") if path.is_file()]:
-            if path not in files:
-                path.unlink()
-        for path in sorted((path for path in self.folder.rglob("*") if path.is_dir()), reverse=True):
-            if not any(path.iterdir()):
-                path.rmdir()
+    def _put_files(self, files: Files) -> None:
+        if self.files is files:
+            return
+        existing = answers.files_in(self.folder) if self.files is None else self.files
+        for path in existing.keys() - files.keys():
+            Path(path).unlink()
+        for at, _, _ in os.walk(self.folder, topdown=False):
+            if at != str(self.folder):
+                with contextlib.suppress(OSError):
+                    Path(at).rmdir()  # where it is empty
         for path, content in files.items():
-            if not path.exists() or path.read_bytes() != content:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
+            if existing.get(path) != content:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                Path(path).write_bytes(content)
+        self.files = files
 
     def snapshot(self) -> tuple[Any, ...]:
         drivers = tuple(driver.copy() for driver in self.drivers)
@@ -261,18 +275,26 @@ class World:
         finally:
             self.restore(kept)
 
-    def digest(self) -> str:
-        """A digest of all that later letters depend on."""
-        parts = (self.places(), self.truths, self.copies, self.held, Time.us, [d.key() for d in self.drivers])
-        return xxhash.xxh3_128_hexdigest(repr(_plain(parts)).encode())
+    def parts(self) -> dict[str, str]:
+        """Return digests of all that later letters and checks depend on, by part."""
+        places = self.places()
+        state = {
+            **{name: places[name] for name in ("logs", "spaces", "aliases")},
+            "truths": [each._replace(exports=(), loads=0) for each in self.truths],
+            "exports": [(each.exports, each.loads) for each in self.truths],
+            "held": self.held,
+            "time": Time.us,
+            "drivers": [driver.key() for driver in self.drivers],
+        }
+        parts = {name: digest_of(part) for name, part in state.items()}
+        return {**parts, "files": places["files"].digest, "copies": self.copies.get("digest", "")}
 
-    def digest_of(self, name: str) -> str:
-        """A digest of a namespace in the primary, as far as readers of versions see it."""
-        space = store._spaces.get((PLACE, name))
+    def space_digest(self, name: str, place: str = PLACE) -> str:
+        """A digest of a namespace in a store (the primary), as far as readers of versions see it."""
+        space = store._spaces.get((place, name))
         if space is None or space.identity is None:
             return ""
-        seen = (space.identity, space.pointer, space.catalog, space.floors, space.rows)
-        return xxhash.xxh3_128_hexdigest(repr(_plain(seen)).encode())
+        return digest_of((space.identity, space.pointer, space.catalog, space.floors, space.rows))
 
     def uuid_of(self, name: str) -> str:
         """Return the uuid of a namespace in the primary; '': it has none."""
@@ -317,31 +339,52 @@ def _fast() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
+class Files(dict[str, bytes]):
+    """The files of a folder, which are not changed: others are another object."""
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return digest_of(self)
+
+
 def _copied(value: Any) -> Any:
     """Copy dictionaries, lists and sets of plain or frozen values, to any depth."""
-    if isinstance(value, defaultdict):
-        return defaultdict(value.default_factory, {key: _copied(each) for key, each in value.items()})
-    if isinstance(value, MappingProxyType):
-        return value
-    if type(value) is dict:
-        return {key: _copied(each) for key, each in value.items() if key != "lock"}
-    if type(value) is list:
-        return list(value)
-    if type(value) is set:
-        return set(value)
-    if isinstance(value, store_attempts):
-        other = type(value)()
-        vars(other).update({key: dict(each) for key, each in vars(value).items()})
-        return other
-    return value
+    copy = _COPIES.get(type(value))
+    return value if copy is None else copy(value)
+
+
+def _dict_copied(value: dict[Any, Any]) -> dict[Any, Any]:
+    return {
+        key: each if type(each) not in _COPIES else _copied(each)
+        for key, each in value.items()
+        if key != "lock"
+    }
+
+
+def _attempts_copied(value: Any) -> Any:
+    other = type(value)()
+    vars(other).update({key: dict(each) for key, each in vars(value).items()})
+    return other
 
 
 store_attempts = type(MemoryNamespace().attempts)
+_COPIES: dict[type, Any] = {
+    dict: _dict_copied,
+    defaultdict: lambda value: defaultdict(value.default_factory, _dict_copied(value)),
+    list: list,
+    set: set,
+    store_attempts: _attempts_copied,
+}
+
+
+def digest_of(value: Any) -> str:
+    """Return a digest of plain values, whatever the order of dictionaries and sets."""
+    return xxhash.xxh3_128_hexdigest(repr(_plain(value)).encode())
 
 
 def _plain(value: Any) -> Any:
     """The value as what has the same text each time."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | MappingProxyType):
         return sorted((repr(key), _plain(each)) for key, each in value.items() if each or each == 0)
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))

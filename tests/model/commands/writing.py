@@ -9,6 +9,7 @@ from typing import Any
 
 from model.commands import truth as truths
 from model.commands.query import KEY_GROUPS, Driver
+from model.commands.seen import readable
 from model.commands.truth import Content, Shape, Space, Truth
 from model.commands.world import Outcome, Time, World
 
@@ -151,7 +152,11 @@ def restored(truth: Truth, world: World, _: Outcome, *, reprocess: bool = False)
 
 def exported(truth: Truth, world: World, outcome: Outcome) -> Truth:
     number = json.loads(outcome.json)["version"]
-    content, shape = truth.here.versions[world.uuid_of(truth.name), number]
+    here, at = truth.here, (world.uuid_of(truth.name), number)
+    content, shape = here.versions.get(at, (here.content, here.shape))
+    shown = readable(world, truth.name)
+    if shown is not None and number in shown[1]:
+        content = content.alive(shown[1][number][0])  # an export has no expired rows
     folder = f"export-{len(truth.exports)}"
     return truth._replace(exports=(*truth.exports, (folder, content, shape)))
 
