@@ -91,6 +91,14 @@ def import_(
             help="A name of this import: it happens once per name; default: the export's digest.",
         ),
     ] = None,
+    bytes_max: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            min=1,
+            help="The most bytes of all rows, decompressed; default: 500 times those of the files, or 4 MiB.",
+        ),
+    ] = None,
     jobs: Jobs = None,
     yes: Yes = False,
 ) -> None:
@@ -117,7 +125,7 @@ def import_(
             if replaced and not yes:
                 tables = ", ".join(replaced)
                 confirm(f"the rows of tables {tables} of namespace {work.namespace} would be replaced")
-            done = import_rows(coordinator, folder, manifest, token or digest)
+            done = import_rows(coordinator, folder, manifest, token or digest, bytes_max=bytes_max)
             standings = catch_up_others(coordinator, jobs)
     facts = {"version": done.version, "new": done.new, "recovered": done.recovered}
     work.report(facts, _lines(done, work.namespace, folder, manifest), standings)
