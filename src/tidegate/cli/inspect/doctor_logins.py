@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.base.checks import Check, Outcome
-from tidegate.base.urls import parts_of, place_of, redact, scheme_of, with_login_of
+from tidegate.base.urls import HOST, parts_of, place_of, redact, scheme_of, with_login_of
 from tidegate.errors import TidegateError
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
@@ -18,7 +18,13 @@ LOGINS = ("username", "password", "credential_provider", "ssl_certfile", "ssl_ke
 OF_CASSANDRA = "cassandra"
 """User and password of the superuser that Cassandra makes with its first start."""
 WITHIN_S = 3.0
-PROMISE = "the rights of roles count"
+PROMISE, PRIVATE = "the rights of roles count", "password and rows go to this server alone"
+UNVERIFIED = {
+    "ssl_check_hostname": ("false",),
+    "ssl.endpoint.identification.algorithm": ("none", ""),
+    "enable.ssl.certificate.verification": ("false",),
+}
+"""Options that switch the check of a server's certificate or name off, with the values that do."""
 
 
 def check_open_store(url: str, namespace: str, options: Mapping[str, Any]) -> list[Check]:
@@ -69,6 +75,32 @@ def check_open_log(url: str, namespace: str, options: Mapping[str, Any]) -> list
     except (TidegateError, OSError):
         return [_verdict("log", url, [], has_login=has_login)]
     return [_verdict("log", url, ["anybody without a login"], has_login=has_login)]
+
+
+def check_private(what: str, url: str, options: Mapping[str, Any]) -> list[Check]:
+    """Check that a login goes to a verified server alone: TLS, with certificate and name, or this machine."""
+    scheme, parts = scheme_of(url), parts_of(url)
+    kind = scheme.partition("+")[0]
+    if kind not in ("redis", "rediss", "cassandra", "kafka") or parts is None:
+        return []
+    protocol = str(options.get("security.protocol", "")).lower()
+    has_password = bool(parts.login) or bool({*options} & {*LOGINS[:3], "sasl.username", "sasl.password"})
+    off = [
+        name
+        for name, values in UNVERIFIED.items()
+        if name in options and str(options[name]).lower() in values and kind != "rediss"  # it has a check
+    ]
+    is_tls = kind == "rediss" or protocol.endswith("ssl") or bool(options.get("tls"))
+    is_tls |= kind == "cassandra" and any(name.startswith("ssl_") for name in options)
+    hosts = [match[1] for match in map(HOST.fullmatch, parts.hosts) if match]
+    is_here = all(host in ("", "localhost", "[::1]") or host.startswith("127.") for host in hosts)
+    if off:
+        why = f"{', '.join(off)}: another server may take the login and the rows: leave it out"
+    elif has_password and not is_tls and not is_here:
+        why = "the password is sent without TLS: use rediss://, tls=true (Cassandra) or SASL_SSL (Kafka)"
+    else:
+        return []
+    return [Check(f"{what}: TLS", "warn", f"{redact(url)}: {why}", PRIVATE)]
 
 
 def _verdict(what: str, shown: str, who: list[str], *, has_login: bool) -> Check:

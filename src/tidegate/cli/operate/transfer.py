@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tidegate.base.names import check_token
-from tidegate.base.text import shown_bytes
+from tidegate.base.text import cell, shown_bytes
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
 from tidegate.cli.core.options import Jobs, Json, Namespace, Store, Yes, confirm, examples, gate_to
@@ -72,7 +72,8 @@ def export(
         print_json({**facts, "rows": rows, "bytes": size})
     else:
         counts = ", ".join(f"{name} {count}" for name, count in rows.items()) or "no table"
-        print(f"{folder}: version {version} of namespace {namespace}, {shown_bytes(size)}; rows: {counts}")
+        shown = f"{cell(str(folder))}: version {version} of namespace {namespace}"
+        print(f"{shown}, {shown_bytes(size)}; rows: {counts}")
 
 
 @operation("tidegate import")
