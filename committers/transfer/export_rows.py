@@ -87,8 +87,8 @@ def check_stored_bytes(folder: object, stored: int, most: int) -> None:
         raise CorruptError(
             f"{folder}: its rows take more than {most:,} bytes when they are decompressed, far more than its"
             " files, and log and store would keep all of them: import no folder that somebody else has made"
-            " up; if you know its rows, give the limit that they need (`tidegate import FOLDER --bytes-max N`,"
-            " bytes_max of import_folder)"
+            " up; if you know its rows, give the limit that they need"
+            " (`tidegate import FOLDER --bytes-max N`, bytes_max of import_folder)"
         )
 
 
