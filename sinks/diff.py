@@ -31,8 +31,11 @@ from tidegate.wal.value_flags import DELETE, DELETES
 DIFFERENCES = ("key", "before", "after")
 """Binary columns, values without flags byte. ``before`` is null if a key is new, ``after`` if it is gone."""
 
-KEYS_AT_ONCE = 500
-"""The number of keys that one call looks up at the older version."""
+KEYS_AT_ONCE, KEYS_FIRST, GROWTH = 500, 16, 16
+"""The most keys that one call looks up at the older version, those of the first call, and the factor between
+two calls: nobody knows how large the older values are."""
+BYTES_AT_ONCE = 4 * 1024 * 1024
+"""About the most bytes of the rows of one call, and of the older values that it finds."""
 
 
 def stored_differences(
@@ -143,10 +146,12 @@ def changes_to(
     if source is None and _follows(wanted.tables.get(table), now.tables.get(table)):
         start = now.tables[table].start
         pages = store.scan_groups_stored(table, groups, now.version, max(start, wanted.version + 1))
-        for waiting in _at_once(pages):
+        lookups = Lookups()
+        for waiting in lookups.parts(pages):
             check_kept(store.where, wanted.version, store.pointer().horizon)
             keys = [key for _, rows in waiting for key in rows["key"].to_pylist()]
             then, first = store.get_stored(table, keys, wanted.version, start, now.tables[table].apart), 0
+            lookups.found(then)
             for group, rows in waiting:
                 for batch in _back(rows["key"], rows["value"], then.slice(first, rows.num_rows)):
                     yield group, batch
@@ -161,19 +166,35 @@ def changes_to(
                 yield group, rows
 
 
-def _at_once(pages: Iterator[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
-    """Yield the batches in lists of at most ``KEYS_AT_ONCE`` rows."""
-    waiting, rows = list[tuple[int, Any]](), 0
-    for group, batch in pages:
-        for index in range(0, batch.num_rows, KEYS_AT_ONCE):
-            page = batch.slice(index, KEYS_AT_ONCE)
-            if rows + page.num_rows > KEYS_AT_ONCE:
-                yield waiting
-                waiting, rows = [], 0
-            waiting.append((group, page))
-            rows += page.num_rows
-    if waiting:
-        yield waiting
+class Lookups:
+    """Cut rows into the parts whose keys one call looks up: by rows and bytes, of both versions."""
+
+    def __init__(self) -> None:
+        self._most = KEYS_FIRST
+
+    def parts(self, pages: Iterator[tuple[int, Any]]) -> Iterator[list[tuple[int, Any]]]:
+        """Yield lists of batches, each with its key group. ``found`` is called after each."""
+        waiting, rows, size = list[tuple[int, Any]](), 0, 0
+        for group, batch in pages:
+            at = 0
+            while at < batch.num_rows:
+                part = batch.slice(at, max(self._most - rows, 1))
+                while part.num_rows > 1 and size + part.nbytes > BYTES_AT_ONCE:
+                    part = part.slice(0, part.num_rows // 2)
+                if rows and (rows + part.num_rows > self._most or size + part.nbytes > BYTES_AT_ONCE):
+                    yield waiting
+                    waiting, rows, size = [], 0, 0
+                    continue
+                waiting.append((group, part))
+                rows, size = rows + part.num_rows, size + part.nbytes
+                at += part.num_rows
+        if waiting:
+            yield waiting
+
+    def found(self, values: Any) -> None:
+        """Learn from the older values of one call how many keys the next one may look up."""
+        row_bytes = max(values.nbytes / max(len(values), 1), 1)
+        self._most = max(1, min(KEYS_AT_ONCE, GROWTH * self._most, int(BYTES_AT_ONCE / row_bytes)))
 
 
 def _back(keys: Any, now: Any, then: Any) -> Iterator[Any]:
@@ -225,13 +246,20 @@ def _written(
             check()
             yield from store.scan_groups_stored(table, step, newer.version, max(start, older.version + 1))
 
-    for waiting in _at_once(pages()):
-        yield from _looked_up(store, table, [rows for _, rows in waiting], start, older, newer)
+    lookups = Lookups()
+    for waiting in lookups.parts(pages()):
+        yield from _looked_up(store, table, [rows for _, rows in waiting], start, older, newer, lookups)
     check_kept(store.where, older.version, store.pointer().horizon)
 
 
 def _looked_up(
-    store: Store, table: str, pages: list[Any], start: int, older: CatalogEntry, newer: CatalogEntry
+    store: Store,
+    table: str,
+    pages: list[Any],
+    start: int,
+    older: CatalogEntry,
+    newer: CatalogEntry,
+    lookups: Lookups,
 ) -> Iterator[Any]:
     """Yield those of the newest rows that differ from the older version."""
     check_kept(store.where, older.version, store.pointer().horizon)
@@ -240,6 +268,7 @@ def _looked_up(
         now = values_at(store.where, table, keys, rows["value"], newer.decided_at_us)
         of = older.version, start, older.decided_at_us, newer.tables[table].apart
         then = store.get_many(table, keys, *of)
+        lookups.found(then)
         differences = pa.record_batch([rows["key"], then, now], names=DIFFERENCES)
         yield from _non_empty(differences.filter(_differ(then, now)))
 

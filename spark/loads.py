@@ -83,7 +83,7 @@ def load_of(
     return Once(LoadOrigin(token), write, next(iter(tables.values())))
 
 
-def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once, int]:
+def import_of(spark: SparkSession, folder: str, token: str | None, bytes_max: int | None) -> tuple[Once, int]:
     """Plan the import of an exported folder; return its number of key groups, too. Every file is checked.
 
     Raises: ConfigError: there is no export. CorruptError: a file is missing, or is not the exported one.
@@ -96,7 +96,7 @@ def import_of(spark: SparkSession, folder: str, token: str | None) -> tuple[Once
         )
     manifest, digest = read_manifest(spark, folder)
     check_companions(manifest.tables, ())
-    check_files(spark, folder, manifest)
+    check_files(spark, folder, manifest, bytes_max)
     frames = {
         name: frame_of(spark, folder, name, table)
         for name, table in manifest.tables.items()

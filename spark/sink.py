@@ -285,7 +285,9 @@ class VersionedSink:
         keys = key if key is not None else self._key
         return self._write_once(load_of(tables, token, keys, replace=replace))
 
-    def import_folder(self, spark: SparkSession, folder: str, *, token: str | None = None) -> int | None:
+    def import_folder(
+        self, spark: SparkSession, folder: str, *, token: str | None = None, bytes_max: int | None = None
+    ) -> int | None:
         """Make one version of a folder written by `tidegate export`, by a Spark job; return that version.
 
         The exported tables contain exactly the exported rows then; other tables stay. ``folder`` is a path,
@@ -293,14 +295,16 @@ class VersionedSink:
         namespace is created, with the exported number of key groups unless ``key_groups`` is set. Every file
         is compared with its checksum first. A folder is imported once into a namespace, under its digest,
         also by `tidegate import`; ``token`` gives it another name. A query of another process: as for
-        ``load``.
+        ``load``. ``bytes_max``: the most bytes of all rows, decompressed; None: 500 times those of the files,
+        or 4 MiB.
 
         Durable: on return the version is visible. Repeatable: a second call writes nothing and returns the
         version, or None when the log no longer has that. Raises, with nothing staged: ConfigError: there is
         no export, a table has another key than the namespace's, or the namespace has a local state that the
-        export lacks. CorruptError: a file is missing, or is not the exported one.
+        export lacks. CorruptError: a file is missing, or is not the exported one, or the rows take too many
+        bytes.
         """
-        once, key_groups = import_of(spark, folder, token)
+        once, key_groups = import_of(spark, folder, token, bytes_max)
         with self._lock:
             if self._writer is None and self._options.key_groups is None and not self._is_made():
                 self._options = dataclasses.replace(self._options, key_groups=key_groups)

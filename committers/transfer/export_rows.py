@@ -25,6 +25,9 @@ ROWS = pa.schema(
     [pa.field("key_group", pa.int32()), pa.field("key", pa.binary()), pa.field("value", pa.binary())]
 )
 NEXT_STEP = "export again; import no folder that somebody else has made up"
+STORED_FACTOR, STORED_BYTES_MIN = 500, 4 * 1024 * 1024
+"""The bytes of an export's rows, by default at most this many times those of its files; a small one may have
+the second. Keys differ and compress less: a few values that repeat give a factor of 20 to 200."""
 UNORDERED = "rows are by key group and key, and it is not in its place"
 UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, NotImplementedError)
 
@@ -71,6 +74,22 @@ def rows_of(source: BinaryIO, path: str, of: RowsOf, count: int, before: Place |
         raise CorruptError(f"{path} cannot be read: {why}; {NEXT_STEP}") from error
     if rows != count:
         raise CorruptError(f"{path} has {rows} rows, the manifest lists {count}; {NEXT_STEP}")
+
+
+def stored_bytes_max(files: int) -> int:
+    """Return the most bytes that the rows of an export take, by default; ``files``: those of its files."""
+    return max(STORED_FACTOR * files, STORED_BYTES_MIN)
+
+
+def check_stored_bytes(folder: object, stored: int, most: int) -> None:
+    """Refuse an export whose rows take more than ``most`` bytes, decompressed. Raises: CorruptError."""
+    if stored > most:
+        raise CorruptError(
+            f"{folder}: its rows take more than {most:,} bytes when they are decompressed, far more than its"
+            " files, and log and store would keep all of them: import no folder that somebody else has made"
+            " up; if you know its rows, give the limit that they need"
+            " (`tidegate import FOLDER --bytes-max N`, bytes_max of import_folder)"
+        )
 
 
 def place_at(batch: Any, row: int) -> Place:

@@ -16,6 +16,7 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.repair.companions import queue_of_rows
 from tidegate.committers.transfer.dealt_rows import BUCKET_BYTES, TableRows, buckets_for, deal, sorted_rows
 from tidegate.committers.transfer.export_format import Manifest, batches_of, check_files, read_manifest
+from tidegate.committers.transfer.export_rows import check_stored_bytes, stored_bytes_max
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
 from tidegate.values.decode import described
@@ -66,8 +67,28 @@ def imported_before(state: Folded | None, token: str) -> Imported | None:
     return Imported(None if decided is None else decided.version, new=False, recovered=[])
 
 
+def stored_bytes(folder: Path, manifest: Manifest, bytes_max: int | None) -> int:
+    """Read and check all rows; return their bytes, decompressed. Nothing is written.
+
+    Raises: CorruptError: rows are not those of the manifest, cannot be stored (see ``batches_of``), or take
+    more than ``bytes_max``, by default some hundred times the bytes of their files.
+    """
+    files = sum(file.bytes for table in manifest.tables.values() for file in table.files)
+    most, stored = stored_bytes_max(files) if bytes_max is None else bytes_max, 0
+    for name, table in manifest.tables.items():
+        for batch in batches_of(folder, name, table, manifest.key_groups):
+            stored += batch["key"].nbytes + batch["value"].nbytes
+            check_stored_bytes(folder, stored, most)
+    return stored
+
+
 def import_rows(
-    coordinator: Coordinator, folder: Path, manifest: Manifest, token: str, bucket_bytes: int = BUCKET_BYTES
+    coordinator: Coordinator,
+    folder: Path,
+    manifest: Manifest,
+    token: str,
+    bucket_bytes: int = BUCKET_BYTES,
+    bytes_max: int | None = None,
 ) -> Imported:
     """Make a version in which the exported tables hold exactly the exported rows; others stay as they are.
 
@@ -75,8 +96,10 @@ def import_rows(
     is in the log, and visible in the primary. Repeatable: a second import with the same ``token`` writes
     nothing. Raises, with nothing staged: ConfigError: a table has another key than the namespace's, or the
     namespace has a local state that the export lacks. CorruptError: rows are not those of the manifest, or
-    cannot be stored (see ``batches_of``). Otherwise as ``open_namespace`` and ``commit``.
+    cannot be stored, or take more than ``bytes_max`` (see ``stored_bytes``): then not even the namespace was
+    created. Otherwise as ``open_namespace`` and ``commit``.
     """
+    size = stored_bytes(folder, manifest, bytes_max)
     recovered = open_namespace(coordinator, None, command="import")
     before = imported_before(coordinator.folded, token)
     if before is not None:
@@ -88,7 +111,6 @@ def import_rows(
     queues = own_tables.queues_of(tables)
     for name in tables:
         schemas[name] = own_tables.QUEUE_SCHEMA if name in queues else manifest.tables[name].table_schema
-    size = sum(file.bytes for table in manifest.tables.values() for file in table.files)
     buckets = buckets_for(size, key_groups, bucket_bytes)
     with tempfile.TemporaryDirectory(prefix="tidegate-import-") as beside:
         dealt = {}

@@ -32,12 +32,13 @@ type Options struct {
 	Timeout                            time.Duration // of a call with all its repetitions: 10 s
 	PoolSize                           int           // connections to each server: go-redis' own default
 	LocalDC                            string        // Cassandra's data centre: the one that the first host is in
-	FollowRedirects                    bool          // if the store was removed, continue at its successor with the same login
+	FollowRedirects                    []string      // not nil: if the store was removed, continue at its successor with the same login, on these servers (host:port) and those of the URL alone
 }
 
 // Gate is a client of one namespace, or of an alias. Goroutines may share it. Close it when you are done.
 type Gate struct {
 	name    string
+	url     string // of Connect
 	options Options
 	open    func(ctx context.Context, url string, options *Options) (store, error)
 	moving  chan struct{} // has an element while a call enters a store
@@ -71,7 +72,7 @@ type Answer struct {
 // redis+cluster:// (rediss...: TLS), cassandra://. It returns a ConfigError if there is no such namespace, or if it has
 // a format that this release does not read.
 func Connect(ctx context.Context, url, name string, options *Options) (*Gate, error) {
-	gate := &Gate{name: name, open: openStore, moving: make(chan struct{}, 1), stores: map[string]store{}, seen: map[string]*pointer{}}
+	gate := &Gate{name: name, url: url, open: openStore, moving: make(chan struct{}, 1), stores: map[string]store{}, seen: map[string]*pointer{}}
 	if options != nil {
 		gate.options = *options
 	}
@@ -251,7 +252,7 @@ func (g *Gate) callIn(ctx context.Context, at *space, work func(context.Context,
 			err = work(ctx, at)
 		}
 		var removed *StoreRemovedError
-		if !errors.As(err, &removed) || !g.options.FollowRedirects || len(passed) == hopsMax {
+		if !errors.As(err, &removed) || g.options.FollowRedirects == nil || len(passed) == hopsMax {
 			return err
 		}
 		passed = append(passed, at.url)
@@ -262,7 +263,7 @@ func (g *Gate) callIn(ctx context.Context, at *space, work func(context.Context,
 }
 
 // follow enters the successor of a removed store, unless another goroutine has. It enters none of the passed stores, by
-// URL. The login is sent to no store of another scheme.
+// URL. The login is sent to no store of another scheme, and to no server that the options and the gate's URL do not name.
 func (g *Gate) follow(ctx context.Context, at *space, removed *StoreRemovedError, passed []string) error {
 	select {
 	case g.moving <- struct{}{}:
@@ -282,6 +283,9 @@ func (g *Gate) follow(ctx context.Context, at *space, removed *StoreRemovedError
 		return removed
 	} else if slices.Contains(passed, removed.Successor) {
 		return &StoreRemovedError{failed("%w, where this gate comes from: connect to one of the stores that `tidegate store list` shows", []any{removed}), removed.Successor}
+	}
+	if strings.Contains(rest, "@") || !isSubset(serversOf(removed.Successor), append(serversOf(g.url), g.options.FollowRedirects...)) {
+		return &StoreRemovedError{failed("%w, whose servers are not in FollowRedirects, so the login is not sent there: if they are yours, add them, as host:port", []any{removed}), removed.Successor}
 	}
 	login := after[:strings.LastIndex(after, "@")+1]
 	return g.enter(ctx, scheme+"://"+login+rest, at)

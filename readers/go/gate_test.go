@@ -73,7 +73,7 @@ func (r *retiring) scan(_ context.Context, of *view, open []*groupScan) ([]store
 
 // gateTo returns a gate that has entered a store, and opens the others by their URLs; it fails after an error.
 func gateTo(of store, others ...map[string]store) *Gate {
-	gate := &Gate{name: "flights", moving: make(chan struct{}, 1), stores: map[string]store{"redis://first": of}, seen: map[string]*pointer{}, options: Options{Timeout: 1e10, FollowRedirects: true}}
+	gate := &Gate{name: "flights", url: "redis://first", moving: make(chan struct{}, 1), stores: map[string]store{"redis://first": of}, seen: map[string]*pointer{}, options: Options{Timeout: 1e10, FollowRedirects: []string{"next:6379"}}}
 	gate.end, gate.cancel = context.WithCancel(context.Background())
 	gate.open = func(_ context.Context, url string, _ *Options) (store, error) {
 		if len(others) == 0 || others[0][url] == nil {
@@ -485,5 +485,36 @@ func TestAPageThatIsReadAgain(t *testing.T) {
 	read("k3", "k4")
 	if len(of) != 2 || string(of[0].key) != "k3" || string(of[1].key) != "k4" || string(after) != "k2" {
 		t.Errorf("%q after %q", of, after)
+	}
+}
+
+// TestALoginGoesOnlyToServersThatItsOwnerNamed opens no other successor.
+func TestALoginGoesOnlyToServersThatItsOwnerNamed(t *testing.T) {
+	for _, each := range []struct {
+		successor  string
+		isFollowed bool
+	}{
+		{"redis://next", true}, {"redis://NEXT:6379", true}, {"redis://first/1", true}, {"redis://next:6379/2", true},
+		{"redis://next:6380", false}, {"redis://other", false}, {"redis://next,other", false}, {"redis://x@next", false},
+		{"redis://next.other", false}, {"redis://other@next/", false}, {"redis://next@other", false}, {"redis://next?@other", false},
+	} {
+		opened := []string{}
+		gate := removedTo(&moved{uuid: "u", successor: each.successor}, nil)
+		gate.open = func(_ context.Context, url string, _ *Options) (store, error) {
+			opened = append(opened, url)
+			return &moved{uuid: "u"}, nil
+		}
+		_, err := gate.Version(context.Background())
+		if (err == nil) != each.isFollowed || (len(opened) > 0) != each.isFollowed {
+			t.Errorf("%s: %v, opened %v", each.successor, err, opened)
+		}
+	}
+	for url, servers := range map[string]string{
+		"redis://u:p@a,b:1/x": "a:6379,b:1", "rediss+sentinel://a/main": "a:26379", "cassandra://u:p@a,b:1/k": "a:1,b:1",
+		"cassandra://a/k": "a:9042", "redis://[::1]": "[::1]:6379", "redis+cluster://[::1]:7,b": "[::1]:7,b:6379",
+	} {
+		if found := strings.Join(serversOf(url), ","); found != servers {
+			t.Errorf("%s: %s", url, found)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package reader
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 )
 
@@ -150,4 +151,34 @@ func shown(url string) string {
 		return "***"
 	}
 	return scheme + "://" + rest[strings.LastIndex(rest, "@")+1:]
+}
+
+// serversOf returns the servers of a store's URL as host:port.
+func serversOf(url string) []string {
+	scheme, rest, _ := strings.Cut(url, "://")
+	hosts, _, _ := strings.Cut(rest[strings.LastIndex(rest, "@")+1:], "/")
+	port, servers := ":6379", strings.Split(strings.ToLower(hosts), ",")
+	if strings.HasSuffix(scheme, "+sentinel") {
+		port = ":26379"
+	} else if scheme == "cassandra" { // its nodes listen on one port
+		port = ":9042"
+		for _, host := range servers {
+			if at := strings.LastIndex(host, ":"); at > strings.LastIndex(host, "]") {
+				port = host[at:]
+			}
+		}
+	}
+	for at, host := range servers {
+		if strings.LastIndex(host, ":") <= strings.LastIndex(host, "]") {
+			servers[at] = host + port
+		}
+	}
+	return servers
+}
+
+// isSubset returns whether all servers are among the others.
+func isSubset(servers, others []string) bool {
+	return !slices.ContainsFunc(servers, func(server string) bool {
+		return !slices.ContainsFunc(others, func(other string) bool { return strings.EqualFold(server, other) })
+	})
 }

@@ -40,6 +40,7 @@ from tidegate.sinks.redis.reads import (
     head_of,
     identity_call,
     identity_in,
+    in_parts,
     is_passed,
     known_in,
     lease_args,
@@ -50,6 +51,7 @@ from tidegate.sinks.redis.reads import (
     refusal,
     scan_steps,
     schemas_in,
+    version_after,
     with_entry,
 )
 from tidegate.sinks.rules.leases import Lease, check_lease
@@ -108,13 +110,20 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
         return self._pointer_in(fields)
 
     async def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
-        return catalog_in(self.where, await self._ask("catalog", *catalog_range(oldest, newest)))
+        entries: list[CatalogEntry] = []
+        following: int | None = oldest
+        while following is not None:
+            page = catalog_in(self.where, await self._ask("catalog", *catalog_range(following, newest)))
+            entries += page
+            following = version_after(page, newest)
+        return entries
 
     async def schemas(self) -> dict[str, TableSchema]:
         return schemas_in(self.where, await self._ask("schemas"))
 
     async def schemas_of(self, ids: Collection[str]) -> dict[str, TableSchema]:
-        return schemas_in(self.where, await self._ask("schemas", *map(str.encode, ids))) if ids else {}
+        parts = in_parts([*map(str.encode, ids)]) if ids else ()
+        return schemas_in(self.where, [each for part in parts for each in await self._ask("schemas", *part)])
 
     async def lease(self, lease: Lease, ttl_s: float) -> None:
         check_lease(self.where, lease, ttl_s)

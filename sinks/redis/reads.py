@@ -41,7 +41,10 @@ from tidegate.sinks.sorted_rows import SortedRows
 from tidegate.wal.record import TableSchema
 
 KEYS_AT_ONCE = 1_000
+ARGS_AT_ONCE = 1_000
+"""Names and schemas that one call of a function is given; it takes no more than 3,000 arguments."""
 NEWEST = 2**52
+CATALOG_PAGE_MIN = 1_250
 PAGE_ROWS, PAGE_BYTES = 1_000, 64 * 1024
 SCAN_TRIES = 20
 ROWS_AT_ONCE = 8_000
@@ -70,6 +73,12 @@ def number(value: int) -> bytes:
 # -- calls ----------------------------------------------------------------------------------------
 
 
+def in_parts(args: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Cut the arguments of a function into parts that one call takes."""
+    for start in range(0, len(args), ARGS_AT_ONCE):
+        yield args[start : start + ARGS_AT_ONCE]
+
+
 def of_group(namespace: str, uuid: bytes, group: int, name: str, *args: bytes) -> Call:
     """Return a call of a function on a key group."""
     return Call(header_key(namespace, group), name, (uuid, *args), at_server=True)
@@ -92,6 +101,17 @@ def newer_call(namespace: str, version: int, timeout_s: float) -> Call:
 def catalog_range(oldest: int, newest: int | None) -> tuple[bytes, bytes]:
     """Return the arguments of ``catalog``."""
     return number(oldest), number(NEWEST if newest is None else newest)
+
+
+def version_after(page: list[CatalogEntry], newest: int | None) -> int | None:
+    """Return the version that the next page of the catalog begins with; None: there is none.
+
+    A call answers the entries of at most 2,500 versions. A page is taken for the last one if it has less than
+    half of them.
+    """
+    if len(page) < CATALOG_PAGE_MIN or (newest is not None and page[-1].version >= newest):
+        return None
+    return page[-1].version + 1
 
 
 def lease_args(lease: Lease, ttl_s: float) -> tuple[bytes, ...]:

@@ -8,7 +8,7 @@ a writer may have left rows. A namespace that was made under the name since is s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +28,7 @@ from tidegate.sinks.redis.keys import (
     patterns,
     rebuilt_key,
 )
-from tidegate.sinks.redis.reads import number
+from tidegate.sinks.redis.reads import in_parts, number
 from tidegate.sinks.rules.reads import windows
 
 REMOVED_AT_ONCE = 1_000
@@ -132,12 +132,6 @@ def unlisted_keys(namespace: str, group: int, uuid: bytes, attempts: Attempts) -
         under = b"%b:%b" % (uuid, attempt) if attempt else uuid
         for table in tables:
             yield changes_key(namespace, group, table, version, under)
-
-
-def in_parts(keys: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Cut keys into parts that one call removes."""
-    for start in range(0, len(keys), REMOVED_AT_ONCE):
-        yield keys[start : start + REMOVED_AT_ONCE]
 
 
 # -- removal --------------------------------------------------------------------------------------

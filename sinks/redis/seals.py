@@ -21,6 +21,8 @@ from tidegate.sinks.rules.seals import incomplete, miscounted
 
 GROUPS_AT_ONCE = 32
 """About half a millisecond of the server, which serves no other client meanwhile."""
+SEALED_AT_ONCE = 2_700
+"""Arguments of a seal. All tables of one key group fit: a namespace has some 870 at most."""
 
 
 class Seals:
@@ -59,9 +61,12 @@ class Seals:
         if not together:
             name = "seal_again" if space.repairing else "seal"
             return [space.of_group(group, name, version, *_counted(group, counts, sets)) for group in groups]
+        at_once, tables = GROUPS_AT_ONCE, max(map(len, counts.values()), default=0)
+        while at_once > 1 and at_once * (1 + 3 * tables) > SEALED_AT_ONCE:
+            at_once //= 2
         return [
-            self._of_several(version, groups[at : at + GROUPS_AT_ONCE], counts, sets)
-            for at in range(0, len(groups), GROUPS_AT_ONCE)
+            self._of_several(version, groups[at : at + at_once], counts, sets)
+            for at in range(0, len(groups), at_once)
         ]
 
     def _of_several(self, version: bytes, groups: Sequence[int], counts: Counts, sets: KeySets) -> Call:

@@ -54,9 +54,11 @@ from tidegate.sinks.redis.namespace import RedisNamespace, RedisReads
 from tidegate.sinks.redis.reads import (
     catalog_in,
     catalog_range,
+    in_parts,
     number,
     schemas_in,
     starts_of,
+    version_after,
 )
 from tidegate.sinks.redis.seals import Seals
 from tidegate.sinks.redis.upkeep import attempts
@@ -156,7 +158,8 @@ class RedisStore(
     # -- writing a decided version ---------------------------------------------------------------
 
     def put_schemas(self, schemas: Iterable[TableSchema]) -> None:
-        self._space.ask("put_schemas", *attempts.schema_parts(schemas))
+        for part in in_parts(attempts.schema_parts(schemas)):
+            self._space.ask("put_schemas", *part)
 
     def begin(self, stamp: Stamp, schemas: Iterable[TableSchema], epoch: int) -> bool:
         return attempts.begin(self._space, stamp, schemas, epoch)
@@ -191,19 +194,27 @@ class RedisStore(
     def _note_tables(self, tables: set[tuple[bytes, str]]) -> None:
         """Note the tables, before their first rows from here, so that a removal finds these rows."""
         if new := tables - self._noted:
-            self._space.ask("note_tables", *(table.encode() for _, table in sorted(new)))
+            for part in in_parts([table.encode() for _, table in sorted(new)]):
+                self._space.ask("note_tables", *part)
             self._noted |= new
 
     # -- reading -----------------------------------------------------------------------------------
 
     def catalog(self, oldest: int = 0, newest: int | None = None) -> list[CatalogEntry]:
-        return catalog_in(self.where, self._space.ask("catalog", *catalog_range(oldest, newest)))
+        entries: list[CatalogEntry] = []
+        following: int | None = oldest
+        while following is not None:
+            page = catalog_in(self.where, self._space.ask("catalog", *catalog_range(following, newest)))
+            entries += page
+            following = version_after(page, newest)
+        return entries
 
     def schemas(self) -> dict[str, TableSchema]:
         return schemas_in(self.where, self._space.ask("schemas"))
 
     def schemas_of(self, ids: Collection[str]) -> dict[str, TableSchema]:
-        return schemas_in(self.where, self._space.ask("schemas", *map(str.encode, ids))) if ids else {}
+        parts = in_parts([*map(str.encode, ids)]) if ids else ()
+        return schemas_in(self.where, [each for part in parts for each in self._space.ask("schemas", *part)])
 
     # -- leases and retirement -----------------------------------------------------------------------
 
@@ -259,7 +270,8 @@ class RedisStore(
         pointer = self.pointer()
         entries = self.catalog(pointer.horizon, pointer.visible)
         gone = unnamed(self.schemas(), pointer, entries)
-        if self._space.ask("forget_schemas", number(pointer.visible), *map(str.encode, gone)):
+        parts = [*in_parts([*map(str.encode, gone)])] or [()]
+        if all(self._space.ask("forget_schemas", number(pointer.visible), *part) for part in parts):
             self._looks.ended(pointer)
 
     def drop_expired(self, rows: int) -> int:

@@ -72,7 +72,9 @@ def unpack(content: bytes) -> Stored:
             return Stored(rest, expiry_us, sequence)
     except (struct.error, IndexError):
         pass
-    msg = f"a stored value starts with {content[:12]!r}: not a form that tidegate writes"
+    msg = (
+        f"a stored value of {len(content)} bytes starts with {content[:1]!r}: not a form that tidegate writes"
+    )
     raise CorruptError(msg)
 
 

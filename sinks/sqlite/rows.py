@@ -230,8 +230,8 @@ class Shards:
 
     def _no_bytes(self, shard: int, table: str, stored: object) -> CorruptError:
         return CorruptError(
-            f"{self._files.where}: {self._files.folder / self._name(shard)}, table {table}: {stored!r:.60} is"
-            " stored where bytes have to be: restore the store from a copy"
+            f"{self._files.where}: {self._files.folder / self._name(shard)}, table {table}: a value of type"
+            f" {type(stored).__name__} is stored where bytes have to be: restore the store from a copy"
         )
 
     def page(self, table: str, group: int, first: bytes, version: int, start: int) -> Page:

@@ -26,6 +26,7 @@ from tidegate.keys.types import parse
 from tidegate.reader import rules
 from tidegate.reader.decided_log import DecidedLog
 from tidegate.reader.table import no_schema
+from tidegate.sinks.diff import Lookups
 from tidegate.sinks.open_store import shared_store
 from tidegate.sinks.records import Pointer, Stamp
 from tidegate.sinks.rules.layout import payloads
@@ -99,17 +100,21 @@ class Feed:
                         yield self._batch(batch, batch.pop(CHANGE_TYPE), version, schema)
 
     def _changes(self, run: Any, work: FeedWork) -> Iterator[dict[str, Any]]:
-        contents = payloads(run.values, work.apply.stamp.decided_at_us)
-        deletes = contents.is_null()
-        batch = pa.record_batch({"key": run.keys, "value": contents})
-        if self.exact:
-            before = self._before(run.keys.to_pylist(), work)
-            is_change = pc.invert(pc.and_(deletes, before.is_null()))
-            kinds = pc.if_else(before.is_null(), "insert", "update")
-            kinds = pc.if_else(deletes, "delete", kinds).filter(is_change)
-            batch = batch.filter(is_change)
-        else:
-            kinds = pc.if_else(deletes, "delete", "upsert")
+        contents, lookups = payloads(run.values, work.apply.stamp.decided_at_us), Lookups()
+        rows = pa.record_batch({"key": run.keys, "value": contents})
+        if not self.exact:
+            yield from self._columns(rows, pc.if_else(contents.is_null(), "delete", "upsert"), work)
+            return
+        for parts in lookups.parts(iter([(run.group, rows)])):  # the values before may be of any size
+            for _, batch in parts:
+                deletes, before = batch["value"].is_null(), self._before(batch["key"].to_pylist(), work)
+                lookups.found(before)
+                is_change = pc.invert(pc.and_(deletes, before.is_null()))
+                kinds = pc.if_else(before.is_null(), "insert", "update")
+                kinds = pc.if_else(deletes, "delete", kinds).filter(is_change)
+                yield from self._columns(batch.filter(is_change), kinds, work)
+
+    def _columns(self, batch: Any, kinds: Any, work: FeedWork) -> Iterator[dict[str, Any]]:
         if batch.num_rows:
             where = f"{redact(self.wal)}, table {self.leased.table}, version {work.apply.stamp.version}"
             yield {**columns_of(batch, values_of(work.schema), where), CHANGE_TYPE: kinds}

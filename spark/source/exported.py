@@ -17,17 +17,28 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from tidegate.committers.repair.companions import queue_of_rows
 from tidegate.committers.transfer import export_format
 from tidegate.committers.transfer.export_format import MANIFEST, File, Manifest, Table
-from tidegate.committers.transfer.export_rows import NEXT_STEP, UNORDERED, RowsOf, place_at, rows_of
+from tidegate.committers.transfer.export_rows import (
+    NEXT_STEP,
+    UNORDERED,
+    RowsOf,
+    check_stored_bytes,
+    place_at,
+    rows_of,
+    stored_bytes_max,
+)
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.spark.calls.checks import first_line
 from tidegate.spark.calls.columns import key_group
 
 ROWS_DDL = "key_group int, key binary, value binary"
 PLACE = "struct<group: int, key: binary>"
-LOOKED_AT = f"path string, fault string, first {PLACE}, last {PLACE}"
+LOOKED_AT = f"path string, fault string, stored long, first {PLACE}, last {PLACE}"
 _PLACE = pa.struct([("group", pa.int32()), ("key", pa.binary())])
 LOOKED_AT_ARROW = pa.schema(
-    [("path", pa.string()), ("fault", pa.string()), ("first", _PLACE), ("last", _PLACE)]
+    [
+        *(("path", pa.string()), ("fault", pa.string()), ("stored", pa.int64())),
+        *(("first", _PLACE), ("last", _PLACE)),
+    ]
 )
 
 
@@ -50,12 +61,14 @@ def read_manifest(spark: SparkSession, folder: str) -> tuple[Manifest, str]:
     return manifest, digest
 
 
-def check_files(spark: SparkSession, folder: str, manifest: Manifest) -> None:
+def check_files(spark: SparkSession, folder: str, manifest: Manifest, bytes_max: int | None) -> None:
     """Compare every file with its checksum, and check all of its rows, in one job, one file per task.
 
     Raises: CorruptError that names a missing or different file, or a row that cannot be imported
-    (``export_rows.py``).
+    (``export_rows.py``), or says that all rows take more than ``bytes_max``.
     """
+    files_bytes = sum(file.bytes for table in manifest.tables.values() for file in table.files)
+    most = stored_bytes_max(files_bytes) if bytes_max is None else bytes_max
     expected = {
         _end(name, number): (
             file,
@@ -71,10 +84,11 @@ def check_files(spark: SparkSession, folder: str, manifest: Manifest) -> None:
     paths = [f"{folder.rstrip('/')}/{end}" for end in expected]
     try:
         files = session.read.format("binaryFile").load(paths).select("path", "content")
-        checked = files.repartition(len(paths)).mapInArrow(_looked_at(expected), LOOKED_AT)
+        checked = files.repartition(len(paths)).mapInArrow(_looked_at(expected, most), LOOKED_AT)
         rows = checked.collect()
     except PySparkException as error:
         raise CorruptError(f"{folder}: files cannot be read: {first_line(error)}; export again") from None
+    check_stored_bytes(folder, sum(row.stored for row in rows), most)
     looked = {_end_of(row.path): row for row in rows}
     for name, table in manifest.tables.items():
         before: tuple[int, bytes] | None = None
@@ -95,7 +109,7 @@ def _end_of(path: str) -> str:
 
 
 def _looked_at(
-    expected: Mapping[str, tuple[File, RowsOf]],
+    expected: Mapping[str, tuple[File, RowsOf]], most: int
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return a task's check of files: the reason against an import, or the first and last row's place."""
 
@@ -103,9 +117,9 @@ def _looked_at(
         for batch in batches:
             for path, content in zip(batch["path"].to_pylist(), batch["content"], strict=True):
                 file, of = expected[_end_of(path)]
-                row: dict[str, Any] = {"path": path, "fault": ""}
+                row: dict[str, Any] = {"path": path, "fault": "", "stored": 0}
                 try:
-                    row["first"], row["last"] = _places(path, content.as_buffer(), file, of)
+                    row |= _places(path, content.as_buffer(), file, of, most)
                 except CorruptError as error:
                     row["fault"] = str(error)
                 yield pa.RecordBatch.from_pylist([row], schema=LOOKED_AT_ARROW)
@@ -113,14 +127,20 @@ def _looked_at(
     return run
 
 
-def _places(path: str, content: Any, file: File, of: RowsOf) -> list[dict[str, Any] | None]:
-    """Return the places of the first and the last row. Raises: CorruptError, the file cannot be imported."""
+def _places(path: str, content: Any, file: File, of: RowsOf, most: int) -> dict[str, Any]:
+    """Return the places of the first and the last row, and the bytes of all. Raises: CorruptError, the file
+    cannot be imported.
+    """
     actual = File(0, len(content), xxhash.xxh3_64(content).hexdigest())
     export_format.check_file(path, file, actual)
     first = last = None
+    stored = 0
     for batch in rows_of(pa.BufferReader(content), path, of, file.rows, None):
         first, last = first or place_at(batch, 0), place_at(batch, -1)
-    return [None if place is None else place._asdict() for place in (first, last)]
+        stored += batch["key"].nbytes + batch["value"].nbytes
+        check_stored_bytes(path, stored, most)
+    places = {"first": first, "last": last}
+    return {"stored": stored} | {name: place and place._asdict() for name, place in places.items()}
 
 
 def frame_of(spark: SparkSession, folder: str, name: str, table: Table) -> DataFrame:

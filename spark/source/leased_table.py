@@ -20,7 +20,7 @@ from tidegate.errors import ConfigError, SnapshotExpiredError, StoreRemovedError
 from tidegate.reader import rules
 from tidegate.reader.flow import Reader
 from tidegate.reader.leases import LeaseKeeper, pin
-from tidegate.reader.redirects import checked_successor
+from tidegate.reader.redirects import Followed, checked_successor
 from tidegate.reader.table import run
 from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.open_store import open_store, shared_store
@@ -138,15 +138,15 @@ def lease_table(options: SourceOptions, version: int | None = None) -> LeasedTab
     """
     passed: list[str] = []
     seen: list[tuple[Identity, Pointer]] = []
-    at = options
+    at, followed = options, Followed.of(options.store, options.follow_redirects)
     while True:
         try:
             return _lease_in(at, version, seen)
         except StoreRemovedError as removed:
-            if not options.follow_redirects:
+            if options.follow_redirects is False:
                 raise
             passed.append(place_of(at.store))
-            successor = with_login_of(options.store, checked_successor(passed, removed))
+            successor = with_login_of(options.store, checked_successor(passed, removed, followed))
             at = dataclasses.replace(at, store=successor)
 
 

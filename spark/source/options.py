@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.errors import ConfigError
+from tidegate.reader.redirects import Follow, Followed
 from tidegate.reader.rules import LEASE_MAX_S
 from tidegate.sinks.rules.version_ref import VersionRef
 
@@ -36,7 +37,7 @@ class SourceOptions:
     store_options: dict[str, Any] = dataclasses.field(repr=False)
     lease_s: float
     parallelism: int
-    follow_redirects: bool
+    follow_redirects: Follow
     version: int | None
     as_of: datetime.datetime | None
     wal: str = dataclasses.field(repr=False)
@@ -79,7 +80,7 @@ class SourceOptions:
             store_options=_object(options, "storeOptions"),
             lease_s=_number(options, "leaseSeconds", LEASE_S, LEASE_MAX_S),
             parallelism=_whole(options, "parallelism") or PARALLELISM,
-            follow_redirects=_one_of(options, "followRedirects", ("false", "true")) == "true",
+            follow_redirects=_follow(options),
             version=_whole(options, "versionAsOf"),
             as_of=_moment(options),
             wal=options.get("wal", ""),
@@ -155,6 +156,16 @@ def _starting(options: Mapping[str, str]) -> VersionRef | None:
             " to give, 1 or more, or VERSION:UUID:DIGEST, the version before it"
         )
     return VersionRef(int(text) - 1)
+
+
+def _follow(options: Mapping[str, str]) -> Follow:
+    """Return the servers to follow to; ``true``: those of the store's URL alone. Raises: ConfigError."""
+    text = options.get("followRedirects", "false")
+    if text in ("false", "true"):
+        return text == "true"
+    follow = [name.strip() for name in text.split(",")]
+    Followed.of(options["store"], follow, "option followRedirects")
+    return follow
 
 
 def _one_of(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:

@@ -205,7 +205,7 @@ class StoreRemovedError(TidegateError):
     Proves that ``tidegate store remove`` left a note in the store. It keeps its visible version, and
     open snapshots stay readable. ``successor`` is the URL of the store to read instead, without
     login, '' if the note names none. Do: connect to the successor; or connect with
-    ``follow_redirects=True``, and the gate does so itself.
+    its servers in ``follow_redirects``, and the gate does so itself.
     """
 
     exit_code = 19

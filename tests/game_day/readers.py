@@ -172,5 +172,5 @@ def _gaps(looks: list[Look], moment: float) -> float:
     return sum((span - EVERY_S for span in spans if span > GAP_S), 0.0)
 
 
-def gate_of(url: str, namespace: str, options: dict[str, Any]) -> Gate:
-    return tidegate.connect(url, namespace=namespace, options=options, follow_redirects=True)
+def gate_of(url: str, namespace: str, options: dict[str, Any], successors: list[str]) -> Gate:
+    return tidegate.connect(url, namespace=namespace, options=options, follow_redirects=successors)

@@ -166,6 +166,8 @@ class Rig:
             )
             for name, value in (job or {}).items():
                 setattr(self.job, name, value)
+            self.successors: list[str] = []
+            """The servers that readers may be redirected to."""
             self.readers_store = ""
             """The URL that readers still have, where it is not the query's."""
             self.placeholders: dict[str, str] = {}
@@ -232,7 +234,7 @@ class Rig:
 
     def connect(self) -> Any:
         url = self.readers_store or self.job.store
-        return gate_of(url, self.job.namespace, {"timeout_s": 2.0} | self.job.store_options)
+        return gate_of(url, self.job.namespace, {"timeout_s": 2.0} | self.job.store_options, self.successors)
 
     # -- the operator -----------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Client settings from a ``kafka://`` URL and options. Nothing here connects.
 
-Options without a dot are tidegate's. All others are librdkafka's, under its own names, and are
-passed on unchanged. Options on which the log's guarantees rest cannot be set.
+Options without a dot are tidegate's. All others are librdkafka's, under its own names. Those in
+``CLIENT`` are passed on unchanged, no others: an option may come from a file, and librdkafka has some
+that load libraries or run commands. Options on which the log's guarantees rest cannot be set.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ RECORD_BYTES_MAX = 8 * 1024 * 1024
 """The most bytes of a record of the decision log: a Summary of 1,000 versions takes some 400 KB."""
 
 OURS = ("topic_prefix", "partitions", "replication_factor", "min_insync_replicas", "timeout_s")
-UNDOTTED = ("debug", "log_level", "retries")
-"""Client options without a dot in their name."""
 FIXED = {
     "acks": "the log is acknowledged by all in-sync replicas (I3)",
     "request.required.acks": "the log is acknowledged by all in-sync replicas (I3)",
@@ -50,6 +49,27 @@ FIXED = {
     "message.timeout.ms": "use timeout_s",
 }
 """Client options that may not be given, and why."""
+
+CLIENT = re.compile(
+    r"client\.(id|rack|dns\.lookup)"
+    r"|security\.protocol|enable\.ssl\.certificate\.verification"
+    r"|ssl\.(cipher\.suites|curves\.list|sigalgs\.list|endpoint\.identification\.algorithm)"
+    r"|ssl\.(key|certificate|ca|crl|keystore)\.(location|password|pem|certificate\.stores)"
+    r"|https\.ca\.(location|pem)|sasl\.(mechanisms?|username|password)"
+    r"|sasl\.kerberos\.(service\.name|principal|keytab|min\.time\.before\.relogin)"
+    r"|sasl\.oauthbearer\.[a-z.]+|enable\.sasl\.oauthbearer\.unsecure\.jwt"
+    r"|(socket|reconnect|retry|broker|metadata|topic\.metadata|api\.version)\.[a-z.]+"
+    r"|connections\.max\.idle\.ms|request\.timeout\.ms|max\.in\.flight[a-z.]*"
+    r"|(receive\.)?message\.(max|copy\.max)\.bytes|message\.send\.max\.retries"
+    r"|statistics\.interval\.ms|log\.(connection\.close|thread\.name)|debug|log_level|retries"
+    r"|enable\.(sparse\.connections|random\.seed|metrics\.push)"
+    r"|(compression|linger|batch|queue\.buffering|queuing|sticky)\.[a-z.]+"
+    r"|(fetch|queued|session|heartbeat)\.[a-z.]+|max\.(poll|partition)\.[a-z.]+"
+)
+"""The client's options that are passed on: no library to load, no command, no callback."""
+IN_A_COMMAND = ("sasl.kerberos.principal", "sasl.kerberos.keytab", "sasl.kerberos.service.name")
+"""librdkafka writes these into the command line of ``kinit``, which a shell runs."""
+PLAIN = re.compile(r"[A-Za-z0-9_.@/:+-]+")
 
 FOR_PRODUCERS = re.compile(
     r"(compression|linger|batch|queue\.buffering|queuing|message\.(?!copy)|sticky|retr|request\.timeout|max\.in\.flight|partitioner)"
@@ -177,11 +197,12 @@ def settings_of(url: str, options: Mapping[str, Any]) -> KafkaSettings:
             f"{redact(url)!r} is not a log's URL: write the brokers as in kafka://host1:9092,host2:9092{hint}"
         )
         raise ConfigError(msg)
-    unknown = sorted(name for name in options if "." not in name and name not in (*OURS, *FIXED, *UNDOTTED))
+    unknown = sorted(name for name in options if name not in (*OURS, *FIXED) and not CLIENT.fullmatch(name))
     if unknown:
         msg = (
-            f"unknown option {', '.join(unknown)} for a kafka log; the options are {', '.join(OURS)}, and all"
-            " of librdkafka's that have a dot in their name"
+            f"unknown option {', '.join(unknown)} for a kafka log; the options are {', '.join(OURS)}, and"
+            " librdkafka's for connections, logins, TLS, producers and consumers; those that load a library"
+            " or run a command are none of them"
         )
         raise ConfigError(msg)
     for name in options:
@@ -211,6 +232,9 @@ def _check(ours: Mapping[str, Any], client: Mapping[str, Any]) -> None:
     for name, value in client.items():
         if not isinstance(value, str | int | float | bool):
             msg = f"option {name} of a kafka log must be text, a number or a truth value"
+            raise ConfigError(msg)
+        if name in IN_A_COMMAND and not PLAIN.fullmatch(str(value)):
+            msg = f"option {name} of a kafka log has other characters than A-Z a-z 0-9 _ . @ / : + -"
             raise ConfigError(msg)
     _check_sasl(client)
 

@@ -107,13 +107,24 @@ class BackupBlobs:
                 return
             self._places = {decided.manifest_address: of_version.manifest}
             addresses = [ref.address for ref in read_manifest(self, decided).frames()]
+            if len(addresses) != len(of_version.frames):
+                raise CorruptError(
+                    f"{self.where}: version {decided.version} has {len(addresses)} frames, the index lists"
+                    f" {len(of_version.frames)}; {MENDED_BY}"
+                )
             self._places |= dict(zip(addresses, of_version.frames, strict=True))
             yield decided
 
     def read(self, addresses: Sequence[str]) -> Iterator[Blob]:
         """Yield the blobs at these addresses of the current version, as ``Log.read``."""
         with opened(self._path) as file:
+            end = os.fstat(file.fileno()).st_size
             for address in addresses:
-                start, size = self._places[address]
+                start, size = self._places.get(address, (0, end + 1))
+                if not 0 <= start <= start + size <= end:
+                    raise CorruptError(
+                        f"{self._path} has {end} bytes, and the index names a blob that it does not have;"
+                        f" {MENDED_BY}"
+                    )
                 file.seek(start)
                 yield Blob(address, file.read(size))

@@ -95,7 +95,8 @@ def _named(library: str) -> bytes:
     calls = []
     for table, name in _names():
         shown = f"'{flags(name)}'" if flags(name) else ""
-        callback = f"on_stable_slot(writes.{name})" if table == "writes" else f"reads.{name}"
+        body = f"on_stable_slot(writes.{name})" if table == "writes" else f"reads.{name}"
+        callback = f"guarded('{name}', {body})"
         calls.append(
             f"redis.register_function{{ function_name = '{library}_{name}', callback = {callback},"
             f" flags = {{ {shown} }} }}"
@@ -117,8 +118,10 @@ def script_of(name: str) -> Script:
 @functools.cache
 def _script(listed: str) -> Script:
     text = (
-        f"#!lua{' flags=' * bool(listed)}{listed}\n{source()}\nlocal name = table.remove(ARGV, 1)\n"
-        "return (reads[name] or on_stable_slot(writes[name]))(KEYS, ARGV)\n"
+        f"#!lua{' flags=' * bool(listed)}{listed}\n{source()}\nlocal function named(keys, args)\n"
+        "local name = table.remove(args, 1)\n"
+        "return guarded(name, reads[name] or on_stable_slot(writes[name]))(keys, args)\nend\n"
+        "return guarded('drop', named)(KEYS, ARGV)\n"
     )
     return Script(text.encode(), hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode())
 

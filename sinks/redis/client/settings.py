@@ -135,6 +135,11 @@ def _with_options(
     if not isinstance(functions, bool):
         raise ConfigError(f"store {shown}: functions is {functions!r}; it must be True or False")
     passed = {name: value for name, value in options.items() if name in PASSED}
+    provider = passed.get("credential_provider")
+    if provider is not None and not callable(getattr(provider, "get_credentials", None)):
+        raise ConfigError(
+            f"store {shown}: credential_provider must be an object with get_credentials(), given from Python"
+        )
     for name in TLS_FILES & passed.keys():
         if passed[name] is not None and not os.access(str(passed[name]), os.R_OK):
             raise ConfigError(

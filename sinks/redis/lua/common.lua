@@ -10,7 +10,7 @@
 --   TGAHEAD    no lease on a version above the visible one; that follows
 --   TGLEASES   as many leases as max_leases allows, which follows
 --   TGLEASE    an id or a length that no lease has
---   TGLISTS    lists or names that no client writes are longer than what one call goes through; the limit follows
+--   TGLISTS    lists, names or arguments that no client writes are more than what one call goes through; the limit follows
 --   TGCURSOR   a cursor that no answer of a scan had
 --   TGNUMBER   a version that no namespace reaches; it follows
 
@@ -57,6 +57,37 @@ local function go_through(count)
   if gone_through > GONE_THROUGH_MAX then
     error({ err = 'TGLISTS ' .. text(GONE_THROUGH_MAX) })
   end
+end
+
+-- What a call is given is bounded as well, for any user may call a function with as many arguments as it likes, and every
+-- other client waits meanwhile. A namespace has at most some 870 tables, and a seal has three arguments for each; the key
+-- of a row has at most 32 KiB. The first arguments of a call on a key group are names and numbers, which its loops repeat.
+local ARGS_MAX, KEYS_MAX, ARGS_BYTES_MAX, HEAD, HEAD_BYTES_MAX = 3000, 32, 67108864, 3, 1024
+-- `drop` names all tables that there ever were, and `look` asks four times for each of its own.
+local ARGS_MAX_OF = { drop = 20000, look = 300 }
+
+-- The one guard of every function: it refuses before the first access.
+local function guarded(name, call)
+  local most = ARGS_MAX_OF[name] or ARGS_MAX
+  return function(keys, args)
+    gone_through = 0
+    if #args > most or #keys > KEYS_MAX then
+      return refuse('TGLISTS', text(most))
+    end
+    local bytes, head = 0, string.sub(keys[1] or '', -2) == ':h' and HEAD or 0
+    for at = 1, #args do
+      bytes = bytes + #args[at]
+      if bytes > ARGS_BYTES_MAX or (at <= head and #args[at] > HEAD_BYTES_MAX) then
+        return refuse('TGLISTS', text(at <= head and HEAD_BYTES_MAX or ARGS_BYTES_MAX))
+      end
+    end
+    return call(keys, args)
+  end
+end
+
+-- A number that is an argument, of rows or bytes: at most this many.
+local function at_most(most, wanted)
+  return math.min(most, tonumber(wanted))
 end
 
 -- Whether a list has this text; its length is that of an attempt with what stands around it.

@@ -54,7 +54,6 @@ local function refuse_uuid(key, stands, uuid)
 end
 
 local function refuse_server(args)
-  gone_through = 0
   local id = server_id()
   if id == args[2] then
     return nil
@@ -177,8 +176,9 @@ writes.make = function(keys, args)
   return redis.call('HGET', keys[1], 'u')
 end
 
--- The cost of a searched hash for `go_through`, which a writer's own list of layers may name without end.
-local SOURCE_COST = 80
+-- The cost of a searched hash for `go_through`, which a writer's own list of layers may name without end, and of each key
+-- that is looked for in it.
+local SOURCE_COST, KEY_COST = 80, 5
 
 -- The hashes that a read at the version searches, the newest first, one at each call: the layers from `start` to the
 -- version, then the base if it is of the table's present life; each with its version, 0 for the base. Their names are
@@ -227,6 +227,7 @@ local function read_many(header, sources, args)
     places[at - 5], wanted[at - 5] = at - 5, args[at]
   end
   for source in sources do
+    go_through(KEY_COST * #wanted)
     local page, places_left, keys_left = redis.call('HMGET', source, unpack(wanted)), {}, {}
     for at, value in ipairs(page) do
       if value then
@@ -272,7 +273,7 @@ end
 
 -- A page has about so many bytes at most: the server and the reader hold all of it. The first rows of a hash, which has no
 -- order, tell how many more fit.
-local PAGE_BYTES, SAMPLE_ROWS = 1048576, 8
+local PAGE_BYTES, PAGE_ROWS_MAX, SAMPLE_ROWS = 1048576, 1000, 8
 
 -- The next cursor in a hash, and key and stored value of about so many of its rows, of fewer if they are large.
 local function page_of(source, cursor, wanted)
@@ -332,6 +333,7 @@ reads.scan = function(keys, args)
     return refusal
   end
   local name, version, start = args[3], tonumber(args[4]), tonumber(args[5])
+  local wanted, most_bytes = at_most(PAGE_ROWS_MAX, args[7]), at_most(PAGE_BYTES, args[8])
   local header = redis.call('HMGET', keys[1], 'floor', 'l:' .. name, 'b:' .. name)
   if version < (tonumber(header[1]) or 0) then
     return refuse('TGEXPIRED', header[1])
@@ -344,7 +346,7 @@ reads.scan = function(keys, args)
       rows = rows + redis.call('HLEN', source)
     end
     refusal = #all > 0 and refuse_gone(existing)
-    local few = not refusal and rows <= tonumber(args[7]) and rows_of(all, tonumber(args[7]), tonumber(args[8]))
+    local few = not refusal and rows <= wanted and rows_of(all, wanted, most_bytes)
     if refusal or few then
       return refusal or { args[2], '0', rows, few }
     end
@@ -358,7 +360,7 @@ reads.scan = function(keys, args)
   if refusal or not source then
     return refusal or { args[2], '0', rows, {} }  -- merged since, and all of it was deleted
   end
-  local next_cursor, page = page_of(source, number == layer and cursor or '0', tonumber(args[7]))
+  local next_cursor, page = page_of(source, number == layer and cursor or '0', wanted)
   if next_cursor ~= '0' then
     return { args[2], number .. ':' .. next_cursor, rows, page }
   end
@@ -684,7 +686,7 @@ writes.merge = function(keys, args)
       if not based then
         redis.call('UNLINK', base)  -- none is listed: what is there is of a key group that was lost
       end
-      local page = redis.call('HSCAN', changes, args[7], 'COUNT', args[6])
+      local page = redis.call('HSCAN', changes, args[7], 'COUNT', text(at_most(PAGE_ROWS_MAX, args[6])))
       cursor, moved = page[1], #page[2] / 2
       gone = gone + move(page[2], changes, base)
     end
@@ -725,11 +727,12 @@ writes.expire = function(keys, args)
   if refusal then
     return refusal
   end
-  local page = redis.call('HSCAN', base, args[6], 'COUNT', args[7])
+  local page = redis.call('HSCAN', base, args[6], 'COUNT', text(at_most(PAGE_ROWS_MAX, args[7])))
   local rows, layers = page[2], layers_of(header[3])
   for at = 1, #rows, 2 do
     local replaced = not expired(rows[at + 1], args[5])
     if not replaced and args[8] ~= '1' then
+      go_through(SOURCE_COST * #layers)
       for _, layer in ipairs(layers) do
         local changes = changes_of(keys[1], args[3], text(layer), args[1])
         replaced = replaced or (layer <= upto and redis.call('HEXISTS', changes, rows[at]) == 1)
@@ -808,7 +811,7 @@ reads.mergeable = function(keys, args)
   if layer < start then
     gone = gone + redis.call('HLEN', changes)
   else
-    local rows = math.ceil(tonumber(args[9]) / (1 + #newer / 8))  -- each is looked for in the newer ones
+    local rows = math.ceil(at_most(PAGE_ROWS_MAX, args[9]) / (1 + #newer / 8))  -- each is looked for in the newer ones
     local page = redis.call('HSCAN', changes, layer == asked and args[8] or '0', 'COUNT', text(rows))
     cursor = page[1]
     for at = 1, #page[2], 2 do

@@ -6,7 +6,6 @@ local function beside(key, name)
 end
 
 local function refuse_other(key, uuid)
-  gone_through = 0
   local stands = redis.call('HMGET', key, 'uuid', 'ready')
   if not stands[1] or not stands[2] then
     return refuse('TGNONE', 'no namespace')
@@ -261,7 +260,8 @@ writes.publish_filled = function(keys, args)
   return flip(keys, args, true)
 end
 
-local CATALOG_MAX, NUMBERS_END = 100000, 2 ^ 52
+-- Some milliseconds of the server. A client that gets many entries asks for those above the last one.
+local CATALOG_MAX, NUMBERS_END = 2500, 2 ^ 52
 
 -- uuid, oldest, newest: the entries there are, ascending, each "<published, us> <entry>".
 reads.catalog = function(keys, args)
@@ -271,7 +271,7 @@ reads.catalog = function(keys, args)
   end
   local first = math.max(tonumber(args[2]), number_of(keys[1], 'horizon'), 1)
   -- A pointer that says more is none of ours: looking for its versions would not end.
-  local last = math.min(tonumber(args[3]), number_of(keys[1], 'visible'), first + CATALOG_MAX)
+  local last = math.min(tonumber(args[3]), number_of(keys[1], 'visible'), first + CATALOG_MAX - 1)
   local catalog, entries = beside(keys[1], 'catalog'), {}
   touch(keys[1], catalog)
   -- From 2^53 on, `inf` among it, the next number is the same one: a loop that counts there would not end.

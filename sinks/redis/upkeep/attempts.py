@@ -14,7 +14,7 @@ from tidegate.sinks.records import Stamp
 from tidegate.sinks.redis.client.replies import Call, Refused, plain
 from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.redis.namespace import RedisNamespace
-from tidegate.sinks.redis.reads import number, number_in, readable
+from tidegate.sinks.redis.reads import in_parts, number, number_in, readable
 from tidegate.sinks.redis.upkeep.sweep import unlink_unsealed
 from tidegate.sinks.rules.attempts import DISCARDED, DISCARDED_MAX
 from tidegate.sinks.rules.schemas import stored_schema
@@ -30,14 +30,14 @@ def begin(space: RedisNamespace, stamp: Stamp, schemas: Iterable[TableSchema], e
     """As ``Attempts.begin``; note and schemas are sent together."""
     noted = number(epoch), number(stamp.version), number(stamp.decided_at_us), stamp.attempt.encode()
     calls = [
-        Call(space.meta, "put_schemas", (space.uuid, *schema_parts(schemas))),
+        *(Call(space.meta, "put_schemas", (space.uuid, *part)) for part in in_parts(schema_parts(schemas))),
         Call(space.meta, "begin", (space.uuid, *noted)),
     ]
     replies = space.calls.few(calls)
     for reply in replies:
         if isinstance(reply, Refused):
             raise space.refused(reply)
-    return int(replies[1]) == 1
+    return int(replies[-1]) == 1
 
 
 def begun(space: RedisNamespace) -> list[Stamp]:

@@ -19,6 +19,8 @@ from tidegate.sinks.redis.seals import headers
 from tidegate.sinks.rules.expiry import SweepPage
 from tidegate.sinks.rules.reads import windows
 
+TABLES_AT_ONCE = 250
+"""The tables of one ``look``, which takes no more than 300 arguments."""
 MERGE_ROWS = 128
 """Rows that one call moves into the base: it delays other calls by about a quarter of a millisecond."""
 CALL_ROWS = 8
@@ -292,12 +294,16 @@ def verify(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[Find
 
 def _unfit(space: RedisNamespace, stamp: Stamp, counts: Counts) -> Iterator[tuple[int, str, str]]:
     """Yield key groups in which the version is not whole, with what was expected and what was found."""
-    tables = {group: sorted(of_group) for group, of_group in sorted(counts.items())}
+    tables = [
+        (group, sorted(of_group)[at : at + TABLES_AT_ONCE])
+        for group, of_group in sorted(counts.items())
+        for at in range(0, max(len(of_group), 1), TABLES_AT_ONCE)
+    ]
     calls = [
         space.of_group(group, "look", number(stamp.version), *(name.encode() for name in names))
-        for group, names in tables.items()
+        for group, names in tables
     ]
-    for (group, names), (floor, *counted) in zip(tables.items(), space.asked(calls), strict=True):
+    for (group, names), (floor, *counted) in zip(tables, space.asked(calls), strict=True):
         if int(floor) >= stamp.version:
             continue
         for name, sealed, rows in zip(names, counted[::2], counted[1::2], strict=True):

@@ -11,7 +11,7 @@ from tidegate.sinks.redis.client.functions import FORMAT, library_name
 from tidegate.sinks.redis.client.replies import Call
 from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.redis.namespace import RedisNamespace
-from tidegate.sinks.redis.reads import identity_call, refuse_half_made, schemas_in
+from tidegate.sinks.redis.reads import identity_call, in_parts, refuse_half_made, schemas_in
 from tidegate.sinks.redis.upkeep.attempts import schema_parts
 from tidegate.sinks.rules.reads import checked_format, decode, encode
 
@@ -30,7 +30,8 @@ def migrate(space: RedisNamespace, check: Callable[[Pointer], None]) -> int:
     check(space.pointer_of(identity))
     moved = msgspec.structs.replace(identity, format=FORMAT)
     schemas = schemas_in(space.where, space.ask("schemas"))
-    space.ask("put_schemas", *schema_parts(schemas.values()))
+    for part in in_parts(schema_parts(schemas.values())):
+        space.ask("put_schemas", *part)
     headers = [header_key(space.namespace, group) for group in range(identity.key_groups)]
     space.calls.run([Call(header, "present", ()) for header in headers])  # each server has the functions now
     space.ask("migrate", encode(moved), library_name().encode())

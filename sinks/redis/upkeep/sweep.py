@@ -9,7 +9,8 @@ from tidegate.sinks.records import Stamp
 from tidegate.sinks.redis.client.replies import plain
 from tidegate.sinks.redis.keys import header_key, patterns, rebuilt_key
 from tidegate.sinks.redis.namespace import RedisNamespace
-from tidegate.sinks.redis.removal import Places, in_parts, listed_tables, places, unlisted_keys
+from tidegate.sinks.redis.reads import in_parts
+from tidegate.sinks.redis.removal import Places, listed_tables, places, unlisted_keys
 from tidegate.sinks.redis.seals import Header, headers
 from tidegate.sinks.rules.reads import windows
 

@@ -16,6 +16,7 @@ from tidegate.reader import rules
 from tidegate.reader.mirror.mirror import PathLike, Switched
 from tidegate.reader.open_gate import connect as connect_in_threads
 from tidegate.reader.open_gate import late_gate
+from tidegate.reader.redirects import Follow
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_async_store
 
@@ -27,7 +28,7 @@ async def connect(
     *,
     wal: str | None = None,
     wal_options: Mapping[str, Any] | None = None,
-    follow_redirects: bool = False,
+    follow_redirects: Follow = False,
     clock: Clock | None = None,
 ) -> Gate:
     """Open a gate to one namespace in the store at ``url``, for the running event loop.
@@ -37,8 +38,10 @@ async def connect(
     """
     rules.check_url(url)
     clock = clock or Clock()
-    if follow_redirects:
-        gate: Gate = await by_redirects(url, lambda at: connect(at, namespace, options, clock=clock), clock)
+    if follow_redirects is not False:
+        gate: Gate = await by_redirects(
+            url, follow_redirects, lambda at: connect(at, namespace, options, clock=clock), clock
+        )
     else:
         gate = await _connect(url, namespace, options, clock)
     gate.read_in_threads(
@@ -64,7 +67,7 @@ def connect_mirror(
     path: PathLike,
     bytes_max: int | None = None,
     on_version: Switched | None = None,
-    follow_redirects: bool = False,
+    follow_redirects: Follow = False,
 ) -> Mirror:
     """Open a mirror in a file, as ``tidegate.connect_mirror``: by ``async with``, or by ``await``."""
     return Mirror(

@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable
 from tidegate.aio.gate import Gate
 from tidegate.aio.spaces import SpacesGate
 from tidegate.base.clock import Clock
-from tidegate.reader.redirects import RedirectFlow
+from tidegate.reader.redirects import Follow, RedirectFlow
 from tidegate.reader.table import run_async
 
 
-async def by_redirects(url: str, open_gate: Callable[[str], Awaitable[Gate]], clock: Clock) -> RedirectGate:
+async def by_redirects(
+    url: str, follow: Follow, open_gate: Callable[[str], Awaitable[Gate]], clock: Clock
+) -> RedirectGate:
     """Return the gate, open. Raises: as ``connect``."""
-    gate = RedirectGate(url, open_gate, clock)
+    gate = RedirectGate(url, follow, open_gate, clock)
     try:
         await run_async(gate.open_steps())
     except BaseException:
@@ -25,9 +27,11 @@ async def by_redirects(url: str, open_gate: Callable[[str], Awaitable[Gate]], cl
 class RedirectGate(RedirectFlow, SpacesGate):
     """A ``Gate`` that continues at the successor of a removed store, for ``follow_redirects``."""
 
-    def __init__(self, url: str, open_gate: Callable[[str], Awaitable[Gate]], clock: Clock) -> None:
+    def __init__(
+        self, url: str, follow: Follow, open_gate: Callable[[str], Awaitable[Gate]], clock: Clock
+    ) -> None:
         super().__init__(self._opened, clock)
-        self._begin(url)
+        self._begin(url, follow)
         self._connect = open_gate
 
     async def _opened(self, place: str) -> Gate:

@@ -38,6 +38,11 @@ SERVERS = {
 """By scheme: the paths that show no more than a database's number, a primary's or keyspace's name."""
 
 
+PORTS = {"redis": 6379, "rediss": 6379, "cassandra": 9042}
+"""The default port by the first part of a scheme; those of Sentinels have another one."""
+SENTINEL_PORT = 26379
+
+
 class Address(NamedTuple):
     host: str
     port: int
@@ -174,6 +179,28 @@ def addresses(parts: Url, port: int, shown: str) -> tuple[Address, ...]:
         for each in matches
         if each
     )
+
+
+def servers_of(url: str) -> frozenset[Address]:
+    """Return the servers that get the login of a store's URL; none of one without servers."""
+    scheme, parts = scheme_of(url), parts_of(url)
+    port = SENTINEL_PORT if scheme.endswith("+sentinel") else PORTS.get(scheme.partition("+")[0], 0)
+    if parts is None or not port:
+        return frozenset()
+    found = addresses(parts, 0, f"store {redact(url)}")
+    if scheme == "cassandra":  # its nodes listen on one port
+        port = max(each.port for each in found) or port
+    return frozenset(each._replace(port=each.port or port) for each in found)
+
+
+def address_of(text: object) -> Address | None:
+    """Parse ``host:port``; None: it is something else.
+
+    >>> address_of("Green:6379"), address_of("[::1]:6379"), address_of("green"), address_of("u:p@green:1")
+    (Address(host='green', port=6379), Address(host='::1', port=6379), None, None)
+    """
+    match = HOST.fullmatch(text) if isinstance(text, str) and _is_address(text) else None
+    return Address(match[1].strip("[]").lower(), int(match[2])) if match and match[1] and match[2] else None
 
 
 def _is_address(text: str) -> bool:

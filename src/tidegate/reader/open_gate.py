@@ -27,7 +27,7 @@ from tidegate.reader.flow import Reader
 from tidegate.reader.gate import Gate
 from tidegate.reader.mirror.late import LateGate
 from tidegate.reader.mirror.mirror import Mirror, PathLike, Switched
-from tidegate.reader.redirects import RedirectGate
+from tidegate.reader.redirects import Follow, RedirectGate
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.log import Log
@@ -41,15 +41,16 @@ def connect(
     *,
     wal: str | None = None,
     wal_options: Mapping[str, Any] | None = None,
-    follow_redirects: bool = False,
+    follow_redirects: Follow = False,
     clock: Clock | None = None,
 ) -> Gate:
     """Open a gate to one namespace in the store at ``url``; ``options`` are the store client's own.
 
     ``namespace`` may be an alias (``AliasGate``): then each call reads the namespace that it names as the
-    call begins. ``follow_redirects``: if the store was removed from the namespace, continue at the successor
-    that it names, with the same options and login (``reader/redirects.py``). Otherwise the first call there
-    raises StoreRemovedError. ``wal``: the URL of the namespace's log, which only ``Gate.changes`` and
+    call begins. ``follow_redirects``: servers as ``host:port``. If the store was removed from the namespace,
+    continue at the successor that it names, with the same options and login, if that is on these servers or
+    on those of ``url`` (``reader/redirects.py``; True: on those of ``url`` alone). Otherwise the first call
+    there raises StoreRemovedError. ``wal``: the URL of the namespace's log, which only ``Gate.changes`` and
     ``Gate.job`` read, with the log client's ``wal_options``. Nothing is written.
 
     Raises: ConfigError: the URL or an option does not fit, or there is no such namespace.
@@ -61,11 +62,11 @@ def connect(
     """
     rules.check_url(url)
     clock = clock or Clock()
-    if follow_redirects:
+    if follow_redirects is not False:
         again = functools.partial(
             connect, namespace=namespace, options=options, wal=wal, wal_options=wal_options, clock=clock
         )
-        return RedirectGate(url, again, clock)
+        return RedirectGate(url, follow_redirects, again, clock)
 
     def log_of(name: str) -> Log | None:
         return None if wal is None else open_log(wal, name, wal_options)
@@ -93,7 +94,7 @@ def connect_mirror(
     path: PathLike,
     bytes_max: int | None = None,
     on_version: Switched | None = None,
-    follow_redirects: bool = False,
+    follow_redirects: Follow = False,
 ) -> Mirror:
     """Open a mirror in a file, whose content is read also before the store answers.
 
@@ -108,7 +109,7 @@ def connect_mirror(
 
 
 def late_gate(
-    url: str, namespace: str, options: Mapping[str, Any] | None, *, follow_redirects: bool
+    url: str, namespace: str, options: Mapping[str, Any] | None, *, follow_redirects: Follow
 ) -> LateGate:
     """Return the gate of a mirror that starts before its store answers."""
     return LateGate(

@@ -5,20 +5,21 @@ sees it first opens the successor and is repeated there. That gate remembers the
 here, so no call is answered by an older one (I9). A snapshot, a scan or a diff that has begun stays in its
 store.
 
-The user's options, and the login of the user's URL, are sent to an address that was found in the data. So a
-gate does this only on request (``follow_redirects``), and only to a URL of the same scheme: never from TLS to
-plain text.
+The user's options, and the login of the user's URL, are sent to an address that was found in the data, and a
+user of the store with fewer rights may have written it. So a gate does this only on request, only to servers
+that the user has named (``Followed``), and only to a URL of the same scheme: never from TLS to plain text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import Any
 
 from tidegate.base.clock import Clock
 from tidegate.base.source_offsets import Offsets
-from tidegate.base.urls import place_of, redact, scheme_of, with_login_of
+from tidegate.base.urls import Address, address_of, place_of, redact, scheme_of, servers_of, with_login_of
 from tidegate.errors import ConfigError, StoreRemovedError
 from tidegate.reader import rules
 from tidegate.reader.gate import Gate
@@ -29,11 +30,38 @@ from tidegate.sinks.rules.version_ref import Version
 HOPS_MAX = 4
 """The number of redirects that one call follows."""
 
+Follow = bool | str | Sequence[str]
+"""``follow_redirects``: False; the servers to follow to, as ``host:port``; True: those of the URL alone."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Followed:
+    """The servers that may get the login of a gate: those of its URL, and those that the user has named."""
+
+    servers: frozenset[Address]
+
+    @classmethod
+    def of(cls, url: str, follow: Follow, option: str = "follow_redirects") -> Followed:
+        """Raises: ConfigError: one of ``follow`` is no ``host:port``."""
+        names = [] if isinstance(follow, bool) else [follow] if isinstance(follow, str) else list(follow)
+        named = [address_of(name) for name in names]
+        if None in named:  # the name is not shown: it may be a URL with a login
+            raise ConfigError(
+                f"{option}: server {named.index(None) + 1} of it is not host:port: name the servers of the"
+                " successors, as in green:6379"
+            )
+        return cls(servers_of(url) | frozenset(each for each in named if each))
+
+    def admits(self, successor: str) -> bool:
+        """Return whether all servers of a successor may get the login; a store without servers gets none."""
+        return servers_of(successor) <= self.servers
+
 
 class RedirectFlow(SpacesFlow):
     """The flows of a gate that follows redirects, whose places are URLs of stores without login."""
 
-    def _begin(self, url: str) -> None:
+    def _begin(self, url: str, follow: Follow) -> None:
+        self._followed = Followed.of(url, follow)
         self._url, self._at = url, place_of(url)
         self._first, self._uuid = self._at, ""
         self._known = False
@@ -74,7 +102,7 @@ class RedirectFlow(SpacesFlow):
                 return (yield from self._call_in(place, flow))
             except StoreRemovedError as removed:
                 passed.append(place)
-                successor = checked_successor(passed, removed)
+                successor = checked_successor(passed, removed, self._followed)
                 yield from self._move(place, successor)
 
     def _move(self, place: str, successor: str) -> Steps[None]:
@@ -104,17 +132,22 @@ class RedirectFlow(SpacesFlow):
         return f"<Gate that follows redirects, now to {self.where}>"
 
 
-def checked_successor(passed: list[str], removed: StoreRemovedError) -> str:
+def checked_successor(passed: list[str], removed: StoreRemovedError, followed: Followed) -> str:
     """Return the successor that the note of the last of the ``passed`` stores names.
 
-    Raises: StoreRemovedError: it names none, or one of another scheme; the notes lead in a circle, or too
-    far.
+    Raises: StoreRemovedError: it names none, one of another scheme, or servers that are not ``followed``; the
+    notes lead in a circle, or too far.
     """
     successor, scheme = removed.successor, scheme_of(passed[-1])
     if not successor:
         raise removed
     if scheme_of(successor) != scheme:
         why = f"that is no {scheme} store, so the options of this gate are not sent there: connect to it"
+    elif not followed.admits(successor):
+        why = (
+            "its servers are not in follow_redirects, so the login is not sent there: if they are yours, add"
+            " them, as host:port, or connect there"
+        )
     elif successor in passed:
         why = "the gate comes from there: `tidegate store list` shows the namespace's stores; connect to one"
     elif len(passed) > HOPS_MAX:
@@ -135,9 +168,9 @@ class RedirectGate(RedirectFlow, SpacesGate):
     StoreRemovedError: the note names no successor, or one that is not followed.
     """
 
-    def __init__(self, url: str, open_gate: Callable[[str], Gate], clock: Clock) -> None:
+    def __init__(self, url: str, follow: Follow, open_gate: Callable[[str], Gate], clock: Clock) -> None:
         super().__init__(self._opened, clock)
-        self._begin(url)
+        self._begin(url, follow)
         self._connect = open_gate
         try:
             run(self.open_steps())

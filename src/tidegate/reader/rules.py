@@ -391,7 +391,9 @@ def removed(where: str, pointer: Pointer) -> StoreRemovedError:
     successor = "" if removal is None else removal.successor
     step = "connect to another store of the namespace, which `tidegate store list` shows"
     if successor:
-        step = "connect there; with follow_redirects=True a gate does so itself, with the same options"
+        step = (
+            "connect there; with its servers in follow_redirects a gate does so itself, with the same options"
+        )
     error = StoreRemovedError(f"{described(where, pointer)}: {step}")
     error.successor = successor
     return error

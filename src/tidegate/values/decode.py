@@ -28,6 +28,7 @@ import datetime
 import decimal
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
@@ -112,9 +113,9 @@ class Values:
                     row[name] = mend(value)
         except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError) as error:
             raise CorruptError(
-                f"the stored value {_start_of(content)} does not fit the table's columns"
-                f" ({described(self.schema.columns)}): {error}"
-            ) from error
+                f"the stored value of {len(content)} bytes does not fit the table's columns"
+                f" ({described(self.schema.columns)}): {cause_of(error)}"
+            ) from None  # a cause has the value, and is logged with the error
         if self._states:
             return self._of_its_version(row, content)
         if self._is_renamed or len(row) != len(self._fields):
@@ -127,7 +128,7 @@ class Values:
         version, *others = {self._version_of[field] for field in row} or {current}
         if others:
             raise CorruptError(
-                f"the stored value {_start_of(content)} has fields of the state versions"
+                f"the stored value of {len(content)} bytes has fields of the state versions"
                 f" {', '.join(map(str, sorted([version, *others])))}"
             )
         own = {column.name: row.get(column.field) for column in self._states[version]}
@@ -155,8 +156,9 @@ class Values:
             return decode_key(key, self.key_types)
         except (BadRecordError, ValueError, ArithmeticError) as error:
             raise CorruptError(
-                f"the stored key {_start_of(key)} is no key of ({described(self.schema.key)}): {error}"
-            ) from error
+                f"the stored key {_start_of(key)} is no key of ({described(self.schema.key)}):"
+                f" {cause_of(error)}"
+            ) from None
 
     def to_arrow(self, pairs: Iterable[tuple[Any, Value]]) -> Any:
         """Build one Arrow table of decoded pairs of key and value, in chunks of ``CHUNK_ROWS`` rows.
@@ -180,8 +182,9 @@ class Values:
             arrays = [pa.array(column, field.type) for column, field in fields]
         except (pa.ArrowException, OverflowError) as error:
             raise CorruptError(
-                f"stored values do not fit the table's columns ({described(self.schema.columns)}): {error}"
-            ) from error
+                f"stored values do not fit the table's columns ({described(self.schema.columns)}):"
+                f" {type(error).__name__}"
+            ) from None  # Arrow's text has the value
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
 
@@ -210,6 +213,26 @@ def described(columns: Sequence[Column]) -> str:
     'origin string, flight int'
     """
     return ", ".join(f"{column.name} {column.type}" for column in columns)
+
+
+SHOWN_MAX = 200
+
+
+def cause_of(error: Exception) -> str:
+    """Return why a stored text could not be decoded, without the text: errors go into logs.
+
+    >>> cause_of(msgspec.ValidationError("Invalid enum value 'a secret' - at `$.v`"))
+    'ValidationError: Invalid enum value - at `$.v`'
+    >>> cause_of(ValueError("could not convert string to float: 'a secret'"))
+    'ValueError: could not convert string to float'
+    """
+    message, at, place = str(error).rpartition(" - at `")
+    if not at:
+        message, place = place, ""
+    quoted = re.search(r"['\"]|:\s|\[<class", message)
+    shown = message[: quoted.start()].rstrip() if quoted else message
+    where = f"{at}{place}" if at and len(place) <= SHOWN_MAX else ""
+    return f"{type(error).__name__}: {shown[:SHOWN_MAX]}{where}"
 
 
 def _start_of(content: bytes) -> str:

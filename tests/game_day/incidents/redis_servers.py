@@ -99,6 +99,9 @@ def moved(rig: Rig) -> None:
     new = RedisServer(rig.folder / "new-server")
     rig.running.enter_context(new)
     rig.readers_store = old
+    rig.successors.append(f"127.0.0.1:{new.port}")
+    rig.readers.reconnect()
+    wait_until(lambda: not rig.readers.reconnecting, "the long-lived reader has the new address", MOVED_S)
 
     def operate(*words: str) -> None:
         code, output = rig.tidegate(*words)

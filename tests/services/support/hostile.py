@@ -1,9 +1,9 @@
-"""Attacks by tenants: who tries what, on what, and how it ends. Rendered into SECURITY.md's threat model.
+"""Attacks by tenants: who tries what, on what, and how it ends, as in docs/records/hostile-tenants.md.
 
     tools/run python tests/services/support/hostile.py        # prints the tables of that page
 
 Each ``*/hostile.py`` has the attacks of one kind of server as a table, ``test_hostile_tenants.py`` runs
-them with exactly the rights of docs/redis.md and docs/cassandra.md.
+them with exactly the rights of deploy/rights.
 """
 
 from __future__ import annotations
@@ -39,4 +39,4 @@ def rows(server: str) -> list[str]:
 
 if __name__ == "__main__":
     for kind in SERVERS:
-        print(f"### Hostile tenants of {kind.capitalize()}\n", *rows(kind), "", sep="\n")
+        print(f"## Hostile tenants of {kind.capitalize()}\n", *rows(kind), "", sep="\n")

@@ -7,8 +7,10 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
+import tidegate
 from tidegate.cli import app
 from tidegate.committers.operations.alias import checked_target, set_alias
+from tidegate.errors import ConfigError
 from tidegate.options import parse_store
 from tidegate.testing.example import Example, write_flights
 
@@ -92,3 +94,56 @@ def test_doctor_warns_of_a_folder_that_others_may_read(tmp_path):
         assert f"chmod -R o-rwx {folder}" in told
         (tmp_path / part / "flights").chmod(0o750)  # to a group, on purpose
     assert "rights" not in run("doctor", *options(tmp_path)).output
+
+
+def test_mirrors_and_files_of_rows_are_for_this_user_alone(tmp_path, umask):
+    write_flights(**where(tmp_path))
+    store = where(tmp_path)["store"]
+    with tidegate.connect_mirror(store, "flights", ["aircraft"], path=tmp_path / "m.sqlite") as mirror:
+        mirror.wait_for(3, timeout=20)
+        found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("m.sqlite*")}
+    assert {"m.sqlite", "m.sqlite-lock", "m.sqlite-wal"} <= found.keys()
+    assert set(found.values()) == {0o600}
+    parquet = tmp_path / "rows.parquet"
+    told = run("scan", "aircraft", f"--parquet={parquet}", f"--store={store}", "--namespace=flights")
+    assert told.exit_code == 0, told.output
+    assert stat.S_IMODE(parquet.stat().st_mode) == 0o600
+
+
+def test_a_mirror_of_an_earlier_release_is_closed_to_others(tmp_path):
+    write_flights(**where(tmp_path))
+    path = tmp_path / "m.sqlite"
+    for _ in range(2):
+        with tidegate.connect_mirror(where(tmp_path)["store"], "flights", ["aircraft"], path=path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.chmod(0o644)
+
+
+def become_another_users(path):
+    if os.geteuid() != 0:
+        pytest.skip("only root gives a file away")
+    os.chown(path, 54_321, -1)
+
+
+def become_a_link(path):
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def become_two_names(path):
+    os.link(path, path.with_name("another-name"))
+
+
+@pytest.mark.parametrize("change", [become_another_users, become_a_link, become_two_names])
+@pytest.mark.parametrize("name", ["m.sqlite", "m.sqlite-lock", "m.sqlite-wal"])
+def test_a_file_that_may_be_somebody_elses_is_no_mirror(tmp_path, name, change):
+    write_flights(**where(tmp_path))
+    store, path = where(tmp_path)["store"], tmp_path / "m.sqlite"
+    with tidegate.connect_mirror(store, "flights", ["aircraft"], path=path):
+        pass
+    if (name, change) == ("m.sqlite", become_a_link):
+        pytest.skip("a link to one's own file means that file")
+    (tmp_path / name).touch()
+    change(tmp_path / name)
+    with pytest.raises(ConfigError, match="in a folder that only this user may write"):
+        tidegate.connect_mirror(store, "flights", ["aircraft"], path=path)

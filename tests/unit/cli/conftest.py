@@ -11,7 +11,8 @@ from tidegate.testing.example import BATCHES, Example, write_flights
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch):
+def environment(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))  # `new` remembers its file
     for name in ("STORE", "WAL", "NAMESPACE"):
         monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
 

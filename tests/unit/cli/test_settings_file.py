@@ -1,19 +1,24 @@
 """tidegate.toml: store, log and namespace of a folder, after options and variables."""
 
+import contextlib
 import json
 import os
+import stat
 
 import pytest
 
 from support.cli import done, done_json, refused, run
+from tidegate.cli.core import settings_file
+from tidegate.errors import ConfigError
 from tidegate.testing.example import write_flights
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working folder beside the data, without a variable that counts."""
+    """A working folder beside the data, without a variable that counts. Nothing is trusted yet."""
     for name in [name for name in os.environ if name.startswith("TIDEGATE_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = tmp_path / "a project"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -28,8 +33,13 @@ def flights(folder):
     return folder
 
 
-def settings(folder, *lines):
-    (folder / "tidegate.toml").write_text("\n".join(lines) + "\n")
+def settings(folder, *lines, trusted=True):
+    """Write the file; the user trusts it, if it can be read."""
+    path = folder / "tidegate.toml"
+    path.write_text("\n".join(lines) + "\n")
+    if trusted:
+        with contextlib.suppress(ConfigError):
+            settings_file.trust(path)
 
 
 @pytest.fixture
@@ -150,3 +160,118 @@ def test_several_stores_are_a_list(flights):
 def test_commands_without_places_do_not_read_it(folder, command):
     settings(folder, "not toml")
     assert "tidegate.toml" not in run(*command).stderr
+
+
+# -- a file that was found is not the user's own ----------------------------------------------------
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setattr(settings_file, "_is_terminal", lambda: True)
+
+
+LOOKS = [("history",), ("get", "t", "k"), ("status",), ("doctor",), ("verify",), ("recover",), ("vacuum",)]
+
+
+@pytest.mark.parametrize("command", LOOKS)
+def test_a_found_file_is_not_used_before_the_user_trusts_it(flights, command):
+    settings(flights, *HERE, trusted=False)
+    assert "has not trusted it yet" in refused(2, *command)
+
+
+def test_a_file_is_asked_for_once_and_again_when_it_changes(flights, terminal, monkeypatch):
+    settings(flights, *HERE, trusted=False)
+    asked = run("history", typed="y\n")
+    assert "batch 2" in asked.stdout  # beside the echo of what was typed
+    assert f"store: sqlite://{flights}/s".replace(" ", "%20") in asked.stderr.replace(" ", "%20")
+    monkeypatch.setattr(settings_file, "_is_terminal", lambda: False)
+    assert done("history").count("\n") == 4
+    (kept,) = (flights.parent / "state").rglob("trusted")
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    settings(flights, *HERE[:2], 'namespace = "other"', trusted=False)
+    assert "has not trusted it yet" in refused(2, "history")
+
+
+def test_another_folder_with_the_same_file_is_asked_for(flights, monkeypatch):
+    settings(flights, *HERE)
+    copy = flights.parent / "a copy"
+    copy.mkdir()
+    settings(copy, *HERE, trusted=False)
+    monkeypatch.chdir(copy)
+    assert "has not trusted it yet" in refused(2, "history")
+
+
+def test_an_option_file_of_the_folder_is_part_of_what_is_trusted(folder, impatient):
+    settings(folder, 'store = "redis://127.0.0.1:1"', 'namespace = "n"', impatient)
+    assert "has not trusted" not in refused(7, "history")
+    (folder / "impatient").write_text("timeout_s=0.2\n")
+    assert "has not trusted it yet" in refused(2, "history")
+
+
+def test_a_no_uses_nothing(folder, terminal):
+    settings(folder, 'store = "redis://u:${LOGIN}@127.0.0.1:1"', 'namespace = "\\u001b[2J"', trusted=False)
+    said = run("history", typed="n\n")
+    assert said.exit_code == 2
+    assert "store: redis://***@127.0.0.1:1, with the variables LOGIN" in said.stderr
+    assert "was not used" in said.stderr
+    assert "\x1b" not in said.output
+
+
+def test_a_place_that_cannot_remember_asks_again(flights, terminal, monkeypatch):
+    (flights.parent / "state").write_text("no folder")
+    settings(flights, *HERE, trusted=False)
+    for _ in range(2):
+        assert "Trust it" in run("history", typed="y\n").stderr
+
+
+@pytest.mark.parametrize("mode", [0o622, 0o620, 0o602, 0o666, 0o777])
+@pytest.mark.parametrize("name", ["tidegate.toml", "impatient"])
+def test_a_file_that_others_may_write_is_refused(folder, impatient, mode, name, monkeypatch):
+    settings(folder, 'store = "redis://127.0.0.1:1"', 'namespace = "n"', impatient)
+    (folder / name).chmod(mode)
+    assert "others may write it" in refused(2, "history")
+    monkeypatch.setenv("TIDEGATE_CONFIG", str(folder / "tidegate.toml"))
+    assert "others may write it" in refused(2, "history")
+
+
+def test_a_pipe_is_no_file(folder):
+    os.mkfifo(folder / "tidegate.toml")
+    assert "it is no file" in refused(2, "history")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'store = "redis://${SECRET}:6379"',
+        'store = "redis://u:p@${SECRET}:6379"',
+        'store = "redis://u:p@h.${SECRET}.example"',
+        'store = "${SECRET}"',
+        'store = "${SECRET}://u:p@h"',
+        'store = "cassandra://u:p@h/${SECRET}"',
+        'store = ["main=redis://h", "${SECRET}=redis://h"]',
+        'store = "redis://u:${SECRET}/x@h"',
+        'store = "sqlite:///data/${SECRET}"',
+        'store = "sqlite://${SECRET}@/data"',
+        'wal = "kafka://h,${SECRET}.example:9092"',
+        'wal_config = "/data/${SECRET}"',
+        'store_config = "${SECRET}"',
+        'namespace = "${SECRET}"',
+    ],
+)
+def test_a_variable_may_only_be_in_a_login(folder, line, monkeypatch):
+    monkeypatch.setenv("SECRET", "hunter2")
+    keys = {"store": 'store = "redis://127.0.0.1:1"', "namespace": 'namespace = "n"'}
+    settings(folder, line, *(text for key, text in keys.items() if not line.startswith(f"{key} ")))
+    (folder / "tidegate.toml").chmod(0o600)
+    message = refused(2, "history")
+    assert "line 1: ${SECRET} is not in the login" in message
+    assert "hunter2" not in message
+
+
+@pytest.mark.parametrize("value", ["a/b", "a b", "a?b", "a#b", "x@evil:1/", "a\tb", "a\nb"])
+def test_a_variable_cannot_change_the_server(folder, impatient, value, monkeypatch):
+    monkeypatch.setenv("SECRET", value)
+    settings(folder, 'store = "redis://u:${SECRET}@127.0.0.1:1"', 'namespace = "n"', impatient)
+    message = refused(2, "history")
+    assert "percent-encode it" in message
+    assert value not in message

@@ -22,6 +22,7 @@ from tidegate.errors import (
     WaitTimeoutError,
 )
 from tidegate.options import Endpoints, Options, StoreRef, parse_store
+from tidegate.reader.redirects import Followed, RedirectGate, checked_successor
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.removal import Removal
 from tidegate.testing.example import Example
@@ -331,3 +332,77 @@ def test_keys_that_can_be_read_once_are_read_at_the_successor(place):
         place.remove("old", "new", successor="new")
         found = gate.get_many({"aircraft": (key for key in ("N1", "N9"))})
     assert found == {"aircraft": {"N1": {"carrier": "UA", "flights": 1}}}
+
+
+# -- where the login goes ----------------------------------------------------------------------------
+
+MINE = "redis://u:secret@blue:6379/1"
+
+
+@pytest.mark.parametrize(
+    "url,follow,successor,is_followed",
+    [
+        (MINE, True, "redis://blue:6379/2", True),
+        (MINE, True, "redis://BLUE", True),
+        (MINE, True, "redis://green:6379", False),
+        (MINE, True, "redis://blue:6380", False),
+        (MINE, [], "redis://green:6379", False),
+        (MINE, ["green:6379"], "redis://green", True),
+        (MINE, "green:6379", "redis://green", True),
+        (MINE, ["green:6379"], "redis://green:6380", False),
+        (MINE, ["green:6379"], "redis://green.evil:6379", False),
+        (MINE, ["green:6379"], "redis://evilgreen:6379", False),
+        ("rediss://u:p@blue", ["green:6379"], "rediss://green", True),
+        ("redis+cluster://a,b:7000", ["c:7001"], "redis+cluster://c:7001,b:7000", True),
+        ("redis+cluster://a,b:7000", ["c:7001"], "redis+cluster://c:7001,d:7001", False),
+        ("redis+sentinel://a/main", ["c:26379"], "redis+sentinel://c/main", True),
+        ("redis+sentinel://a/main", ["c:6379"], "redis+sentinel://c/main", False),
+        ("cassandra://u:p@a,b/k", ["c:9042"], "cassandra://c,b/k", True),
+        ("cassandra://u:p@a,b/k", ["c:9042"], "cassandra://c,a:9043/k", False),
+        ("redis://[::1]:6379", ["[::2]:6379"], "redis://[::2]", True),
+    ],
+)
+def test_a_login_goes_only_to_servers_that_its_owner_named(url, follow, successor, is_followed):
+    removed = StoreRemovedError("removed")
+    removed.successor = successor
+    followed = Followed.of(url, follow)
+    if is_followed:
+        assert checked_successor([url], removed, followed) == successor
+    else:
+        with pytest.raises(StoreRemovedError, match="are not in follow_redirects") as refused:
+            checked_successor([url], removed, followed)
+        assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["green", "", ":6379", "redis://u:secret@g:1", "u:secret@g:1", "g:1/0", "g:99999", 7]
+)
+def test_what_may_be_followed_is_host_and_port(name):
+    with pytest.raises(ConfigError, match="server 2 of it is not host:port") as refused:
+        Followed.of(MINE, ["ok:1", name])
+    assert "secret" not in str(refused.value)
+
+
+def test_no_connection_is_opened_to_a_server_that_was_not_named():
+    removed = StoreRemovedError("removed")
+    removed.successor = "redis://127.0.0.1:1"
+    opened = []
+
+    class Removed:
+        uuid = "u"
+
+        def remember(self, seen): ...
+        def close(self): ...
+        def version_steps(self):
+            raise removed
+            yield
+
+    def open_gate(url):
+        opened.append(url)
+        return Removed()
+
+    for follow in (True, [], ["green:6379"]):
+        gate = RedirectGate(MINE, follow, open_gate, Clock())
+        with pytest.raises(StoreRemovedError, match="the login is not sent there"):
+            gate.version()
+    assert set(opened) == {MINE}

@@ -73,12 +73,12 @@ def scan(url, table="airports"):
 
 AIRPORTS = "t_airports"
 VALUES = {
-    "whole number": (5, "5 is stored where bytes have to be"),
-    "text": ("+{}", r"'\+{}' is stored where bytes have to be"),
-    "flags": (b"\xff\xffjunk", r"table airports, key b'EWR': a stored value starts with b'\\xff"),
-    "empty": (b"", "table airports, key b'EWR': a stored value starts with b''"),
-    "expiry": (b"e\0", "table airports, key b'EWR': a stored value starts with b'e"),
-    "no JSON": (b"+{", "table airports, key b'EWR': the stored value"),
+    "whole number": (5, "a value of type int is stored where bytes have to be"),
+    "text": ("+{}", "a value of type str is stored where bytes have to be"),
+    "flags": (b"\xff\xffjunk", r"table airports, key b'EWR': a stored value of 6 bytes starts with b'\\xff"),
+    "empty": (b"", "table airports, key b'EWR': a stored value of 0 bytes starts with b''"),
+    "expiry": (b"e\0", "table airports, key b'EWR': a stored value of 2 bytes starts with b'e"),
+    "no JSON": (b"+{", "table airports, key b'EWR': the stored value of 1 bytes does not fit"),
 }
 
 

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
+	"fmt"
 	"math"
 	"os"
 	"strconv"
@@ -35,7 +36,13 @@ func optionsOf(asked map[string]any) (*reader.Options, error) {
 			seconds, _ := value.(float64)
 			options.Timeout = time.Duration(seconds * float64(time.Second))
 		case "follow_redirects":
-			options.FollowRedirects, _ = value.(bool)
+			servers, _ := value.([]any)
+			if isOn, isBool := value.(bool); !isBool || isOn {
+				options.FollowRedirects = []string{}
+			}
+			for _, server := range servers {
+				options.FollowRedirects = append(options.FollowRedirects, fmt.Sprint(server))
+			}
 		case "ssl_ca_certs":
 			content, err := os.ReadFile(text)
 			if err != nil {

@@ -57,7 +57,7 @@ def _start(offset: Any) -> str:
         case SourceKind.KAFKA:
             text = json.dumps(offset, separators=(",", ":"))
             return (
-                f"Kafka: .option(\"startingOffsets\", '{text}'); a partition that was added since:"
+                f'Kafka: .option("startingOffsets", {text!r}); a partition that was added since:'
                 ' give it too, as "P":-2'
             )
         case SourceKind.TIDEGATE:

@@ -15,7 +15,7 @@ import typer
 
 from tidegate.base.urls import scheme_of
 from tidegate.cli.core.app import print_message
-from tidegate.cli.core.settings_file import BYTES_MAX, others_can_read
+from tidegate.cli.core.settings_file import others_can_read, read_file
 from tidegate.errors import ConfigError
 from tidegate.options import StoreRef, parse_stores
 
@@ -110,13 +110,7 @@ def _options(given_as: str, path: Path | None, typed: Typed) -> dict[str, Any]:
         return {}
     if scheme_of(str(path).replace(":/", "://", 1)):  # not shown: it may have a login, and a path one slash
         raise ConfigError(f"{given_as}: it is a URL; give the path of a file of options")
-    try:
-        with path.open("rb") as file:
-            content, mode = file.read(BYTES_MAX + 1), os.fstat(file.fileno())
-    except OSError as error:
-        raise ConfigError(f"{given_as} {path}: {error.strerror or 'it cannot be read'}") from None
-    if len(content) > BYTES_MAX:
-        raise ConfigError(f"{given_as} {path}: it is larger than {BYTES_MAX:,} bytes")
+    content, mode = read_file(path, given_as)
     try:
         lines = content.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError:

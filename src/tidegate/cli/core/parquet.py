@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tidegate.base.files import open_private
 from tidegate.errors import ConfigError
 from tidegate.values.decode import Value, Values
 
@@ -25,7 +26,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise ConfigError(f"{path} is a folder: give the path of a file")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with beside.open("wb") as file:  # not by its name, which pyarrow may take for a URL
+        fd = open_private(beside, os.O_WRONLY | os.O_TRUNC)
+        with os.fdopen(fd, "wb") as file:  # not by its name, which pyarrow may take for a URL
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -2,11 +2,18 @@
 
 An option comes first, then a variable, then the file: it only sets the variables that are not set.
 The content of the file never appears in a message: at most a key and a line number (T48).
+
+A file that was found, not named, may be from anybody: a clone or an unpacked archive belongs to the user
+who made the copy. Nothing in it is used until the user has trusted it on a terminal. The digest of the
+file and of the option files in its folder is then kept in the user's state folder, so a changed file is
+asked for again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import hashlib
 import logging
 import os
 import re
@@ -14,9 +21,14 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote as quoted
 from typing import Any
 from urllib.parse import quote
 
+import typer
+
+from tidegate.base.text import cell
+from tidegate.base.urls import SERVERS, parts_of, redact
 from tidegate.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -30,11 +42,12 @@ FILE = "tidegate.toml"
 VARIABLE = "TIDEGATE_CONFIG"
 KEYS = ("store", "store_config", "wal", "wal_config", "namespace")
 URLS = ("store", "wal")
+OPTION_FILES = ("store_config", "wal_config")
 HERE = "HERE"
-"""The reference to the folder of the file."""
+"""The reference to the folder of the file. Any other reference may only be in a URL's login."""
 REFERENCE = re.compile(r"\$\{(\w+)\}", re.ASCII)
-PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{)[^@\s]+@")
-"""A password that is no reference to the environment."""
+STORE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*=")
+"""The name before a store's URL or option file."""
 
 BYTES_MAX = 1024 * 1024
 
@@ -47,18 +60,21 @@ def from_settings_file() -> Iterator[None]:
     """Set the variables that are not set from the file, within the context.
 
     The file is the one that ``TIDEGATE_CONFIG`` names, or ``tidegate.toml`` in the working folder, if there
-    is one. Raises: ConfigError, with file and line: it cannot be read, has another key or value, or is in
-    the working folder and another user's, whose references would send this user's variables away.
+    is one. Raises: ConfigError, with file and line: it cannot be read, has another key or value, or others
+    may write it; it is in the working folder and another user's, or not trusted yet and nobody can be asked.
     """
     named = os.environ.get(VARIABLE)
     path = Path(named or FILE)
     before = dict(_from_file)
     try:
         if named or path.exists():
-            for key, (value, line) in _settings_in(path, is_named=bool(named)).items():
+            settings = _settings_in(path, is_named=bool(named))
+            if not named:
+                _require_trust(path, settings)
+            for key, setting in settings.items():
                 if not os.environ.get(variable_of(key)):
-                    os.environ[variable_of(key)] = value
-                    _from_file[variable_of(key)] = f"{path}, line {line}"
+                    os.environ[variable_of(key)] = setting.resolved(path)
+                    _from_file[variable_of(key)] = f"{path}, line {setting.line}"
         yield
     finally:
         for variable in _from_file.keys() - before.keys():
@@ -91,13 +107,22 @@ def shown_sources(ctx: Any) -> str:
     return "; ".join(f"--{key.replace('_', '-')} by {origin}" for key, origin in sources(ctx).items())
 
 
-def _settings_in(path: Path, *, is_named: bool) -> dict[str, tuple[str, int]]:
-    """Return the values and their lines."""
-    try:
-        with path.open("rb") as file:
-            content, mode = file.read(BYTES_MAX + 1), os.fstat(file.fileno())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or 'it cannot be read'}") from None
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """The texts of one key, as they are in the file. ``repr`` shows none of them (T48)."""
+
+    key: str
+    line: int
+    texts: tuple[str, ...] = dataclasses.field(repr=False)
+
+    def resolved(self, path: Path) -> str:
+        """Return the value. Raises: ConfigError: a reference is not allowed there, or not set."""
+        return " ".join(_resolved(f"{path}, line {self.line}", self.key, text, path) for text in self.texts)
+
+
+def _settings_in(path: Path, *, is_named: bool) -> dict[str, Setting]:
+    """Return the settings by key. No variable is read."""
+    content, mode = read_file(path, "", is_found=not is_named)
     if not is_named and mode.st_uid not in (os.geteuid(), 0):
         raise ConfigError(
             f"{path}: it belongs to another user (uid {mode.st_uid}), who would choose the servers that get"
@@ -108,7 +133,7 @@ def _settings_in(path: Path, *, is_named: bool) -> dict[str, tuple[str, int]]:
         values = tomllib.loads(text)
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: it is not text in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         # Its message may quote the text: only the place is shown.
         at = re.search(r"at line (\d+)", str(error))
         where = f", line {at[1]}" if at else ""
@@ -122,15 +147,131 @@ def _settings_in(path: Path, *, is_named: bool) -> dict[str, tuple[str, int]]:
         parts = value if isinstance(value, list) and key.startswith("store") else [value]
         if not parts or not all(isinstance(part, str) and part.strip() for part in parts):
             raise ConfigError(f"{where}: {key} must be a text in quotes; several stores are a list of texts")
-        if any(map(PASSWORD.search, parts)) and others_can_read(mode):
+        if any(map(_has_password, parts)) and others_can_read(mode):
             logger.warning(
                 "%s: it holds a password, and others can read it: chmod 600 %s, or write ${NAME} for a"
                 " variable that holds it",
                 where,
                 path,
             )
-        settings[key] = " ".join(_resolved(where, key, part, path) for part in parts), line
+        settings[key] = Setting(key, line, tuple(parts))
     return settings
+
+
+def read_file(path: Path, given_as: str, *, is_found: bool = False) -> tuple[bytes, os.stat_result]:
+    """Return the content of a file of settings or options, and its status.
+
+    Raises: ConfigError: it cannot be read or is too large, or others may write it and so choose servers.
+    ``is_found``: it must be a regular file, since the open of a pipe waits.
+    """
+    where = f"{given_as} {path}".lstrip()
+    try:
+        if is_found and not path.is_file():
+            raise ConfigError(f"{where}: it is no file")
+        with path.open("rb") as file:
+            content, mode = file.read(BYTES_MAX + 1), os.fstat(file.fileno())
+    except OSError as error:
+        raise ConfigError(f"{where}: {error.strerror or 'it cannot be read'}") from None
+    if len(content) > BYTES_MAX:
+        raise ConfigError(f"{where}: it is larger than {BYTES_MAX:,} bytes")
+    if stat.S_ISREG(mode.st_mode) and mode.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(
+            f"{where}: others may write it, and would choose the servers that get your logins: look at it,"
+            f" then chmod go-w {path}"
+        )
+    return content, mode
+
+
+def trust(path: Path) -> None:
+    """Remember that this user trusts the file and the option files in its folder, as they are now."""
+    _remember(_digest(path, _settings_in(path, is_named=False)))
+
+
+def _require_trust(path: Path, settings: dict[str, Setting]) -> None:
+    """Ask whether to use a found file that the user has not trusted yet. Raises: ConfigError: no, or no
+    terminal.
+    """
+    digest = _digest(path, settings)
+    if _is_trusted(digest):
+        return
+    full = cell(str(path.resolve()))
+    if not _is_terminal():
+        raise ConfigError(
+            f"{path}: this user has not trusted it yet, and its author chooses the servers that get your"
+            " logins: look at it, then answer the question on a terminal, or name it:"
+            f" {VARIABLE}={quoted(full)}"
+        )
+    typer.echo(f"{full} is new here, or has changed. It gives:", err=True)
+    for key, setting in settings.items():
+        for text in setting.texts:
+            variables = ", ".join(name for name in REFERENCE.findall(text) if name != HERE)
+            logs_in = f", with the variables {variables}" * bool(variables)
+            typer.echo(f"  {key}: {_shown(key, text, path)}{logs_in}", err=True)
+    if not typer.confirm("Trust it, until it changes?", err=True):
+        raise ConfigError(f"{path}: it was not used; options and variables name places without it")
+    _remember(digest)
+
+
+def _shown(key: str, text: str, path: Path) -> str:
+    """Show a text of the file: URLs without their logins, and nothing that controls a terminal."""
+    if key not in URLS:
+        return cell(text)
+    pairs, here = [_named(word) for word in text.split()], quote(str(path.resolve().parent))
+    return cell(" ".join(name + redact(url.replace(f"${{{HERE}}}", here)) for name, url in pairs))
+
+
+def _named(word: str) -> tuple[str, str]:
+    """Split ``NAME=``, which may be missing, from a store's URL or option file."""
+    name = STORE_NAME.match(word)
+    return (name[0], word[name.end() :]) if name else ("", word)
+
+
+def _has_password(text: str) -> bool:
+    """Return whether a URL in it has a password that is no reference to the environment."""
+    logins = [word.partition("://")[2].rpartition("@")[0] for word in text.split()]
+    passwords = [login.partition(":")[2] for login in logins]
+    return any(password and not password.startswith("${") for password in passwords)
+
+
+def _digest(path: Path, settings: dict[str, Setting]) -> str:
+    """Return the digest of the file's path, its settings, and the option files in its folder."""
+    folder = path.resolve().parent
+    parts: list[object] = [str(folder / path.name)]
+    for key, setting in sorted(settings.items()):
+        parts += [key, setting.texts]
+        for text in setting.texts if key in OPTION_FILES else ():
+            for name in (text, *(_named(word)[1] for word in text.split())):
+                file = (folder / name.replace(f"${{{HERE}}}", str(folder))).resolve()
+                if file.is_relative_to(folder) and file.is_file():
+                    parts += [str(file), hashlib.blake2b(read_file(file, key)[0]).hexdigest()]
+    return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def _trusted_file() -> Path:
+    """Return the file of the digests that this user trusts, one a line. Raises: RuntimeError: no home."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (state if state.is_absolute() else Path.home() / ".local" / "state") / "tidegate" / "trusted"
+
+
+def _is_trusted(digest: str) -> bool:
+    try:
+        return digest in _trusted_file().read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
+def _remember(digest: str) -> None:
+    """Add a digest to the user's file. Where that is not possible, the question is asked again next time."""
+    with contextlib.suppress(OSError, RuntimeError):
+        file = _trusted_file()
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "a", encoding="ascii") as lines:
+            lines.write(f"{digest}\n")
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _line_of(text: str, key: str) -> int:
@@ -138,19 +279,46 @@ def _line_of(text: str, key: str) -> int:
     return next((number for number, line in enumerate(text.splitlines(), 1) if starts.match(line)), 1)
 
 
-def _resolved(where: str, key: str, value: str, path: Path) -> str:
-    """Replace references to the environment and to the file's folder."""
+def _resolved(where: str, key: str, text: str, path: Path) -> str:
+    """Replace references to the environment, which only a login may have, and to the file's folder."""
+    folder = str(path.resolve().parent)
 
     def text_of(reference: re.Match[str]) -> str:
         name = reference[1]
         if name == HERE:
-            folder = str(path.resolve().parent)
             return quote(folder) if key in URLS else folder
         if name not in os.environ:
             raise ConfigError(f"{where}: {key} refers to the variable {name}, which is not set")
         return os.environ[name]
 
-    return REFERENCE.sub(text_of, value)
+    if key not in URLS:
+        _refuse_references(where, text)
+        return REFERENCE.sub(text_of, text)
+    words = []
+    for word in text.split():
+        parts = parts_of(_named(word)[1])
+        login = parts.login or "" if parts and parts.scheme in SERVERS else ""
+        before, _, after = word.partition(f"{login}@") if login else (word, "", "")
+        _refuse_references(where, before + after)
+        resolved = REFERENCE.sub(text_of, word)
+        made = parts_of(_named(resolved)[1])
+        if login and (resolved.split() != [resolved] or not made or not parts or made.hosts != parts.hosts):
+            raise ConfigError(
+                f"{where}: the value of a variable in the login of {key} has a character that ends a login:"
+                " percent-encode it, as %2F for / and %40 for @"
+            )
+        words.append(resolved)
+    return " ".join(words)
+
+
+def _refuse_references(where: str, text: str) -> None:
+    """Raises: ConfigError: a reference that would send a variable as a host, a path or a name."""
+    for name in REFERENCE.findall(text):
+        if name != HERE:
+            raise ConfigError(
+                f"{where}: ${{{name}}} is not in the login of a URL of servers, the only place of a variable:"
+                " write the rest in the file, or give the option"
+            )
 
 
 def others_can_read(mode: os.stat_result) -> bool:

@@ -17,6 +17,7 @@ from tidegate.base.urls import redact, scheme_of
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.inspect.doctor_disks import check_room, check_writable, folder_of, free_bytes
 from tidegate.cli.inspect.doctor_limits import check_balance, check_tables
+from tidegate.cli.inspect.doctor_logins import check_open_log, check_open_store, check_private
 from tidegate.committers.opening.store_list import suggested_fixes
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
@@ -241,6 +242,8 @@ def check_log(
     took = round(time.perf_counter() - began, 3)
     seen.checks.append(Check("log: reachable", "pass", f"{log.where}: {found}", OF_LOG, seconds=took))
     seen.checks += timed(lambda: _set_up(log, url))
+    seen.checks += check_private("log", url, options)
+    seen.checks += timed(lambda: check_open_log(url, namespace, options))
     seen.log, seen.view = log, view
 
 
@@ -336,6 +339,8 @@ def check_store(
     took = round(time.perf_counter() - began, 3)
     seen.checks.append(Check("store: reachable", "pass", f"{store.where}: {found}", OF_STORE, seconds=took))
     seen.checks += timed(lambda: _store_set_up(store, url))
+    seen.checks += check_private("store", url, options)
+    seen.checks += timed(lambda: check_open_store(url, namespace, options))
     if identity is not None:
         refusal = refusal_of(store)
         seen.checks.append(Check("store: writes", "fail" if refusal else "pass", refusal or "taken", OF_LOG))

@@ -165,8 +165,8 @@ def _note_in_words(name: str, removal: Removal | None) -> str:
         return f"store {name} does not have the namespace: there is nothing that readers could see"
     if removal.successor:
         return (
-            f"readers of store {name} continue at {removal.successor} with follow_redirects=True, others get"
-            " a StoreRemovedError that names it"
+            f"readers of store {name} continue at {removal.successor} if follow_redirects names its servers,"
+            " others get a StoreRemovedError that names it"
         )
     return f"readers of store {name} get a StoreRemovedError from now on"
 

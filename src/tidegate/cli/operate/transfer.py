@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tidegate.base.names import check_token
-from tidegate.base.text import shown_bytes
+from tidegate.base.text import cell, shown_bytes
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
 from tidegate.cli.core.options import Jobs, Json, Namespace, Store, Yes, confirm, examples, gate_to
@@ -72,7 +72,8 @@ def export(
         print_json({**facts, "rows": rows, "bytes": size})
     else:
         counts = ", ".join(f"{name} {count}" for name, count in rows.items()) or "no table"
-        print(f"{folder}: version {version} of namespace {namespace}, {shown_bytes(size)}; rows: {counts}")
+        shown = f"{cell(str(folder))}: version {version} of namespace {namespace}"
+        print(f"{shown}, {shown_bytes(size)}; rows: {counts}")
 
 
 @operation("tidegate import")
@@ -89,6 +90,14 @@ def import_(
         typer.Option(
             metavar="TEXT",
             help="A name of this import: it happens once per name; default: the export's digest.",
+        ),
+    ] = None,
+    bytes_max: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            min=1,
+            help="The most bytes of all rows, decompressed; default: 500 times those of the files, or 4 MiB.",
         ),
     ] = None,
     jobs: Jobs = None,
@@ -117,7 +126,7 @@ def import_(
             if replaced and not yes:
                 tables = ", ".join(replaced)
                 confirm(f"the rows of tables {tables} of namespace {work.namespace} would be replaced")
-            done = import_rows(coordinator, folder, manifest, token or digest)
+            done = import_rows(coordinator, folder, manifest, token or digest, bytes_max=bytes_max)
             standings = catch_up_others(coordinator, jobs)
     facts = {"version": done.version, "new": done.new, "recovered": done.recovered}
     work.report(facts, _lines(done, work.namespace, folder, manifest), standings)

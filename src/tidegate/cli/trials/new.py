@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
@@ -11,6 +12,7 @@ import typer
 
 from tidegate.cli.core.options import Json, examples
 from tidegate.cli.core.output import print_json
+from tidegate.cli.core.settings_file import trust
 from tidegate.errors import ConfigError
 
 EXAMPLES = examples("tidegate new orders", "tidegate new orders --on redis")
@@ -85,11 +87,19 @@ def new(
             text = text.replace(f"@{what}@", value)
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as file:  # never over a file that appeared meanwhile
+        with open(
+            path, "x", encoding="utf-8", opener=_opened
+        ) as file:  # never over one that appeared meanwhile
             file.write(text)
+    trust(folder / "tidegate.toml")
     if json:
         print_json({"folder": str(folder), "on": on, "files": sorted(PLACES)})
         return
     print(f"{folder}: {', '.join(sorted(PLACES))}")
     servers = "docker compose up -d --wait; " if on == "redis" else ""
     print(f"next: cd {quote(str(folder))}; {servers}python stream.py --once")
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file that nobody else may write, whatever the umask."""
+    return os.open(path, flags, 0o644)

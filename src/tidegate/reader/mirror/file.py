@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from tidegate.base.files import close, create, lock_within, open_lock
+from tidegate.base.files import close, lock_within, open_private
 from tidegate.errors import (
     ConfigError,
     CorruptError,
@@ -128,8 +128,7 @@ class FilePlace:
 
     def open(self) -> float | None:
         with explained(self.path):
-            self._take_lock()
-            self._opened = self._inode()
+            self._opened = self._take_lock()
             self._connection = connected(self.path, "rwc")
             connection = self._connection
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -144,21 +143,27 @@ class FilePlace:
             self._view = self._read()
             return max(0.0, time.time() - int(row[1]) / 1e6)
 
-    def _take_lock(self) -> None:
-        path = self.path.with_name(f"{self.path.name}-lock")
+    def _take_lock(self) -> tuple[int, int]:
+        """Lock the mirror's files, all this user's own with mode 0600; return the inode with the rows."""
+        lock, *beside = (self.path.with_name(f"{self.path.name}-{name}") for name in ("lock", "wal", "shm"))
         try:
-            self._lock = open_lock(path, make=True)
+            self._lock = open_private(lock, os.O_RDONLY)
             if not lock_within(self._lock, LOCK_S):
                 raise ConfigError(
                     f"{where(self.path)} is in use by another mirror: give this one a path of its own, or"
                     " close the other one"
                 )
-            with contextlib.suppress(FileExistsError):
-                close(create(self.path, os.O_RDWR))  # its -wal and -shm get the same mode
+            rows = open_private(self.path)  # its -wal and -shm get the same mode
+            status = os.fstat(rows)
+            close(rows)
+            for path in beside:
+                if path.exists() or path.is_symlink():
+                    close(open_private(path))
         except OSError as error:
             raise ConfigError(
-                f"{where(self.path)}: {error.strerror}; give a path in a folder that this user may write"
+                f"{where(self.path)}: {error.strerror}; give a path in a folder that only this user may write"
             ) from error
+        return status.st_dev, status.st_ino
 
     def _inode(self) -> tuple[int, int] | None:
         try:

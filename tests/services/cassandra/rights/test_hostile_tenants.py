@@ -12,7 +12,7 @@ from services.support.cassandra.query import query_on
 from services.support.cassandra.server import CassandraServer
 
 pytestmark = [pytest.mark.xdist_group("cassandra-rights"), pytest.mark.slow]  # a node of their own
-PAGE = (Path(__file__).parents[4] / "docs" / "cassandra.md").read_text()
+FILE = (Path(__file__).parents[4] / "deploy" / "rights" / "cassandra.cql").read_text()
 PASSWORD = "Pa55-of-all"
 OWN, VICTIM = "tidegate", "tidegate_b"
 ROLES = {
@@ -20,7 +20,7 @@ ROLES = {
     hostile.READER: "tidegate_reader",
     hostile.WRITER: "tidegate_writer",
 }
-RIGHTS = re.findall(r"^GRANT (.*) TO (\w+);$", PAGE, re.MULTILINE)
+RIGHTS = re.findall(r"^GRANT (.*) TO (\w+);$", FILE, re.MULTILINE)
 SETTINGS = {"authorizer": "CassandraAuthorizer", "permissions_validity": "0ms", "roles_validity": "0ms"}
 
 

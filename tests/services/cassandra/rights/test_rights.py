@@ -28,7 +28,7 @@ from tidegate.wal.record import BatchOrigin, TableAt
 
 pytestmark = [pytest.mark.xdist_group("cassandra-rights"), pytest.mark.slow]  # a node of their own
 
-PAGE = Path(__file__).parents[4] / "docs" / "cassandra.md"
+FILE = Path(__file__).parents[4] / "deploy" / "rights" / "cassandra.cql"
 PASSWORD = "Pa55-of-all"
 AT_ONCE = {"permissions_validity": "0ms", "roles_validity": "0ms"}
 """A right counts at once when it is granted or taken away."""
@@ -36,8 +36,8 @@ INIT, WRITER, READER, VIEWER = (f"tidegate_{role}" for role in ("init", "writer"
 
 
 def rights_of(role):
-    """The rights of a role as the page has them: ``SELECT ON KEYSPACE tidegate``."""
-    return re.findall(rf"^GRANT (.*) TO {role};$", PAGE.read_text(), re.MULTILINE)
+    """The rights of a role as the file has them: ``SELECT ON KEYSPACE tidegate``."""
+    return re.findall(rf"^GRANT (.*) TO {role};$", FILE.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")

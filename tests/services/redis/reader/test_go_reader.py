@@ -284,7 +284,9 @@ def test_a_removed_store_is_left_only_on_request(reader, private_redis, tmp_path
     note = {"removed_after": 1, "removed_at_us": 1, "successor": successor.url}
     removed.ask("HSET", "tg:{flights}:meta", "writer", json.dumps(note))
     assert error_of(reader, "get", table="aircraft", key=["N14228"]) == "StoreRemovedError"
-    connect(reader, example, removed.url, follow_redirects=True)
+    connect(reader, example, removed.url, follow_redirects=True)  # only where its own URL leads
+    assert error_of(reader, "get", table="aircraft", key=["N14228"]) == "StoreRemovedError"
+    connect(reader, example, removed.url, follow_redirects=[f"127.0.0.1:{successor.port}"])
     assert reader.ask("get", table="aircraft", key=["N14228"])["value"] == {"carrier": "UA", "flights": "1"}
     example.close()
 

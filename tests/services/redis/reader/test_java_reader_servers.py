@@ -108,6 +108,10 @@ def test_a_removed_store(program, private_redis, namespace, tmp_path):
     assert str(new.port) in refused(program, "StoreRemovedError", "get", **KEY)
     assert program.ask("get", **KEY, snapshot=held)["version"] == 1  # what was open stays readable
     program.ask("connect", url=old.url, namespace=namespace, options={"follow_redirects": True})
+    said = refused(program, "StoreRemovedError", "get", **KEY)
+    assert "not in followRedirects" in said  # only where its own URL leads
+    follow = {"follow_redirects": [f"127.0.0.1:{new.port}"]}
+    program.ask("connect", url=old.url, namespace=namespace, options=follow)
     assert program.ask("get", **KEY)["value"] == {"carrier": "UA", "flights": "1"}
     with contextlib.closing(Example(wal, [f"new={new.url}"], namespace, options=OPTIONS)) as example:
         example.write(BATCHES[1])

@@ -63,7 +63,7 @@ class Polling:
     """The answers of polling readers; each reader checks its own."""
 
     def __init__(self):
-        self.done = threading.Event()
+        self.done, self.successors = threading.Event(), []
         self.errors, self.longest_s, self.count = [], 0.0, 0
         self.newest = {}
 
@@ -78,7 +78,7 @@ class Polling:
 
     def poll(self, reader, url):
         try:
-            with tidegate.connect(url, "flights", follow_redirects=True) as gate:
+            with tidegate.connect(url, "flights", follow_redirects=self.successors) as gate:
                 while not self.done.is_set():
                     began = time.monotonic()
                     self.note(reader, began, gate.table("aircraft").get_many(KEYS))
@@ -87,7 +87,7 @@ class Polling:
 
     async def _poll_on_loop(self, reader, url):
         try:
-            async with await tidegate.aio.connect(url, "flights", follow_redirects=True) as gate:
+            async with await tidegate.aio.connect(url, "flights", follow_redirects=self.successors) as gate:
                 while not self.done.is_set():
                     began = time.monotonic()
                     self.note(reader, began, await gate.table("aircraft").get_many(KEYS))
@@ -139,6 +139,7 @@ def test_readers_move_to_another_server_beside_a_query(tmp_path):
     # Both are this test's own: one of them is killed.
     with RedisServer(tmp_path / "blue") as redis, RedisServer(tmp_path / "green") as other:
         blue, green = redis.url, other.url
+        polling.successors.append(f"127.0.0.1:{other.port}")
         common = [f"--wal={wal}", "--namespace=flights", "--json"]
         try:
             first = writer(f"blue={blue}")

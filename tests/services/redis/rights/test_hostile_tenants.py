@@ -11,7 +11,11 @@ from services.support.redis.rights import Users, guarded, login_of
 
 __all__ = ["guarded"]
 pytestmark = pytest.mark.xdist_group("redis-hostile")
-USERS = {hostile.READER: "tidegate-reader", hostile.WRITER: "tidegate-writer"}
+USERS = {
+    hostile.READER: "tidegate-reader",
+    hostile.WRITER: "tidegate-writer",
+    hostile.NOBODY: "tidegate-reader",
+}
 
 
 @pytest.fixture(scope="module")

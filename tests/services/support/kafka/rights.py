@@ -1,4 +1,4 @@
-"""Users of Kafka with exactly the rights that docs/kafka.md lists."""
+"""Users of Kafka with exactly the rights of deploy/rights/kafka.sh."""
 
 import re
 
@@ -18,7 +18,7 @@ from services.support.kafka.server import KafkaCluster
 from services.support.servers import ROOT
 from support.wait import wait_until
 
-PAGE = ROOT / "docs" / "kafka.md"
+FILE = ROOT / "deploy" / "rights" / "kafka.sh"
 PASSWORD = "Pa55-of-all"
 AUTHORIZED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -33,8 +33,8 @@ RIGHTS = {
 
 
 def rights_of(user):
-    """The operations that the page grants a user, on the topics of one namespace."""
-    (line,) = re.findall(rf"^kafka-acls .*?User:{user} (.*)$", PAGE.read_text(), re.MULTILINE)
+    """The operations that the file grants a user, on the topics of one namespace."""
+    (line,) = re.findall(rf"^kafka-acls .*?User:{user} (.*)$", FILE.read_text(), re.MULTILINE)
     assert line.endswith("--topic tidegate.flights. --resource-pattern-type prefixed")
     return re.findall(r"--operation (\w+)", line)
 

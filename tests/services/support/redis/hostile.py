@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+import redis
 from redis import exceptions
 
 from services.support.hostile import REFUSED, Attack
@@ -15,7 +16,7 @@ from tidegate.sinks.redis.client.functions import library, library_name
 from tidegate.sinks.rules.leases import Lease
 
 ANOTHER, RETIREMENT, SERVER, OWN = "another namespace", "its retirement", "the server", "its own namespace"
-READER, WRITER = "a reader", "a writer"
+READER, WRITER, NOBODY = "a reader", "a writer", "nobody"
 FOREVER = "while true do end"
 NOT_ALLOWED = "NOPERM|permission|can't run|can't access"
 FAST_S = 2.0
@@ -226,6 +227,35 @@ def lists_without_end(world: World) -> None:
         assert time.monotonic() - begun < 5 * FAST_S, name
 
 
+def endless_arguments(world: World) -> None:
+    """tests/services/redis/rights/test_arguments.py has every function, and what another client waits."""
+    for name, key in (("schemas", world.own.meta), ("look", world.header), ("read", world.header)):
+        begun = time.monotonic()
+        with pytest.raises(exceptions.ResponseError, match="TGLISTS"):
+            world.call(name, key, world.uuid, *["x"] * 100_000, read_only=True)
+        assert time.monotonic() - begun < FAST_S
+
+
+def without_login(world: World) -> None:
+    """The default user, and a user of the file before it has a password."""
+    place = {name: world.client.connection_pool.connection_kwargs[name] for name in ("host", "port")}
+    for login in (
+        {},
+        {"username": "default", "password": "x"},
+        {"username": "tidegate-admin", "password": "x"},
+    ):
+        with redis.Redis(**place, **login) as nobody:
+            for words in (
+                ("PING",),
+                ("ACL", "LIST"),
+                ("HSET", world.own.meta, "visible", "1"),
+                ("FLUSHALL",),
+            ):
+                with pytest.raises(exceptions.AuthenticationError):
+                    nobody.execute_command(*words)
+    raise exceptions.NoPermissionError
+
+
 def nonsense(world: World) -> None:
     """Arguments that no client sends end in an error of their own, at once."""
     for name in ("lease", "announce", "publish", "catalog", "merge", "expire", "seal", "read", "scan"):
@@ -264,6 +294,7 @@ def of_both(name: str, on: str, ends: str, run: Any) -> list[Attack]:
 
 
 ATTACKS = [
+    Attack("connect without any login", NOBODY, SERVER, REFUSED, without_login),
     *of_both(
         "read the pointer, rows and leases",
         ANOTHER,
@@ -468,12 +499,12 @@ ATTACKS = [
             "SLOWLOG RESET",
         ),
     ),
-    *of_both("ask for a catalog without end", SERVER, "bounded: 100,000 versions a call", endless_catalog),
+    *of_both("ask for a catalog without end", SERVER, "bounded: 2,500 versions a call", endless_catalog),
     Attack(
         "a pointer that names versions without end",
         WRITER,
         SERVER,
-        "bounded: 100,000 versions a call",
+        "bounded: 2,500 versions a call",
         endless_own_pointer,
     ),
     Attack(
@@ -490,5 +521,6 @@ ATTACKS = [
         "bounded: an error within seconds",
         lists_without_end,
     ),
+    *of_both("arguments without end", SERVER, "bounded: an error, at once", endless_arguments),
     *of_both("arguments that no client sends", SERVER, "bounded: an error, at once", nonsense),
 ]

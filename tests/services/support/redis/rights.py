@@ -1,4 +1,4 @@
-"""Users of a Redis with exactly the rights that docs/redis.md lists."""
+"""Users of a Redis with exactly the rights of deploy/rights/redis.acl."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ from services.support.redis.server import RedisServer
 from services.support.servers import ROOT
 from tidegate.sinks.redis.client.install import install
 
-PAGE = ROOT / "docs" / "redis.md"
+PAGE, FILE = ROOT / "docs" / "redis.md", ROOT / "deploy" / "rights" / "redis.acl"
 PASSWORD = "Pa55-of-all"
 ALWAYS = {"auth", "hello"}
 """What a client says before it has any right."""
 BY_TESTS = {"config|resetstat", "acl|setuser", "acl|deluser", "info"}
 
 
+def users_of_file() -> dict[str, str]:
+    """Every user of the file with its rules, the default user among them."""
+    return dict(re.findall(r"^user (\S+) (.*)$", FILE.read_text(), re.MULTILINE))
+
+
 def rules_of(user: str, namespace: str) -> str:
-    """The ACL rules of a user, as the page has them for namespace ``flights``."""
-    (block,) = re.findall(
-        rf"^user {user} on >\.\.\. (.*?)(?:\n\n|\n```|\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL
-    )
-    return " ".join(block.split()).replace("flights", namespace)
+    """The ACL rules of a user, as the file has them for namespace ``flights``."""
+    return users_of_file()[user].removeprefix("on ").replace("flights", namespace)
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
-    with RedisServer(tmp_path_factory.mktemp("redis"), users={"none": "off"}) as server:
+    """A server with the file as it is; nobody has set a password yet."""
+    users = users_of_file()
+    assert "default" in users, "else the server's own default user would be on"
+    with RedisServer(tmp_path_factory.mktemp("redis"), users=users) as server:
         server.ask("ACL", "SETUSER", "tidegate-admin", *arguments(rules_of("tidegate-admin", "")))
         install(server.url_for("tidegate-admin", PASSWORD), {}, remove_others=False, dry_run=False)
         yield server

@@ -228,7 +228,7 @@ def test_deletes_without_their_table_are_refused(tmp_path):
     example.write({"people": {"a": {"age": 7}}})
     example.close()
     deleted = TableSchema((Column("n", "int"),), (Column("s", "int"),))
-    folder = one_table(tmp_path, [], deleted, "_deleted.people")
+    folder = make_export(tmp_path / "made", {"_deleted.people": MadeTable(deleted, [])})
     with pytest.raises(ConfigError, match=r"table _deleted\.people without table people, and they"):
         imported(folder)
 
@@ -411,3 +411,25 @@ def test_pages_of_all_kinds_are_read(tmp_path):
         parquet.write_table(parquet.read_table(path), path, **options)
         stamp(folder)
         assert imported(folder) == 1
+
+
+@pytest.mark.parametrize("rows", [60, 2_000])
+def test_rows_that_take_far_more_than_their_files_are_refused_before_a_namespace_is_made(tmp_path, rows):
+    schema = TableSchema((Column("k", "string"),), (Column("v", "string"),))
+    value = b'+{"v":"' + b"x" * 100_000 + b'"}'
+    folder = one_table(tmp_path, [(b"%05d" % n, value) for n in range(rows)], schema)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    assert rows * len(value) > 300 * size
+    refused(folder, "give the limit that they need")
+    assert not (tmp_path / "wal").exists()
+    assert not (tmp_path / "store").exists()
+    driver = Coordinator(
+        Endpoints("made", f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"),
+        open_log(f"file://{tmp_path}/wal", "made"),
+        open_store(f"sqlite://{tmp_path}/store", "made"),
+        Options(key_groups=4),
+    )
+    if rows == 60:
+        most = 2 * rows * len(value)
+        assert import_rows(driver, folder, *read_whole(folder), bytes_max=most).version == 1
+    driver.store.close()

@@ -200,9 +200,9 @@ class Hidden(str):
     [(True, "True"), (1, True), (1, 1.0), (Hidden("a"), Hidden("b"))],
 )
 def test_settings_that_look_equal_share_nothing(one, other):
-    first, second = clients(**{"a.b": one}), clients(**{"a.b": other})
+    first, second = clients(**{"client.rack": one}), clients(**{"client.rack": other})
     assert first._pool is not second._pool
-    assert clients(**{"a.b": one})._pool is first._pool
+    assert clients(**{"client.rack": one})._pool is first._pool
 
 
 def test_an_id_is_released_only_where_the_client_is_known_to_keep_it(monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.wal.kafka.settings import FIXED, OURS, KafkaSettings, settings_of
+from tidegate.wal.kafka.settings import FIXED, IN_A_COMMAND, OURS, KafkaSettings, settings_of
 
 SECRETS = {
     "security.protocol": "SASL_SSL",
@@ -169,3 +169,39 @@ def test_half_of_a_login_is_refused_and_not_shown(given, told):
     with pytest.raises(ConfigError, match=told) as caught:
         settings_of("kafka://one", given)
     assert "sesame" not in str(caught.value)
+
+
+RUNS_CODE = (
+    *("plugin.library.paths", "ssl.engine.location", "ssl.engine.id", "ssl.providers"),
+    *("sasl.kerberos.kinit.cmd", "ssl.certificate.verify_cb", "open_cb", "oauth_cb", "error_cb", "log_cb"),
+    *(
+        "stats_cb",
+        "throttle_cb",
+        "on_delivery",
+        "partitioner_cb",
+        "default.topic.config",
+        "offset.store.path",
+    ),
+    *("background_event_cb", "resolve_cb", "socket_cb", "connect_cb", "opaque", "key.serializer"),
+    *(
+        "sasl.kerberos.kinit.cmd\n",
+        "PLUGIN.LIBRARY.PATHS",
+        "plugin.library.paths ",
+        "delivery.report.only.error",
+    ),
+)
+
+
+@pytest.mark.parametrize("name", RUNS_CODE)
+def test_no_option_loads_a_library_or_runs_a_command(name):
+    with pytest.raises(ConfigError, match="unknown option"):
+        settings_of("kafka://one", {name: "x"})
+
+
+@pytest.mark.parametrize("name", IN_A_COMMAND)
+@pytest.mark.parametrize("value", ["a; touch b", "$(id)", "a`id`", 'a" b', "a\nb", "a b", ""])
+def test_no_value_ends_the_command_line_of_kinit(name, value):
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI", name: value}
+    with pytest.raises(ConfigError, match=r"other characters"):
+        settings_of("kafka://one", login)
+    assert settings_of("kafka://one", {**login, name: "etl/host.example@EXAMPLE.ORG"})

@@ -164,6 +164,24 @@ def places_outside(index):
     return msgspec.structs.replace(index, versions=versions)
 
 
+def one_frame_more(index):
+    *others, last = index.versions
+    last = msgspec.structs.replace(last, frames=(*last.frames, (0, 1)))
+    return msgspec.structs.replace(index, versions=(*others, last))
+
+
+def one_frame_less(index):
+    *others, last = index.versions
+    return msgspec.structs.replace(
+        index, versions=(*others, msgspec.structs.replace(last, frames=last.frames[:-1]))
+    )
+
+
+def sizes_without_end(index):
+    versions = tuple(msgspec.structs.replace(each, manifest=(0, 2**50)) for each in index.versions)
+    return msgspec.structs.replace(index, versions=versions, size=2**51)
+
+
 def other_records(index):
     return msgspec.structs.replace(index, records=(b"\x01" * 30,))
 
@@ -175,6 +193,9 @@ INDEXES = (
     no_frames,
     frames_of_others,
     places_outside,
+    one_frame_more,
+    one_frame_less,
+    sizes_without_end,
     other_records,
 )
 

@@ -39,6 +39,7 @@ public final class Gate implements AutoCloseable {
   /** The store, and those that were left, whose snapshots may still be open, by {@code where()}. */
   private final Map<String, Store> stores = new ConcurrentHashMap<>();
   private final Set<Lease> leases = ConcurrentHashMap.newKeySet();
+  private final StoreUrl first;
   private StoreUrl url;
   private volatile Store store;
   private volatile SpaceReader own;
@@ -66,6 +67,7 @@ public final class Gate implements AutoCloseable {
     if (!name.matches("[A-Za-z0-9_.-]{1,64}")) {
       throw new ConfigError("the namespace's name is " + name + "; it must be 1 to 64 of A-Z a-z 0-9 _ . -");
     }
+    this.first = url;
     this.url = url;
     this.name = name;
     this.options = options;
@@ -148,7 +150,7 @@ public final class Gate implements AutoCloseable {
       try {
         return call.apply(reader(deadline));
       } catch (StoreRemovedError removed) {
-        if (!options.followRedirects || removed.successor().isEmpty() || hop == HOPS_MAX) {
+        if (options.followRedirects == null || removed.successor().isEmpty() || hop == HOPS_MAX) {
           throw removed;
         }
         passed.add(at.where());
@@ -169,6 +171,12 @@ public final class Gate implements AutoCloseable {
       StoreUrl next = url.at(StoreUrl.of(removed.successor()));
       if (!next.scheme().equals(url.scheme()) || passed.contains("store " + next.shown())) {
         throw removed; // no other kind of server gets this login, and none twice
+      }
+      Set<StoreUrl.Host> trusted = new HashSet<>(options.followRedirects);
+      trusted.addAll(first.servers()); // the note may be from a user with fewer rights than this login
+      if (!trusted.containsAll(next.servers())) {
+        throw new StoreRemovedError(removed.getMessage() + ", whose servers are not in followRedirects, so the login is not sent there:"
+            + " if they are yours, add them, as host:port", removed.successor());
       }
       move(next, removed, deadline);
     } finally {

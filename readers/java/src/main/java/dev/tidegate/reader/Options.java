@@ -2,6 +2,8 @@ package dev.tidegate.reader;
 
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.HashSet;
+import java.util.Set;
 import javax.net.ssl.SSLContext;
 
 /** How to connect. Each setter returns these options, so calls can be chained. */
@@ -14,7 +16,7 @@ public final class Options {
   Path caFile;
   SSLContext sslContext;
   boolean tls;
-  boolean followRedirects;
+  Set<StoreUrl.Host> followRedirects; // null: none are followed
   int connections = 8;
   String localDatacenter;
   boolean leases = true;
@@ -56,9 +58,16 @@ public final class Options {
     return this;
   }
 
-  /** Continue at the successor that a removed store names. Its servers get this login, so set it only if you trust it. */
-  public Options followRedirects(boolean follow) {
-    followRedirects = follow;
+  /**
+   * Continue at the successor that a removed store names, if its servers are these, as {@code host:port}, or those of the
+   * gate's URL. They get this login. Another user of the store may have written that name.
+   */
+  public Options followRedirects(String... servers) {
+    Set<StoreUrl.Host> named = new HashSet<>();
+    for (String server : servers) {
+      named.add(StoreUrl.server(server));
+    }
+    followRedirects = Set.copyOf(named);
     return this;
   }
 

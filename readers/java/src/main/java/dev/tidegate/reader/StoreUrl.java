@@ -10,7 +10,10 @@ import java.security.GeneralSecurityException;
 import java.security.KeyStore;
 import java.security.cert.CertificateFactory;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Locale;
+import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
@@ -61,6 +64,27 @@ record StoreUrl(String scheme, String user, String password, List<Host> hosts, S
   /** The same login at another store. */
   StoreUrl at(StoreUrl other) {
     return new StoreUrl(other.scheme, user, password, other.hosts, other.path);
+  }
+
+  /** A server as {@code host:port}. */
+  static Host server(String text) {
+    Matcher address = HOST.matcher(text);
+    if (!address.matches() || address.group(2) == null || address.group(1).matches(".*[@/?#\\s].*")) {
+      throw new ConfigError("a server to follow to is not host:port, as in green:6379");
+    }
+    return new Host(plain(address.group(1)), Integer.parseInt(address.group(2)));
+  }
+
+  /** The servers that get the login, each with its port. */
+  Set<Host> servers() {
+    int port = scheme.endsWith("+sentinel") ? 26379 : scheme.equals("cassandra") ? 9042 : 6379;
+    Set<Host> servers = new HashSet<>();
+    hosts.forEach(host -> servers.add(new Host(plain(host.name), host.port == 0 ? port : host.port)));
+    return servers;
+  }
+
+  private static String plain(String host) {
+    return host.replaceAll("[\\[\\]]", "").toLowerCase(Locale.ROOT);
   }
 
   /** The URL without login, for messages. */

@@ -249,7 +249,15 @@ final class Conformance {
         case "sentinel_username" -> options.sentinelUsername = value.asText();
         case "sentinel_password" -> options.sentinelPassword = value.asText();
         case "ssl_ca_certs" -> options.caFile(Path.of(value.asText()));
-        case "follow_redirects" -> options.followRedirects(value.asBoolean());
+        case "follow_redirects" -> {
+          String[] servers = new String[value.size()]; // none of true
+          for (int n = 0; n < servers.length; n++) {
+            servers[n] = value.get(n).asText();
+          }
+          if (value.isArray() || value.asBoolean()) {
+            options.followRedirects(servers);
+          }
+        }
         case "local_dc" -> options.localDatacenter(value.asText());
         case "leases" -> options.leases(value.asBoolean());
         default -> {
