@@ -61,7 +61,7 @@ from tidegate.spark.calls.records import (
     Update,
     Upsert,
 )
-from tidegate.spark.calls.reduce import reduced_rows, state_columns
+from tidegate.spark.calls.reduce import reduced_rows, state_columns, with_high_parts
 from tidegate.spark.calls.step_names import step_name
 from tidegate.spark.calls.update import (
     Ddl,
@@ -196,6 +196,7 @@ class Transaction:
         schema = TableSchema(_columns(keys), tuple(SchemaColumn(c.name, c.type) for c in reduced))
         known = self._known.get(table)
         names = stored_names(known)
+        reduced = with_high_parts(reduced, {field.name: field.dataType for field in rows.schema.fields})
         grouped, key_column, stored = reduced_rows(rows, key_bytes(keys), order, reduced, names)
         reduced = reduced if known is None else state_columns(table, reduced, known, schema)
         one_row_per_key = (functions.lit(0).cast("bigint"),)

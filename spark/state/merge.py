@@ -114,13 +114,13 @@ def _merged(
         return [newer(stored, table, rows)]
     if isinstance(table, PatchedTable):
         return [_with_values(rows, patched(stored, table, rows))]
-    values, bad = reduced(stored, table, base_version, rows)
+    values, bad, own = reduced(stored, table, base_version, rows)
     written = _with_values(rows, values)
     if not bad:
         return [written]
     fits = np.ones(len(rows), dtype=bool)
     fits[[one.row for one in bad]] = False
-    return [written.filter(pa.array(fits)), refusals.set_aside(rows, bad)]
+    return [written.filter(pa.array(fits)), refusals.set_aside(_with_values(rows, own), bad)]
 
 
 def _in_order(batches: list[Any]) -> Any:

@@ -72,7 +72,7 @@ def test_changes_that_cannot_be_ordered_are_refused(stream):
     people.add([row(1, "c", None, "a"), row(1, "c", 2, "b")])
     ran = people.run(people.sink().each(apply))
     assert isinstance(ran.error, BadRecordError)
-    assert "key 1: its change has a null in sequence_by or op_column" in str(ran.error)
+    assert "key 1: its sequence_by column lsn is null" in str(ran.error)
     assert people.decided() == 0
 
     def wrong(rows, batch_id):

@@ -56,12 +56,12 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
             size = "" if sizes is None else sizes[row].as_py()
             reasons.setdefault(row, BadRow(row, why.format(size=size), advice))
 
+    for row in _marked(values, UNUSABLE):
+        reasons[row] = BadRow(row, *reason_of(values[row].as_py()))
     if keys.null_count:
         note(pc.is_null(keys), "its key is null", "filter such rows out")
     if values.null_count:
         note(pc.is_null(values), "its value is null", "use delete to remove a key")
-    for row in _marked(values, UNUSABLE):
-        reasons.setdefault(row, BadRow(row, *reason_of(values[row].as_py())))
     note(
         pc.starts_with(values, NOT_TEXT),
         "a text in its value is not valid UTF-8",
