@@ -20,6 +20,7 @@ from tidegate.spark.calls.columns import (
     schema_column,
     unusable_where,
 )
+from tidegate.spark.calls.partial import Rows, Unchanged, folded, kept_columns
 from tidegate.spark.calls.records import ApplyChanges
 from tidegate.spark.state.apply_changes import sequence_column
 from tidegate.values.evolve import as_stored, stored_names
@@ -40,6 +41,7 @@ def changes_call(
     op: StructField | None,
     delete_values: Sequence[str],
     known: Mapping[str, TableSchema],
+    unchanged: Unchanged,
 ) -> ApplyChanges:
     """Build the call: stored values (``-`` and the sequence for deletes), and the order of a key's changes.
 
@@ -79,16 +81,21 @@ def changes_call(
         is_delete = column(op.name).isin(list(delete_values))
         value = functions.when(is_delete, json_value(sequence, flags=DELETE)).otherwise(value)
     value = cached(unordered_marked, tuple(f.name for f in keys), tuple(names), op and op.name, value)
-    order = tuple(column(name) for name in names)
+    may_stay = [field for field in stored if field.name not in names]
+    kept = kept_columns(table, rows, may_stay, unchanged)
+    changes = Rows(rows, key_bytes(keys), value, tuple(column(name) for name in names))
+    if kept:
+        changes = folded(changes, stored, kept, sequence, first_names)
     key_columns = tuple(map(schema_column, keys))
     return ApplyChanges(
         table,
-        rows,
+        changes.rows,
         key_columns,
         TableSchema(key_columns, tuple(map(schema_column, stored))),
-        key=key_bytes(keys),
-        value=value,
-        order=order,
+        key=changes.key,
+        value=changes.value,
+        order=changes.order,
+        partial=tuple(first_names.get(name, name) for name in kept),
         sequence=tuple(
             sequence_column(table, as_stored(schema_column(field), known.get(table), deletes))
             for field in sequence

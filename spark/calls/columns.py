@@ -100,7 +100,8 @@ def check_value_type(table: str, field: types.StructField) -> None:
     try:
         kind_of(field.dataType.simpleString())
     except ConfigError as error:
-        msg = f"table {table}: column {field.name}: {error}"
+        vector = "; of a vector, make an array: vector_to_array of pyspark.ml.functions"
+        msg = f"table {table}: column {field.name}: {error}{vector * _is_vector(field.dataType)}"
         raise ConfigError(msg) from None
     for struct in _structs(field.dataType):
         names = struct.names
@@ -111,6 +112,19 @@ def check_value_type(table: str, field: types.StructField) -> None:
                 " and readers could not distinguish it; rename it before writing"
             )
             raise ConfigError(msg)
+
+
+def _is_vector(kind: types.DataType) -> bool:
+    """Return whether a type is, or contains, a vector of Spark ML."""
+    match kind:
+        case types.StructType():
+            return any(_is_vector(field.dataType) for field in kind.fields)
+        case types.ArrayType():
+            return _is_vector(kind.elementType)
+        case types.MapType():
+            return _is_vector(kind.valueType)
+        case _:
+            return isinstance(kind, types.UserDefinedType) and kind.simpleString() == "vector"
 
 
 def _structs(kind: types.DataType) -> Iterator[types.StructType]:

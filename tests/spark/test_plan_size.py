@@ -31,12 +31,22 @@ CALLS = {
     "upsert of newer rows": (KINDS, lambda txn, rows, _: txn.upsert("t", rows, "id", newer_by="seq")),
     "replace": (KINDS, lambda txn, rows, _: txn.replace("t", rows, "id")),
     "patch": (KINDS, lambda txn, rows, _: txn.patch("t", rows, "id")),
+    "patch of columns that are not null": (
+        KINDS,
+        lambda txn, rows, _: txn.patch("t", rows, "id", ignore_nulls=True),
+    ),
     "delete": (["bigint", "string"], lambda txn, rows, names: txn.delete("t", rows, names)),
     "update": (KINDS, lambda txn, rows, _: txn.update("t", rows, "id", no_function, schema="n int")),
     "local_state": (KINDS, lambda txn, rows, _: txn.local_state("t", rows, no_function)),
     "apply_changes": (
         KINDS,
         lambda txn, rows, _: txn.apply_changes("t", rows, "id", sequence_by="seq", op_column="op"),
+    ),
+    "apply_changes of columns that are not null": (
+        KINDS,
+        lambda txn, rows, _: txn.apply_changes(
+            "t", rows, "id", sequence_by="seq", op_column="op", ignore_nulls=True
+        ),
     ),
     "apply_changes of a long sequence": (
         ["bigint", "string"],

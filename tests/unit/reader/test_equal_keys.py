@@ -1,4 +1,4 @@
-"""Answers are by the keys that were asked. Two that a dict does not tell apart are refused, in every reader."""
+"""Answers are by the keys that were asked. Readers refuse two that a dict does not tell apart."""
 
 import asyncio
 import datetime
