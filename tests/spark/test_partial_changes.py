@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+import tidegate
 from tidegate.errors import BadRecordError, ConfigError
 
 pytestmark = pytest.mark.spark
@@ -142,10 +143,14 @@ def test_all_columns_may_be_ignored_and_each_bad_row_is_set_aside(stream):
         {"id": None, "op": "u", "pos": 4, "size": 8},
         {},
         {"id": 2, "op": "d", "pos": 1},
+        {"id": 3, "op": "c", "pos": 9, "body": "tied"},
+        {"id": 3, "op": "d", "pos": 9},
     ]
     flights.commit(flights.sink(on_bad_record="quarantine").each(each), rows)
     assert flights.rows("changed") == {1: {"pos": 2, "body": "a", "size": 5}}
-    assert flights.rows("_deleted.changed") == {2: {"pos": 1}}
+    assert flights.rows("_deleted.changed") == {2: {"pos": 1}, 3: {"pos": 9}}
+    with tidegate.connect(flights.store, namespace="flights", wal=f"file://{flights.folder}/wal") as gate:
+        assert [step.ties or 0 for step in gate.job(1)] == [1, 0]
     assert flights.rows("patched")[1] == {"body": "a", "size": 7}
     assert flights.rows("patched")[2] == {"body": None, "size": None}
     refused = [(row["table"], row["cause"]) for row in flights.rows("_quarantine").values()]

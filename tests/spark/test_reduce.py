@@ -11,6 +11,7 @@ import random
 import pytest
 
 from tidegate.errors import BadRecordError
+from tidegate.spark.calls import reduce
 
 pytestmark = pytest.mark.spark
 
@@ -256,6 +257,18 @@ def test_sums_that_overflow_are_set_aside_and_the_others_are_summed(stream):
             b'{"m":1%s.98,"n":2}' % (b"9" * 36),
         ),
     }
+
+
+def test_a_key_with_more_rows_than_a_sum_may_have_is_refused(stream, monkeypatch):
+    """So no part of a sum can overflow."""
+    monkeypatch.setattr(reduce, "SUM_ROWS_MAX", 2)
+    rows = [{"k": "a", "of many rows": 1}] * 3 + [{"k": "b", "of many rows": 1}] * 2
+    sums = stream("k string, `of many rows` int")
+    sink = sums.sink(on_bad_record="quarantine")
+    sums.commit(sink.each(lambda txn, batch: txn.reduce("t", batch, "k", {"of many rows": "sum"})), rows)
+    assert sums.rows("t") == {"b": {"of many rows": 2}}
+    (refused,) = sums.rows("_quarantine").values()
+    assert (refused["key"], refused["cause"]) == (b"a", "a batch with a sum has at most 2 rows of one key")
 
 
 DECIMALS = (
