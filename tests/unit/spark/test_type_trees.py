@@ -19,6 +19,13 @@ def test_the_tree_of_a_column_of_the_vectors():
     assert types.ArrayType(types.LongType()).jsonValue() == TREE
 
 
+class Vector(types.UserDefinedType):
+    """As that of Spark ML."""
+
+    def simpleString(self):  # noqa: N802
+        return "vector"
+
+
 NESTED = {
     "itself": lambda vector: vector,
     "array": types.ArrayType,
@@ -29,9 +36,7 @@ NESTED = {
 
 @pytest.mark.parametrize("where", NESTED)
 def test_the_advice_for_a_vector_makes_an_array_of_it(where):
-    from pyspark.ml.linalg import VectorUDT
-
-    kind = NESTED[where](VectorUDT())
+    kind = NESTED[where](Vector())
     with pytest.raises(ConfigError, match=r"table t: column c: .*vector_to_array"):
         check_value_type("t", types.StructField("c", kind))
 
