@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -213,13 +214,18 @@ def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> Stag
         tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
         tuple(stride_of(coordinator, barrier, name) for name in barrier.tables),
         isinstance(barrier.origin, ImportOrigin),
+        min(_of_stores(coordinator), default=math.inf) <= coordinator.options.value_bytes_max,
     )
 
 
 def value_bytes_max(coordinator: Coordinator) -> int:
     """Return the largest value that the options and all stores allow."""
-    of_stores = (store.value_bytes_max or VALUE_BYTES_MAX for store in coordinator.stores)
-    return min(coordinator.options.value_bytes_max, *of_stores)
+    return min(coordinator.options.value_bytes_max, VALUE_BYTES_MAX, *_of_stores(coordinator))
+
+
+def _of_stores(coordinator: Coordinator) -> list[int]:
+    """List the limits of values that stores have."""
+    return [store.value_bytes_max for store in coordinator.stores if store.value_bytes_max is not None]
 
 
 def _time_columns(schema: TableSchema) -> tuple[tuple[str, str], ...]:
@@ -305,6 +311,7 @@ def _steps(barrier: Barrier, acks: Sequence[Ack]) -> tuple[Step, ...]:
                 sum(share.bytes for share in shares),
                 sum(share.seconds for share in shares),
                 sum(not tables.isdisjoint(of_frame) for of_frame in held),
+                sum(share.ties for share in shares) or msgspec.UNSET,
             )
         )
     return tuple(steps)

@@ -387,6 +387,9 @@ class VersionedSink:
                     )
                     raise ConfigError(msg)
             except BaseException as error:
+                if (stop := as_query_stop(error, batch_id)) is not None:
+                    self._failures.interrupted(batch_df, batch_id, run_id, error)
+                    raise stop from None
                 self._failures.add(batch_df, batch_id, run_id, error, is_extra=is_extra)
                 raise
             try:

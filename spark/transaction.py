@@ -51,6 +51,7 @@ from tidegate.spark.calls.columns import (
 from tidegate.spark.calls.legacy_dates import written_as_they_are
 from tidegate.spark.calls.local_state import check_local, check_rows, items_schema
 from tidegate.spark.calls.newer import check_alone, newer_call
+from tidegate.spark.calls.partial import Rows, Unchanged, folded, kept_columns
 from tidegate.spark.calls.records import (
     Call,
     Delete,
@@ -61,7 +62,7 @@ from tidegate.spark.calls.records import (
     Update,
     Upsert,
 )
-from tidegate.spark.calls.reduce import reduced_rows, state_columns
+from tidegate.spark.calls.reduce import reduced_rows, state_columns, with_high_parts
 from tidegate.spark.calls.step_names import step_name
 from tidegate.spark.calls.update import (
     Ddl,
@@ -196,6 +197,7 @@ class Transaction:
         schema = TableSchema(_columns(keys), tuple(SchemaColumn(c.name, c.type) for c in reduced))
         known = self._known.get(table)
         names = stored_names(known)
+        reduced = with_high_parts(reduced, {field.name: field.dataType for field in rows.schema.fields})
         grouped, key_column, stored = reduced_rows(rows, key_bytes(keys), order, reduced, names)
         reduced = reduced if known is None else state_columns(table, reduced, known, schema)
         one_row_per_key = (functions.lit(0).cast("bigint"),)
@@ -281,6 +283,8 @@ class Transaction:
         key: Names,
         *,
         order_by: Names | None = None,
+        ignore_nulls: bool | Names = False,
+        keep_when: Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> None:
         """Set the columns that these rows have, null too; the key's other columns stay as they are.
@@ -288,10 +292,24 @@ class Transaction:
         Those have their values at ``base_version``; for a key that is absent there they are null.
         Of several rows of one key the last by ``order_by`` counts, as a whole, as in ``upsert``.
         Columns that the table does not have are added to it.
-        """
-        self._add(self._rows_call(Patch, table, rows, key, order_by, None, None), name=name)
 
-    def apply_changes(
+        A column of ``ignore_nulls`` (names, or True for all outside the key) stays as it is where a row has
+        null, and one of ``keep_when={column: placeholder}`` where a row has the placeholder. Each of these
+        columns gets its last other value by ``order_by``, of all rows of the key in this batch.
+        """
+        call = self._rows_call(Patch, table, rows, key, order_by, None, None)
+        known = {field.name for field in call.key_columns}
+        fields = [field for field in rows.schema.fields if field.name not in known]
+        kept = kept_columns(table, rows, fields, Unchanged(ignore_nulls, keep_when))
+        if kept:
+            names = stored_names(self._known.get(table))
+            given = Rows(call.rows, call.key, call.value, call.order)
+            changes = folded(given, fields, kept, (), names)._asdict()
+            partial = tuple(names.get(column_name, column_name) for column_name in kept)
+            call = dataclasses.replace(call, **changes, partial=partial)
+        self._add(call, name=name)
+
+    def apply_changes(  # noqa: PLR0913 - the documented keywords of the public API
         self,
         table: str,
         rows: DataFrame,
@@ -300,6 +318,8 @@ class Transaction:
         sequence_by: Names,
         op_column: str | None = None,
         delete_values: Sequence[str] = ("d", "D", "delete", "DELETE"),
+        ignore_nulls: bool | Names = False,
+        keep_when: Mapping[str, object] | None = None,
         name: str | None = None,
     ) -> None:
         """Apply captured changes, in any order of arrival: of each key the newest stays.
@@ -312,13 +332,20 @@ class Transaction:
         arrives later than that after its key was deleted restores the row. Of equal sequences a delete
         wins, then the larger value bytes. Raises, while staging: BadRecordError: a sequence or operation is
         null.
+
+        A column of ``ignore_nulls`` (names, or True for all outside key and sequence) stays as it is where a
+        change has null, and one of ``keep_when={column: placeholder}`` where it has the placeholder. Of all
+        changes of the key since its last delete, in this batch and in the stored row, the newest other value
+        counts, column by column. A change that arrives after a newer one of its key is stored writes nothing,
+        also in columns that the newer one left as they were.
         """
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         check_unique(table, rows.columns)
         sequence = columns_named(table, "sequence_by", sequence_by)
         fields = [field_of(table, rows, column_name) for column_name in sequence]
         op = None if op_column is None else field_of(table, rows, op_column)
-        call = changes_call(table, rows, keys, fields, op, delete_values, self._known)
+        unchanged = Unchanged(ignore_nulls, keep_when)
+        call = changes_call(table, rows, keys, fields, op, delete_values, self._known, unchanged)
         deletes = TableSchema(_columns(keys), _columns(fields))
         self._add(call, {own_tables.deleted_table(table): deletes}, name)
 

@@ -496,13 +496,14 @@ class CallShare(msgspec.Struct, frozen=True, array_like=True):
     """A task's share of one call: its changes that the task was given, their bytes, the time that they took.
 
     ``call`` is its number in the transaction. ``bytes`` are those of keys and values, ``seconds``
-    those of the merge with the call's state.
+    those of the merge with the call's state. ``ties`` are as in a ``Step``.
     """
 
     call: Count
     rows: Count = 0
     bytes: Count = 0
     seconds: float = 0.0
+    ties: Count = 0
 
 
 class Ack(msgspec.Struct, frozen=True):

@@ -152,6 +152,7 @@ class Phases(Watch):
             self.retries,
             tuple(self._trace),
             {} if manifest is None else {one.name: (one.rows, one.seconds) for one in manifest.steps or ()},
+            {} if manifest is None else {one.name: one.ties for one in manifest.steps or () if one.ties},
         )
 
     def end(self) -> None:

@@ -47,8 +47,8 @@ def write_avro(txn: Transaction, batch: DataFrame) -> None:
 
 
 def apply(txn: Transaction, batch: DataFrame, parsed: Column) -> None:
-    """The changes that the records hold."""
-    changes = batch.select(parsed.alias("change")).select("change.*")
+    """The changes that the records hold. A tombstone, as Debezium writes one after a delete, has no value."""
+    changes = batch.where("value IS NOT NULL").select(parsed.alias("change")).select("change.*")
     txn.apply_changes(TABLE, changes, "id", sequence_by="lsn", op_column="op", delete_values=["d"])
 
 

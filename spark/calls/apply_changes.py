@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from operator import and_
 
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import StringType, StructField
 
 from tidegate.base.names import check_own_name
 from tidegate.errors import ConfigError
+from tidegate.spark.calls.column_cache import cached
 from tidegate.spark.calls.columns import (
     check_value_type,
     column,
     json_value,
     key_bytes,
     schema_column,
-    unusable,
+    unusable_where,
 )
+from tidegate.spark.calls.partial import Rows, Unchanged, folded, kept_columns
 from tidegate.spark.calls.records import ApplyChanges
 from tidegate.spark.state.apply_changes import sequence_column
 from tidegate.values.evolve import as_stored, stored_names
 from tidegate.wal.record import TableSchema
 from tidegate.wal.staging.own_tables import deleted_table
 from tidegate.wal.value_flags import DELETE
+
+FILTER = "filter such rows out, or fill the column by coalesce"
+TOMBSTONE = "its key, sequence_by and op_column are all null, as of a tombstone: a record whose value is null"
+NOT_NULL = 'filter such records out before they are parsed: where("value IS NOT NULL")'
 
 
 def changes_call(
@@ -33,6 +41,7 @@ def changes_call(
     op: StructField | None,
     delete_values: Sequence[str],
     known: Mapping[str, TableSchema],
+    unchanged: Unchanged,
 ) -> ApplyChanges:
     """Build the call: stored values (``-`` and the sequence for deletes), and the order of a key's changes.
 
@@ -67,30 +76,42 @@ def changes_call(
     for field in stored:
         check_value_type(table, field)
     names = [field.name for field in sequence]
-    unknown = functions.lit(False)  # noqa: FBT003
-    for name in [*names, *([] if op is None else [op.name])]:
-        unknown = unknown | column(name).isNull()
     value = json_value(stored, stored=first_names)
     if op is not None:
         is_delete = column(op.name).isin(list(delete_values))
         value = functions.when(is_delete, json_value(sequence, flags=DELETE)).otherwise(value)
-    why = "its change has a null in sequence_by or op_column, so it cannot be ordered"
-    value = functions.when(unknown, unusable(why, "filter such rows out", value)).otherwise(value)
-    order = tuple(column(name) for name in names)
+    value = cached(unordered_marked, tuple(f.name for f in keys), tuple(names), op and op.name, value)
+    may_stay = [field for field in stored if field.name not in names]
+    kept = kept_columns(table, rows, may_stay, unchanged)
+    changes = Rows(rows, key_bytes(keys), value, tuple(column(name) for name in names))
+    if kept:
+        changes = folded(changes, stored, kept, sequence, first_names)
     key_columns = tuple(map(schema_column, keys))
     return ApplyChanges(
         table,
-        rows,
+        changes.rows,
         key_columns,
         TableSchema(key_columns, tuple(map(schema_column, stored))),
-        key=key_bytes(keys),
-        value=value,
-        order=order,
+        key=changes.key,
+        value=changes.value,
+        order=changes.order,
+        partial=tuple(first_names.get(name, name) for name in kept),
         sequence=tuple(
             sequence_column(table, as_stored(schema_column(field), known.get(table), deletes))
             for field in sequence
         ),
     )
+
+
+def unordered_marked(keys: Sequence[str], sequence: Sequence[str], op: str | None, value: Column) -> Column:
+    """Return the value, unusable where a column is null by which changes are ordered."""
+    arguments = [(name, "sequence_by") for name in sequence] + ([] if op is None else [(op, "op_column")])
+    nulls = [
+        (column(name).isNull(), f"its {argument} column {name} is null, so it cannot be ordered", FILTER)
+        for name, argument in arguments
+    ]
+    all_of_them = [column(name).isNull() for name in (*keys, *(name for name, _ in arguments))]
+    return unusable_where([(reduce(and_, all_of_them), TOMBSTONE, NOT_NULL), *nulls], value)
 
 
 def _renamed(table: str, name: str, first: str) -> ConfigError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -93,7 +94,7 @@ def check_mixing(earlier: Mapping[str, str], call: Mapping[str, str]) -> None:
 
 def check_unique(table: str, names: Sequence[str]) -> None:
     """Raise ConfigError if a column is repeated."""
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         msg = f"table {table}: column {twice[0]!r} is repeated; rename or drop one before writing"
         raise ConfigError(msg)

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, types
 
-CACHED_MAX = 1_000
+CACHED_MAX = 20_000
+"""Columns: several for each column of wide rows. With fewer, none of those would be found again."""
+SCHEMAS_MAX = 1_000
 Made = TypeVar("Made")
 
 
@@ -65,7 +67,7 @@ def use_cached_schema(rows: DataFrame) -> None:
         vars(rows)["schema"] = types.StructType(list(known[1].fields))  # a copy, since add() changes it
         return
     _schemas[key] = jvm_schema, types.StructType(list(rows.schema.fields))
-    while len(_schemas) > CACHED_MAX:
+    while len(_schemas) > SCHEMAS_MAX:
         _schemas.popitem(last=False)
 
 
@@ -89,6 +91,6 @@ def schema_of(
     schema = _analysed.get(key)
     if schema is None:
         schema = _analysed[key] = make().schema
-        while len(_analysed) > CACHED_MAX:
+        while len(_analysed) > SCHEMAS_MAX:
             _analysed.popitem(last=False)
     return schema

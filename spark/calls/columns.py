@@ -101,7 +101,8 @@ def check_value_type(table: str, field: types.StructField) -> None:
     try:
         kind_of(field.dataType.simpleString())
     except ConfigError as error:
-        msg = f"table {table}: column {field.name}: {error}"
+        vector = "; of a vector, make an array: vector_to_array of pyspark.ml.functions"
+        msg = f"table {table}: column {field.name}: {error}{vector * _is_vector(field.dataType)}"
         raise ConfigError(msg) from None
     for struct in _structs(field.dataType):
         names = struct.names
@@ -112,6 +113,19 @@ def check_value_type(table: str, field: types.StructField) -> None:
                 " and readers could not distinguish it; rename it before writing"
             )
             raise ConfigError(msg)
+
+
+def _is_vector(kind: types.DataType) -> bool:
+    """Return whether a type is, or contains, a vector of Spark ML."""
+    match kind:
+        case types.StructType():
+            return any(_is_vector(field.dataType) for field in kind.fields)
+        case types.ArrayType():
+            return _is_vector(kind.elementType)
+        case types.MapType():
+            return _is_vector(kind.valueType)
+        case _:
+            return isinstance(kind, types.UserDefinedType) and kind.simpleString() == "vector"
 
 
 def _structs(kind: types.DataType) -> Iterator[types.StructType]:
@@ -239,15 +253,19 @@ def _json_value(flags: bytes, names: tuple[str, ...], *fields: types.StructField
     if any(may_hold(f.dataType, NO_UTF8) for f in fields):
         lead = functions.when(_no_text(fields), functions.lit(NOT_TEXT)).otherwise(lead)
     stored = _joined(lead, text.cast("binary"))
-    for field in fields:
-        if has_time_keys(field.dataType):
-            why = f"a map in column {field.name} of its value has a key twice"
-            as_read = functions.to_json(functions.struct(*(column(f.name) for f in fields)), JSON_OPTIONS)
-            bad = unusable(why, ONE_ENTRY, _joined(functions.lit(VALUE), as_read.cast("binary")))
-            stored = functions.when(repeats_time_key(field.dataType, column(field.name)), bad).otherwise(
-                stored
-            )
-    return stored
+    timed = [f for f in fields if has_time_keys(f.dataType)]
+    if not timed:
+        return stored
+    as_read = functions.to_json(functions.struct(*(column(f.name) for f in fields)), JSON_OPTIONS)
+    bad = _joined(functions.lit(VALUE), as_read.cast("binary"))
+    repeats = [
+        (repeats_time_key(f.dataType, column(f.name)), f"a map in column {f.name} of its value")
+        for f in timed
+    ]
+    twice = [(condition, f"{what} has a key twice", ONE_ENTRY) for condition, what in repeats]
+    return functions.when(
+        reduce(or_, [condition for condition, *_ in twice]), unusable_where(twice, bad)
+    ).otherwise(stored)
 
 
 def _no_text(fields: Sequence[types.StructField]) -> Column:
@@ -325,10 +343,18 @@ def delete_marker() -> Column:
     return cached(functions.lit, DELETE)
 
 
-def unusable(why: str, advice: str, stored: Column) -> Column:
-    """Return a stored value that staging refuses, or sets aside, for this reason."""
-    reason = b"".join(text.replace("\0", " ").encode() + b"\0" for text in (why, advice))
-    return _joined(functions.lit(UNUSABLE + reason), stored)
+def unusable_where(causes: Sequence[tuple[Column, str, str]], stored: Column) -> Column:
+    """Return a stored value, which staging refuses, or sets aside, where one of the conditions is true.
+
+    ``causes`` are conditions, each with its reason and advice; the first one that is true counts. The value
+    is used once, so that the plan's size does not double.
+    """
+    lead: Column | None = None
+    for condition, why, advice in causes:
+        reason = b"".join(text.replace("\0", " ").encode() + b"\0" for text in (why, advice))
+        mark = functions.lit(UNUSABLE + reason)
+        lead = functions.when(condition, mark) if lead is None else lead.when(condition, mark)
+    return stored if lead is None else _joined(lead.otherwise(functions.lit(b"")), stored)
 
 
 def unless_deleted(deletes: Column, stored: Column) -> Column:

@@ -102,7 +102,7 @@ def _migrated(work: MigrationWork, migrate: Migrate, calls: UdfRunner, batch: An
         if state is not None:
             new = encoder.encode(state)
             # Never quarantined: a state that is there would be lost to the function.
-            check_size(partial(_where, work, key), "state", "value", new, work.spec.value_bytes_max)
+            check_size(partial(_where, work, key), "state", "value", new, work.spec)
             keys.append(key)
             values.append(stored[: len(stored) - len(content)] + new)
     return pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})

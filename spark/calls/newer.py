@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from pyspark.sql import functions
-
 from tidegate.errors import ConfigError
-from tidegate.spark.calls.columns import column, unusable
+from tidegate.spark.calls.columns import column, unusable_where
 from tidegate.spark.calls.records import Upsert, UpsertNewer
 from tidegate.spark.state.apply_changes import sequence_column
 from tidegate.values.evolve import as_stored
@@ -45,7 +43,7 @@ def newer_call(call: Upsert, newer_by: str, known: TableSchema | None) -> Upsert
         raise ConfigError(msg)
     sequence = sequence_column(table, as_stored(fields[argument], known), "newer_by")
     why = f"column {argument} of newer_by is null in it, so it cannot be compared with the stored row"
-    value = functions.when(column(argument).isNull(), unusable(why, "filter such rows out", call.value))
+    null = column(argument).isNull(), why, "filter such rows out"
     given = {field.name: getattr(call, field.name) for field in dataclasses.fields(call)}
-    ordered = {"value": value.otherwise(call.value), "order": (column(argument),)}
+    ordered = {"value": unusable_where([null], call.value), "order": (column(argument),)}
     return UpsertNewer(**given | ordered, newer_by=sequence)

@@ -76,10 +76,12 @@ class Replace(KeyedCall):
     kind = "replace"
 
 
+@dataclasses.dataclass(frozen=True)
 class Patch(KeyedCall):
-    """Set some columns of keys."""
+    """Set some columns of keys; those of ``partial`` stay where a row leaves them as they are."""
 
     kind = "patch"
+    partial: tuple[str, ...] = ()
 
 
 class Delete(KeyedCall):
@@ -118,10 +120,11 @@ class Update(KeyedCall):
 
 @dataclasses.dataclass(frozen=True)
 class ApplyChanges(KeyedCall):
-    """Apply captured changes, of each key the newest by ``sequence``."""
+    """Apply captured changes, of each key the newest by ``sequence``; ``partial`` as for a patch."""
 
     kind = "apply_changes"
     sequence: tuple[ReducedColumn, ...]
+    partial: tuple[str, ...] = ()
 
     @property
     def emits_to(self) -> tuple[str, ...]:

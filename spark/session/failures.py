@@ -43,7 +43,7 @@ class Failures:
         self.first: FailedBatch | None = None
         """The first failure since a batch succeeded, for ``refuse_after_swallowed_error``."""
 
-    def interrupted(self, rows: DataFrame, batch_id: int, run_id: str, error: BaseException) -> None:
+    def interrupted(self, rows: DataFrame, batch_id: int, run_id: str | None, error: BaseException) -> None:
         """Note that ``query.stop()`` interrupted a batch. It is no failure, but the batch has no version."""
         self.first = first_failure(self.first, rows, batch_id, run_id, error)
 

@@ -8,8 +8,9 @@ streamed through Arrow batches into frames. The driver stages a small batch by t
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import msgspec
@@ -75,6 +76,8 @@ from tidegate.wal.staging import quarantine
 from tidegate.wal.staging.last_per_key import PLACE, groups_and_tables
 from tidegate.wal.staging.own_tables import deleted_table, due_table, queue_table
 from tidegate.wal.staging.spec import StageSpec
+
+logger = logging.getLogger("tidegate")
 
 IN_ORDER = "in order"
 """The column of places of rows that Spark has sorted completely."""
@@ -167,6 +170,9 @@ class SparkBarrier:
             first_reads = take(self.calls[0].rows.sparkSession.sparkContext, spec.attempt)
         if self.driver_stage is not None:
             self.driver_stage.staged(acks)
+        for number, call in enumerate(self.calls):
+            if any(share.ties for ack in acks for share in ack.calls if share.call == number):
+                warn_of_ties(call.table)
         self.reads[:] = [*(ack.state for ack in acks if ack.state is not None), *first_reads]
         on_disks = {ack.host: ack.state.disk_bytes for ack in acks if ack.state is not None}
         self.spilled_bytes = sum(on_disks.values())
@@ -233,11 +239,13 @@ class SparkBarrier:
                 case UpsertNewer():
                     merged[number] = NewerTable(*at, call.newer_by, tuple(schema.key_types))
                 case Patch():
-                    merged[number] = PatchedTable(*at, tuple(column.field for column in schema.value))
+                    columns = tuple(column.field for column in schema.value)
+                    merged[number] = PatchedTable(*at, columns, frozenset(call.partial))
                 case ApplyChanges():
                     deletes = deleted_table(call.table)
                     deletes_at = self.tables.index(deletes), self._start(deletes)
-                    merged[number] = ChangedTable(*at, *deletes_at, call.sequence, tuple(schema.key_types))
+                    types = tuple(schema.key_types)
+                    merged[number] = ChangedTable(*at, *deletes_at, call.sequence, types, call.partial)
                 case _:
                     pass
         return merged
@@ -327,6 +335,17 @@ class SparkBarrier:
                 call.timeout_us, *map(self._start, (due_table(call.table), queue_table(call.table)))
             ),
         )
+
+
+@lru_cache(maxsize=1_000)
+def warn_of_ties(table: str) -> None:
+    """Log, once per process and table, that a delete and a row had the same sequence."""
+    logger.warning(
+        "table %s: a row and a delete of one key have the same sequence, and the delete won; order changes by"
+        " a second column without ties, such as the record's offset (docs/cdc.md); tidegate_step_ties_total"
+        " counts them",
+        table,
+    )
 
 
 def _times_out(call: Call) -> bool:

@@ -19,6 +19,7 @@ from tidegate.options import Endpoints
 from tidegate.sinks.cache.in_flight import InFlightVersions
 from tidegate.sinks.cache.state_at import StateAt
 from tidegate.sinks.store import Store
+from tidegate.spark.state.apply_changes import TieCounter
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.merge import MergedTable, merge_with
 from tidegate.spark.state.output_rows import RunMark, strip_marks
@@ -69,12 +70,14 @@ class StageWork:
             self.cached_at, spec, stateful=bool(self.stateful)
         ):
             cache = CachedState(self.cached_at, spec, task, self.tasks, task_attempt, self.stateful, blobs)
-        spent = [0.0] * len(self.merged)
+        spent, ties = [0.0] * len(self.merged), TieCounter(self.merged.values())
         if self.merged:
             groups = groups_of(task, self.tasks, spec.key_groups)
             state = StateAt(store(), self.base_version, self.in_flight, blobs, groups, spec.stride)
             read, tables = state_reader(state, spec, cache), list(self.merged.values())
-            merge = merge_with(read, tables, self.base_version, spec, uncached(state, spec.at_us), spent)
+            merge = merge_with(
+                read, tables, self.base_version, spec, uncached(state, spec.at_us), spent, ties
+            )
         marks: dict[str, RunMark] = {}  # of functions' first stages; every staging task receives all
         rows_in = InputCounter()
         ack = stage_task(
@@ -86,8 +89,10 @@ class StageWork:
             host=host,
             merge=merge,
             watch=None if cache is None else cache.watch,
+            superseded=ties.superseded if ties.counts else None,
         )
-        rows_in.add_seconds(dict(zip(self.merged, spent, strict=True)))
+        for (number, table), seconds in zip(self.merged.items(), spent, strict=True):
+            rows_in.add_measures(number, seconds, ties.counts.get(table.index, 0))
         runs = {name: mark.digest for name, mark in marks.items()}
         ack = msgspec.structs.replace(
             ack, runs=runs, given=(rows_in.rows, rows_in.bytes), calls=tuple(rows_in.calls.values())
@@ -114,11 +119,12 @@ class InputCounter:
             self.bytes += rows.nbytes
             yield rows
 
-    def add_seconds(self, seconds: Mapping[int, float]) -> None:
-        """Add to the time of calls, by their numbers."""
-        for number, more in seconds.items():
-            share = self.calls.get(number, CallShare(number))
-            self.calls[number] = msgspec.structs.replace(share, seconds=share.seconds + more)
+    def add_measures(self, number: int, seconds: float, ties: int) -> None:
+        """Add to the time and the ties of the call of this number."""
+        share = self.calls.get(number, CallShare(number))
+        self.calls[number] = msgspec.structs.replace(
+            share, seconds=share.seconds + seconds, ties=share.ties + ties
+        )
 
     def _add(self, batch: Any) -> None:
         if not batch.num_rows:

@@ -11,13 +11,14 @@ No pyspark is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.base.decoders import json_decoder
 from tidegate.errors import ConfigError
 from tidegate.spark.state.read import ReadState
 from tidegate.spark.state.reduce import INTEGERS, TEXTS, ReducedColumn, parse_batch, parse_state
@@ -27,10 +28,16 @@ from tidegate.wal.staging.spec import CHANGES
 from tidegate.wal.value_flags import DELETE, VALUE, VALUE_END
 
 SEQUENCE_TYPES = (*INTEGERS, *TEXTS)
+FIELDS = json_decoder(dict[str, msgspec.Raw])
+NULL = b"null"
 
 
 class ChangedTable(msgspec.Struct, frozen=True):
-    """A table written by ``apply_changes`` in this batch, and the table of the sequences of its deletes."""
+    """A table written by ``apply_changes`` in this batch, and the table of the sequences of its deletes.
+
+    Columns of ``partial`` are objects in a row's value: ``v`` the value; ``s`` the sequence of its change,
+    null where the row leaves it as it is; ``d`` the sequence of the key's last delete in the batch, or null.
+    """
 
     index: int
     name: str
@@ -39,6 +46,7 @@ class ChangedTable(msgspec.Struct, frozen=True):
     deleted_start: int
     sequence: tuple[ReducedColumn, ...]
     key_types: tuple[str, ...]
+    partial: tuple[str, ...] = ()
 
 
 class NewerTable(msgspec.Struct, frozen=True):
@@ -61,7 +69,32 @@ def sequence_column(table: str, column: Column, argument: str = "sequence_by") -
     return ReducedColumn(column.field, column.type, "last")
 
 
-def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
+class TieCounter:
+    """Counts how often a row lost to a delete of its key with the same sequence, by its table's index."""
+
+    def __init__(self, tables: Iterable[object]) -> None:
+        self._tables = [table for table in tables if isinstance(table, ChangedTable)]
+        self.counts = dict.fromkeys((table.index for table in self._tables), 0)
+
+    def superseded(self, older: Any, newer: Any) -> None:
+        """Count rows of a batch, each followed by a delete of its key. See ``last_per_key``."""
+        for table in self._tables:
+            mine = pc.and_(pc.equal(older["t"], table.index), pc.starts_with(older["v"], VALUE))
+            mine = pc.and_(mine, pc.starts_with(newer["v"], DELETE))
+            if pc.any(mine).as_py():
+                ours, theirs = (_sequences(table, rows.filter(mine)) for rows in (older, newer))
+                self.add(table, _compared(ours, theirs)[1])
+
+    def add(self, table: ChangedTable, ties: Any) -> None:
+        """Count those that are true."""
+        self.counts[table.index] += pc.sum(ties).as_py() or 0
+
+
+def _sequences(table: ChangedTable, rows: Any) -> list[Any]:
+    return parse_batch(table, rows["k"], pc.binary_slice(rows["v"], 1, VALUE_END), table.sequence)
+
+
+def changed(read: ReadState, table: ChangedTable, rows: Any, ties: TieCounter | None = None) -> Any:
     """Return the rows to write for these changes, one per key: only those newer than the known ones.
 
     Deletes also have a row with their sequence. A value of ``rows`` is ``+`` and the row, or ``-``
@@ -77,8 +110,13 @@ def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
         parse_state(table, keys, state, table.sequence) for state in (row_state, deleted_state)
     )
     over_row = _over_row(contents, ours, row_state, theirs, deletes)
-    over_delete = pc.or_(pc.is_null(deleted_state), _compared(ours, of_deletes)[0])
-    wins = pc.and_(over_row, over_delete)
+    after_delete, as_late = _compared(ours, of_deletes)
+    wins = pc.and_(over_row, pc.or_(pc.is_null(deleted_state), after_delete))
+    if ties is not None:
+        ties.add(table, pc.if_else(deletes, _compared(ours, theirs)[1], as_late))
+    if table.partial:
+        whole = _whole(table, rows, row_state, theirs, of_deletes, deletes)
+        rows = pa.record_batch([rows["g"], rows["t"], rows["k"], whole], schema=CHANGES)
     news, deletes = rows.filter(wins), deletes.filter(wins)
     if not news.num_rows:
         return news
@@ -96,6 +134,55 @@ def changed(read: ReadState, table: ChangedTable, rows: Any) -> Any:
     return pa.concat_batches(
         [pa.record_batch(live, schema=CHANGES), pa.record_batch(remembered, schema=CHANGES)]
     )
+
+
+def _whole(
+    table: ChangedTable,
+    rows: Any,
+    stored: Any,
+    theirs: Sequence[Any],
+    of_deletes: Sequence[Any],
+    deletes: Any,
+) -> Any:
+    """Return the rows' values, in which each column of ``partial`` is the batch's or the stored one.
+
+    The batch's is as late as the stored row at least, and later than the remembered delete. A stored row that
+    the batch deletes before has no columns any more.
+    """
+    values = rows["v"].to_pylist()
+    is_delete = deletes.to_pylist()
+    given = [
+        None if gone else FIELDS.decode(memoryview(value)[1:])
+        for value, gone in zip(values, is_delete, strict=True)
+    ]
+    changes = {
+        name: [None if row is None else FIELDS.decode(row[name]) for row in given] for name in table.partial
+    }
+
+    def sequences(part: str, cells: Sequence[dict[str, msgspec.Raw] | None]) -> tuple[Any, list[Any]]:
+        texts = [None if cell is None else bytes(cell[part]) for cell in cells]
+        encoded = pa.array([None if text == NULL else text for text in texts], pa.binary())
+        return pc.is_valid(encoded), parse_batch(table, rows["k"], encoded, table.sequence)
+
+    taken: dict[str, list[bool]] = {}
+    for name, cells in changes.items():
+        has_one, at = sequences("s", cells)
+        later, equal = _compared(at, theirs)
+        after = pc.and_(pc.or_(later, equal), _compared(at, of_deletes)[0])
+        taken[name] = pc.and_(has_one, after).to_pylist()
+    has_delete, deleted_at = sequences("d", changes[table.partial[0]])
+    later, equal = _compared(deleted_at, theirs)
+    is_reset = pc.and_(has_delete, pc.or_(later, equal)).to_pylist()
+    for place, (row, state) in enumerate(zip(given, stored.to_pylist(), strict=True)):
+        if row is None:
+            continue
+        before = {} if state is None or is_reset[place] else FIELDS.decode(state)
+        for name, cells in changes.items():
+            cell = cells[place]
+            row[name] = cell["v"] if cell and taken[name][place] else before.get(name, msgspec.Raw(NULL))
+        pieces = (msgspec.json.encode(name) + b":" + bytes(raw) for name, raw in row.items())
+        values[place] = VALUE + b"{" + b",".join(pieces) + b"}"
+    return pa.array(values, pa.binary())
 
 
 def newer(stored: Any, table: NewerTable, rows: Any) -> Any:

@@ -202,9 +202,7 @@ def run_local(
         try:
             for change in run_instance(work, fn, store, index, rows, calls, migrate):
                 # Never quarantined: a list needs all of its rows.
-                check_size(
-                    lambda: f"local state {work.name}", "key", "key", change.key, work.spec.key_bytes_max
-                )
+                check_size(lambda: f"local state {work.name}", "key", "key", change.key, work.spec)
                 output.add(work.spec.tables.index(change.table), change.key, change.value)
                 yield from output.ready()
         except (FunctionError, BadRecordError) as error:
@@ -380,7 +378,7 @@ def _encoded(work: LocalWork, instance: Instance, place: int, item: Any) -> byte
     if len(value) > work.spec.value_bytes_max:
         raise BadRecordError(
             f"{work.shown(instance)}: item {place} takes {len(value)} bytes, {work.spec.value_bytes_max} are"
-            " allowed; nothing was decided; make it smaller or raise value_bytes_max"
+            f" allowed; nothing was decided; {work.spec.size_advice('value')}"
         )
     return value
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import CorruptError
-from tidegate.spark.state.apply_changes import ChangedTable, NewerTable, changed, newer
+from tidegate.spark.state.apply_changes import ChangedTable, NewerTable, TieCounter, changed, newer
 from tidegate.spark.state.read import ReadChunks, ReadState
 from tidegate.spark.state.reduce import ReduceStep, reduced
 from tidegate.wal.staging.changelog import Merge
@@ -31,12 +31,16 @@ _NULL = b"null"
 
 
 class PatchedTable(msgspec.Struct, frozen=True):
-    """A table written by ``patch`` in this batch: its index, name, start at the base, all its columns."""
+    """A table written by ``patch`` in this batch: its index, name, start at the base, all its columns.
+
+    Those of ``partial`` are null in a row's value where they stay, or the object ``{"v": the value}``.
+    """
 
     index: int
     name: str
     start: int
     columns: tuple[str, ...]
+    partial: frozenset[str] = frozenset()
 
 
 def patched(stored: Any, table: PatchedTable, rows: Any) -> Any:
@@ -49,7 +53,13 @@ def patched(stored: Any, table: PatchedTable, rows: Any) -> Any:
         except msgspec.MsgspecError as error:
             msg = f"table {table.name}: the stored value {state[:60]!r} is no JSON object: {error}"
             raise CorruptError(msg) from error
-        fields.update(_decoder.decode(memoryview(value)[1:]))
+        given = _decoder.decode(memoryview(value)[1:])
+        for name in table.partial:
+            if bytes(given[name]) == _NULL:
+                del given[name]
+            else:
+                given[name] = _decoder.decode(given[name])["v"]
+        fields.update(given)
         pieces = [lead + bytes(fields[name]) if name in fields else lead + _NULL for name, lead in names]
         values.append(b"+{" + b",".join(pieces) + b"}")
     return pa.array(values, pa.binary())
@@ -67,11 +77,12 @@ def merge_with(
     spec: StageSpec,
     read_uncached: ReadState | None = None,
     spent: list[float] | None = None,
+    ties: TieCounter | None = None,
 ) -> Merge:
     """Return a merge for ``stage_task``: values of these tables become state combined with batch.
 
     ``read_uncached`` reads for changes in any order, which need two tables for each key. ``spent`` has the
-    seconds that each of the tables took so far.
+    seconds that each of the tables took so far, ``ties`` counts those of changes.
     """
     chunks, refusals = ReadChunks(), MergedRefusals(spec)
     took = [0.0] * len(tables) if spent is None else spent
@@ -90,7 +101,7 @@ def merge_with(
                 all_mine = pc.all(mine).as_py()
                 rows = merged if all_mine else merged.filter(mine)
                 if isinstance(table, ChangedTable):
-                    new = [changed(counted(read_uncached or read), table, rows)]
+                    new = [changed(counted(read_uncached or read), table, rows, ties)]
                 else:
                     new = _merged(rows, table, counted(read), base_version, refusals)
                 others = [] if all_mine else [merged.filter(pc.invert(mine))]
@@ -114,13 +125,13 @@ def _merged(
         return [newer(stored, table, rows)]
     if isinstance(table, PatchedTable):
         return [_with_values(rows, patched(stored, table, rows))]
-    values, bad = reduced(stored, table, base_version, rows)
+    values, bad, own = reduced(stored, table, base_version, rows)
     written = _with_values(rows, values)
     if not bad:
         return [written]
     fits = np.ones(len(rows), dtype=bool)
     fits[[one.row for one in bad]] = False
-    return [written.filter(pa.array(fits)), refusals.set_aside(rows, bad)]
+    return [written.filter(pa.array(fits)), refusals.set_aside(_with_values(rows, own), bad)]
 
 
 def _in_order(batches: list[Any]) -> Any:

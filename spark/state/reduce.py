@@ -45,7 +45,11 @@ ORDERABLE = (*TYPES, "binary", "decimal(p,s)")
 """Types that min, max, first and last support."""
 SUM_DIGITS = 38
 """The digits of a sum of decimals, the most that Spark and Arrow have."""
-WIDER = "use a wider type (double)"
+SUM_ADVICE = {
+    "bigint": "cast the column to decimal(38,0), which the table's column becomes then",
+    "decimal": "sum smaller groups, such as with the day in the key: a decimal has at most 38 digits",
+}
+"""The advice for a sum that does not fit, by the type of its result. None of it loses digits."""
 _BASE64 = b"=ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _BASE64_ORDER = np.zeros(256, np.uint8)
 _BASE64_ORDER[np.frombuffer(_BASE64, np.uint8)] = np.arange(len(_BASE64))
@@ -58,11 +62,15 @@ DECIMAL = json_decoder(decimal.Decimal | None)
 
 
 class ReducedColumn(msgspec.Struct, frozen=True):
-    """One field of a reduced value: its name, the type of its result, its reducer."""
+    """One field of a reduced value: its name, the type of its result, its reducer.
+
+    ``high``: the batch's own sum has another part, in the field of this name, in units of 10 to this power.
+    """
 
     name: str
     type: str
     reducer: str
+    high: tuple[str, int] | None = None
 
 
 class ReduceStep(msgspec.Struct, frozen=True):
@@ -111,17 +119,19 @@ def _is_decimal(kind: str) -> bool:
 def arrow_type(kind: str) -> Any:
     """Return the Arrow type of a field while it is combined. A binary is the base64 of its JSON there."""
     if _is_decimal(kind):
-        return pa.decimal128(*decimal_parts(kind))
+        digits, scale = decimal_parts(kind)
+        return (pa.decimal128 if digits <= SUM_DIGITS else pa.decimal256)(digits, scale)
     return pa.binary() if kind == "binary" else TYPES[kind]
 
 
-def reduced(stored: Any, table: ReduceStep, base_version: int, rows: Any) -> tuple[Any, list[BadRow]]:
-    """Return stored values, and the rows that have none: a sum overflows.
+def reduced(stored: Any, table: ReduceStep, base_version: int, rows: Any) -> tuple[Any, list[BadRow], Any]:
+    """Return stored values, the rows that have none because a sum overflows, and all rows' own values.
 
-    The values are ``stored`` (null: no state) combined with the batch's own part in the rows' values.
+    The values are ``stored`` (null: no state) combined with the batch's own part in the rows' values. That
+    may be wider than the type of the result: only the end has to fit.
     """
     keys, values = rows["k"], rows["v"]
-    part = parse_batch(table, keys, pc.binary_slice(values, 1, VALUE_END), table.columns)
+    part = _parts(table, keys, pc.binary_slice(values, 1, VALUE_END))
     state = parse_state(table, keys, stored, table.columns)
     combined = []
     bad: dict[int, BadRow] = {}
@@ -133,12 +143,51 @@ def reduced(stored: Any, table: ReduceStep, base_version: int, rows: Any) -> tup
                 f"the {column.reducer} of field {column.name} of this batch and the state at version"
                 f" {base_version} does not fit {column.type}"
             )
+            advice = SUM_ADVICE[column.type.partition("(")[0]]
             too_large = _too_large(column.reducer, ours, theirs)
-            bad |= {row: BadRow(row, why, WIDER) for row in too_large if row not in bad}
+            bad |= {row: BadRow(row, why, advice) for row in too_large if row not in bad}
             fits = np.ones(len(keys), dtype=bool)
             fits[too_large] = False
             combined.append(combine(column.reducer, ours, pc.if_else(pa.array(fits), theirs, None)))
-    return format_values(table.columns, combined), [bad[row] for row in sorted(bad)]
+    own = format_values(table.columns, part) if bad else values
+    return format_values(table.columns, combined), [bad[row] for row in sorted(bad)], own
+
+
+def _parts(table: ReduceStep, keys: Any, values: Any) -> list[Any]:
+    """Return the batch's own part of each field; sums that are wider than their type as wide decimals."""
+    if not any(column.high for column in table.columns):
+        try:
+            return parse(values, table.columns)
+        except pa.ArrowInvalid:
+            pass  # a sum is wider, or some value is named below
+    kinds = [WIDE.format(_scale(c.type)) if _is_exact_sum(c) else c.type for c in table.columns]
+    highs = [ReducedColumn(c.high[0], WIDE.format(0), "sum") for c in table.columns if c.high is not None]
+    wide = [ReducedColumn(c.name, kind, c.reducer) for c, kind in zip(table.columns, kinds, strict=True)]
+    arrays = parse_batch(table, keys, values, [*wide, *highs])
+    parts, high_parts = arrays[: len(wide)], iter(arrays[len(wide) :])
+    return [
+        part if column.high is None else _joined(part, next(high_parts), column.high[1])
+        for column, part in zip(table.columns, parts, strict=True)
+    ]
+
+
+WIDE = "decimal(75,{})"
+"""The type of sums before they are known to fit: Arrow's sum of two has 76 digits, its most."""
+
+
+def _is_exact_sum(column: ReducedColumn) -> bool:
+    return column.reducer == "sum" and column.type not in FLOATS
+
+
+def _scale(kind: str) -> int:
+    return decimal_parts(kind)[1] if _is_decimal(kind) else 0
+
+
+def _joined(low: Any, high: Any, power: int) -> Any:
+    """Return the sum of both parts, the high one in units of 10 to this power."""
+    unit = pa.scalar(decimal.Decimal(10) ** power, pa.decimal256(abs(power) + 1, max(-power, 0)))
+    digits = pa.decimal256(30, 0)
+    return _added_wide(low, pc.multiply(high.cast(digits), unit).cast(low.type)).cast(low.type)
 
 
 def _too_large(reducer: str, state: Any, batch: Any) -> list[int]:
@@ -156,9 +205,11 @@ def combine(reducer: str, state: Any, batch: Any) -> Any:
     """Combine state and batch, row by row; null where both are. Raises: ArrowInvalid, a sum overflows."""
     match reducer:
         case "sum" | "count":
-            is_decimal = pa.types.is_decimal(state.type)
-            zero = pa.scalar(decimal.Decimal(0) if is_decimal else 0, state.type)
-            total = _added(pc.fill_null(state, zero), pc.fill_null(batch, zero))
+            is_decimal = pa.types.is_decimal(batch.type)
+            zero = decimal.Decimal(0) if is_decimal else 0
+            add = _added_wide if is_decimal else pc.add_checked
+            ours, theirs = (pc.fill_null(each, pa.scalar(zero, each.type)) for each in (state, batch))
+            total = add(ours, theirs).cast(state.type)
             both_null = pc.and_(pc.is_null(state), pc.is_null(batch))
             return pc.if_else(both_null, pa.scalar(None, state.type), total)
         case "min":
@@ -171,13 +222,10 @@ def combine(reducer: str, state: Any, batch: Any) -> Any:
             return pc.coalesce(batch, state)
 
 
-def _added(one: Any, other: Any) -> Any:
-    """Add row by row. Raises: ArrowInvalid, a sum overflows."""
-    if not pa.types.is_decimal(one.type):
-        return pc.add_checked(one, other)
-    # Arrow's sum has a digit more than the summands, and decimal128 none to spare.
-    wide = pa.decimal256(SUM_DIGITS, one.type.scale)
-    return pc.add_checked(one.cast(wide), other.cast(wide)).cast(one.type)
+def _added_wide(one: Any, other: Any) -> Any:
+    """Add row by row, with digits to spare. Raises: ArrowInvalid, a summand has none."""
+    wide = pa.decimal256(75, max(getattr(each.type, "scale", 0) for each in (one, other)))
+    return pc.add_checked(one.cast(wide), other.cast(wide))
 
 
 def _above(one: Any, other: Any) -> Any:

@@ -220,8 +220,8 @@ class TimeoutQueue:
 
         # Never quarantined: a key that is not in the queue would never time out.
         key = place_key(group, due_us, part)
-        check_size(where, "key", "key", key, self._spec.key_bytes_max)
-        check_size(where, "value", "value", value[1:], self._spec.value_bytes_max)
+        check_size(where, "key", "key", key, self._spec)
+        check_size(where, "value", "value", value[1:], self._spec)
         self._output.add(self._queue_index, key, value)
 
     def _rows(self, keys: Sequence[bytes], stride: int) -> Any:

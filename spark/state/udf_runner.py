@@ -137,8 +137,8 @@ class UdfRunner:
             stored = DELETE if value is None else VALUE + encoder.encode(value)
         except BadRecordError as error:
             raise BadRecordError(f"{where_key()}: {error}; {ADVICE}") from None
-        check_size(where, "key", "key", stored_key, self._spec.key_bytes_max)
-        check_size(where_key, "value", "value", stored[1:], self._spec.value_bytes_max)
+        check_size(where, "key", "key", stored_key, self._spec)
+        check_size(where_key, "value", "value", stored[1:], self._spec)
         try:
             self._output.add(index, stored_key, stored)
         except FunctionError as error:
@@ -170,12 +170,13 @@ class Source(Generic[One]):
             raise
 
 
-def check_size(where: Where, what: str, option: str, content: bytes, most: int) -> None:
-    """Raise BadRecordError if these bytes are too many."""
+def check_size(where: Where, what: str, option: str, content: bytes, spec: StageSpec) -> None:
+    """Raise BadRecordError if these bytes are too many for a key or a value, as ``option`` says."""
+    most = spec.bytes_max(option)
     if len(content) > most:
         raise BadRecordError(
             f"{where()}: the {what} takes {len(content)} bytes, {most} are allowed; nothing was decided;"
-            f" make it smaller or raise {option}_bytes_max"
+            f" {spec.size_advice(option)}"
         )
 
 

@@ -228,7 +228,7 @@ class _Calls:
             raise BadRecordError(msg) from None
         if content is not None and not self._is_older and self._same(new, content):
             return
-        check_size(self._where, "state", "value", new, self._work.spec.value_bytes_max)
+        check_size(self._where, "state", "value", new, self._work.spec)
         self._output.add(self._table, key, VALUE + new)
 
     def _same(self, new: bytes, content: bytes) -> bool:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import tidegate
 from tidegate.errors import BadRecordError, ConfigError
+from tidegate.spark.staging.job import warn_of_ties
 
 pytestmark = pytest.mark.spark
 
@@ -72,7 +74,7 @@ def test_changes_that_cannot_be_ordered_are_refused(stream):
     people.add([row(1, "c", None, "a"), row(1, "c", 2, "b")])
     ran = people.run(people.sink().each(apply))
     assert isinstance(ran.error, BadRecordError)
-    assert "key 1: its change has a null in sequence_by or op_column" in str(ran.error)
+    assert "key 1: its sequence_by column lsn is null" in str(ran.error)
     assert people.decided() == 0
 
     def wrong(rows, batch_id):
@@ -92,6 +94,28 @@ def test_changes_that_cannot_be_ordered_are_refused(stream):
         people.sink().each(each)(rows, batch_id)
 
     people.in_batch(wrong)
+
+
+@pytest.mark.both_ways
+def test_a_tie_of_a_row_and_a_delete_is_counted_in_the_history_and_told(stream, caplog):
+    """Within a batch, with the stored row, and with a delete that is remembered."""
+    people = stream(SCHEMA)
+    batches = [
+        [row(1, "c", 5, "x"), row(1, "d", 5), row(2, "c", 5, "x"), row(2, "d", 6), row(3, "c", 1, "x")],
+        [row(3, "d", 1), row(4, "d", 2)],
+        [row(4, "c", 2, "y"), row(1, "c", 6, "z")],
+    ]
+    warn_of_ties.cache_clear()
+    with caplog.at_level("WARNING", logger="tidegate"):
+        people.commit(people.sink(parallelism=2).each(apply), *batches)
+    assert people.rows("people") == {1: {"lsn": 6, "name": "z"}}
+    told = [record.message for record in caplog.records if "same sequence" in record.message]
+    assert len(told) == 1
+    assert "such as the record's offset" in told[0]
+    url = f"file://{people.folder}/wal"
+    with tidegate.connect(people.store, namespace="flights", wal=url) as gate:
+        ties = [step.ties for version in (1, 2, 3) for step in gate.job(version)]
+    assert ties == [1, 1, 1]
 
 
 def test_the_example_writes_what_a_kafka_topic_of_json_holds(stream):

@@ -15,6 +15,7 @@ from tidegate.errors import SnapshotExpiredError
 from tidegate.observe import events
 from tidegate.observe.events import Observer
 from tidegate.sinks.open_store import open_store
+from tidegate.spark import batch
 
 pytestmark = pytest.mark.spark
 
@@ -77,7 +78,10 @@ def test_a_query_with_a_trigger_interval_takes_what_comes_and_its_threads_end_wi
     assert flights.rows("t") == content(4)
 
 
-def test_a_stop_in_the_middle_of_a_batch_is_no_failure_and_is_told_in_a_few_words(stream, poll):
+@pytest.mark.parametrize("where", ["function", "context"])
+def test_a_stop_in_the_middle_of_a_batch_is_no_failure_and_is_told_in_a_few_words(
+    stream, poll, monkeypatch, caplog, where
+):
     """Spark searches the text with a pattern that overflows its stack when it is a page long."""
     flights = stream(SCHEMA)
     sink = flights.sink(table="t", key="k")
@@ -85,9 +89,16 @@ def test_a_stop_in_the_middle_of_a_batch_is_no_failure_and_is_told_in_a_few_word
     flights.add(*batches(1, start=1))
     begun = threading.Event()
 
-    def write(txn, rows):
+    def sleep(session):
         begun.set()
-        rows.sparkSession._jvm.java.lang.Thread.sleep(60_000)
+        session._jvm.java.lang.Thread.sleep(60_000)
+        return ()
+
+    def write(txn, rows):
+        sleep(rows.sparkSession)
+
+    if where == "context":  # while the batch's offsets are read
+        monkeypatch.setattr(batch, "_files_of", lambda session, *_: sleep(session))
 
     failures = Failures()
     events.add(failures)
@@ -98,7 +109,12 @@ def test_a_stop_in_the_middle_of_a_batch_is_no_failure_and_is_told_in_a_few_word
         poll(lambda: ran.error is not None, "the batch ends")
     finally:
         events.remove(failures)
+    monkeypatch.undo()
     assert failures.errors == []
+    assert sink.last_error is None
+    assert [
+        one.message for one in caplog.records if one.name == "tidegate" and one.levelname == "ERROR"
+    ] == []
     assert query.exception() is None
     assert "py4j.protocol.Py4JJavaError: An error occurred while calling" in str(ran.error)
     assert "java.lang.InterruptedException" in str(ran.error)

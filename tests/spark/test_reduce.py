@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 import math
 import random
 
 import pytest
 
 from tidegate.errors import BadRecordError
+from tidegate.spark.calls import reduce
 
 pytestmark = pytest.mark.spark
 
@@ -167,7 +169,7 @@ def test_a_sum_that_overflows_is_a_bad_record_and_nothing_is_decided(stream, con
             return
         for case, more in (("batch", [("c", 2 * big - 1), ("c", 1)]), ("state", [("b", 1), ("a", big)])):
             extra = rows.sparkSession.createDataFrame(more, "k string, n bigint")
-            with pytest.raises(BadRecordError, match=r"sums.*'?n'?.*double") as caught:
+            with pytest.raises(BadRecordError, match=r"sums.*'?n'?.*decimal\(38,0\)") as caught:
                 sink.each(lambda txn, _, e=extra: txn.reduce("sums", e, key="k", reducers={"n": "sum"}))(
                     rows, 1
                 )
@@ -220,7 +222,7 @@ def test_minus_zero_keeps_its_sign_whatever_the_order_of_the_rows(stream):
 @pytest.mark.one_in(2)
 @pytest.mark.both_ways
 def test_sums_that_overflow_are_set_aside_and_the_others_are_summed(stream):
-    """In the batch itself the sum is null, since no type has it; of state and batch it is the batch's own."""
+    """The quarantine has the batch's own sum, also one that no type has."""
     largest, one = decimal.Decimal("9" * 36 + ".99"), decimal.Decimal("0.01")
     sums = stream("k string, m decimal(38,2), n bigint")
     batches = [
@@ -251,7 +253,62 @@ def test_sums_that_overflow_are_set_aside_and_the_others_are_summed(stream):
         ),
         (
             b"c",
-            "the batch's own sum of field m does not fit decimal(38,2): it is null here",
-            b'{"m":null,"n":2}',
+            "the sum of field m of this batch and the state at version 2 does not fit decimal(38,2)",
+            b'{"m":1%s.98,"n":2}' % (b"9" * 36),
         ),
     }
+
+
+def test_a_key_with_more_rows_than_a_sum_may_have_is_refused(stream, monkeypatch):
+    """So no part of a sum can overflow."""
+    monkeypatch.setattr(reduce, "SUM_ROWS_MAX", 2)
+    rows = [{"k": "a", "of many rows": 1}] * 3 + [{"k": "b", "of many rows": 1}] * 2
+    sums = stream("k string, `of many rows` int")
+    sink = sums.sink(on_bad_record="quarantine")
+    sums.commit(sink.each(lambda txn, batch: txn.reduce("t", batch, "k", {"of many rows": "sum"})), rows)
+    assert sums.rows("t") == {"b": {"of many rows": 2}}
+    (refused,) = sums.rows("_quarantine").values()
+    assert (refused["key"], refused["cause"]) == (b"a", "a batch with a sum has at most 2 rows of one key")
+
+
+DECIMALS = (
+    "decimal(38,0)",
+    "decimal(38,10)",
+    "decimal(38,18)",
+    "decimal(38,38)",
+    "decimal(29,29)",
+    "decimal(29,0)",
+)
+SUMMED = ("tinyint", "smallint", "int", "bigint", "decimal(28,7)", *DECIMALS)
+
+
+def limits_of(kind):
+    """The greatest value of a type, its least one, and one unit."""
+    if not kind.startswith("decimal"):
+        bits = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}[kind]
+        return 2**bits - 1, -(2**bits), 1
+    digits, scale = map(int, kind[8:-1].split(","))
+    exact = decimal.Context(prec=40)
+    greatest = decimal.Decimal(10**digits - 1).scaleb(-scale, exact)
+    return greatest, greatest.copy_negate(), decimal.Decimal(1).scaleb(-scale, exact)
+
+
+@pytest.mark.both_ways
+def test_sums_are_the_same_in_every_order_of_the_rows(stream):
+    """Each order passes the limits of the type somewhere, and all end within them."""
+    names = {f"c{place}": kind for place, kind in enumerate(SUMMED)}
+    limits = {name: limits_of(kind) for name, kind in names.items()}
+    cells = {name: [most, one, least, most, -one, None] for name, (most, least, one) in limits.items()}
+    orders = list(itertools.permutations(range(6)))[::17]
+    rows = [
+        {"k": number, "o": place, **{name: cells[name][pick] for name in names}}
+        for number, order in enumerate(orders)
+        for place, pick in enumerate(order)
+    ]
+    sums = stream("k int, o int, " + ", ".join(f"{name} {kind}" for name, kind in names.items()))
+    call = dict.fromkeys(names, "sum")
+    sink = sums.sink(parallelism=2)
+    sums.commit(sink.each(lambda txn, batch: txn.reduce("t", batch, "k", call, order_by="o")), rows)
+    with decimal.localcontext(prec=60):
+        expected = {name: 2 * most + least for name, (most, least, _) in limits.items()}
+    assert sums.rows("t") == dict.fromkeys(range(len(orders)), expected)

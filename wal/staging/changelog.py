@@ -20,7 +20,7 @@ from tidegate.errors import BadRecordError, FunctionError
 from tidegate.wal.frame import FrameHeader, encode_frame, frame_ref
 from tidegate.wal.record import Ack, FrameRef, Refusal
 from tidegate.wal.staging.expiry import add_expiry
-from tidegate.wal.staging.last_per_key import last_per_key
+from tidegate.wal.staging.last_per_key import Superseded, last_per_key
 from tidegate.wal.staging.quarantine import accepted
 from tidegate.wal.staging.spec import CHANGES, StageSpec
 from tidegate.wal.staging.validate import refused
@@ -46,7 +46,7 @@ Watch = Callable[[Any], None]
 """Called with each batch of changes before it is cut into frames."""
 
 
-def stage_task(
+def stage_task(  # noqa: PLR0913 - each stage of the pipeline has its own
     batches: Iterable[Any],
     spec: StageSpec,
     log: Staging,
@@ -56,6 +56,7 @@ def stage_task(
     host: str,
     merge: Merge | None = None,
     watch: Watch | None = None,
+    superseded: Superseded | None = None,
 ) -> Ack:
     """Write one task's changes to the log and return its ack, once every frame is durable (I3).
 
@@ -69,7 +70,7 @@ def stage_task(
     refs: list[FrameRef] = []
 
     def blobs() -> Iterator[bytes]:
-        changes = last_per_key(accepted(as_changes(batches), spec))
+        changes = last_per_key(accepted(as_changes(batches), spec), superseded)
         if merge is not None:
             # The output of a merge is checked again: a null or a value over its limit must not be
             # decided. A merge may leave rows out, even all of a batch: they change nothing.

@@ -8,7 +8,7 @@ sorted is sorted here, batch by batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,17 +39,21 @@ def groups_and_tables(places: Any) -> tuple[Any, Any]:
     return groups, np.where(tables == most, -1, tables)
 
 
-def last_per_key(batches: Iterable[Any]) -> Iterator[Any]:
+Superseded = Callable[[Any, Any], None]
+"""Called with changes that do not count, and with the next change of the same key of each."""
+
+
+def last_per_key(batches: Iterable[Any], superseded: Superseded | None = None) -> Iterator[Any]:
     """Yield the last change of each key, as ``CHANGES``.
 
     Batches with a column ``place`` are sorted by it. Their columns besides those of ``CHANGES``
     (the call, and its ordering) decide, before the value does, which change of a key is the last.
     In batches without it the changes of a key are already adjacent and in order.
     """
-    return last_of_each_key(_sorted_within_keys(batches))
+    return last_of_each_key(_sorted_within_keys(batches, superseded), superseded)
 
 
-def last_of_each_key(batches: Iterable[Any]) -> Iterator[Any]:
+def last_of_each_key(batches: Iterable[Any], superseded: Superseded | None = None) -> Iterator[Any]:
     """Yield the last of each key's rows, which are adjacent. A batch's last row waits for the next batch."""
     waiting = None
     for batch in batches:
@@ -62,13 +66,16 @@ def last_of_each_key(batches: Iterable[Any]) -> Iterator[Any]:
             pc.not_equal(here["k"], following["k"]),
         )
         last_rows = here.filter(differs)
+        if superseded is not None and last_rows.num_rows < here.num_rows:
+            same = pc.invert(differs)
+            superseded(here.filter(same), following.filter(same))
         if last_rows.num_rows:
             yield last_rows
     if waiting is not None:
         yield waiting
 
 
-def _sorted_within_keys(batches: Iterable[Any]) -> Iterator[Any]:
+def _sorted_within_keys(batches: Iterable[Any], superseded: Superseded | None) -> Iterator[Any]:
     """Yield batches of ``CHANGES`` in which the rows of a key are adjacent and in order."""
     waiting = None
     for batch in batches:
@@ -85,7 +92,7 @@ def _sorted_within_keys(batches: Iterable[Any]) -> Iterator[Any]:
             yield _in_order(rows.slice(0, start)).select(CHANGES.names)
         waiting = rows.slice(start)
         if waiting.num_rows > WAITING_ROWS_MAX or waiting.nbytes > WAITING_BYTES_MAX:
-            waiting = pa.concat_batches(list(last_of_each_key([_in_order(waiting)])))
+            waiting = pa.concat_batches(list(last_of_each_key([_in_order(waiting)], superseded)))
     if waiting is not None:
         yield _in_order(waiting).select(CHANGES.names)
 

@@ -28,6 +28,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     ``time_columns`` hold, per table, the key columns, and field and name of the value columns that
     may hold dates or times. ``strides`` holds, per table, the distance of its key groups; empty: 1.
     ``stored``: the rows exist already, as stored, so one that does not fit is never quarantined.
+    ``of_stores``: the limit of values is that of a store, and no option raises it.
     """
 
     namespace: str
@@ -46,7 +47,18 @@ class StageSpec(msgspec.Struct, frozen=True):
     time_columns: tuple[tuple[tuple[str, str], ...], ...] = ()
     strides: tuple[int, ...] = ()
     stored: bool = False
+    of_stores: bool = False
 
     def stride(self, table: str) -> int:
         """Return the distance between two key groups of a table."""
         return self.strides[self.tables.index(table)] if self.strides else 1
+
+    def bytes_max(self, what: str) -> int:
+        """Return the most bytes of a key or a value."""
+        return self.key_bytes_max if what == "key" else self.value_bytes_max
+
+    def size_advice(self, what: str) -> str:
+        """Return the advice for a key or a value that is too long."""
+        if what == "value" and self.of_stores:
+            return "make it smaller: the store allows no more, whatever value_bytes_max is"
+        return f"make it smaller or raise {what}_bytes_max"

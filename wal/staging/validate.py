@@ -56,18 +56,19 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
             size = "" if sizes is None else sizes[row].as_py()
             reasons.setdefault(row, BadRow(row, why.format(size=size), advice))
 
+    for row in _marked(values, UNUSABLE):
+        reasons[row] = BadRow(row, *reason_of(values[row].as_py()))
     if keys.null_count:
         note(pc.is_null(keys), "its key is null", "filter such rows out")
     if values.null_count:
         note(pc.is_null(values), "its value is null", "use delete to remove a key")
-    for row in _marked(values, UNUSABLE):
-        reasons.setdefault(row, BadRow(row, *reason_of(values[row].as_py())))
     note(
         pc.starts_with(values, NOT_TEXT),
         "a text in its value is not valid UTF-8",
         "make it valid (make_valid_utf8), or use a binary column",
     )
-    for column, limit, what in ((keys, spec.key_bytes_max, "key"), (values, spec.value_bytes_max, "value")):
+    for column, what in ((keys, "key"), (values, "value")):
+        limit = spec.bytes_max(what)
         if column.nbytes <= limit:
             continue  # then no row is longer: an Arrow kernel call costs more than this
         sizes = pc.binary_length(column)
@@ -75,7 +76,7 @@ def bad_rows(batch: Any, spec: StageSpec) -> list[BadRow]:
             sizes = pc.subtract(sizes, _before_value(values))
         if (pc.max(sizes).as_py() or 0) > limit:
             why = f"its {what} takes {{size}} bytes, {limit} are allowed"
-            note(pc.greater(sizes, limit), why, f"shorten it or raise {what}_bytes_max", sizes)
+            note(pc.greater(sizes, limit), why, spec.size_advice(what), sizes)
     for row in _not_utf8(batch, spec):
         reasons.setdefault(row, BadRow(row, "its key is not valid UTF-8", "use a binary key column"))
     for row, why in (*_no_time_in_keys(batch, spec), *_no_time_in_values(batch, spec)):

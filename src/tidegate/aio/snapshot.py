@@ -86,7 +86,7 @@ class Table:
         """Read the values of these keys, all at one version, by key, without absent keys.
 
         More than 100,000 keys are read in parts, each with a deadline of its own. Raises: as ``get``;
-        ConfigError also for one key instead of several.
+        ConfigError also for one key instead of several, and for two keys that no dict can tell apart.
         """
         keys = rules.keys_of(keys)
         return await run_async(self._source.read(self.name, TableReader.get_many, keys))

@@ -86,7 +86,8 @@ class Commit:
     ``commit="pipelined"`` the wait for capacity is in ``decide`` and the wait for the versions
     before it in ``apply``. ``retries`` are repeated tries of a phase. For a batch that was skipped,
     since it was visible already, only ``namespace``, ``version`` and ``batch`` are known. ``steps`` are the
-    rows and seconds of each call of its transaction, by name.
+    rows and seconds of each call of its transaction, by name; ``ties`` how often a row of ``apply_changes``
+    lost to a delete of its key with the same sequence.
     """
 
     namespace: str
@@ -101,6 +102,7 @@ class Commit:
     retries: int = 0
     trace: tuple[PhaseTime, ...] = ()
     steps: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)
+    ties: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         batch = "" if self.batch is None else f", batch {self.batch}"

@@ -50,6 +50,12 @@ STEP_ROWS = Metric(COUNTER, "tidegate_step_rows_total", STEP, "changes that a ca
 STEP_S = Metric(
     COUNTER, "tidegate_step_seconds_total", STEP, "seconds of tasks in the merge with a call's state"
 )
+STEP_TIES = Metric(
+    COUNTER,
+    "tidegate_step_ties_total",
+    STEP,
+    "rows that lost to a delete of their key with the same sequence",
+)
 BYTES = Metric(COUNTER, "tidegate_bytes_total", ("namespace",), "bytes of change-logs of visible versions")
 FAILED = Metric(COUNTER, "tidegate_failed_batches_total", ("namespace", "error"), "batches that raised")
 FENCED = Metric(COUNTER, "tidegate_fenced_total", ("namespace",), "batches that raised FencedError")
@@ -98,7 +104,7 @@ LEVELS = {
     Gauge.LOG_USED: Metric(GAUGE, "tidegate_log_used_ratio", ("namespace",), Gauge.LOG_USED.value),
 }
 ALL = (
-    *(PHASE, COMMIT, COMMITS, ROWS, STEP_ROWS, STEP_S, BYTES, FAILED, FENCED, BAD_RECORDS),
+    *(PHASE, COMMIT, COMMITS, ROWS, STEP_ROWS, STEP_S, STEP_TIES, BYTES, FAILED, FENCED, BAD_RECORDS),
     *COUNTS.values(),
     *LEVELS.values(),
     *(READ, READ_FAILED, SEEN),
@@ -163,6 +169,7 @@ class Metrics(Observer):
         for step, (rows, seconds) in commit.steps.items():
             self._of(STEP_ROWS, at, step).inc(rows)
             self._of(STEP_S, at, step).inc(seconds)
+            self._of(STEP_TIES, at, step).inc(commit.ties.get(step, 0))
         self._of(BAD_RECORDS, at).inc(commit.rows.get(QUARANTINE, 0))
         self.commits.append(commit)
 

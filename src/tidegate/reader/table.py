@@ -124,7 +124,7 @@ class Table:
         """Read the values of these keys, all at one version, by key, without absent keys.
 
         More than 100,000 keys are read in parts, each with a deadline of its own. Raises: as ``get``;
-        ConfigError also for one key instead of several.
+        ConfigError also for one key instead of several, and for two keys that no dict can tell apart.
         """
         return run(self._source.read(self.name, TableReader.get_many, keys_of(keys)))
 
@@ -394,8 +394,22 @@ class TableView(NamedTuple):
         return f"a key is a tuple of {len(columns)} values ({described(columns)})"
 
     def encode_all(self, keys: Iterable[Any]) -> dict[bytes, Any]:
-        """Map the encoded keys to the keys."""
-        return {self.encode(key): hashable(key) for key in keys}
+        """Map the encoded keys to the keys, by which the answer has the values.
+
+        Raises: ConfigError: two keys are equal and have different bytes, or the same bytes and are not equal.
+        """
+        by_bytes: dict[bytes, Any] = {}
+        by_key: dict[Any, bytes] = {}
+        for key in map(hashable, keys):
+            encoded = self.encode(key)
+            if by_key.setdefault(key, encoded) != encoded or by_bytes.setdefault(encoded, key) != key:
+                other = next(one for one, of_it in by_key.items() if one == key or of_it == encoded)
+                raise ConfigError(
+                    f"table {self.name}: an answer by key cannot hold {other!r} and {key!r}: in Python two"
+                    " times of one zone are equal whatever their fold is, and a time of a repeated hour"
+                    " equals none of another zone; give the times in UTC: key.astimezone(timezone.utc)"
+                )
+        return by_bytes
 
     def parts(self, keys: dict[bytes, Any]) -> Iterator[dict[bytes, Any]]:
         """Yield the keys in parts of at most ``CALL_KEYS``, which share one deadline."""

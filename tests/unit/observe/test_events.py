@@ -401,12 +401,13 @@ def value(registry, name, **labels):
 
 
 def test_each_step_is_counted_by_its_name(registry):
-    commit = Commit("flights", 1, steps={"reduce.airports": (7, 0.25), "mine": (1, 0.0)})
+    commit = Commit("flights", 1, steps={"reduce.airports": (7, 0.25), "mine": (1, 0.0)}, ties={"mine": 3})
     for _ in range(2):
         events.tell(lambda observer: observer.committed(commit))
     named = {"namespace": "flights", "step": "reduce.airports"}
     assert value(registry, "tidegate_step_rows_total", **named) == 14
     assert value(registry, "tidegate_step_seconds_total", **named) == 0.5
+    assert value(registry, "tidegate_step_ties_total", namespace="flights", step="mine") == 6
 
 
 def test_a_drivers_metrics_say_what_happened(place, registry):

@@ -43,8 +43,9 @@ def test_rows_and_bytes_of_each_call_equal_a_recount(batches, named, placed):
         )
 
 
-def test_seconds_are_added_by_call():
+def test_seconds_and_ties_are_added_by_call():
     counter = InputCounter()
-    counter.add_seconds({1: 0.5})
-    counter.add_seconds({1: 0.25, 0: 0.0})
-    assert [*counter.calls.values()] == [CallShare(1, 0, 0, 0.75), CallShare(0)]
+    counter.add_measures(1, 0.5, 2)
+    counter.add_measures(1, 0.25, 1)
+    counter.add_measures(0, 0.0, 0)
+    assert [*counter.calls.values()] == [CallShare(1, 0, 0, 0.75, 3), CallShare(0)]

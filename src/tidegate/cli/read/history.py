@@ -46,7 +46,7 @@ def history(
 
     With --steps a line for each call that made them: its tasks; the rows and bytes that it gave to
     be staged; the seconds of all tasks in the merge with its state; the frames
-    with changes of its tables.
+    with changes of its tables; its ties, rows that lost to a delete with the same sequence.
     """
     if not steps:
         wal = None
@@ -105,11 +105,11 @@ def _print_steps(versions: Iterator[tuple[VersionInfo, Any]], *, json: bool) -> 
         print_json(facts)
         return
     print_table(
-        ["version", "step", "tables", "tasks", "rows", "bytes", "seconds", "frames"],
+        ["version", "step", "tables", "tasks", "rows", "bytes", "seconds", "frames", "ties"],
         (
             (
                 *(info.version, step.name, ", ".join(step.tables), step.parallelism),
-                *(step.rows, step.bytes, round(step.seconds, 3), step.frames),
+                *(step.rows, step.bytes, round(step.seconds, 3), step.frames, step.ties or 0),
             )
             for info, steps in versions
             for step in steps or ()

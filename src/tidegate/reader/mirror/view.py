@@ -10,7 +10,7 @@ import msgspec
 from tidegate.base.names import listed
 from tidegate.errors import ConfigError
 from tidegate.reader import rules
-from tidegate.reader.table import TableView, hashable
+from tidegate.reader.table import TableView
 from tidegate.sinks.rules.version_ref import VersionRef
 from tidegate.values.decode import Value
 from tidegate.wal.record import Count
@@ -89,13 +89,13 @@ class MirroredTable:
     def get_many(self, keys: Iterable[Any]) -> dict[Any, Value]:
         """Return the values of these keys, all at one version, by key, without absent keys.
 
-        Raises: as ``get``; ConfigError also for one key instead of several.
+        Raises: as ``get``; ConfigError also for one key instead of several, and for two keys that no dict can
+        tell apart.
         """
         content, found = self._content(), dict[Any, Value]()
-        for key in rules.keys_of(keys):
-            encoded = content.view.encode(key)
+        for encoded, key in content.view.encode_all(rules.keys_of(keys)).items():
             if (value := content.at(encoded)) is not None:
-                found[hashable(key)] = content.view.decode(encoded, value)
+                found[key] = content.view.decode(encoded, value)
         return found
 
     def scan(self) -> Iterator[tuple[Any, Value]]:

@@ -1,5 +1,6 @@
 """One log, many stores: order, a store that is down, zombies."""
 
+import dataclasses
 import logging
 import shutil
 
@@ -83,9 +84,12 @@ def test_the_smallest_limit_of_all_stores_is_what_a_value_may_take(in_memory):
     driver, (follower,) = in_memory.opened("a", "b")
     follower.store.value_bytes_max = 100
     rows = {"t": {b"k": b"x" * 101}}
-    with pytest.raises(BadRecordError):
+    with pytest.raises(BadRecordError, match=r"100 are allowed.*the store allows no more, whatever"):
         commit(driver, ArrowBarrier(driver.log, rows, batch("query-1", 0), KEY_GROUPS))
     assert driver.folded.last_version == 0
+    driver.options = dataclasses.replace(driver.options, value_bytes_max=99)
+    with pytest.raises(BadRecordError, match=r"99 are allowed.*or raise value_bytes_max"):
+        commit(driver, ArrowBarrier(driver.log, rows, batch("query-1", 0), KEY_GROUPS))
 
 
 def test_a_secondary_that_was_down_catches_up_in_order(place, caplog):

@@ -14,6 +14,7 @@ from tidegate.errors import BadRecordError, ConfigError
 from tidegate.spark.state.apply_changes import (
     ChangedTable,
     NewerTable,
+    TieCounter,
     changed,
     deleted_table,
     newer,
@@ -22,6 +23,7 @@ from tidegate.spark.state.apply_changes import (
 from tidegate.spark.state.reduce import ReducedColumn
 from tidegate.values.evolve import as_stored
 from tidegate.wal.record import Column, TableSchema
+from tidegate.wal.staging.last_per_key import last_of_each_key
 from tidegate.wal.staging.spec import CHANGES
 
 SEQUENCE = (ReducedColumn("ts", "timestamp", "last"), ReducedColumn("lsn", "bigint", "last"))
@@ -33,19 +35,18 @@ class World:
 
     def __init__(self):
         self.tables = {"people": {}, deleted_table("people"): {}}
+        self.ties = TieCounter([TABLE])
 
     def read(self, table, start, rows):
         return pa.array([self.tables[table].get(key) for key in rows["k"].to_pylist()], pa.binary())
 
     def apply(self, changes):
-        last = {}
-        for change in sorted(changes):  # key, sequence, value: as Spark sorts, the last one wins
-            last[change[0]] = change[2]
-        rows = [(0, 0, key, value) for key, value in last.items()]
-        columns = [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), CHANGES, strict=True)]
+        ordered = [(0, 0, key, value) for key, _, value in sorted(changes)]  # by key, sequence and value
+        columns = [pa.array(c, f.type) for c, f in zip(zip(*ordered, strict=True), CHANGES, strict=True)]
+        all_rows = pa.record_batch(columns, CHANGES)
+        batch = pa.concat_batches(list(last_of_each_key([all_rows], self.ties.superseded)))
         for _, table, key, value in zip(
-            *(c.to_pylist() for c in changed(self.read, TABLE, pa.record_batch(columns, CHANGES)).columns),
-            strict=True,
+            *(c.to_pylist() for c in changed(self.read, TABLE, batch, self.ties).columns), strict=True
         ):
             rows_of = self.tables[list(self.tables)[table]]
             if value == b"-":
@@ -83,6 +84,16 @@ def test_any_order_and_any_cut_into_batches_leaves_the_same_rows():
                 left = left[size:]
             ends.append(world.tables["people"])
         assert all(end == ends[0] for end in ends), f"seed {seed}: {changes}"
+
+
+def test_ties_of_a_row_and_a_delete_are_counted_however_they_are_cut_into_batches():
+    tied = [change(b"a", 1, 1, "x"), change(b"a", 1, 1), change(b"b", 2, 1), change(b"b", 2, 1, "y")]
+    others = [change(b"c", 1, 1, "x"), change(b"c", 1, 2), change(b"c", 1, 2), change(b"d", 1, 1, "x")]
+    for of_batches in ([tied + others], [[one] for one in tied + others], [tied[:1] + others, tied[1:]]):
+        world = World()
+        for batch in of_batches:
+            world.apply(batch)
+        assert world.ties.counts == {0: 2}, of_batches
 
 
 def test_a_late_change_of_what_was_deleted_loses_and_a_later_one_brings_it_back():

@@ -20,6 +20,7 @@ from tidegate.spark.state import reduce
 from tidegate.spark.state.reduce import (
     FLOATS,
     INTEGERS,
+    SUM_ADVICE,
     ReducedColumn,
     ReduceStep,
     format_values,
@@ -135,7 +136,7 @@ def test_state_and_batch_are_combined_as_python_would(case):
     held = pa.array([state for state, _ in stored], pa.binary())
     parts = pa.array([b"+" + part for _, part in stored], pa.binary())
     keys = pa.array([b"k"] * len(rows), pa.binary())
-    made, bad = reduced(
+    made, bad, _ = reduced(
         held, ReduceStep(0, "t", 0, columns, ("string",)), 1, pa.record_batch([keys, parts], ["k", "v"])
     )
     assert bad == []
@@ -178,10 +179,72 @@ def test_a_sum_that_does_not_fit_is_a_bad_row_and_the_others_are_sums(kind, larg
     keys = pa.array([encode_key(key, table.key_types) for key in (("a", 1), ("b", 7))], pa.binary())
     parts = pa.array([b'+{"n":1,"m":1}', b'+{"n":%s,"m":2}' % str(more).encode()], pa.binary())
     held = pa.array([b'{"n":-3,"m":0}', b'{"n":%s,"m":0}' % str(large).encode()], pa.binary())
-    values, bad = reduced(held, table, 4, pa.record_batch([keys, parts], ["k", "v"]))
+    values, bad, _ = reduced(held, table, 4, pa.record_batch([keys, parts], ["k", "v"]))
     assert values[0].as_py() == (b'+{"n":-2,"m":1}' if kind == "bigint" else b'+{"n":-2.00,"m":1}')
     why = f"the sum of field n of this batch and the state at version 4 does not fit {kind}"
-    assert bad == [BadRow(1, why, "use a wider type (double)")]
+    assert bad == [BadRow(1, why, SUM_ADVICE[kind.partition("(")[0]])]
+    assert "double" not in bad[0].advice  # it has 15 digits
+
+
+BIGINT = 2**63 - 1
+UNITS = {"decimal(38,0)": 20, "decimal(38,10)": 10, "decimal(38,20)": 0, "decimal(38,38)": -18}
+"""Decimals whose sums have a part in units of 10 to this power."""
+
+
+@pytest.mark.parametrize(
+    "state, part, total",
+    [
+        *((BIGINT, -1, BIGINT - 1), (-BIGINT, 2 * BIGINT, BIGINT), (1, -BIGINT - 2, -BIGINT - 1)),
+        *((BIGINT, 1, None), (-1, BIGINT + 2, None), (None, BIGINT + 1, None), (None, BIGINT, BIGINT)),
+    ],
+)
+def test_only_the_end_of_a_bigint_s_sum_has_to_fit(state, part, total):
+    columns = (ReducedColumn("n", "bigint", "sum"), ReducedColumn("m", "int", "max"))
+    rows = [(state, part, total), (1, 2, 3)]  # a row that needs no wide type beside
+    check_sums(columns, [({"n": one}, {"n": two, "m": 1}, three) for one, two, three in rows])
+
+
+@pytest.mark.parametrize("kind", UNITS)
+def test_only_the_end_of_a_decimal_s_sum_has_to_fit(kind):
+    power, scale = UNITS[kind], int(kind[:-1].partition(",")[2])
+    columns = (ReducedColumn("n", kind, "sum", ("n high", power)), ReducedColumn("m", "int", "max"))
+    largest = 10**38 - 1
+    cases = [(0, largest, largest), (-largest, 2 * largest, largest), (largest, -1, largest - 1)]
+    cases += [(largest, 1, None), (-1, largest + 2, None), (5, -largest - 5, -largest), (None, -7, -7)]
+    exact = decimal.Context(prec=60)
+
+    def number(unscaled):
+        return None if unscaled is None else decimal.Decimal(unscaled).scaleb(-scale, exact)
+
+    rows = []
+    for state, part, total in cases:
+        for low in (part % 10**20, part % 10**20 - 3 * 10**20):  # sums of remainders have any size
+            high = (part - low) // 10**20
+            rows.append(({"n": number(state)}, {"n": number(low), "m": 1, "n high": high}, number(total)))
+    check_sums(columns, rows)
+
+
+def check_sums(columns, rows):
+    """Combine (state, the batch's part, the total or None if it does not fit)."""
+
+    def encoded(row):
+        cells = {
+            name: "null" if cell is None else format(decimal.Decimal(cell), "f") for name, cell in row.items()
+        }
+        return ("{" + ",".join(f'"{name}":{cell}' for name, cell in cells.items()) + "}").encode()
+
+    table = ReduceStep(0, "t", 0, columns, ("int",))
+    keys = pa.array([b"%d" % place for place in range(len(rows))], pa.binary())
+    stored = pa.array([encoded(state) for state, *_ in rows], pa.binary())
+    parts = pa.array([b"+" + encoded(part) for _, part, _ in rows], pa.binary())
+    values, bad, own = reduced(stored, table, 4, pa.record_batch([keys, parts], ["k", "v"]))
+    assert [one.row for one in bad] == [place for place, row in enumerate(rows) if row[2] is None]
+    read = [json.loads(value.as_py()[1:], parse_float=decimal.Decimal) for value in values]
+    assert [row["n"] for place, row in enumerate(read) if rows[place][2] is not None] == [
+        total for *_, total in rows if total is not None
+    ]
+    for place in (one.row for one in bad):  # the quarantine has the batch's own sum as one number
+        assert json.loads(own[place].as_py()[1:]).keys() == {"n", "m"}
 
 
 def made_of(kind, reducer):

@@ -116,7 +116,7 @@ def test_one_hot_key_is_not_held_in_memory(monkeypatch, rows, value_bytes):
     monkeypatch.setattr(last_change, "WAITING_BYTES_MAX", 100 * 1_000)
     most = 0
 
-    def last(batches):
+    def last(batches, superseded=None):
         nonlocal most
         for one in batches:
             most = max(most, one.num_rows)

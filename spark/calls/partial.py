@@ -1,0 +1,196 @@
+"""The JVM's part of calls whose rows leave some columns as they are: one row per key, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, functions, types
+
+from tidegate.errors import ConfigError
+from tidegate.spark.calls.checks import Names, columns_named, field_of
+from tidegate.spark.calls.column_cache import cached
+from tidegate.spark.calls.columns import column, json_value
+from tidegate.wal.value_flags import DELETE, VALUE
+
+_KEY, _ORDER, _VALUE, _BAD, _NEWEST = (
+    f"tidegate {name}" for name in ("key", "order", "value", "bad", "newest")
+)
+_DELETE, _DELETED_AT, _CHANGE = (f"tidegate {name}" for name in ("delete", "deleted at", "change"))
+"""Columns beside a user's own while rows are grouped."""
+
+PLAIN: dict[type[types.DataType], type] = {
+    types.StringType: str,
+    types.BinaryType: bytes,
+    **dict.fromkeys((types.ByteType, types.ShortType, types.IntegerType, types.LongType), int),
+}
+"""The Python type of a placeholder, by the column's type."""
+
+
+class Unchanged(NamedTuple):
+    """The arguments that say in which rows columns stay as they are."""
+
+    ignore_nulls: bool | Names = False
+    keep_when: Mapping[str, object] | None = None
+
+
+class Rows(NamedTuple):
+    """Rows of a call, with the columns that it takes of them."""
+
+    rows: DataFrame
+    key: Column
+    value: Column
+    order: tuple[Column, ...]
+
+
+def kept_columns(
+    table: str, rows: DataFrame, fields: Sequence[types.StructField], unchanged: Unchanged
+) -> dict[str, Column]:
+    """Return, for each column that a row may leave as it is, where it does.
+
+    ``fields`` are the columns that may be named. Raises: ConfigError: another one is, or a placeholder is not
+    of its column's type.
+    """
+    allowed = [field.name for field in fields]
+    ignored = unchanged.ignore_nulls
+    if isinstance(ignored, bool):
+        nulls = allowed if ignored else []
+    else:
+        nulls = columns_named(table, "ignore_nulls", ignored)
+    placeholders: object = {} if unchanged.keep_when is None else unchanged.keep_when
+    if not isinstance(placeholders, Mapping):
+        raise ConfigError(
+            f"table {table}: keep_when={placeholders!r} must be the placeholder of each column, as in"
+            " {'body': '__debezium_unavailable_value'}"
+        )
+    kept = {name: _is_null(name) for name in _checked(table, rows, allowed, "ignore_nulls", nulls)}
+    for name, kind in _checked(table, rows, allowed, "keep_when", list(placeholders)).items():
+        if not _fits(kind, placeholders[name]):
+            raise ConfigError(
+                f"table {table}: keep_when: the placeholder {placeholders[name]!r} is not of the type of"
+                f" column {name}, {kind.simpleString()}: it is a text, bytes, an integer, or a list of these;"
+                " make other columns null where they stay, and name them in ignore_nulls"
+            )
+        holds = cached(_holds, name, kind, _hashable(placeholders[name]))
+        kept[name] = kept[name] | holds if name in kept else holds
+    return kept
+
+
+def _checked(
+    table: str, rows: DataFrame, allowed: Sequence[str], argument: str, names: Sequence[str]
+) -> dict[str, types.DataType]:
+    """Return the types of these columns. Raises: ConfigError: one is missing, or may not stay."""
+    kinds = {name: field_of(table, rows, name).dataType for name in names}
+    for name in names:
+        if name not in allowed:
+            raise ConfigError(
+                f"table {table}: {argument} names {name}, which is a column of the key, of sequence_by or"
+                f" op_column: it may name {', '.join(allowed) or 'no column here'}"
+            )
+    return kinds
+
+
+def _is_null(name: str) -> Column:
+    return column(name).isNull()
+
+
+def _fits(kind: types.DataType, placeholder: object) -> bool:
+    if isinstance(kind, types.ArrayType):
+        return isinstance(placeholder, list | tuple) and all(
+            _fits(kind.elementType, one) for one in placeholder
+        )
+    return type(placeholder) is PLAIN.get(type(kind))
+
+
+def _hashable(placeholder: object) -> object:
+    return tuple(map(_hashable, placeholder)) if isinstance(placeholder, list | tuple) else placeholder
+
+
+def _holds(name: str, kind: types.DataType, placeholder: object) -> Column:
+    return column(name).eqNullSafe(_literal(placeholder).cast(kind))
+
+
+def _literal(placeholder: object) -> Column:
+    if isinstance(placeholder, tuple):
+        return functions.array(*map(_literal, placeholder))
+    return functions.lit(placeholder)
+
+
+def folded(
+    given: Rows,
+    fields: Sequence[types.StructField],
+    kept: Mapping[str, Column],
+    sequence: Sequence[types.StructField],
+    stored_names: Mapping[str, str],
+) -> Rows:
+    """Fold each key's rows: of each column of ``kept`` the newest value that it does not leave as it is.
+
+    The other columns are those of the newest row. A column of ``kept`` becomes null in the value's JSON, or
+    the object ``{"v": its value}``. With a ``sequence`` it is always ``{"v", "s", "d"}``: ``s`` is the
+    sequence of its change, null if there is none after ``d``, which is that of the key's last delete. The
+    delete is a row of its own, so that both are ordered as other changes are. Bad rows stay as they are.
+    """
+    rows, key, value, order = given
+    prepared = rows.select(
+        key.alias(_KEY),
+        value.alias(_VALUE),
+        functions.struct(*order, value).alias(_ORDER),
+        *(column(field.name) for field in fields),
+    )
+    is_row, is_delete = (functions.substring(_VALUE, 1, 1) == functions.lit(flag) for flag in (VALUE, DELETE))
+    usable = functions.col(_KEY).isNotNull() & (is_row | is_delete)
+    bad = functions.when(~usable, functions.col(_VALUE)).alias(_BAD)
+    at = functions.struct(*(column(field.name) for field in sequence)) if sequence else functions.lit(None)
+    parts = {field.name: f"{_KEY} {place}" for place, field in enumerate(fields) if field.name in kept}
+    whole = [column(field.name) for field in fields if field.name not in kept]
+    grouped = prepared.groupBy(functions.col(_KEY), bad).agg(
+        functions.max_by(
+            functions.struct(functions.lit(1).alias(_KEY), *whole),
+            functions.when(is_row, functions.col(_ORDER)),
+        ).alias(_NEWEST),
+        functions.max_by(_VALUE, functions.when(is_delete, functions.col(_ORDER))).alias(_DELETE),
+        *([functions.max(functions.when(is_delete, at)).alias(_DELETED_AT)] if sequence else []),
+        *(
+            functions.max_by(
+                functions.struct(column(name).alias("v"), *([at.alias("s")] if sequence else [])),
+                functions.when(is_row & ~kept[name], functions.col(_ORDER)),
+            ).alias(part)
+            for name, part in parts.items()
+        ),
+    )
+    of_sequence = types.StructType(list(sequence))
+    of_fields, columns = [], []
+    for field in fields:
+        if field.name in parts:
+            kind = types.StructType([types.StructField("v", field.dataType)])
+            part = functions.col(parts[field.name])
+            if sequence:
+                kind = kind.add("s", of_sequence).add("d", of_sequence)
+                part = _after_delete(part)
+            of_fields.append(types.StructField(field.name, kind))
+        else:
+            of_fields.append(field)
+            part = functions.col(_NEWEST).getField(field.name)
+        columns.append(part.alias(field.name))
+    flat = grouped.select(_KEY, _BAD, _NEWEST, _DELETE, *([_DELETED_AT] if sequence else []), *columns)
+    there = functions.when(functions.col(_NEWEST).isNotNull(), json_value(of_fields, stored=stored_names))
+    change = functions.coalesce(_BAD, there)
+    if not sequence:
+        return Rows(flat, functions.col(_KEY), change, (functions.lit(0).cast("bigint"),))
+    delete = functions.when(functions.col(_BAD).isNull(), functions.col(_DELETE))
+    both = functions.array(
+        functions.struct(at.alias("s"), change.alias("v")),
+        functions.struct(functions.col(_DELETED_AT).alias("s"), delete.alias("v")),
+    )
+    changes = flat.select(_KEY, functions.explode(both).alias(_CHANGE))
+    each = functions.col(_CHANGE)
+    by = tuple(each.getField("s").getField(field.name) for field in sequence)
+    return Rows(changes.where(each.getField("v").isNotNull()), functions.col(_KEY), each.getField("v"), by)
+
+
+def _after_delete(part: Column) -> Column:
+    """Return a column's newest value and its sequence; both are null if a delete of the key is newer."""
+    deleted_at = functions.col(_DELETED_AT)
+    is_after = deleted_at.isNull() | (part.getField("s") > deleted_at)
+    value, at = (functions.when(is_after, part.getField(name)).alias(name) for name in "vs")
+    return functions.struct(value, at, deleted_at.alias("d"))
