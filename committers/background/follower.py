@@ -18,7 +18,7 @@ from tidegate.committers.coordinator import ApplyOnExecutors, Coordinator
 from tidegate.committers.opening.lifecycle import refuse_other_uuid
 from tidegate.committers.opening.lost_attempts import lost_of, settle_lost_attempts
 from tidegate.committers.opening.lost_store import create_again, refuse_if_dropped
-from tidegate.committers.opening.open import refuse_other_history
+from tidegate.committers.opening.open import refuse_other_history, refuse_removed
 from tidegate.committers.opening.preflight import refuse_unsafe_store
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.repair.below_horizon import Repaired, repair_all
@@ -215,6 +215,7 @@ class Follower:
             refuse_other_uuid(coordinator.log, store, state)
             # The pointer first: a visible version was decided before, so a log read later has it.
             pointer = store.pointer()
+            refuse_removed(store, pointer)
             coordinator.decisions.catch_up()
             refuse_other_history(coordinator, coordinator.folded, pointer)
             claim_epoch(coordinator)

@@ -46,7 +46,8 @@ class Lifecycle(enum.Enum):
     BEGUN = "is being made by a relog, and has no version yet"
     UNFINISHED = "is being made by a rekey, and lacks versions of its source"
     STALE = "was made by a rekey, and lacks versions that its source has now"
-    MOVING = "was moved to namespace {to}, which is not whole, or is gone"
+    MOVING = "was moved to namespace {to}, which is not whole"
+    GONE = "was moved to namespace {to}, which is gone, or is another one of this name"
     MOVED = "was moved to namespace {to}, which has other key groups"
     CONTINUED = "was moved to namespace {to}, which has taken versions since, or lost its log"
     REWOUND = "was restored with --reprocess, and the undone batches were not replayed yet"
@@ -120,10 +121,12 @@ def _moved_to(state: Folded, copy: Side) -> Lifecycle:
     if _is_behind(copy) and not _is_unfinished(copy):
         return Lifecycle.CONTINUED  # what it took is not known
     if copy.state is None:
-        return Lifecycle.MOVING
+        return Lifecycle.GONE if copy.shown is None else Lifecycle.MOVING
     source = source_of(copy.state)
-    if source is None or source.uuid != state.namespace or not is_whole(copy.state, source):
-        return Lifecycle.MOVING  # or it was dropped, and its name is another namespace's now
+    if source is None or source.uuid != state.namespace:
+        return Lifecycle.GONE
+    if not is_whole(copy.state, source):
+        return Lifecycle.MOVING
     whole = decided_for(copy.state, source.last)
     is_last = whole is not None and whole.version == copy.state.last_version
     return Lifecycle.MOVED if is_last and moved_from(copy.state) is None else Lifecycle.CONTINUED
@@ -167,8 +170,13 @@ CONTINUE_THERE = Answer(
 )
 FINISH_THERE = Answer(
     "nothing was written, since its last versions are only here. Stop the query and run `tidegate rekey"
-    " --namespace {name} --to {to} --finish`, if {to} is there; or take it back: `tidegate drop --namespace"
-    " {to}`, then `tidegate adopt --lineage {back}`{nobody}"
+    " --namespace {name} --to {to} --finish`; or take it back: `tidegate drop --namespace {to}`, then"
+    " `tidegate adopt --lineage {back}`{nobody}"
+)
+TAKE_BACK = Answer(
+    "nothing was written. If a query has ever written into {to}, its later versions are not here: let it"
+    " continue where {to} went. Only if none has, take this one back: `tidegate adopt --namespace {name}"
+    " --lineage {back}`{nobody}"
 )
 STAY_THERE = Answer(
     "set namespace={to!r} and keep the checkpoint; nothing was written, since {to} alone has its later"
@@ -179,7 +187,7 @@ DROP_COPY = Answer(
     " --namespace {to}`, then run this command again"
 )
 OTHER_NAME = Answer("nothing was written. Give another name with --to, which gets a copy of its own")
-MOVED = (Lifecycle.MOVING, Lifecycle.MOVED, Lifecycle.CONTINUED)
+MOVED = (Lifecycle.MOVING, Lifecycle.GONE, Lifecycle.MOVED, Lifecycle.CONTINUED)
 Row = Mapping[Lifecycle, Answer]
 ANY: Row = {}
 """It reads, or makes visible what was decided, or belongs to no namespace."""
@@ -187,6 +195,7 @@ COPIES: Row = {Lifecycle.BEGUN: RELOG_AGAIN, Lifecycle.UNFINISHED: FINISH}
 WRITES: Row = {
     **COPIES,
     Lifecycle.MOVING: FINISH_THERE,
+    Lifecycle.GONE: TAKE_BACK,
     Lifecycle.MOVED: CONTINUE_THERE,
     Lifecycle.CONTINUED: CONTINUE_THERE,
 }

@@ -32,6 +32,7 @@ from tidegate.errors import (
     LineageError,
     OutcomeUnknownError,
     StoreLostError,
+    StoreRemovedError,
     StoreUnavailableError,
     WalGapError,
     WalUnavailableError,
@@ -95,6 +96,7 @@ def take_over(
         taken = state.lineage if lineage is None else lineage
         refuse_other_stores(coordinator, state, changing)
         ask(coordinator, command)
+        refuse_removed(coordinator.store, pointer)
         _refuse_unfilled(coordinator, pointer)
         refuse_other_history(coordinator, state, pointer)
         refuse_lost_attempts(coordinator, begun)
@@ -332,6 +334,15 @@ def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Point
     if fit is Fit.OTHER_HISTORY:
         why = f"version {pointer.visible} has digest {pointer.digest} in the store, another one in the log"
         raise _log_behind(coordinator, why, pointer.visible, coordinator.store)
+
+
+def refuse_removed(store: Store, pointer: Pointer) -> None:
+    """Refuse a store that was removed, under whatever name it is given. Raises: StoreRemovedError."""
+    if pointer.is_removed:
+        raise StoreRemovedError(
+            f"{store.where} was removed from the namespace: nothing was written. Give the stores that"
+            " remained; `tidegate store add NAME=URL`, with those, takes it up again"
+        )
 
 
 def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:

@@ -16,7 +16,7 @@ from model.commands.answers import Answers
 from model.commands.held import streamed, tailed
 from model.commands.seen import full, newest_rows, readable, rows_at, same, settle
 from model.commands.truth import Content
-from model.commands.world import Time, World
+from model.commands.world import PLACE, Time, World
 from model.commands.writing import query
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import TidegateError
@@ -218,8 +218,8 @@ def _everything(name: str) -> list[tuple[tuple[str, str], Callable[[], object]]]
         return lambda: vars(content).update({at: each for at, each in empty.items() if at != "lock"})
 
     return [
-        *((at, each.empty) for at, each in store._spaces.items()),
-        *((at, lost(each)) for at, each in memory_log._contents.items()),
+        *((at, each.empty) for at, each in store._spaces.items() if PLACE in at[0]),
+        *((at, lost(each)) for at, each in memory_log._contents.items() if PLACE in at[0]),
     ]
 
 

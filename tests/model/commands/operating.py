@@ -141,13 +141,13 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
 
 def lose_store(world: World) -> Outcome:
     for (place, name), space in list(store._spaces.items()):
-        if name == world.truth.name and not place.endswith("-b"):
+        if (place, name) == (PLACE, world.truth.name):
             space.empty()
     return Outcome(0, "")
 
 
 def log_of(world: World, name: str = "") -> Any:
-    return next(log for at, log in memory_log._contents.items() if at[1] == (name or world.truth.name))
+    return memory_log._contents[PLACE, name or world.truth.name]
 
 
 def lose_log(world: World, name: str = "") -> Outcome:

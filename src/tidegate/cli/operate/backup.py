@@ -40,7 +40,7 @@ from tidegate.committers.transfer.backup.restore_from import (
 from tidegate.committers.transfer.backup.restore_from import (
     restore_from as restore_backup,
 )
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StoreRemovedError
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
@@ -134,7 +134,14 @@ def _backed_up(
             if marks.state is not None:
                 refuse_other_uuid(log, opened, marks.state)
             refuse("backup", namespace, marks)
-            return make_backup(log, opened, identity, folder, full_every, keep), marks
+            done = make_backup(log, opened, identity, folder, full_every, keep)
+            if opened.pointer().is_removed:
+                raise StoreRemovedError(
+                    f"{opened.where} was removed from namespace {namespace} and gets no newer version, so its"
+                    f" backups end with version {done.version}, which {folder} has: let the job name a store"
+                    " that remained"
+                )
+            return done, marks
         finally:
             log.close()
     finally:

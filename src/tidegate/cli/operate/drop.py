@@ -16,9 +16,11 @@ from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import WRITER_ALIVE_S
 from tidegate.committers.operations.alias import refuse_aliased
 from tidegate.committers.operations.drop import drop_namespace
-from tidegate.errors import ConfigError, CorruptError
+from tidegate.errors import ConfigError, CorruptError, TidegateError
+from tidegate.sinks.records import Identity
 from tidegate.sinks.store import Store
 from tidegate.status.stores import no_namespace
+from tidegate.wal.record import Folded
 
 EXAMPLES = examples(
     "tidegate drop --store sqlite:///data/store --wal file:///data/wal --namespace flights",
@@ -51,7 +53,7 @@ def drop(
         _ask(namespace, locations)
     with work.coordinator(where) as coordinator:
         if only_stores:
-            _refuse_listed(coordinator, force=work.force)
+            _refuse_listed(work, coordinator)
         else:
             _refuse_drop(work, coordinator)
         dropped = drop_namespace(coordinator, log_too=not only_stores, thorough=thorough)
@@ -73,10 +75,13 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
             refuse_aliased(store)
         work.refuse_if_writer_alive(coordinator)
         # A log that does not answer, or refuses this user, is reported before the stores are gone.
-        in_log = None if force else coordinator.decisions.catch_up()
+        in_log = _in_log(coordinator, force=force)
+        if in_log is not None:
+            _refuse_other(work, coordinator, in_log)
+        if force:
+            return
         if in_log is None:
-            if not force:
-                _refuse_without_log(work, coordinator)
+            _refuse_without_log(work, coordinator, "drop")
             return
         ask(coordinator, work.row)
         if all(store.identity() is None for store in coordinator.stores):
@@ -85,13 +90,6 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
                 " of it, so only the log would go: check --store; if the store is gone, or a drop was cut"
                 " short, use --force"
             )
-        for store in coordinator.stores:
-            identity = store.identity()
-            if identity is not None and identity.uuid != in_log.namespace:
-                raise ConfigError(
-                    f"{redact(wal)} has another namespace {namespace} than {store.where}, so the log of the"
-                    " one and the rows of the other would go: check --wal and --store; nothing was removed"
-                )
         left = set(in_log.stores) - {each.name for each in coordinator.endpoints.stores}
         if left:
             raise ConfigError(
@@ -103,35 +101,70 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
             raise
 
 
-def _refuse_without_log(work: Operation, coordinator: Coordinator) -> None:
-    """Raise ConfigError when a store shows a version and the log has nothing: the log may be another one."""
+def _in_log(coordinator: Coordinator, *, force: bool) -> Folded | None:
+    """Return the log's state; with ``force`` None also where the log does not answer, or is damaged."""
+    try:
+        return coordinator.decisions.catch_up()
+    except TidegateError:
+        if not force:
+            raise
+        return None
+
+
+def _refuse_other(work: Operation, coordinator: Coordinator, in_log: Folded) -> None:
+    """Raise ConfigError when a store has another namespace of this name than the log, forced or not."""
     for store in coordinator.stores:
-        visible = store.pointer().visible if store.identity() is not None else 0
-        if visible:
+        identity = _identity_of(store, force=work.force)
+        if identity is not None and identity.uuid != in_log.namespace:
+            raise ConfigError(
+                f"{redact(work.wal)} has another namespace {work.namespace} than {store.where}, so the log of"
+                " the one and the rows of the other would go: check --wal and --store; nothing was removed."
+                " The rows alone go by --only-stores --force"
+            )
+
+
+def _identity_of(store: Store, *, force: bool) -> Identity | None:
+    try:
+        return store.identity()
+    except CorruptError:
+        if not force:
+            raise
+        return None
+
+
+def _refuse_without_log(work: Operation, coordinator: Coordinator, command: str) -> None:
+    """Raise ConfigError when a store shows a version and the log has nothing of it: it may be another log."""
+    state = coordinator.decisions.view.state
+    for store in coordinator.stores:
+        identity = store.identity()
+        visible = store.pointer().visible if identity is not None else 0
+        if visible and (state is None or identity is None or identity.uuid != state.namespace):
             raise ConfigError(
                 f"{store.where} shows version {visible} of namespace {work.namespace}, and the log"
                 f" {redact(work.wal)} has nothing of it: check --wal; nothing was removed. If its log is"
-                f" gone, `tidegate drop --namespace {work.namespace} --force` removes the rest"
+                f" gone, `tidegate {command} --namespace {work.namespace} --force` removes the rest"
             )
 
 
-def _refuse_listed(coordinator: Coordinator, *, force: bool) -> None:
-    """Raise ConfigError when one of the stores still follows the log, unless forced."""
-    state = None if force else coordinator.decisions.catch_up()
-    for store in () if force else coordinator.stores:
+def _refuse_listed(work: Operation, coordinator: Coordinator) -> None:
+    """Raise ConfigError when one of the stores still follows the log, or may, unless forced."""
+    if work.force:
+        return
+    for store in coordinator.stores:
         refuse_aliased(store)
         _refuse_written(store)
+    state = coordinator.decisions.catch_up()
+    _refuse_without_log(work, coordinator, "drop --only-stores")
     for each, store in zip(coordinator.endpoints.stores, coordinator.stores, strict=True):
-        if state is None:
-            return
+        identity = store.identity()
+        if state is None or identity is None or identity.uuid != state.namespace:
+            continue
         if each.name in state.stores or not state.stores:
             raise ConfigError(
-                f"store {each.name} follows the log of namespace {coordinator.endpoints.namespace}: first"
-                f" `tidegate store remove {each.name}`; or leave --only-stores out; or use --force"
+                f"store {each.name} follows the log of namespace {work.namespace}: first `tidegate store"
+                f" remove {each.name}`; or use --force"
             )
-        identity = store.identity()
-        is_own = identity is not None and identity.uuid == state.namespace
-        if is_own and not store.pointer().is_removed:
+        if not store.pointer().is_removed:
             raise ConfigError(
                 f"{store.where} has no note that it was removed, so it may be one that a query writes, under"
                 f" another name: `tidegate store remove {each.name} --store {each.name}=URL`, with the stores"

@@ -298,6 +298,27 @@ def test_readers_of_a_removed_store_are_refused_and_sent_to_the_successor(two):
         assert gate.table("aircraft").get("N14228")["flights"] == 2
 
 
+def test_a_removed_store_is_neither_written_nor_backed_up_as_a_living_one(two):
+    """Its note is not overwritten by a query that gives its URL under the name of one that remained."""
+    done("store", "remove", "main", "--redirect=copy", *two.stores("main", "copy"))
+    driver = Example(two.log[0].removeprefix("--wal="), f"copy={two.url('copy')}")
+    driver.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+    driver.close()
+    two.silence("copy")
+    as_copy = [f"--store=copy={two.url('main')}", *two.log]
+    assert "`tidegate store add NAME=URL`" in refused(StoreRemovedError.exit_code, "recover", *as_copy)
+    with pytest.raises(StoreRemovedError, match="was removed from the namespace: nothing was written"):
+        Example(two.log[0].removeprefix("--wal="), f"copy={two.url('main')}")
+    folder = two.folder / "backup"
+    for _ in range(2):
+        text = refused(StoreRemovedError.exit_code, "backup", folder, f"--store={two.url('main')}", *two.log)
+        assert "gets no newer version, so its backups end with version 3" in text
+    done("backup", folder, "--check")
+    assert "under another name" in refused(
+        2, "drop", "--only-stores", "--yes", f"--store=main={two.url('copy')}", *two.log
+    )
+
+
 def test_status_and_doctor_of_a_removed_store_name_the_removal(two):
     """They said "not visible yet: recover, or wait"."""
     done("store", "remove", "main", "--redirect=copy", *two.stores("main", "copy"))

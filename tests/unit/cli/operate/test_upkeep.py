@@ -179,8 +179,23 @@ def test_drop_with_another_log_removes_nothing_unless_forced(options, tmp_path):
     assert "shows version 3" in message
     assert "check --wal; nothing was removed" in message
     assert done("verify", *options)
+    alone = refused(2, "drop", "--only-stores", "--yes", *elsewhere)
+    assert "shows version 3" in alone
     forced = message.partition("`tidegate ")[2].partition("`")[0].split()
     assert "is gone" in done(*forced, "--yes", *elsewhere)
+
+
+def test_drop_of_two_namespaces_of_one_name_is_refused_forced_or_not(options, tmp_path):
+    """Two environments have the same names: the log is the other one's."""
+    other = tmp_path / "other"
+    write_flights(f"file://{other}/wal", f"sqlite://{other}/store", "flights")
+    mixed = [*readers_only(options), f"--wal=file://{other}/wal", "--yes"]
+    for force in ([], ["--force"]):
+        assert "has another namespace flights than" in refused(2, "drop", *mixed, *force)
+    assert "shows version 3" in refused(2, "drop", "--only-stores", *mixed)
+    assert done("verify", *options)
+    assert "is gone" in done("drop", "--only-stores", "--force", *mixed)
+    assert done("verify", *options_for(other))
 
 
 def test_drop_leaves_other_namespaces_alone(options, tmp_path):
