@@ -18,6 +18,7 @@ from tidegate.base.deadline import end_of, over_at
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.async_servers import AsyncServers, View
 from tidegate.sinks.redis.client.channel import CUT_OFF, AsyncNode, NoTurnError
+from tidegate.sinks.redis.client.effects import passes
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
     DENIED,
@@ -25,7 +26,6 @@ from tidegate.sinks.redis.client.replies import (
     FLIGHT_BYTES,
     FLIGHT_CALLS,
     LOST,
-    NOT_NOW,
     Call,
     NextAction,
     Refused,
@@ -201,7 +201,9 @@ class AsyncCalls:
             raise denied(self.where, error) from error
         except NoTurnError as error:
             why = f"{node.address}: {error}"
-        except (*LOST, *NOT_NOW) as error:
+        except (*LOST, redis.ResponseError) as error:
+            if isinstance(error, redis.ResponseError) and not passes(error):
+                raise takes_no_functions(self.where, node.address, error) from error
             node.ready = False
             self.servers.forget(view)
             why = f"{node.address}: {str(error) or type(error).__name__}"
@@ -244,12 +246,7 @@ class AsyncCalls:
             (reply,) = await node.ask((command,))
             return reply
 
-        try:
-            return await run_async(loading(self.where, node.address), ask)
-        except (*DENIED, *LOST, *NOT_NOW):
-            raise
-        except redis.ResponseError as error:
-            raise takes_no_functions(self.where, node.address, error) from error
+        return await run_async(loading(self.where, node.address), ask)
 
     # -- replies -----------------------------------------------------------------------------------
 
@@ -284,6 +281,8 @@ class AsyncCalls:
             elif answer is NextAction.EVAL:
                 self._functions = False
             else:
+                if answer is NextAction.LEAVE:
+                    node.drop()
                 self.servers.forget(view)
             again.append(at)
             why = why_again(node.address, error)
@@ -320,6 +319,7 @@ class AsyncCalls:
         if server_id in met:
             return
         if server_id == b"replica":
+            node.drop()
             self.servers.forget(view)
         elif await self._accept(server_id, listed):
             node.server_id = server_id

@@ -8,7 +8,6 @@ function's refusal is returned as ``Refused``.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import time
@@ -21,6 +20,7 @@ from redis import exceptions
 
 from tidegate.base.deadline import end_of, over_at
 from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.sinks.redis.client.effects import passes
 from tidegate.sinks.redis.client.functions import script_of
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
@@ -29,7 +29,6 @@ from tidegate.sinks.redis.client.replies import (
     FLIGHT_BYTES,
     FLIGHT_CALLS,
     LOST,
-    NOT_NOW,
     Call,
     NextAction,
     Refused,
@@ -200,7 +199,11 @@ class Calls:
                     return {str(node.address): work(node) for node in self.servers.primaries()}
                 except DENIED as error:
                     raise denied(self.where, error) from error
-                except (*LOST, *NOT_NOW) as error:
+                except LOST as error:
+                    raise self._later(error) from error
+                except redis.ResponseError as error:
+                    if not passes(error):
+                        raise
                     raise self._later(error) from error
         raise AssertionError
 
@@ -214,9 +217,14 @@ class Calls:
         for node in self.servers.primaries():
             replies.append(None)
             for _ in range(2):  # an idle connection may have been closed
-                with contextlib.suppress(*LOST, *NOT_NOW):
+                try:
                     replies[-1] = self.at(node, parts)
                     break
+                except LOST:
+                    pass
+                except redis.ResponseError as error:
+                    if not passes(error):
+                        raise
         return replies
 
     def each_primary_scan(self, pattern: str) -> list[Any]:
@@ -330,10 +338,13 @@ class Calls:
             node.ready = True
         except DENIED as error:
             raise denied(self.where, error) from error
-        except (*LOST, *NOT_NOW) as error:
+        except LOST as error:
             self._fail(exchange, error)
             return False
         except redis.ResponseError as error:
+            if passes(error):
+                self._fail(exchange, error)
+                return False
             raise takes_no_functions(self.where, node.address, error) from error
         return True
 
@@ -431,6 +442,8 @@ class Calls:
             elif answer is NextAction.EVAL:
                 self._functions = False
             else:
+                if answer is NextAction.LEAVE:
+                    node.drop()
                 self.servers.refresh()
             again.append(at)
             why = why_again(node.address, error)
@@ -453,6 +466,7 @@ class Calls:
     def _meet(self, node: Node, server_id: bytes, asked: set[bytes]) -> None:
         """Remember the id of a server that identified itself, if it is listed."""
         if server_id == b"replica":
+            node.drop()
             self.servers.refresh()
         elif server_id in asked or self._accept(server_id):
             asked.add(server_id)
@@ -466,7 +480,10 @@ class Calls:
             self.at(node, (b"SCRIPT", b"LOAD", script_of(name).text))
         except DENIED as error:
             raise denied(self.where, error) from error
-        except (*LOST, *NOT_NOW):
+        except LOST:
             self.servers.refresh()
         except redis.ResponseError as error:
+            if passes(error):
+                self.servers.refresh()
+                return
             raise ConfigError(f"{self.where}: {node.address} does not take our script: {error}") from error

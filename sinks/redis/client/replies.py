@@ -17,6 +17,7 @@ from tidegate.errors import (
     TidegateError,
     refused_to_write,
 )
+from tidegate.sinks.redis.client.effects import PASSING, Effect, effect_of
 from tidegate.sinks.redis.client.functions import call_head, readers, script_of
 
 FLIGHT_BYTES = 256 * 1024
@@ -24,24 +25,7 @@ FLIGHT_CALLS = 500
 FEW_CALLS = 2  # so the first and the last are all of them
 """Up to this number of calls take the fast path: a read of the pointer together with one of rows."""
 
-NOT_NOW = (
-    exceptions.MovedError,
-    exceptions.AskError,
-    exceptions.TryAgainError,
-    exceptions.ClusterDownError,
-    exceptions.ReadOnlyError,
-    exceptions.MasterDownError,
-    exceptions.BusyLoadingError,
-)
-"""The server refused and did nothing: another one holds the key, or this one is not ready yet.
-
-An ASK is not followed, though clients may: while a slot moves, its keys are on both servers, and a
-function on the receiving one would take the keys that are still to come for absent. The sending one
-refuses such a call as a whole, so the call is repeated there until the slot has moved.
-"""
 NON_LOCAL = "non local key"
-OTHER_TYPE, IN_LUA = "WRONGTYPE", "attempt to "
-"""The replies of Redis and Lua where a key or a field is not what a release writes there."""
 OPEN_SLOT = (
     "the slot of a key moves to another server, and the call is refused until it has moved;"
     " `redis-cli --cluster check HOST:PORT` lists slots that were left open, `redis-cli --cluster fix"
@@ -58,8 +42,6 @@ CROSS_SLOT = "CROSSSLOT"
 """The keys of one call are in several slots, on a server that is part of a Cluster, or in front of one."""
 NO_REPLICAS = "NOREPLICAS"
 """Fewer replicas than ``min-replicas-to-write``: a writer tries again, a reader does without a lease."""
-BUSY = ("BUSY", "LOADING", NO_REPLICAS, "UNBLOCKED")
-"""The server does nothing at present. ``UNBLOCKED``: a blocked read was ended, since it is a replica now."""
 DENIED = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 OUT_OF_MEMORY = (
@@ -113,6 +95,7 @@ class NextAction(enum.Enum):
     """The step before the same call is sent again."""
 
     LOOK_AGAIN = "look again which server holds the key"
+    LEAVE = "close the connections to this server, then look again"
     LOAD = "load the functions there"
     LOAD_SCRIPT = "load the script there"
     EVAL = "use no functions any more"
@@ -155,9 +138,13 @@ def answer_of(
 ) -> Refused | ServerState | NextAction:
     """Classify an error among the replies.
 
+    ``effects.py`` has the table. An ASK is not followed, though clients may: while a slot moves, its keys are
+    on both servers, and a function on the receiving one would take the keys that are still to come for
+    absent. The sending one refuses such a call as a whole, so the call is repeated there until the slot has
+    moved.
+
     Raises: StoreUnavailableError: the server's memory or disk is full. ConfigError: it refuses this
-    user, or its error is not known here. CorruptError: a key has a type or a number that no release
-    writes.
+    user, or never takes this call. CorruptError: a key has a type or a number that no release writes.
     """
     message = str(error)
     if message.startswith("TG"):
@@ -170,7 +157,8 @@ def answer_of(
     if call.name in ("lease", "release") and message.startswith(NO_REPLICAS):
         few = StoreUnavailableError(f"{where}: {address} refused to write: {message}")
         raise refused_to_write(few)
-    if isinstance(error, DENIED) or "user executing the script" in message:
+    effect = effect_of(error)
+    if effect is Effect.LOGIN:
         user_error = denied(where, error)
         raise refused_to_write(user_error) if call.name and call.name not in readers() else user_error
     if isinstance(error, exceptions.NoScriptError):
@@ -181,9 +169,9 @@ def answer_of(
         return NextAction.EVAL
     if call.more and (isinstance(error, exceptions.ClusterCrossSlotError) or message.startswith(CROSS_SLOT)):
         return Refused(CROSS_SLOT, message)
-    if isinstance(error, NOT_NOW) or message.startswith(BUSY) or NON_LOCAL in message:
-        return NextAction.LOOK_AGAIN
-    if message.startswith(OTHER_TYPE) or IN_LUA in message:
+    if effect in PASSING:
+        return NextAction.LEAVE if effect is Effect.ELSEWHERE else NextAction.LOOK_AGAIN
+    if effect is Effect.DAMAGE:
         raise CorruptError(
             f"{where}: {address} cannot use the value at {call.key.decode(errors='replace')}: {message};"
             " if somebody changed it, restore the store from a copy"

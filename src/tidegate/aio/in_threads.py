@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, proven_final
 from tidegate.reader.changes import Changes as BlockingChanges
 from tidegate.reader.changes import WrittenRow
 from tidegate.reader.diff import Change, DiffCounts
@@ -82,7 +82,7 @@ class GateInThreads:
             own.set_result(gate)
 
     def _was_closed(self) -> ConfigError:
-        return ConfigError("the gate was closed: connect again")
+        return proven_final(ConfigError("the gate was closed: connect again"))
 
     def close(self) -> None:
         """Close the gate, if it was connected. Blocks. Repeatable."""

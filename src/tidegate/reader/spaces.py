@@ -106,6 +106,10 @@ class SpacesFlow(GateFlow):
         """Run a flow in the gate of the place that counts now."""
         raise NotImplementedError
 
+    def _sleep(self, seconds: float) -> Any:
+        """Pause between two looks."""
+        return self._clock.sleep(seconds)
+
     def open_steps(self) -> Steps[None]:
         """Open the place that counts now."""
         yield from self._call(no_steps)

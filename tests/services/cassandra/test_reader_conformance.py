@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from tidegate.testing.conformance.faults import FAULTS
 from tidegate.testing.conformance.refusals import ON_REDIS, ON_SQLITE
 from tidegate.testing.conformance.run import FAILED, SKIPPED, conformance
 
@@ -18,4 +19,5 @@ def test_the_reference_reader_passes(cassandra_tables):
         "alias-of-a-namespace",
         *ON_SQLITE,
         *ON_REDIS,
+        *FAULTS,
     ]

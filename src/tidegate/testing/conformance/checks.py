@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegate.testing.conformance import rows
 from tidegate.testing.conformance.canonical import comparable_value
+from tidegate.testing.conformance.faults import FAULTS
 from tidegate.testing.conformance.refusals import REFUSALS
 from tidegate.testing.conformance.session import (
     FailedError,
@@ -305,6 +306,7 @@ CHECKS: dict[str, Check] = {
     "wrong-alias": wrong_alias,
     "alias-of-a-namespace": alias_of_a_namespace,
     **REFUSALS,
+    **FAULTS,
     "close": closes,
 }
 """Every check by its name, in the order in which they run."""

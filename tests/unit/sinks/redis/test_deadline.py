@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from time import monotonic
+
 import pytest
 import redis
 
@@ -26,6 +29,7 @@ class Silent:
 
     def __init__(self, time):
         self._sock, self._time, self._limit_s = self, time, None
+        self.opened_by, self.opened_at = os.getpid(), monotonic()
 
     def gettimeout(self):
         return self._limit_s
