@@ -132,7 +132,7 @@ class _Tls(Opened, SSLConnection):
 
 
 _SHARED: weakref.WeakValueDictionary[tuple[Any, ...], Idle] = weakref.WeakValueDictionary()
-_SHARED_LOCK = forks.Lock()
+_SHARED_LOCK = forks.BriefLock()
 
 
 def _idle_of(address: Address, settings: RedisSettings) -> Idle:
@@ -277,7 +277,7 @@ class Servers(abc.ABC):
         self.looks = 0
         """Increases whenever a look-up finds other primaries, or other slots."""
         self._nodes: dict[Address, Node] = {}
-        self._lock = forks.Lock()
+        self._lock = forks.BriefLock()
 
     @abc.abstractmethod
     def node_of(self, key: bytes) -> Node:

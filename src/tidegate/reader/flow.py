@@ -220,7 +220,7 @@ class GateFlow(TableHints):
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._lock = forks.Lock()
+        self._lock = forks.BriefLock()
         self._seen = Pointer()
         self._entry: CatalogEntry | None = None
 
@@ -404,6 +404,8 @@ class GateFlow(TableHints):
             entry = (yield from steps) if version else None
             self._check_ref(kept, entry.digest if entry is not None else "")
             return self.snapshot_class(reader, entry, hold)
+        except GeneratorExit:
+            raise  # an interrupt between two steps: the hold is collected, which releases the lease
         except BaseException:
             yield reader.leases.give_back(hold)
             raise

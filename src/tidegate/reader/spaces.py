@@ -187,7 +187,7 @@ class SpacesGate(SpacesFlow, Gate):
     def __init__(self, open_gate: Callable[[Any], Gate], clock: Clock) -> None:
         super().__init__(clock)
         self._open_gate = open_gate
-        self._lock = forks.Lock()
+        self._lock = forks.BriefLock()
 
     def _enter(self, place: Hashable) -> Opened:
         own: Opening | None = None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
+from tidegate.base import forks
 from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
@@ -60,7 +61,8 @@ class TableHints:
 
 
 def run(steps: Steps[Result]) -> Result:
-    """Run the steps in this thread."""
+    """Run the steps in this thread, in a child without anything of its parent's."""
+    forks.notice()
     reply = None
     try:
         while True:
