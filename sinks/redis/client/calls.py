@@ -24,6 +24,7 @@ from tidegate.sinks.redis.client.effects import passes
 from tidegate.sinks.redis.client.functions import script_of
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
+    CUT_BY_SERVER,
     DENIED,
     FEW_CALLS,
     FLIGHT_BYTES,
@@ -151,6 +152,8 @@ class Calls:
             with attempt:
                 left, why = self._round(calls, left, replies, once=once, flight=flight)
                 if left:
+                    if any(said in why for said in CUT_BY_SERVER):
+                        flight = max(1, flight // 2)  # its replies may be too large together
                     raise RetryLater(why)
         return replies
 
@@ -170,7 +173,8 @@ class Calls:
             )
         except RetryLater as later:
             own = self.servers.settings.connection.get("ssl_certfile")
-            raise no_answer(self.where, timeout_s, later, own) from later
+            known = self.servers.has_answered
+            raise no_answer(self.where, timeout_s, later, own, has_answered=known) from later
 
     def node_of(self, key: bytes) -> Node:
         """Return the server that holds the key. Raises: StoreUnavailableError: not found within

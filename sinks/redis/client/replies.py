@@ -52,6 +52,11 @@ NOT_SAVED = (
     "it cannot save its data (MISCONF): check its disk, which is full or failing; the visible version"
     " is unchanged"
 )
+CUT_BY_SERVER = ("losed by server", "reset by peer", "onnection lost")
+LARGE_REPLY = (
+    "a server closes a connection without a word if a reply is larger than client-output-buffer-limit normal,"
+    " or when maxmemory-clients is reached: raise it, or read fewer keys at once"
+)
 UNREACHED = (
     "nothing that is visible or decided is lost by that. Look whether its server runs and can be reached at"
     " this address (`tidegate doctor`); then read again, or start a query that has ended"
@@ -248,17 +253,25 @@ def takes_no_functions(where: str, address: object, error: Exception) -> Tidegat
 
 
 def no_answer(
-    where: str, timeout_s: float, later: RetryLater, certificate: str | None = None
+    where: str,
+    timeout_s: float,
+    later: RetryLater,
+    certificate: str | None = None,
+    *,
+    has_answered: bool = False,
 ) -> StoreUnavailableError | ConfigError:
     """Return the error for calls without an answer in time: ConfigError where a certificate has expired.
 
-    ``certificate``: the file of this client's certificate.
+    ``certificate``: the file of this client's certificate. ``has_answered``: a server has answered before, so
+    that TLS is not the cause.
     """
     text = f"{where}: no answer within {timeout_s} s: {str(later).rstrip('.')}"
     if "rediss" in where.partition("://")[0]:
         if renew := over_its_time(str(later), certificate):
             return ConfigError(f"{text}; {renew}")
         text += " (the URL asks for TLS: does the server speak it?)"
-    elif any(said in str(later) for said in ("losed by server", "reset by peer")):
-        text += " (if the server speaks TLS, the URL begins with rediss)"
+    elif any(said in str(later) for said in CUT_BY_SERVER):
+        text += (
+            f" ({LARGE_REPLY})" if has_answered else " (if the server speaks TLS, the URL begins with rediss)"
+        )
     return StoreUnavailableError(f"{text}; {UNREACHED}")

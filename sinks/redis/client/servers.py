@@ -303,6 +303,11 @@ class Servers(abc.ABC):
                 node = self._nodes.setdefault(address, Node(address, self.settings))
         return node
 
+    @property
+    def has_answered(self) -> bool:
+        """Whether any server has answered a request."""
+        return any(node.answer_s for node in list(self._nodes.values()))
+
     def close(self) -> None:
         with self._lock:
             for node in self._nodes.values():

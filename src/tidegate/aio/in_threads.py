@@ -21,6 +21,7 @@ from tidegate.reader.changes import WrittenRow
 from tidegate.reader.diff import Change, DiffCounts
 from tidegate.reader.diff import Diff as BlockingDiff
 from tidegate.reader.gate import Gate as BlockingGate
+from tidegate.reader.table import OfProcess
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -105,7 +106,7 @@ Rows = TypeVar("Rows", bound=Closing)
 Result = TypeVar("Result")
 
 
-class InThreads(AsyncIterator[Row], Generic[Row, Rows]):
+class InThreads(OfProcess, AsyncIterator[Row], Generic[Row, Rows]):
     """Rows of an iterator of threads, which is opened and stepped through in threads. One task at a time."""
 
     def __init__(self, open_rows: Callable[[], Rows]) -> None:
