@@ -1,4 +1,4 @@
-"""What an error reply of Redis proves: the one table for writers, readers, mirrors and waits. Pure.
+"""The effects of error replies of Redis: the one table for writers, readers, mirrors and waits. Pure.
 
 ``conformance/vectors/refusals.json`` is made of it, for readers in other languages.
 """
@@ -11,7 +11,7 @@ from redis import exceptions
 
 
 class Effect(enum.Enum):
-    """What follows from an error reply. An unknown one proves nothing, and counts as ``LATER``."""
+    """The effect of an error reply. An unknown one proves nothing, and counts as ``LATER``."""
 
     ELSEWHERE = "another server has taken over: its connections are closed, its name is looked up again"
     LATER = "the server does nothing at present: the same call again, until its deadline"

@@ -116,7 +116,7 @@ def ages(session: Session) -> None:
 
 
 def login_late(session: Session) -> None:
-    """Check a login that is refused for a while: a call fails at once, a wait goes on."""
+    """Check a login that is refused for a while: a call fails at once, a wait continues."""
     with faulty(session) as (server, writer):
         for reply in LOGINS:
             server.refuse(reply)
