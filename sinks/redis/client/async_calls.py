@@ -18,7 +18,6 @@ from tidegate.base.deadline import end_of, over_at
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.async_servers import AsyncServers, View
 from tidegate.sinks.redis.client.channel import CUT_OFF, AsyncNode, NoTurnError
-from tidegate.sinks.redis.client.effects import passes
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
     CUT_BY_SERVER,
@@ -39,6 +38,7 @@ from tidegate.sinks.redis.client.replies import (
     no_answer,
     not_compared,
     origin_in,
+    passes,
     takes_no_functions,
     why_again,
 )

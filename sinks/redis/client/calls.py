@@ -20,7 +20,6 @@ from redis import exceptions
 
 from tidegate.base.deadline import end_of, over_at
 from tidegate.errors import ConfigError, StoreUnavailableError
-from tidegate.sinks.redis.client.effects import passes
 from tidegate.sinks.redis.client.functions import script_of
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
@@ -42,6 +41,7 @@ from tidegate.sinks.redis.client.replies import (
     not_compared,
     origin_in,
     pack,
+    passes,
     takes_no_functions,
     why_again,
 )

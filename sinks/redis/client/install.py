@@ -11,9 +11,8 @@ import redis
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.calls import Calls
-from tidegate.sinks.redis.client.effects import passes
 from tidegate.sinks.redis.client.functions import LIBRARY, library, library_name
-from tidegate.sinks.redis.client.replies import DENIED, LOST, takes_no_functions
+from tidegate.sinks.redis.client.replies import DENIED, LOST, passes, takes_no_functions
 from tidegate.sinks.redis.client.servers import Node, servers_of
 from tidegate.sinks.redis.client.settings import settings_of
 

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from tidegate.testing.conformance.faults import FAULTS
 from tidegate.testing.conformance.refusals import ON_REDIS, ON_SQLITE
 from tidegate.testing.conformance.run import FAILED, SKIPPED, conformance
+from tidegate.testing.conformance.vectors.faults import FAULTS
 
 PROGRAM = f"{sys.executable} -m tidegate.testing.conformance.reader"
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from tidegate.testing.conformance import rows
 from tidegate.testing.conformance.canonical import comparable_value
-from tidegate.testing.conformance.faults import FAULTS
 from tidegate.testing.conformance.refusals import REFUSALS
 from tidegate.testing.conformance.session import (
     FailedError,
@@ -21,6 +20,7 @@ from tidegate.testing.conformance.session import (
     until,
     write_live,
 )
+from tidegate.testing.conformance.vectors.faults import FAULTS
 from tidegate.testing.conformance.vectors.keys import key_vectors
 from tidegate.testing.conformance.vectors.schemas import schema_vectors
 from tidegate.testing.conformance.vectors.values import as_table, value_vectors

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.xdist_group("redis_cluster"),
     pytest.mark.timeout(BUILD_S + 200),
 ]
-PYTHON = shlex.join([sys.executable, "-m", "tidegate.testing.conformance."])
+PYTHON = shlex.join([sys.executable, "-m", ""])[:-2]
 ROW = {"table": "aircraft", "key": ["N14228"]}
 ENDPOINT, NAME = "cluster-preferred-endpoint-type", "cluster-announce-hostname"
 
@@ -34,7 +34,7 @@ def command_of(language, folder):
     return PYTHON + language
 
 
-@pytest.fixture(params=["reader", "aio_reader", "go", "java"])
+@pytest.fixture(params=["tidegate.testing.conformance.reader", "services.support.aio_reader", "go", "java"])
 def reader(request, tmp_path):
     with Reader(command_of(request.param, tmp_path), tmp_path / "errors") as started:
         yield started

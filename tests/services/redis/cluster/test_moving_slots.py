@@ -24,10 +24,9 @@ from support.wait import wait_until
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.repair.repair import repair
 from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
-from tidegate.sinks.redis.client.effects import passes
 from tidegate.sinks.redis.client.functions import names, readers, source
 from tidegate.sinks.redis.client.library import load_library
-from tidegate.sinks.redis.client.replies import Call, encoded, load_script, pack
+from tidegate.sinks.redis.client.replies import Call, encoded, load_script, pack, passes
 
 pytestmark = pytest.mark.xdist_group("redis_cluster")
 

@@ -20,10 +20,10 @@ from tidegate.committers.local_coordinator import followers_in
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.options import LEASES_MAX, Options, parse_store
 from tidegate.sinks.redis.client.functions import library_name
-from tidegate.testing.conformance.faults import FAULTS
 from tidegate.testing.conformance.program import Reader, ReaderRaisedError
 from tidegate.testing.conformance.refusals import ON_SQLITE
 from tidegate.testing.conformance.run import PASSED, conformance
+from tidegate.testing.conformance.vectors.faults import FAULTS
 from tidegate.testing.example import BATCHES, Example, write_flights
 
 FOLDER = ROOT / "readers" / "go"

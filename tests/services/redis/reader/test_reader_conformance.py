@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from tidegate.testing.conformance.faults import FAULTS
 from tidegate.testing.conformance.refusals import ON_REDIS, ON_SQLITE
 from tidegate.testing.conformance.run import PASSED, conformance
+from tidegate.testing.conformance.vectors.faults import FAULTS
 
 PROGRAM = f"{sys.executable} -m tidegate.testing.conformance.reader"
-ASYNCIO = f"{sys.executable} -m tidegate.testing.conformance.aio_reader"
+ASYNCIO = f"{sys.executable} -m services.support.aio_reader"
 
 
 def test_what_only_redis_has(redis):

@@ -16,12 +16,12 @@ from tidegate.reader.alias_gate import AliasGate
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules import layout
 from tidegate.sinks.sqlite.files import Files
-from tidegate.testing.conformance.faults import FAULTS
 from tidegate.testing.conformance.program import ReaderFailedError, ReaderRaisedError, UnsupportedRequestError
 from tidegate.testing.conformance.reader import ReferenceReader
 from tidegate.testing.conformance.refusals import ON_REDIS
 from tidegate.testing.conformance.run import FAILED, PASSED, SKIPPED, conformance, outcome_of
 from tidegate.testing.conformance.session import Session
+from tidegate.testing.conformance.vectors.faults import FAULTS
 from tidegate.testing.conformance.writer import Place
 
 PROGRAM = f"{sys.executable} -m tidegate.testing.conformance.reader"

@@ -10,12 +10,12 @@ import contextlib
 import socket
 import threading
 from typing import TYPE_CHECKING
-
-from tidegate.torture.driver.tcp_proxy import CONNECT_S, PIECE_BYTES, proxied, server_of
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+PIECE_BYTES, CONNECT_S = 65_536, 5.0
 ANSWERED = b"FCALL FCALL_RO EVAL EVAL_RO EVALSHA EVALSHA_RO HMGET HGET XREAD".split()
 """The commands that get the error reply: those of a reader after its login."""
 SCRIPT = b"return redis.error_reply(ARGV[1])"
@@ -30,7 +30,7 @@ class FaultyServer:
         assert server is not None, "no server that can be reached through a proxy"
         self._server = server
         self._door = socket.create_server(("127.0.0.1", 0))
-        self.url = proxied(url, self._door.getsockname()[1])
+        self.url = f"redis://127.0.0.1:{self._door.getsockname()[1]}"
         self.opened = 0
         """The connections so far."""
         self.answered = 0
@@ -101,6 +101,15 @@ class FaultyServer:
             return frame
         self.answered += 1
         return packed(b"EVAL", SCRIPT, b"0", self._reply.encode())
+
+
+def server_of(url: str) -> tuple[str, int] | None:
+    """Return the one server of a URL without TLS, login and number of a database; None: it has more."""
+    parts = urlsplit(url)
+    is_one = parts.scheme == "redis" and "," not in parts.netloc and "@" not in parts.netloc
+    if not is_one or parts.hostname is None or parts.path.strip("/") not in ("", "0"):
+        return None
+    return parts.hostname, parts.port or 6379
 
 
 def packed(*parts: bytes) -> bytes:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tidegate.errors import StoreUnavailableError
-from tidegate.testing.conformance.redis_faults import FaultyServer
 from tidegate.testing.conformance.session import (
     FailedError,
     Session,
@@ -18,8 +17,8 @@ from tidegate.testing.conformance.session import (
     until,
     write_live,
 )
+from tidegate.testing.conformance.vectors.redis_faults import FaultyServer, server_of
 from tidegate.testing.conformance.writer import Writer
-from tidegate.torture.driver.tcp_proxy import server_of
 
 LEFT = (
     "READONLY You can't write against a read only replica.",

@@ -1,6 +1,6 @@
 """The reference reader over ``tidegate.aio.connect``, on an event loop in a thread of its own.
 
-It is a program: ``python -m tidegate.testing.conformance.aio_reader``.
+It is a program: ``python -m services.support.aio_reader``.
 """
 
 from __future__ import annotations
