@@ -88,7 +88,7 @@ func (c *cassandraStore) errorOf(err error) error {
 	text := err.Error()
 	switch {
 	case errors.Is(err, gocql.ErrSessionClosed):
-		return configError("%s: this gate was closed: connect again", c.where)
+		return finalConfigError("%s: this gate was closed: connect again", c.where)
 	case strings.Contains(text, "Unable to perform authentication"): // a node that cannot read its users, as while it starts
 		return unavailable("%s: a node could not check the login; read again: %w", c.where, err)
 	case errors.As(err, &reply) && reply.Code() == gocql.ErrCodeUnauthorized, strings.Contains(text, "authentication"), strings.Contains(text, "Authentication"):

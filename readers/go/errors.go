@@ -12,7 +12,10 @@ type failure struct{ error }
 func (f failure) Unwrap() error { return errors.Unwrap(f.error) }
 
 // ConfigError: a URL, option, name or key that does not fit, or a format that this release does not know. Correct it.
-type ConfigError struct{ failure }
+type ConfigError struct {
+	failure
+	isFinal bool // this gate never answers again
+}
 
 // StoreUnavailableError: no answer before the deadline. Nothing is proven; read again.
 type StoreUnavailableError struct {
@@ -60,7 +63,20 @@ func ErrorName(err error) string {
 
 func failed(format string, args []any) failure { return failure{fmt.Errorf(format, args...)} }
 
-func configError(format string, args ...any) error { return &ConfigError{failed(format, args)} }
+func configError(format string, args ...any) error {
+	return &ConfigError{failure: failed(format, args)}
+}
+
+func finalConfigError(format string, args ...any) error {
+	return &ConfigError{failed(format, args), true}
+}
+
+// isFinal returns whether it is proven that a call never succeeds on this gate. Any other error passes: a wait goes on.
+func isFinal(err error) bool {
+	var config *ConfigError
+	return is[*CorruptError](err) || is[*VersionRegressedError](err) || is[*StoreRemovedError](err) ||
+		errors.As(err, &config) && config.isFinal
+}
 
 func corrupt(format string, args ...any) error { return &CorruptError{failed(format, args)} }
 
@@ -86,7 +102,7 @@ func storeLost(where string) error {
 }
 
 func dropped(where string) error {
-	return configError("%s: the namespace was dropped while it was open here; connect again", where)
+	return finalConfigError("%s: the namespace was dropped while it was open here; connect again", where)
 }
 
 func is[T error](err error) bool {

@@ -181,7 +181,7 @@ func (g *Gate) enter(ctx context.Context, url string, before *space) error {
 }
 
 func (g *Gate) closedError() error {
-	return configError("this gate to %s is closed: connect again", g.name)
+	return finalConfigError("this gate to %s is closed: connect again", g.name)
 }
 
 // current returns the namespace to read: an alias is looked up at each call.
@@ -357,7 +357,7 @@ func (g *Gate) GetMany(ctx context.Context, keys map[string][]Key) (answer *Answ
 }
 
 // WaitFor returns the visible version as soon as it is at least this one. After the time-out it returns a
-// WaitTimeoutError. By an alias it waits in the namespace that the alias names when the wait begins.
+// WaitTimeoutError, or the error that the last look had: an error that passes does not end it. By an alias it waits in the namespace that the alias names when the wait begins.
 func (g *Gate) WaitFor(ctx context.Context, version int64, timeout time.Duration) (visible int64, err error) {
 	waiting, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -365,7 +365,7 @@ func (g *Gate) WaitFor(ctx context.Context, version int64, timeout time.Duration
 	for pause := time.Millisecond; ; {
 		err = g.callIn(ctx, at, func(ctx context.Context, now *space) error {
 			if at != nil && at.of.UUID != now.of.UUID { // in a successor
-				return configError("%s is read now, and the wait began in another namespace, %s: wait again", now.where, at.where)
+				return finalConfigError("%s is read now, and the wait began in another namespace, %s: wait again", now.where, at.where)
 			}
 			at = now
 			found, err := at.newestPointer(ctx)
@@ -374,8 +374,17 @@ func (g *Gate) WaitFor(ctx context.Context, version int64, timeout time.Duration
 			}
 			return err
 		})
-		if err != nil || visible >= version {
+		if err == nil && visible >= version || isFinal(err) || ctx.Err() != nil {
 			return visible, err
+		}
+		if err != nil { // a login that is rotated, a server that restarts: it passes
+			select {
+			case <-waiting.Done():
+				return visible, err
+			case <-time.After(pause):
+			}
+			pause = min(2*pause, 50*time.Millisecond)
+			continue
 		}
 		if waiting.Err() != nil && ctx.Err() == nil {
 			return visible, &WaitTimeoutError{failed("version %d of %s was not visible within %v, the visible version is %d", []any{version, at.of.Name, timeout, visible})}

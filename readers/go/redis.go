@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,10 +21,51 @@ const redisFormat = 2
 
 const pauseMin, pauseMax, serversMax, atOnceMax = time.Millisecond, 100 * time.Millisecond, 20, 4
 
+// ageMax is the age at which a connection is not used again: its name may lead to another server by now, while the old
+// one still answers. leftFor is the time for which the connections of a server that was left stay open, for the calls
+// that wait there.
+const ageMax, leftFor = 15 * time.Second, 60 * time.Second
+
 type redisStore struct {
-	client  redis.UniversalClient
 	cluster *redis.ClusterClient // nil: one server, or Sentinels
 	where   string
+	make    func() redis.UniversalClient // nil: of a Cluster, whose client knows servers by their addresses
+	current struct {
+		sync.Mutex
+		client   redis.UniversalClient
+		left     []redis.UniversalClient
+		isClosed bool
+	}
+}
+
+func newRedisStore(client redis.UniversalClient, where string, make func() redis.UniversalClient) *redisStore {
+	made := &redisStore{where: where, make: make}
+	made.cluster, _ = client.(*redis.ClusterClient)
+	made.current.client = client
+	return made
+}
+
+func (r *redisStore) client() redis.UniversalClient {
+	r.current.Lock()
+	defer r.current.Unlock()
+	return r.current.client
+}
+
+// leave makes new connections from now on, unless that was done since this client was taken: its server said that
+// another one has taken over, and the name may lead there by now.
+func (r *redisStore) leave(client redis.UniversalClient) {
+	r.current.Lock()
+	defer r.current.Unlock()
+	if r.make == nil || r.current.client != client || r.current.isClosed {
+		return
+	}
+	r.current.client, r.current.left = r.make(), append(r.current.left, client)
+	time.AfterFunc(leftFor, func() {
+		r.current.Lock()
+		defer r.current.Unlock()
+		client.Close()
+		r.current.left = slices.DeleteFunc(r.current.left, func(each redis.UniversalClient) bool { return each == client })
+	})
 }
 
 func openRedis(address string, options *Options) (store, error) {
@@ -38,7 +81,7 @@ func openRedis(address string, options *Options) (store, error) {
 	of := &redis.UniversalOptions{
 		Addrs: strings.Split(hosts, ","), Username: name, Password: password, TLSConfig: options.TLS, Protocol: 2,
 		SentinelUsername: options.SentinelUsername, SentinelPassword: options.SentinelPassword,
-		PoolSize: options.PoolSize, MaxRetries: -1, ContextTimeoutEnabled: true, DisableIndentity: true,
+		PoolSize: options.PoolSize, MaxRetries: -1, ConnMaxLifetime: ageMax, ContextTimeoutEnabled: true, DisableIndentity: true,
 	}
 	if base == "rediss" && of.TLSConfig == nil {
 		of.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -61,12 +104,15 @@ func openRedis(address string, options *Options) (store, error) {
 	}
 	switch {
 	case kind == "cluster":
-		client := redis.NewClusterClient(of.Cluster())
-		return &redisStore{client, client, where}, nil
+		cluster := of.Cluster()
+		cluster.ClusterSlots = slotsBy(of)
+		return newRedisStore(redis.NewClusterClient(cluster), where, nil), nil
 	case kind == "sentinel" && of.MasterName != "":
-		return &redisStore{redis.NewFailoverClient(of.Failover()), nil, where}, nil
+		make := func() redis.UniversalClient { return redis.NewFailoverClient(of.Failover()) }
+		return newRedisStore(make(), where, make), nil
 	case kind == "" && len(of.Addrs) == 1:
-		return &redisStore{redis.NewClient(of.Simple()), nil, where}, nil
+		make := func() redis.UniversalClient { return redis.NewClient(of.Simple()) }
+		return newRedisStore(make(), where, make), nil
 	}
 	return nil, configError("%s: write redis://host:port, redis+cluster://host:port,host:port or redis+sentinel://host:port,host:port/<name of the primary>", where)
 }
@@ -82,7 +128,14 @@ func loginOf(login string, options *Options) (string, string, error) {
 	return name, password, errors.Join(errName, errPassword)
 }
 
-func (r *redisStore) close() { r.client.Close() }
+func (r *redisStore) close() {
+	r.current.Lock()
+	defer r.current.Unlock()
+	r.current.isClosed = true
+	for _, each := range append(r.current.left, r.current.client) {
+		each.Close()
+	}
+}
 
 func (r *redisStore) open(name string, of *identity) namespace {
 	return &redisNamespace{
@@ -100,6 +153,9 @@ func (r *redisStore) find(ctx context.Context, name string) (*identity, *target,
 		return nil, nil, errOf(meta, alias)
 	}
 	fields, named := texts(meta.reply), texts(alias.reply)
+	if len(fields) < 3 || len(named) < 3 {
+		return nil, nil, corrupt("%s: the namespace has %d fields, the alias %d", of.where, len(fields), len(named))
+	}
 	if fields[0] != "" && fields[1] != "" {
 		found, err := identityIn(of.where, fields[0], redisFormat)
 		if found != nil {
@@ -299,11 +355,76 @@ func (n *redisNamespace) release(ctx context.Context, id string) error {
 }
 
 func (n *redisNamespace) awaitNewer(ctx context.Context, version int64) error {
-	err := n.client.XRead(ctx, &redis.XReadArgs{
+	client := n.client()
+	err := client.XRead(ctx, &redis.XReadArgs{
 		Streams: []string{n.tag + "}:versions", fmt.Sprintf("%d-%d", version, uint64(1)<<32)}, Count: 1, Block: time.Second,
 	}).Err()
 	if errors.Is(err, redis.Nil) {
 		return nil
+	} else if err != nil && isElsewhere(err.Error()) {
+		n.leave(client)
 	}
 	return err
+}
+
+var errUnnamed = errors.New("set cluster-announce-hostname on each server, or cluster-preferred-endpoint-type ip: the Cluster" +
+	" gives \"?\" for a host name")
+
+// slotsBy returns a function that reads the slots of a Cluster from the first server of the URL that answers, or of the
+// servers that it named before. A server that does not announce its endpoint (nil, or "") has the host that was asked.
+func slotsBy(of *redis.UniversalOptions) func(context.Context) ([]redis.ClusterSlot, error) {
+	var mu sync.Mutex
+	var known []string
+	return func(ctx context.Context) (slots []redis.ClusterSlot, err error) {
+		mu.Lock()
+		asked := append(append([]string{}, known...), of.Addrs...)
+		mu.Unlock()
+		for _, address := range asked {
+			if slots, err = slotsOf(ctx, of, address); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				known = known[:0]
+				for _, slot := range slots {
+					known = append(known, slot.Nodes[0].Addr)
+				}
+				return slots, nil
+			}
+		}
+		return nil, err
+	}
+}
+
+func slotsOf(ctx context.Context, of *redis.UniversalOptions, address string) ([]redis.ClusterSlot, error) {
+	options := of.Simple()
+	options.Addr, options.PoolSize = address, 1
+	client := redis.NewClient(options)
+	defer client.Close()
+	ranges, err := client.Do(ctx, "CLUSTER", "SLOTS").Slice()
+	if err != nil {
+		return nil, err
+	}
+	host, _, _ := net.SplitHostPort(address)
+	var slots []redis.ClusterSlot
+	for _, each := range ranges {
+		parts, _ := each.([]any)
+		if len(parts) < 3 {
+			return nil, fmt.Errorf("%s: a range of slots has %d parts", address, len(parts))
+		}
+		first, _ := parts[0].(int64)
+		last, _ := parts[1].(int64)
+		primary, _ := parts[2].([]any)
+		if len(primary) < 2 {
+			return nil, fmt.Errorf("%s: the primary of a range of slots has %d parts", address, len(primary))
+		}
+		at, _ := primary[0].(string)
+		port, _ := primary[1].(int64)
+		if at == "?" {
+			return nil, fmt.Errorf("%s: %w", address, errUnnamed)
+		} else if at == "" {
+			at = host
+		}
+		node := redis.ClusterNode{Addr: net.JoinHostPort(at, strconv.FormatInt(port, 10))}
+		slots = append(slots, redis.ClusterSlot{Start: int(first), End: int(last), Nodes: []redis.ClusterNode{node}})
+	}
+	return slots, nil
 }

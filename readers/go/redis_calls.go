@@ -21,8 +21,25 @@ type redisCall struct {
 	err           error
 }
 
-// notNow are the error replies of a server that is not ready, or does not hold the key.
-const notNow = " MOVED ASK TRYAGAIN CLUSTERDOWN READONLY MASTERDOWN LOADING BUSY NOREPLICAS UNBLOCKED "
+// An error reply that is none of these proves nothing: the call is sent again until its deadline.
+var (
+	// elsewhere are the first words of a server that another one has replaced.
+	elsewhere = " READONLY MASTERDOWN UNBLOCKED "
+	// refusing are parts of replies about the login.
+	refusing = []string{"NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "invalid password", "no password is set",
+		"without any password configured", "user executing the script"}
+	// mistakes are parts of replies of a server that never takes the call.
+	mistakes = []string{"CROSSSLOT", "NOPROTO", "wrong number of arguments", "unknown command", "unknown subcommand", "syntax error",
+		"rotocol error", "DB index", "compiling", "support disabled", "not allowed in cluster mode"}
+	// damages are parts of replies about a value that is not what a release writes.
+	damages = []string{"WRONGTYPE", "attempt to ", "bad argument", "not an integer"}
+)
+
+// isElsewhere returns whether a server says that it is not the primary.
+func isElsewhere(message string) bool {
+	word, _, _ := strings.Cut(message, " ")
+	return strings.Contains(elsewhere, " "+word+" ") || strings.HasPrefix(message, "TGSERVER replica")
+}
 
 var errServer = errors.New("another server answered than the one that was named")
 
@@ -30,7 +47,8 @@ var errServer = errors.New("another server answered than the one that was named"
 func (n *redisNamespace) run(ctx context.Context, calls ...*redisCall) {
 	left, pause, hasLooked := calls, pauseMin, map[string]bool{}
 	for round := 0; len(left) > 0; round++ {
-		pipe, commands := n.client.Pipeline(), make([]*redis.Cmd, len(left))
+		client := n.client()
+		pipe, commands := client.Pipeline(), make([]*redis.Cmd, len(left))
 		for at, call := range left {
 			commands[at] = n.command(ctx, pipe, call)
 		}
@@ -49,6 +67,9 @@ func (n *redisNamespace) run(ctx context.Context, calls ...*redisCall) {
 					n.pointerIn(call) // its reader gets the error
 				}
 				continue
+			}
+			if isElsewhere(call.err.Error()) {
+				n.leave(client)
 			}
 			if call.err, isLater = n.judge(ctx, call, call.err, hasLooked); call.err == nil {
 				again = append(again, call)
@@ -149,7 +170,7 @@ func (n *redisNamespace) judge(ctx context.Context, call *redisCall, err error, 
 	var reply redis.Error
 	switch {
 	case errors.Is(err, redis.ErrClosed):
-		return configError("%s: this gate was closed", n.where), false
+		return finalConfigError("%s: this gate was closed", n.where), false
 	case !errors.As(err, &reply):
 		return unavailable("%s: no answer: %w", n.where, err), true
 	case code == "TGSERVER" && call.server != "":
@@ -178,16 +199,16 @@ func (n *redisNamespace) judge(ctx context.Context, call *redisCall, err error, 
 		return unavailable("%s: %s leases pin versions, the most that the writer allows: close snapshots", n.where, detail), false
 	case call.function == "lease" && has("OOM", "MISCONF", "NOREPLICAS", "NOPERM", "user executing the script"):
 		return writesRefused("%s takes no leases: %s", n.where, message), false
-	case has("NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "user executing the script"):
+	case has(refusing...):
 		return configError("%s: the server refuses this user: %s", n.where, message), false
 	case has("unction not found"):
 		return n.otherLibrary(ctx), true
-	case strings.Contains(notNow, " "+code+" "), has("non local key"):
-		return unavailable("%s: a server answered: %s", n.where, message), true
-	case strings.HasPrefix(code, "TG"), has("WRONGTYPE", "attempt to"):
+	case strings.HasPrefix(code, "TG"), has(damages...):
 		return corrupt("%s: %s: %s; if somebody changed it, restore the store from a copy", n.where, call.key, message), false
+	case has(mistakes...):
+		return configError("%s: a server answered: %s", n.where, message), false
 	}
-	return configError("%s: a server answered: %s", n.where, message), false
+	return unavailable("%s: a server answered: %s", n.where, message), true
 }
 
 // otherServer returns nil if rows of the server with this id may be read: the pointer lists it, or its process.
@@ -231,7 +252,7 @@ func (n *redisNamespace) survey(ctx context.Context) {
 		return
 	} else if n.cluster != nil {
 		n.cluster.ForEachMaster(ctx, ask)
-	} else if node, isOne := n.client.(*redis.Client); isOne {
+	} else if node, isOne := n.client().(*redis.Client); isOne {
 		ask(ctx, node)
 	}
 	close(infos)

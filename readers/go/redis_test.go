@@ -32,7 +32,7 @@ func TestRefusals(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()
 	for _, vector := range vectors {
-		store := &redisStore{client: client}
+		store := newRedisStore(client, "", nil)
 		of := store.open("flights", &identity{UUID: "u"}).(*redisNamespace)
 		call := of.call(vector.Call, int64(0), int64(0))
 		err, isLater := of.judge(ctx, call, reply(vector.Reply), map[string]bool{})
@@ -87,7 +87,7 @@ func served(t *testing.T, server answers) (context.Context, *redisNamespace) {
 	client.AddHook(server)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	t.Cleanup(func() { cancel(); client.Close() })
-	return ctx, (&redisStore{client: client}).open("flights", &identity{UUID: "u", library: "lib"}).(*redisNamespace)
+	return ctx, newRedisStore(client, "", nil).open("flights", &identity{UUID: "u", library: "lib"}).(*redisNamespace)
 }
 
 // TestAServerThatIsNotListedAnyMore has an old primary that does not know that it was replaced.

@@ -8,7 +8,9 @@ tasks refresh the pointer meanwhile.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Collection, Sequence
+from time import monotonic
 from typing import Any
 
 import redis
@@ -388,13 +390,16 @@ class _Waiting:
         (reply,) = await channel.send((encoded(call, b"", functions=False),))
         if isinstance(reply, Exception):
             answer_of(reply, call, self._calls.where, address)  # raises what a new look-up does not cure
+            channel.until = -math.inf
             servers.forget(view)
             return False
         return True
 
     async def _channel_to(self, address: Address, settings: RedisSettings) -> Channel:
         channel = self._channel
-        if channel is not None and (channel.failed is not None or self._address != address):
+        if channel is not None and (
+            channel.failed is not None or self._address != address or channel.until <= monotonic()
+        ):
             self._channel = None
             await channel.close()
         if self._channel is None:

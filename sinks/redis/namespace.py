@@ -86,7 +86,7 @@ class RedisNamespace:
         self.compared_at: tuple[Address, ...] = ()
         self.look_again_at = 0.0
         self._known: Identity | None = None
-        self._lock = forks.Lock()
+        self._lock = forks.BriefLock()
         self._noted: tuple[list[Any], Pointer] | None = None  # the newest reply without its time
 
     # -- sending ---------------------------------------------------------------------------------

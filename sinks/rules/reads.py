@@ -15,6 +15,7 @@ from tidegate.errors import (
     SnapshotExpiredError,
     StoreLostError,
     VersionRegressedError,
+    proven_final,
 )
 from tidegate.keys.groups import key_group_of_each
 from tidegate.sinks.records import Identity
@@ -142,7 +143,9 @@ def checked_format(where: str, identity: Identity, known: int) -> Identity:
 
 def dropped(where: str) -> ConfigError:
     """Build the error for a namespace that was dropped: its drop is under way, or another one is here."""
-    return ConfigError(f"{where}: the namespace was dropped while it was open here; open it again")
+    return proven_final(
+        ConfigError(f"{where}: the namespace was dropped while it was open here; open it again")
+    )
 
 
 def lost(where: str) -> StoreLostError:

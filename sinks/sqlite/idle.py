@@ -14,11 +14,12 @@ import collections
 import contextlib
 import ctypes
 import itertools
-import os
 import queue
 import resource
 import sqlite3
 import weakref
+
+from tidegate.base import forks
 
 IDLE_MAX = 2
 """Idle connections to one file that an instance keeps when no thread uses any of its files."""
@@ -174,9 +175,7 @@ def close_unused() -> None:
         instance.close()
 
 
+@forks.in_child
 def _after_fork() -> None:
     for instance in _all_instances():
         instance.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork)

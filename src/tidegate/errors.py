@@ -6,6 +6,10 @@ docstring ends with the remedy. The exit code is the one of the command line.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+Error = TypeVar("Error", bound="TidegateError")
+
 
 class TidegateError(Exception):
     """Root of all errors raised by tidegate.
@@ -18,6 +22,9 @@ class TidegateError(Exception):
     writes_refused = False
     """Whether the store refused this write and takes reads: its memory or disk is full, it is read-only, or
     this user may not write. ``refused_to_write`` sets it."""
+    final = False
+    """Whether it is proven that the same call never succeeds on this handle. Such an error ends a mirror and
+    a wait. Any other one passes when the store or the login is mended. ``proven_final`` sets it."""
 
 
 class ConfigError(TidegateError):
@@ -134,6 +141,7 @@ class VersionRegressedError(TidegateError):
     """
 
     exit_code = 12
+    final = True
 
 
 class StoreNotVerifiedError(TidegateError):
@@ -154,6 +162,7 @@ class CorruptError(TidegateError):
     """
 
     exit_code = 14
+    final = True
 
 
 class IncompleteError(TidegateError):
@@ -209,6 +218,7 @@ class StoreRemovedError(TidegateError):
     """
 
     exit_code = 19
+    final = True
     successor: str = ""
 
 
@@ -246,6 +256,17 @@ def remedy(kind: type[TidegateError]) -> str:
     'stop this driver; if it is the one that should run, restart it'
     """
     return " ".join((kind.__doc__ or "").rpartition("Do: ")[2].split()).rstrip(".").replace("``", "`")
+
+
+def proven_final(error: Error) -> Error:
+    """Mark an error as ``final``."""
+    error.final = True
+    return error
+
+
+def is_final(error: TidegateError) -> bool:
+    """Return whether an error is ``final``."""
+    return error.final
 
 
 def refused_to_write(error: TidegateError) -> TidegateError:

@@ -11,7 +11,6 @@ import concurrent.futures
 import contextlib
 import ctypes
 import logging
-import os
 import threading
 import weakref
 from collections import deque
@@ -22,6 +21,7 @@ import tenacity
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from tidegate.base import forks
 from tidegate.base.urls import over_its_time
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.wal.kafka.settings import CHANGELOG, KafkaSettings
@@ -449,14 +449,12 @@ def is_refused(error: KafkaError | None) -> bool:
     return error is not None and error.code() in REFUSED and UNANSWERED not in error.str()
 
 
+@forks.in_child
 def _after_fork() -> None:
     global _pools_lock  # noqa: PLW0603 - a thread of the parent may have held it
     _pools_lock = threading.Lock()
     for pool in list(_pools.values()):
         pool.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _end_producer(producer: Any) -> None:

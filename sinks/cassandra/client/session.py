@@ -11,7 +11,6 @@ import collections
 import dataclasses
 import functools
 import logging
-import os
 import ssl
 import sys
 import threading
@@ -25,6 +24,7 @@ from cassandra import ConsistencyLevel, cluster, policies, query
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.connection import ConnectionException
 
+from tidegate.base import forks
 from tidegate.base.deadline import end_of, left_of, one_call, over_at
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.sinks.cassandra.client import schema
@@ -420,6 +420,7 @@ _left_to_parent: list[Any] = []
 
 def take(settings: CassandraSettings, where: str) -> Session:
     """Return this process's session for these settings; every ``take`` needs one ``give_back``."""
+    forks.notice()
     with _shared.lock:
         name = repr(dataclasses.astuple(settings))  # of all fields; its own repr leaves the login out
         session, users = _shared.sessions.get(name, (None, 0))
@@ -441,6 +442,7 @@ def give_back(session: Session) -> None:
                     session.close()
 
 
+@forks.in_child
 def _after_fork() -> None:
     """Abandon the parent's sessions in a child (T13): they are neither used nor closed there.
 
@@ -456,6 +458,3 @@ def _after_fork() -> None:
     if _shared.sessions and hasattr(reactor, "_global_loop"):
         reactor._global_loop = None  # noqa: SLF001 - likewise
     _shared = _Shared()
-
-
-os.register_at_fork(after_in_child=_after_fork)

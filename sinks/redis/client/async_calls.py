@@ -20,12 +20,12 @@ from tidegate.sinks.redis.client.async_servers import AsyncServers, View
 from tidegate.sinks.redis.client.channel import CUT_OFF, AsyncNode, NoTurnError
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
+    CUT_BY_SERVER,
     DENIED,
     FEW_CALLS,
     FLIGHT_BYTES,
     FLIGHT_CALLS,
     LOST,
-    NOT_NOW,
     Call,
     NextAction,
     Refused,
@@ -38,6 +38,7 @@ from tidegate.sinks.redis.client.replies import (
     no_answer,
     not_compared,
     origin_in,
+    passes,
     takes_no_functions,
     why_again,
 )
@@ -66,6 +67,8 @@ class AsyncCalls:
 
     ``accept`` checks again whether a server is listed. ``moves`` knows the key groups that moved.
     """
+
+    _has_answered = False
 
     def __init__(
         self,
@@ -108,11 +111,13 @@ class AsyncCalls:
         ConfigError: the servers refuse this user.
         """
         replies: list[Any] = [None] * len(calls)
-        left, cause = list(range(len(calls))), ""
+        left, cause, flight = list(range(len(calls))), "", FLIGHT_CALLS
         async for attempt in self._retrying():
             with attempt:
-                left, why = await self._round(calls, left, replies, listed)
+                left, why = await self._round(calls, left, replies, listed, flight)
                 if left:
+                    if any(said in why for said in CUT_BY_SERVER):
+                        flight = max(1, flight // 2)  # its replies may be too large together
                     if not (cause and why.endswith(CUT_OFF)):  # the deadline cut this try off
                         cause = why
                     raise RetryLater(cause)
@@ -135,10 +140,11 @@ class AsyncCalls:
                 yield attempt
         except RetryLater as later:
             own = self.servers.settings.connection.get("ssl_certfile")
-            raise no_answer(self.where, timeout_s, later, own) from later
+            known = self._has_answered
+            raise no_answer(self.where, timeout_s, later, own, has_answered=known) from later
 
     async def _round(
-        self, calls: Sequence[Call], left: list[int], replies: list[Any], listed: Listed
+        self, calls: Sequence[Call], left: list[int], replies: list[Any], listed: Listed, flight: int
     ) -> tuple[list[int], str]:
         """Send each server the rest of its calls; return those without an answer, and why."""
         if self.closed:
@@ -156,7 +162,10 @@ class AsyncCalls:
             return left, str(error) or type(error).__name__
         # Wait for every exchange, whatever the others raised: no work of this round outlives it.
         results = await asyncio.gather(
-            *(self._exchange(view, node, calls, mine, replies, listed) for node, mine in by_node.items()),
+            *(
+                self._exchange(view, node, calls, mine, replies, listed, flight)
+                for node, mine in by_node.items()
+            ),
             return_exceptions=True,
         )
         again, why = [], ""
@@ -178,13 +187,14 @@ class AsyncCalls:
         mine: list[int],
         replies: list[Any],
         listed: Listed,
+        most: int,
     ) -> tuple[list[int], str]:
         """Exchange one server's calls; return those to send again, and why."""
         read = 0
         flights: list[tuple[int, asyncio.Future[list[Any]]]] = []
         try:
             await self._make_ready(node)
-            waiting = self._flights(calls, mine, node, listed)
+            waiting = self._flights(calls, mine, node, listed, most)
             while True:
                 while len(flights) < AHEAD and (contents := next(waiting, None)):
                     flights.append((len(contents), asyncio.ensure_future(node.ask(contents))))
@@ -196,12 +206,15 @@ class AsyncCalls:
                 for at, reply in zip(mine[read : read + size], arrived, strict=True):
                     replies[at] = reply
                 read += size
+                self._has_answered = True
             why = ""
         except DENIED as error:
             raise denied(self.where, error) from error
         except NoTurnError as error:
             why = f"{node.address}: {error}"
-        except (*LOST, *NOT_NOW) as error:
+        except (*LOST, redis.ResponseError) as error:
+            if isinstance(error, redis.ResponseError) and not passes(error):
+                raise takes_no_functions(self.where, node.address, error) from error
             node.ready = False
             self.servers.forget(view)
             why = f"{node.address}: {str(error) or type(error).__name__}"
@@ -213,7 +226,7 @@ class AsyncCalls:
         return again + mine[read:], refused or why
 
     def _flights(
-        self, calls: Sequence[Call], mine: list[int], node: AsyncNode, listed: Listed
+        self, calls: Sequence[Call], mine: list[int], node: AsyncNode, listed: Listed, most: int
     ) -> Iterator[list[bytes]]:
         flight: list[bytes] = []
         size = 0
@@ -221,7 +234,7 @@ class AsyncCalls:
             content = self._encoded(calls[at], node, listed)
             flight.append(content)
             size += len(content)
-            if len(flight) == FLIGHT_CALLS or size >= FLIGHT_BYTES:
+            if len(flight) == most or size >= FLIGHT_BYTES:
                 yield flight
                 flight, size = [], 0
         if flight:
@@ -244,12 +257,7 @@ class AsyncCalls:
             (reply,) = await node.ask((command,))
             return reply
 
-        try:
-            return await run_async(loading(self.where, node.address), ask)
-        except (*DENIED, *LOST, *NOT_NOW):
-            raise
-        except redis.ResponseError as error:
-            raise takes_no_functions(self.where, node.address, error) from error
+        return await run_async(loading(self.where, node.address), ask)
 
     # -- replies -----------------------------------------------------------------------------------
 
@@ -284,6 +292,8 @@ class AsyncCalls:
             elif answer is NextAction.EVAL:
                 self._functions = False
             else:
+                if answer is NextAction.LEAVE:
+                    node.drop()
                 self.servers.forget(view)
             again.append(at)
             why = why_again(node.address, error)
@@ -320,6 +330,7 @@ class AsyncCalls:
         if server_id in met:
             return
         if server_id == b"replica":
+            node.drop()
             self.servers.forget(view)
         elif await self._accept(server_id, listed):
             node.server_id = server_id

@@ -8,7 +8,6 @@ function's refusal is returned as ``Refused``.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import time
@@ -24,12 +23,12 @@ from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.redis.client.functions import script_of
 from tidegate.sinks.redis.client.library import loading
 from tidegate.sinks.redis.client.replies import (
+    CUT_BY_SERVER,
     DENIED,
     FEW_CALLS,
     FLIGHT_BYTES,
     FLIGHT_CALLS,
     LOST,
-    NOT_NOW,
     Call,
     NextAction,
     Refused,
@@ -42,6 +41,7 @@ from tidegate.sinks.redis.client.replies import (
     not_compared,
     origin_in,
     pack,
+    passes,
     takes_no_functions,
     why_again,
 )
@@ -152,6 +152,8 @@ class Calls:
             with attempt:
                 left, why = self._round(calls, left, replies, once=once, flight=flight)
                 if left:
+                    if any(said in why for said in CUT_BY_SERVER):
+                        flight = max(1, flight // 2)  # its replies may be too large together
                     raise RetryLater(why)
         return replies
 
@@ -171,7 +173,8 @@ class Calls:
             )
         except RetryLater as later:
             own = self.servers.settings.connection.get("ssl_certfile")
-            raise no_answer(self.where, timeout_s, later, own) from later
+            known = self.servers.has_answered
+            raise no_answer(self.where, timeout_s, later, own, has_answered=known) from later
 
     def node_of(self, key: bytes) -> Node:
         """Return the server that holds the key. Raises: StoreUnavailableError: not found within
@@ -200,7 +203,11 @@ class Calls:
                     return {str(node.address): work(node) for node in self.servers.primaries()}
                 except DENIED as error:
                     raise denied(self.where, error) from error
-                except (*LOST, *NOT_NOW) as error:
+                except LOST as error:
+                    raise self._later(error) from error
+                except redis.ResponseError as error:
+                    if not passes(error):
+                        raise
                     raise self._later(error) from error
         raise AssertionError
 
@@ -214,9 +221,14 @@ class Calls:
         for node in self.servers.primaries():
             replies.append(None)
             for _ in range(2):  # an idle connection may have been closed
-                with contextlib.suppress(*LOST, *NOT_NOW):
+                try:
                     replies[-1] = self.at(node, parts)
                     break
+                except LOST:
+                    pass
+                except redis.ResponseError as error:
+                    if not passes(error):
+                        raise
         return replies
 
     def each_primary_scan(self, pattern: str) -> list[Any]:
@@ -330,10 +342,13 @@ class Calls:
             node.ready = True
         except DENIED as error:
             raise denied(self.where, error) from error
-        except (*LOST, *NOT_NOW) as error:
+        except LOST as error:
             self._fail(exchange, error)
             return False
         except redis.ResponseError as error:
+            if passes(error):
+                self._fail(exchange, error)
+                return False
             raise takes_no_functions(self.where, node.address, error) from error
         return True
 
@@ -431,6 +446,8 @@ class Calls:
             elif answer is NextAction.EVAL:
                 self._functions = False
             else:
+                if answer is NextAction.LEAVE:
+                    node.drop()
                 self.servers.refresh()
             again.append(at)
             why = why_again(node.address, error)
@@ -453,6 +470,7 @@ class Calls:
     def _meet(self, node: Node, server_id: bytes, asked: set[bytes]) -> None:
         """Remember the id of a server that identified itself, if it is listed."""
         if server_id == b"replica":
+            node.drop()
             self.servers.refresh()
         elif server_id in asked or self._accept(server_id):
             asked.add(server_id)
@@ -466,7 +484,10 @@ class Calls:
             self.at(node, (b"SCRIPT", b"LOAD", script_of(name).text))
         except DENIED as error:
             raise denied(self.where, error) from error
-        except (*LOST, *NOT_NOW):
+        except LOST:
             self.servers.refresh()
         except redis.ResponseError as error:
+            if passes(error):
+                self.servers.refresh()
+                return
             raise ConfigError(f"{self.where}: {node.address} does not take our script: {error}") from error

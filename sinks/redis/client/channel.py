@@ -24,7 +24,7 @@ from redis.asyncio.connection import Connection, SSLConnection
 from tidegate.base.deadline import end_of, left_of
 from tidegate.base.urls import Address
 from tidegate.sinks.redis.client.replies import LOST
-from tidegate.sinks.redis.client.servers import without_words
+from tidegate.sinks.redis.client.servers import AGE_MAX_S, without_words
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 
@@ -66,6 +66,7 @@ class Channel:
     def __init__(self, connection: Any, limit_s: float, landed: Callable[[], None] | None = None) -> None:
         self.out: collections.deque[Flight] = collections.deque()
         self.failed: Exception | None = None
+        self.until = monotonic() + AGE_MAX_S  # after that it takes no further flight
         self._connection, self._limit_s = connection, limit_s
         self._landed = landed or (lambda: None)
         self._loop = asyncio.get_running_loop()
@@ -361,11 +362,13 @@ class AsyncNode:
 
     def _free(self) -> Channel | None:
         """Return the connection with the fewest pending flights; None: open another one."""
-        best: Channel | None = None
+        best, now, young = None, monotonic(), 0
         for channel in self._channels:
-            if channel.failed is None and (best is None or len(channel.out) < len(best.out)):
-                best = channel
-        if best is None or (len(best.out) >= SHARE and len(self._channels) < CONNECTIONS):
+            if channel.failed is None and now < channel.until:
+                young += 1
+                if best is None or len(channel.out) < len(best.out):
+                    best = channel
+        if best is None or (len(best.out) >= SHARE and young < CONNECTIONS):
             return None
         return best
 
@@ -376,13 +379,21 @@ class AsyncNode:
         return await self._opening.result()
 
     async def _connect(self) -> Channel:
-        for channel in [each for each in self._channels if each.failed is not None]:
-            self._channels.remove(channel)
-            await channel.close()
+        now = monotonic()
+        for channel in list(self._channels):
+            if channel.failed is not None or (channel.until <= now and not channel.out):
+                self._channels.remove(channel)
+                await channel.close()
         connection = await connected(self.address, self._settings)
         channel = Channel(connection, self._settings.connection["socket_timeout"], self._slots.release)
         self._channels.append(channel)
         return channel
+
+    def drop(self) -> None:
+        """Use no connection again that is open now: the server says that another one has taken over."""
+        self.server_id, self.ready = b"", False
+        for channel in self._channels:
+            channel.until = -math.inf
 
     async def close(self) -> None:
         """Close its connections; pending flights fail. Repeatable."""

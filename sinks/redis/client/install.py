@@ -12,7 +12,7 @@ from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
 from tidegate.sinks.redis.client.calls import Calls
 from tidegate.sinks.redis.client.functions import LIBRARY, library, library_name
-from tidegate.sinks.redis.client.replies import DENIED, LOST, NOT_NOW, takes_no_functions
+from tidegate.sinks.redis.client.replies import DENIED, LOST, passes, takes_no_functions
 from tidegate.sinks.redis.client.servers import Node, servers_of
 from tidegate.sinks.redis.client.settings import settings_of
 
@@ -62,9 +62,11 @@ def _on_each(calls: Calls, work: Callable[[Ask], Result]) -> dict[str, Result]:
     def at(node: Node) -> Result:
         try:
             return work(functools.partial(calls.at, node))
-        except (*DENIED, *LOST, *NOT_NOW):
+        except (*DENIED, *LOST):
             raise
         except redis.ResponseError as error:
+            if passes(error):
+                raise
             raise takes_no_functions(calls.where, node.address, error) from error
 
     return calls.on_each_primary(at)

@@ -24,24 +24,7 @@ FLIGHT_CALLS = 500
 FEW_CALLS = 2  # so the first and the last are all of them
 """Up to this number of calls take the fast path: a read of the pointer together with one of rows."""
 
-NOT_NOW = (
-    exceptions.MovedError,
-    exceptions.AskError,
-    exceptions.TryAgainError,
-    exceptions.ClusterDownError,
-    exceptions.ReadOnlyError,
-    exceptions.MasterDownError,
-    exceptions.BusyLoadingError,
-)
-"""The server refused and did nothing: another one holds the key, or this one is not ready yet.
-
-An ASK is not followed, though clients may: while a slot moves, its keys are on both servers, and a
-function on the receiving one would take the keys that are still to come for absent. The sending one
-refuses such a call as a whole, so the call is repeated there until the slot has moved.
-"""
 NON_LOCAL = "non local key"
-OTHER_TYPE, IN_LUA = "WRONGTYPE", "attempt to "
-"""The replies of Redis and Lua where a key or a field is not what a release writes there."""
 OPEN_SLOT = (
     "the slot of a key moves to another server, and the call is refused until it has moved;"
     " `redis-cli --cluster check HOST:PORT` lists slots that were left open, `redis-cli --cluster fix"
@@ -58,8 +41,6 @@ CROSS_SLOT = "CROSSSLOT"
 """The keys of one call are in several slots, on a server that is part of a Cluster, or in front of one."""
 NO_REPLICAS = "NOREPLICAS"
 """Fewer replicas than ``min-replicas-to-write``: a writer tries again, a reader does without a lease."""
-BUSY = ("BUSY", "LOADING", NO_REPLICAS, "UNBLOCKED")
-"""The server does nothing at present. ``UNBLOCKED``: a blocked read was ended, since it is a replica now."""
 DENIED = (exceptions.AuthenticationError, exceptions.NoPermissionError)
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 OUT_OF_MEMORY = (
@@ -70,10 +51,105 @@ NOT_SAVED = (
     "it cannot save its data (MISCONF): check its disk, which is full or failing; the visible version"
     " is unchanged"
 )
+CUT_BY_SERVER = ("losed by server", "reset by peer", "onnection lost")
+LARGE_REPLY = (
+    "a server closes a connection without a word if a reply is larger than client-output-buffer-limit normal,"
+    " or when maxmemory-clients is reached: raise it, or read fewer keys at once"
+)
 UNREACHED = (
     "nothing that is visible or decided is lost by that. Look whether its server runs and can be reached at"
     " this address (`tidegate doctor`); then read again, or start a query that has ended"
 )
+
+
+class Effect(enum.Enum):
+    """The effect of an error reply. An unknown one proves nothing, and counts as ``LATER``."""
+
+    ELSEWHERE = "another server has taken over: its connections are closed, its name is looked up again"
+    LATER = "the server does nothing at present: the same call again, until its deadline"
+    LOGIN = "this login may not: ConfigError at once, and the next call tries again"
+    FULL = "no room for writes: StoreUnavailableError at once, reads go on"
+    MISTAKE = "the server never takes this call: ConfigError at once"
+    DAMAGE = "the value at the key is not what a release writes: CorruptError at once"
+
+
+WORDS: tuple[tuple[str, Effect], ...] = (
+    ("READONLY", Effect.ELSEWHERE),
+    ("MASTERDOWN", Effect.ELSEWHERE),
+    ("UNBLOCKED", Effect.ELSEWHERE),  # a blocked read was ended, since the server is a replica now
+    ("MOVED", Effect.LATER),  # one slot of a server that keeps the others
+    ("ASK", Effect.LATER),
+    ("TRYAGAIN", Effect.LATER),
+    ("CLUSTERDOWN", Effect.LATER),
+    ("LOADING", Effect.LATER),
+    ("BUSY", Effect.LATER),  # a script of anybody
+    ("NOREPLICAS", Effect.LATER),  # fewer replicas than min-replicas-to-write
+    ("NOAUTH", Effect.LOGIN),
+    ("WRONGPASS", Effect.LOGIN),
+    ("NOPERM", Effect.LOGIN),
+    ("OOM", Effect.FULL),
+    ("MISCONF", Effect.FULL),
+    ("WRONGTYPE", Effect.DAMAGE),
+    ("CROSSSLOT", Effect.MISTAKE),
+    ("NOPROTO", Effect.MISTAKE),
+)
+"""The effect of an error reply by its first word."""
+PARTS: tuple[tuple[str, Effect], ...] = (
+    ("max number of clients", Effect.LATER),
+    ("non local key", Effect.LATER),  # of a slot that moves
+    ("user executing the script", Effect.LOGIN),
+    ("invalid password", Effect.LOGIN),
+    ("invalid username-password", Effect.LOGIN),
+    ("no password is set", Effect.LOGIN),
+    ("without any password configured", Effect.LOGIN),
+    ("wrong number of arguments", Effect.MISTAKE),
+    ("unknown command", Effect.MISTAKE),
+    ("unknown subcommand", Effect.MISTAKE),
+    ("syntax error", Effect.MISTAKE),
+    ("rotocol error", Effect.MISTAKE),
+    ("DB index", Effect.MISTAKE),
+    ("compiling", Effect.MISTAKE),  # of a function or a script
+    ("support disabled", Effect.MISTAKE),
+    ("not allowed in cluster mode", Effect.MISTAKE),
+    ("attempt to ", Effect.DAMAGE),  # Lua, where a field is not what a release writes there
+    ("bad argument", Effect.DAMAGE),
+    ("not an integer", Effect.DAMAGE),
+)
+"""The effect of another error reply, by words in it."""
+CUT: tuple[tuple[type[Exception], str], ...] = (
+    (exceptions.MovedError, "MOVED"),  # a kind of AskError
+    (exceptions.AskError, "ASK"),
+    (exceptions.TryAgainError, "TRYAGAIN"),
+    (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
+    (exceptions.MasterDownError, "MASTERDOWN"),  # a kind of ClusterDownError
+    (exceptions.ClusterDownError, "CLUSTERDOWN"),
+    (exceptions.ReadOnlyError, "READONLY"),
+    (exceptions.BusyLoadingError, "LOADING"),
+    (exceptions.OutOfMemoryError, "OOM"),
+    (exceptions.NoPermissionError, "NOPERM"),
+    (exceptions.AuthenticationError, "NOAUTH"),
+)
+"""The first word of a reply, which redis-py cuts where it has a class for it."""
+PASSING = (Effect.ELSEWHERE, Effect.LATER)
+
+
+def effect_of(error: Exception) -> Effect:
+    """Return the effect of an error reply.
+
+    >>> effect_of(exceptions.ResponseError("BUSY Redis is busy running a script."))
+    <Effect.LATER: 'the server does nothing at present: the same call again, until its deadline'>
+    """
+    message = str(error)
+    word = next((word for kind, word in CUT if isinstance(error, kind)), message.partition(" ")[0])
+    for begin, effect in WORDS:
+        if word == begin:
+            return effect
+    return next((effect for part, effect in PARTS if part in message), Effect.LATER)
+
+
+def passes(error: Exception) -> bool:
+    """Return whether the same call may succeed later, at this server or at another one."""
+    return effect_of(error) in PASSING
 
 
 class Refused(NamedTuple):
@@ -113,6 +189,7 @@ class NextAction(enum.Enum):
     """The step before the same call is sent again."""
 
     LOOK_AGAIN = "look again which server holds the key"
+    LEAVE = "close the connections to this server, then look again"
     LOAD = "load the functions there"
     LOAD_SCRIPT = "load the script there"
     EVAL = "use no functions any more"
@@ -155,9 +232,13 @@ def answer_of(
 ) -> Refused | ServerState | NextAction:
     """Classify an error among the replies.
 
+    ``WORDS`` and ``PARTS`` are the table. An ASK is not followed: while a slot moves, its keys are
+    on both servers, and a function on the receiving one would take the keys that are still to come for
+    absent. The sending one refuses such a call as a whole, so the call is repeated there until the slot has
+    moved.
+
     Raises: StoreUnavailableError: the server's memory or disk is full. ConfigError: it refuses this
-    user, or its error is not known here. CorruptError: a key has a type or a number that no release
-    writes.
+    user, or never takes this call. CorruptError: a key has a type or a number that no release writes.
     """
     message = str(error)
     if message.startswith("TG"):
@@ -170,7 +251,8 @@ def answer_of(
     if call.name in ("lease", "release") and message.startswith(NO_REPLICAS):
         few = StoreUnavailableError(f"{where}: {address} refused to write: {message}")
         raise refused_to_write(few)
-    if isinstance(error, DENIED) or "user executing the script" in message:
+    effect = effect_of(error)
+    if effect is Effect.LOGIN:
         user_error = denied(where, error)
         raise refused_to_write(user_error) if call.name and call.name not in readers() else user_error
     if isinstance(error, exceptions.NoScriptError):
@@ -181,9 +263,9 @@ def answer_of(
         return NextAction.EVAL
     if call.more and (isinstance(error, exceptions.ClusterCrossSlotError) or message.startswith(CROSS_SLOT)):
         return Refused(CROSS_SLOT, message)
-    if isinstance(error, NOT_NOW) or message.startswith(BUSY) or NON_LOCAL in message:
-        return NextAction.LOOK_AGAIN
-    if message.startswith(OTHER_TYPE) or IN_LUA in message:
+    if effect in PASSING:
+        return NextAction.LEAVE if effect is Effect.ELSEWHERE else NextAction.LOOK_AGAIN
+    if effect is Effect.DAMAGE:
         raise CorruptError(
             f"{where}: {address} cannot use the value at {call.key.decode(errors='replace')}: {message};"
             " if somebody changed it, restore the store from a copy"
@@ -260,17 +342,25 @@ def takes_no_functions(where: str, address: object, error: Exception) -> Tidegat
 
 
 def no_answer(
-    where: str, timeout_s: float, later: RetryLater, certificate: str | None = None
+    where: str,
+    timeout_s: float,
+    later: RetryLater,
+    certificate: str | None = None,
+    *,
+    has_answered: bool = False,
 ) -> StoreUnavailableError | ConfigError:
     """Return the error for calls without an answer in time: ConfigError where a certificate has expired.
 
-    ``certificate``: the file of this client's certificate.
+    ``certificate``: the file of this client's certificate. ``has_answered``: a server has answered before, so
+    that TLS is not the cause.
     """
     text = f"{where}: no answer within {timeout_s} s: {str(later).rstrip('.')}"
     if "rediss" in where.partition("://")[0]:
         if renew := over_its_time(str(later), certificate):
             return ConfigError(f"{text}; {renew}")
         text += " (the URL asks for TLS: does the server speak it?)"
-    elif any(said in str(later) for said in ("losed by server", "reset by peer")):
-        text += " (if the server speaks TLS, the URL begins with rediss)"
+    elif any(said in str(later) for said in CUT_BY_SERVER):
+        text += (
+            f" ({LARGE_REPLY})" if has_answered else " (if the server speaks TLS, the URL begins with rediss)"
+        )
     return StoreUnavailableError(f"{text}; {UNREACHED}")

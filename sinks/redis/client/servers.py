@@ -9,9 +9,11 @@ from __future__ import annotations
 import abc
 import bisect
 import collections
+import math
 import os
 import weakref
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import redis
@@ -31,14 +33,26 @@ from tidegate.sinks.redis.client.steps import run
 from tidegate.sinks.redis.keys import slot_of
 
 IDLE_MAX = 64
+AGE_MAX_S = 15.0
+"""The age at which a connection is not used again: its name may lead to another server by now, while the
+old one still answers. A reader follows a name within this time."""
 LEAST_S = 0.001
+
+
+UNNAMED = (
+    "set cluster-announce-hostname on each server, or cluster-preferred-endpoint-type ip: the Cluster gives"
+    ' "?" for a host name'
+)
 
 
 def slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Address]]:
     """Decode the reply to CLUSTER SLOTS: last slot, first slot and primary of each range, in order.
 
-    A server that does not know its own address has the address that was asked.
+    A server that does not know its own address has the address that was asked. Raises:
+    redis.ConnectionError: a server's address is announced as unknown.
     """
+    if any(primary[0] == b"?" for _, _, primary, *_ in slots):
+        raise redis.ConnectionError(f"{asked}: {UNNAMED}")
     return sorted(
         (
             int(last),
@@ -80,19 +94,45 @@ def _limit(connection: Any, limit_s: float) -> None:
         socket.settimeout(limit_s)
 
 
-class Idle(collections.deque[tuple[int, Any]]):
+class Idle(collections.deque[Any]):
     """Idle connections to one server with one set of settings, shared by all namespaces of the process.
 
-    Each has the id of the process that opened it. ``users``: the nodes that gave one, by ``id``.
+    Each is ``Opened``. ``since``: those opened before are not used again. ``users``: the nodes that gave one,
+    by ``id``.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.since = -math.inf
         self.users: set[int] = set()
+
+    def is_usable(self, connection: Any) -> bool:
+        """Whether a connection may take another request: of this process, young, and not dropped."""
+        oldest = max(self.since, monotonic() - AGE_MAX_S)
+        return bool(connection.opened_by == os.getpid() and connection.opened_at >= oldest)
+
+
+class Opened:
+    """A mixin of connections: the process that opened it, and when, by ``time.monotonic``."""
+
+    opened_by = 0
+    opened_at = -math.inf
+
+    def connect(self: Any, *given: Any, **named: Any) -> Any:
+        self.opened_by, self.opened_at = os.getpid(), monotonic()
+        return super().connect(*given, **named)  # type: ignore[misc]
+
+
+class _Plain(Opened, Connection):
+    pass
+
+
+class _Tls(Opened, SSLConnection):
+    pass
 
 
 _SHARED: weakref.WeakValueDictionary[tuple[Any, ...], Idle] = weakref.WeakValueDictionary()
-_SHARED_LOCK = forks.Lock()
+_SHARED_LOCK = forks.BriefLock()
 
 
 def _idle_of(address: Address, settings: RedisSettings) -> Idle:
@@ -136,13 +176,15 @@ class Node:
         left_s = self._left()
         while self._idle:
             try:
-                pid, connection = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:  # another thread took the last one
                 break
-            if pid == os.getpid():
+            if self._idle.is_usable(connection):
                 _limit(connection, min(self._settings.connection["socket_timeout"], left_s))
                 return connection, True
-        kind: Any = SSLConnection if self._settings.tls else Connection
+            if connection.opened_by == os.getpid():
+                connection.disconnect()
+        kind: Any = _Tls if self._settings.tls else _Plain
         connection = kind(
             host=self.address.host,
             port=self.address.port,
@@ -198,20 +240,26 @@ class Node:
 
     def give(self, connection: Any) -> None:
         """Return a connection to the pool. It must have no reply outstanding."""
-        if len(self._idle) < IDLE_MAX:
-            self._idle.append((os.getpid(), connection))
+        if len(self._idle) < IDLE_MAX and self._idle.is_usable(connection):
+            self._idle.append(connection)
             self._users.add(id(self))
         else:
             connection.disconnect()
+
+    def drop(self) -> None:
+        """Use no connection again that is open now: the server says that another one has taken over."""
+        self._idle.since = monotonic()
+        self.server_id, self.ready = b"", False
+        self.close()
 
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
             try:
-                pid, connection = self._idle.pop()
+                connection = self._idle.pop()
             except IndexError:  # another thread took the last one
                 return
-            if pid == os.getpid():
+            if connection.opened_by == os.getpid():
                 connection.disconnect()
 
     def leave(self) -> None:
@@ -229,7 +277,7 @@ class Servers(abc.ABC):
         self.looks = 0
         """Increases whenever a look-up finds other primaries, or other slots."""
         self._nodes: dict[Address, Node] = {}
-        self._lock = forks.Lock()
+        self._lock = forks.BriefLock()
 
     @abc.abstractmethod
     def node_of(self, key: bytes) -> Node:
@@ -254,6 +302,11 @@ class Servers(abc.ABC):
             with self._lock:
                 node = self._nodes.setdefault(address, Node(address, self.settings))
         return node
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether any server has answered a request."""
+        return any(node.answer_s for node in list(self._nodes.values()))
 
     def close(self) -> None:
         with self._lock:

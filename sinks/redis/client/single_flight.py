@@ -29,6 +29,7 @@ class SingleFlight(Generic[Result]):
     ) -> None:
         self._make, self._closed, self._context = make, closed, context
         self._task: asyncio.Task[Result] | None = None
+        self._is_closing = False
 
     @property
     def running(self) -> bool:
@@ -46,6 +47,7 @@ class SingleFlight(Generic[Result]):
         """End the run, if there is one."""
         task = self._task
         if task is not None:
+            self._is_closing = True
             await asyncio.sleep(0)  # a task that has not begun would end as cancelled, and its waiters too
             task.cancel()
             await asyncio.wait([task])
@@ -54,7 +56,11 @@ class SingleFlight(Generic[Result]):
         try:
             return await self._make()
         except asyncio.CancelledError:
+            if not self._is_closing:
+                raise  # the loop ends
             raise self._closed() from None
+        finally:
+            self._is_closing = False
 
     def _ended(self, task: asyncio.Task[Result]) -> None:
         if self._task is task:

@@ -138,6 +138,7 @@ class Gate(GateFlow):
     async def close(self) -> None:
         """Release the connections; its tables and snapshots end with it. Repeatable."""
         if not self._reader.closed:
+            self._reader.check_open()  # in another event loop nothing can be closed
             self._reader.closed = True
             await to_the_end(self._end())
 

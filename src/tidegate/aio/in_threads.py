@@ -15,12 +15,13 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, proven_final
 from tidegate.reader.changes import Changes as BlockingChanges
 from tidegate.reader.changes import WrittenRow
 from tidegate.reader.diff import Change, DiffCounts
 from tidegate.reader.diff import Diff as BlockingDiff
 from tidegate.reader.gate import Gate as BlockingGate
+from tidegate.reader.table import OfProcess
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -82,7 +83,7 @@ class GateInThreads:
             own.set_result(gate)
 
     def _was_closed(self) -> ConfigError:
-        return ConfigError("the gate was closed: connect again")
+        return proven_final(ConfigError("the gate was closed: connect again"))
 
     def close(self) -> None:
         """Close the gate, if it was connected. Blocks. Repeatable."""
@@ -105,7 +106,7 @@ Rows = TypeVar("Rows", bound=Closing)
 Result = TypeVar("Result")
 
 
-class InThreads(AsyncIterator[Row], Generic[Row, Rows]):
+class InThreads(OfProcess, AsyncIterator[Row], Generic[Row, Rows]):
     """Rows of an iterator of threads, which is opened and stepped through in threads. One task at a time."""
 
     def __init__(self, open_rows: Callable[[], Rows]) -> None:

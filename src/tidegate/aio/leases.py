@@ -126,6 +126,8 @@ class AsyncLeaseKeeper(LeaseFlow):
                 self._changed.clear()
                 await self.renew_due()
                 due = [active.due for active in self._alive()]
+                while self._left:
+                    self._start_release(self._left.popleft())
                 if not due:
                     return
                 self._wakes_at = min(due)

@@ -17,7 +17,7 @@ from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.reader import rules
 from tidegate.reader.flow import Reader, SnapshotFlow
 from tidegate.reader.rules import TRIES
-from tidegate.reader.table import Result, Steps, TableReader, run_async, view_of
+from tidegate.reader.table import OfProcess, Result, Steps, TableReader, run_async, view_of
 from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import windows
@@ -63,7 +63,7 @@ class Source(Protocol):
         ...
 
 
-class Table:
+class Table(OfProcess):
     """One table, read at its gate's newest version or at its snapshot's. Tasks may share it.
 
     A key is the key column's value, or a tuple of them for a key of several columns.
@@ -110,7 +110,7 @@ class Table:
         return f"<Table {self.name} of {self._source!r}>"
 
 
-class Scan(AsyncIterator[tuple[Any, Value]]):
+class Scan(OfProcess, AsyncIterator[tuple[Any, Value]]):
     """All rows of a table or of one key group, at one version, as (key, value), in no particular order.
 
     Rows are fetched on demand. It pins its version until the last row was returned, or until ``close``; it

@@ -44,6 +44,9 @@ class SpacesGate(SpacesFlow, Gate):
         self._now = place
         return space
 
+    def _sleep(self, seconds: float) -> Any:
+        return asyncio.sleep(seconds)
+
     def _was_closed(self) -> ConfigError:
         return rules.gate_closed(self.where)
 

@@ -16,8 +16,15 @@ from typing import Any
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.source_offsets import Offsets
-from tidegate.errors import ConfigError, SnapshotExpiredError, StoreLostError, WaitTimeoutError
+from tidegate.errors import (
+    ConfigError,
+    SnapshotExpiredError,
+    StoreLostError,
+    TidegateError,
+    WaitTimeoutError,
+)
 from tidegate.reader import rules
+from tidegate.reader.flow import patiently
 from tidegate.reader.rules import TRIES
 from tidegate.reader.spaces import Flow, Opened, SpacesFlow, SpacesGate
 from tidegate.reader.table import Result, Steps, run
@@ -110,14 +117,21 @@ class AliasFlow(SpacesFlow):
         end = self._clock.monotonic() + float(timeout)
         if offsets is None:
             looks: list[int] = []
-            wait: Flow[int] = methodcaller("wait_until", wanted, timeout, end, looks.append)
-            return (yield from self._call_unless(lambda: bool(looks), wait))
+
+            def ends(error: TidegateError) -> bool:
+                return error.final or (isinstance(error, StoreLostError) and not looks)
+
+            wait: Flow[int] = methodcaller("wait_until", wanted, timeout, end, looks.append, ends)
+            begin: Callable[[], Steps[int]] = lambda: self._call_unless(lambda: bool(looks), wait)  # noqa: E731
+            return (yield from patiently(begin, end, self._clock, self._sleep))
         while True:
-            target, left = (yield from self._target()), end - self._clock.monotonic()
+            target = yield from patiently(self._target, end, self._clock, self._sleep)
+            left = end - self._clock.monotonic()
             with contextlib.suppress(WaitTimeoutError):
                 look_s = max(min(left, LOOK_S), 0.0)
                 visible: int = yield from self._call(methodcaller("wait_steps", None, look_s, offsets))
-                if (yield from self._target()) == target:
+                now = yield from patiently(self._target, end, self._clock, self._sleep)
+                if now == target:
                     return visible
             if left <= 0:
                 raise rules.waited(wanted, timeout, (yield from self.version_steps()), self.namespace)

@@ -24,7 +24,7 @@ from tidegate.base.text import html_table
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.reader import rules
 from tidegate.reader.decided_log import DecidedLog
-from tidegate.reader.table import TableView
+from tidegate.reader.table import OfProcess, TableView
 from tidegate.sinks.rules.reads import values_at
 from tidegate.values.decode import Value, values_of
 from tidegate.wal.catch_up import read_manifest
@@ -52,7 +52,7 @@ class WrittenRow(NamedTuple):
         return "delete" if self.value is None else "upsert"
 
 
-class Changes(Iterator[WrittenRow]):
+class Changes(OfProcess, Iterator[WrittenRow]):
     """The rows that one version wrote into a table, one per key, in no particular order of key groups.
 
     Rows are read from the log on demand, a frame at a time, and decoded by the table's schema at that

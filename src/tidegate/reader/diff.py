@@ -22,7 +22,7 @@ from tidegate.base.names import listed
 from tidegate.base.text import html_table
 from tidegate.errors import ConfigError
 from tidegate.reader.flow import Reader
-from tidegate.reader.table import TableView, run
+from tidegate.reader.table import OfProcess, TableView, run
 from tidegate.sinks.diff import differences_of_groups, untouched
 from tidegate.sinks.records import CatalogEntry
 from tidegate.values.decode import Value
@@ -68,7 +68,7 @@ class Side(NamedTuple):
 Sides = tuple[Side, Side]
 
 
-class Diff(Iterator[Change]):
+class Diff(OfProcess, Iterator[Change]):
     """The rows that differ between two versions, in no particular order of tables and keys.
 
     Rows are fetched on demand. Both versions are pinned until the last row was returned, or until

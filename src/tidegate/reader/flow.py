@@ -16,7 +16,14 @@ from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
 from tidegate.base.source_offsets import Offsets
 from tidegate.base.text import html_table
-from tidegate.errors import BadRecordError, ConfigError, SnapshotExpiredError
+from tidegate.errors import (
+    BadRecordError,
+    ConfigError,
+    SnapshotExpiredError,
+    TidegateError,
+    WaitTimeoutError,
+    is_final,
+)
 from tidegate.observe import events
 from tidegate.reader import rules
 from tidegate.reader.leases import Hold, LeaseKeeper
@@ -60,6 +67,31 @@ def opened(
     if isinstance(table, str):
         return reader.table(entry, table, check, optimistic=optimistic)
     return reader.tables(entry, table, check, optimistic=optimistic)
+
+
+def patiently(
+    steps: Callable[[], Steps[Result]],
+    end: float,
+    clock: Clock,
+    sleep: Callable[[float], Any],
+    ends: Callable[[TidegateError], bool] = is_final,
+) -> Steps[Result]:
+    """Repeat steps until they succeed, or fail at the time ``end`` or with an error that ``ends`` them.
+
+    A login that is refused during a rotation, a script of another tenant or a lost store passes.
+    """
+    pause = 0.0
+    while True:
+        try:
+            return (yield from steps())
+        except WaitTimeoutError:
+            raise
+        except TidegateError as error:
+            left = end - clock.monotonic()
+            if left <= 0 or ends(error):
+                raise
+        pause = rules.pause_of(pause, 0.0, notified=False)
+        yield sleep(min(pause, left))
 
 
 def _ignored(_visible: int) -> None:
@@ -188,7 +220,7 @@ class GateFlow(TableHints):
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._lock = forks.Lock()
+        self._lock = forks.BriefLock()
         self._seen = Pointer()
         self._entry: CatalogEntry | None = None
 
@@ -372,6 +404,8 @@ class GateFlow(TableHints):
             entry = (yield from steps) if version else None
             self._check_ref(kept, entry.digest if entry is not None else "")
             return self.snapshot_class(reader, entry, hold)
+        except GeneratorExit:
+            raise  # an interrupt between two steps: the hold is collected, which releases the lease
         except BaseException:
             yield reader.leases.give_back(hold)
             raise
@@ -383,12 +417,21 @@ class GateFlow(TableHints):
         return (yield from self.wait_until(wanted, timeout, self._reader.clock.monotonic() + float(timeout)))
 
     def wait_until(
-        self, wanted: rules.Awaited, timeout: float, end: float, looked: Callable[[int], None] = _ignored
+        self,
+        wanted: rules.Awaited,
+        timeout: float,
+        end: float,
+        looked: Callable[[int], None] = _ignored,
+        ends: Callable[[TidegateError], bool] = is_final,
     ) -> Steps[int]:
-        """Wait until a time; ``looked`` is called with the visible version after each look."""
+        """Wait until a time; ``looked`` is called with the visible version after each look.
+
+        An error that ``ends`` the wait is raised at once, any other one if the look at the end has it.
+        """
         clock, pause = self._reader.clock, 0.0
         while True:
-            visible, is_visible = yield from self._is_visible(wanted)
+            looks = patiently(lambda: self._is_visible(wanted), end, clock, self._reader.sleep, ends)
+            visible, is_visible = yield from looks
             looked(visible)
             if is_visible:
                 return visible
@@ -396,7 +439,12 @@ class GateFlow(TableHints):
             left = end - asked_at
             if left <= 0:
                 raise rules.waited(wanted, timeout, visible, self.namespace)
-            notified = yield self._reader.store.await_newer(visible, left)
+            try:
+                notified = yield self._reader.store.await_newer(visible, left)
+            except TidegateError as error:
+                if ends(error):
+                    raise
+                notified = False  # the next look has the same error, or none
             pause = rules.pause_of(pause, clock.monotonic() - asked_at, notified=notified)
             if pause:
                 yield self._reader.sleep(min(pause, left))

@@ -266,12 +266,11 @@ class Gate(GateFlow):
 
     def close(self) -> None:
         """Release the connection; its tables and snapshots end with it. Repeatable."""
-        if not self._reader.closed:
-            self._reader.closed = True
-            self._reader.leases.close()
-            self._reader.store.close()
-            if self._decided is not None:
-                self._decided.log.close()
+        self._reader.closed = True
+        self._reader.leases.close()
+        self._reader.store.close()
+        if self._decided is not None:
+            self._decided.log.close()
 
     def __enter__(self) -> Self:
         return self

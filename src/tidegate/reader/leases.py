@@ -2,19 +2,27 @@
 
 Snapshots of one version share a lease: the requests for leases grow with versions, not with snapshots.
 ``aio/leases.py`` has the task that renews those of an event loop.
+
+An exception may end a call at any line: a signal, a soft limit, a killed greenlet. So no lock is held here.
+A record is complete before others can find it, each change is one step of the interpreter, each wait has a
+limit, and what a call cleans up is cleaned up twice.
 """
 
 from __future__ import annotations
 
+import _thread
 import collections
 import contextlib
 import logging
 import math
 import os
 import threading
+import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
+from tidegate.base import forks
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, TidegateError
@@ -33,6 +41,10 @@ TOGETHER_PER_TTL = 60
 SHARE_S = 5.0
 """The longest time after a lease was taken in which new snapshots share it. A writer's ``max_lease_s`` counts
 from the time of taking, so a snapshot loses this part of it."""
+SHARED_S = 5.0
+"""The longest wait for another call's request for the same lease; then this call sends its own."""
+BEGIN_S = 1.0
+"""The longest wait for the start of the thread."""
 CLOSE_S = 30.0
 """The longest time that a gate's close waits for leases that are being taken."""
 
@@ -54,6 +66,10 @@ def pin(store: Any, lease: Lease, ttl_s: float) -> Steps[TidegateError | None]:
     return None
 
 
+def _nothing() -> None:
+    pass
+
+
 class Hold:
     """One snapshot's share of a lease. A hold that is collected as garbage has ended."""
 
@@ -63,9 +79,37 @@ class Hold:
         self.active = active
         active.holds.add(self)
 
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, TypeError):  # incomplete; or the interpreter ends
+            if self in self.active.holds:  # nobody ended it: the thread releases the lease
+                self.active.holds.discard(self)
+                self.active.collected()
+
     def check(self, clock: Clock) -> None:
         """Refuse reads when the lease may be gone (I8). Raises: as ``ActiveLease.check``."""
         self.active.check(clock)
+
+
+class Asked:
+    """A call's request for a lease, whose end others wait for."""
+
+    def __init__(self) -> None:
+        self.active: ActiveLease | None = None
+        self.sent = False
+        self._pending = threading.Lock()
+        self._pending.acquire()
+
+    def end(self) -> None:
+        """Wake the calls that wait. Repeatable."""
+        with contextlib.suppress(RuntimeError):
+            self._pending.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end of the request; False: it did not come in time."""
+        if not self._pending.acquire(timeout=max(seconds, 0.0)):
+            return False
+        self.end()
+        return True
 
 
 class ActiveLease:
@@ -73,10 +117,10 @@ class ActiveLease:
 
     ``deadline`` is by this process's monotonic clock, and never later than the store's: it
     counts from before the request that was answered. When all holds are collected as garbage, it is no
-    longer renewed, and expires.
+    longer renewed, and is released or expires. ``request``: of the keeper, what takes the lease.
     """
 
-    def __init__(self, lease: Lease, ttl_s: float, deadline: float) -> None:
+    def __init__(self, lease: Lease, ttl_s: float, deadline: float, request: Any = None) -> None:
         self.lease = lease
         self.ttl_s = ttl_s
         self.deadline = deadline
@@ -85,7 +129,8 @@ class ActiveLease:
         self.holds: weakref.WeakSet[Hold] = weakref.WeakSet()
         self.granted = False
         self.refused: BaseException | None = None
-        self.request: Any = None  # of the keeper: the request that takes the lease
+        self.request = request
+        self.collected: Callable[[], None] = _nothing
         self._shared_until = deadline - ttl_s + min(SHARE_S, ttl_s / RETRIES_PER_TTL)
         self._has_run_out = False
         self._process = os.getpid()
@@ -144,33 +189,45 @@ class LeaseFlow:
     def _reset(self) -> None:
         self._leases: dict[str, ActiveLease] = {}  # that were granted, by lease id
         self._newest: dict[tuple[int, float], ActiveLease] = {}  # by version and time; a new hold shares it
+        self._left: collections.deque[str] = collections.deque()  # ids of leases that are to be released
         self._wakes_at = -math.inf  # of the thread or task that renews; it looks at all leases until it waits
         self._warned = False  # of reads without leases
         self._closing = self._closed = False
 
     # -- holds ----------------------------------------------------------------------------------
 
-    def _hold(self, version: int, ttl_s: float, *, share: bool) -> tuple[Hold, bool]:
+    def _hold(self, version: int, ttl_s: float, *, share: bool, request: Any = None) -> tuple[Hold, bool]:
         """Return a new hold, and whether its lease has to be requested by this call."""
         if self._closing:
             raise rules.gate_closed(self._store.where)
         now = self._clock.monotonic()
         active = self._newest.get((version, ttl_s))
-        if share and active is not None and active.is_shared_at(now):
-            return Hold(active), False
-        active = ActiveLease(Lease(self._clock.new_id(), version), ttl_s, now + ttl_s)
+        if share and active is not None and active.request is not None and active.is_shared_at(now):
+            hold = Hold(active)
+            if self._newest.get((version, ttl_s)) is active:  # else its last hold may have ended just before
+                return hold, False
+            active.holds.discard(hold)
+        active = ActiveLease(Lease(self._clock.new_id(), version), ttl_s, now + ttl_s, request)
+        active.collected = self._collected
+        hold = Hold(active)
+        if request is not None:
+            request.active = active
         self._newest[version, ttl_s] = active
-        return Hold(active), True
+        return hold, True
+
+    def _collected(self) -> None:
+        """Note that a hold was collected as garbage; its lease is released when the leases are looked at."""
 
     def _granted(self, active: ActiveLease) -> bool:
         """Note a lease that was taken, to be renewed; return False if it is to be released at once."""
-        active.granted = True
         if self._closing:
             active.refused = rules.gate_closed(self._store.where)
         if self._closing or not active.holds:
             self._forget(active)
+            active.granted = True
             return False
         self._leases[active.lease.lease_id] = active
+        active.granted = True
         return True
 
     def _refused(self, active: ActiveLease, error: BaseException) -> None:
@@ -185,15 +242,25 @@ class LeaseFlow:
         active.holds.discard(hold)
         if active.holds:
             return False
+        self._share_no_more(active)
+        if active.holds:  # another call began to share it meanwhile
+            return False
         known = self._forget(active)
         return active.granted and active.is_ours and not self._closed and (known or not self._closing)
 
     def _forget(self, active: ActiveLease) -> bool:
         """Renew a lease no more, and share it no more; return whether it was to be renewed."""
+        self._share_no_more(active)
+        return self._leases.pop(active.lease.lease_id, None) is not None
+
+    def _share_no_more(self, active: ActiveLease) -> None:
         shared = active.lease.version, active.ttl_s
         if self._newest.get(shared) is active:
-            del self._newest[shared]
-        return self._leases.pop(active.lease.lease_id, None) is not None
+            self._newest.pop(shared, None)
+
+    def _ours(self) -> list[str]:
+        """List the ids of the leases that this process took."""
+        return [active.lease.lease_id for active in list(self._leases.values()) if active.is_ours]
 
     def _forget_all(self) -> list[str]:
         """Renew no lease any more; return the ids of those that are to be released."""
@@ -208,7 +275,11 @@ class LeaseFlow:
         """List the leases that are still to be renewed, and forget the others."""
         alive, now = [], self._clock.monotonic()
         for active in list(self._leases.values()):
+            if not active.holds:
+                self._share_no_more(active)
             if not active.holds or active.revoked is not None or active.deadline <= now:
+                if not active.holds and active.is_ours:
+                    self._left.append(active.lease.lease_id)
                 self._forget(active)  # a scan that is collected meanwhile may have released it
             else:
                 alive.append(active)
@@ -266,9 +337,8 @@ class LeaseKeeper(LeaseFlow):
 
     def _start_over(self) -> None:
         self._reset()
-        self._changed = threading.Condition()
-        self._requests = 0  # for leases, that have no answer yet
-        self._left: collections.deque[str] = collections.deque()  # to be released
+        self._asleep = threading.Lock()  # the thread sleeps by acquiring it again
+        self._asleep.acquire()
         self._thread: threading.Thread | None = None
 
     def take(self, version: int, ttl_s: float) -> Hold:
@@ -277,125 +347,186 @@ class LeaseKeeper(LeaseFlow):
         A snapshot of the same version shares the lease, and the request for it. If that request of another
         thread fails, this call sends its own.
         """
+        forks.notice()
         hold = self._take(version, ttl_s, share=True)
         while hold is None:
             hold = self._take(version, ttl_s, share=False)
         return hold
 
     def _take(self, version: int, ttl_s: float, *, share: bool) -> Hold | None:
-        with self._changed:
-            hold, is_first = self._hold(version, ttl_s, share=share)
-            if is_first:
-                hold.active.request = threading.Event()
-                self._requests += 1
-        active = hold.active
+        asked, hold = Asked(), None
         try:
-            if is_first:
-                self._request(active)
-            else:
-                active.request.wait()  # that request has a limit of its own
+            try:
+                hold, is_first = self._hold(version, ttl_s, share=share, request=asked)
+                active = hold.active
+                if is_first:
+                    self._request(active, asked)
+                elif not active.request.wait(SHARED_S):
+                    self.leave(hold)
+                    return None
+                if active.refused is None:
+                    self._renew_later(active)
+                    return hold
+                if is_first or is_final(active.refused):
+                    raise active.refused
+                return None
+            finally:
+                self._settle(asked)
         except BaseException:
-            self.give_back(hold)
+            try:
+                self._settle(asked)
+            finally:
+                if hold is not None:
+                    self.leave(hold)
             raise
-        if active.refused is None:
-            return hold
-        if is_first or is_final(active.refused):
-            raise active.refused
-        return None
 
-    def _request(self, active: ActiveLease) -> None:
+    def _request(self, active: ActiveLease, asked: Asked) -> None:
         try:
+            asked.sent = True
             run(self._pin(active))
-            with self._changed:
-                is_wanted = self._granted(active)
-            if not is_wanted:
-                with one_call(fresh=True):
-                    run(self._release(active.lease.lease_id))
-        except BaseException as error:
-            with self._changed:
-                self._refused(active, error)
+            is_wanted = self._granted(active)
+        except Exception as error:
+            self._refused(active, error)
             raise
-        finally:
-            with self._changed:
-                self._requests -= 1
-                self._renew_later(active)
-                active.request.set()
+        if not is_wanted:
+            with one_call(fresh=True):
+                run(self._release(active.lease.lease_id))
+
+    def _settle(self, asked: Asked) -> None:
+        """End a request, also one that was interrupted. Repeatable."""
+        active = asked.active
+        if active is not None and not active.granted and active.refused is None:
+            self._forget(active)
+            if asked.sent:  # perhaps it was taken
+                self._leave(active.lease.lease_id)
+            active.refused = StoreUnavailableError(f"{self._store.where}: the call was interrupted")
+        asked.end()
 
     def _renew_later(self, active: ActiveLease) -> None:
-        if self._thread is None and not self._closing and active.lease.lease_id in self._leases:
-            self._thread = threading.Thread(target=self._run, name="tidegate-leases", daemon=True)
-            self._thread.start()
+        """See to it that the thread runs, and wakes up in time."""
+        if active.lease.lease_id in self._leases and not self._closing:
+            self._start_thread()
         if self._closing or active.due < self._wakes_at:
-            self._changed.notify_all()
+            self._wake()
+
+    def _start_thread(self) -> None:
+        """Start the thread unless it runs, from another one: an interrupt here is none of its start."""
+        if self._thread is None or not self._thread.is_alive():
+            begun = Asked()
+            _thread.start_new_thread(self._begin_thread, (begun,))
+            begun.wait(BEGIN_S)
+
+    def _begin_thread(self, begun: Asked) -> None:
+        self._thread = threading.Thread(target=self._run, name="tidegate-leases", daemon=True)
+        self._thread.start()
+        begun.end()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is to wake already
+            self._asleep.release()
+
+    def _collected(self) -> None:
+        self._wake()
 
     def give_back(self, hold: Hold) -> None:
         """End a hold. The last one's lease is released if the store answers; else it expires by itself."""
-        with self._changed:
-            is_last = self._drop(hold)
-        if is_last:
-            with one_call():
-                run(self._release(hold.active.lease.lease_id))
+        forks.notice()
+        is_over = False
+        try:
+            if self._drop(hold):
+                with one_call():
+                    run(self._release(hold.active.lease.lease_id))
+            is_over = True
+        finally:
+            if not is_over:
+                self._drop_for_sure(hold)
 
     def leave(self, hold: Hold) -> None:
         """Do ``give_back`` soon, in the keeper's thread: this call makes no request."""
-        with self._changed:
+        is_over = False
+        try:
             if self._drop(hold):
-                self._left.append(hold.active.lease.lease_id)
-                self._changed.notify_all()
+                self._leave(hold.active.lease.lease_id)
+            is_over = True
+        finally:
+            if not is_over:
+                self._drop_for_sure(hold)
+
+    def _drop_for_sure(self, hold: Hold) -> None:
+        """End a hold whose end was interrupted, perhaps just before its lease was released. Repeatable."""
+        active = hold.active
+        active.holds.discard(hold)
+        if not active.holds and active.granted and active.is_ours:
+            self._forget(active)
+            self._leave(active.lease.lease_id)
+
+    def _leave(self, lease_id: str) -> None:
+        self._left.append(lease_id)
+        if not self._closed:
+            self._start_thread()
+        self._wake()
 
     def close(self) -> None:
         """Take no leases any more, release all, and end the thread. Repeatable.
 
         It waits for leases that are being taken, since their calls release them.
         """
-        with self._changed:
-            self._closing = True
-            if not self._changed.wait_for(lambda: not self._requests, CLOSE_S):
-                logger.error("%s: %d leases were not answered in time", self._store.where, self._requests)
-            lease_ids, thread = self._forget_all(), self._thread
+        forks.notice()
+        self._closing = True
+        pending = [active.request for active in list(self._newest.values()) if not active.granted]
+        end = time.monotonic() + CLOSE_S
+        unanswered = sum(not asked.wait(end - time.monotonic()) for asked in pending)
+        if unanswered:
+            logger.error("%s: %d leases were not answered in time", self._store.where, unanswered)
+        self._left.extend(self._ours())
+        self._forget_all()
+        thread = self._thread
         with one_call():
-            for lease_id in lease_ids:
-                run(self._release(lease_id))
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+            self._give_back_left()
+        self._closed = True
+        self._wake()
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(CLOSE_S)
 
     # -- the thread ------------------------------------------------------------------------------
 
     def renew_due(self) -> None:
         """Renew the leases that are due."""
-        with self._changed:
-            leases = self._due()
-        for active in leases:
+        for active in self._due():
             run(self._renew(active))
 
     def _run(self) -> None:
-        while True:
+        self._thread = mine = threading.current_thread()
+        while self._thread is mine:  # else another one was started at the same time
             self.renew_due()
-            self._give_back_left()
-            with self._changed:
-                due = [active.due for active in self._alive()]
-                if self._left:
+            with one_call(fresh=True):
+                self._give_back_left()
+            due = [active.due for active in self._alive()]
+            if self._left:
+                continue
+            if self._closed or not due:
+                self._thread = None
+                if not self._closed and (self._leases or self._left):  # of a call that saw this thread
+                    self._thread = mine
                     continue
-                if self._closed or not due:
-                    self._thread = None
-                    return
-                self._wakes_at = min(due)
-                self._changed.wait(max(0.0, self._wakes_at - self._clock.monotonic()))
-                self._wakes_at = -math.inf
+                return
+            self._wakes_at = min(due)
+            sleep_s = max(0.0, self._wakes_at - self._clock.monotonic())
+            self._asleep.acquire(timeout=min(sleep_s, threading.TIMEOUT_MAX))
+            self._wakes_at = -math.inf
 
     def _give_back_left(self) -> None:
+        """Release the leases that were left. Two threads may release one: that is repeatable."""
         while self._left:
-            lease_id = self._left.popleft()
-            try:
-                with one_call(fresh=True):
+            with contextlib.suppress(IndexError, ValueError):  # another thread was faster
+                lease_id = self._left[0]
+                try:
                     self._store.release(lease_id)
-            except TidegateError:
-                pass  # it expires by itself
-            except Exception:
-                logger.exception("lease %s was not given back", lease_id)
+                except TidegateError:
+                    pass  # it expires by itself
+                except Exception:
+                    logger.exception("lease %s was not given back", lease_id)
+                self._left.remove(lease_id)
 
     # -- forks -----------------------------------------------------------------------------------
 
@@ -417,9 +548,7 @@ def is_final(error: BaseException) -> bool:
 _all: weakref.WeakSet[LeaseKeeper] = weakref.WeakSet()
 
 
+@forks.in_child
 def _after_fork() -> None:
     for keeper in list(_all):
         keeper.leave_to_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork)

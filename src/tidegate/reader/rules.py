@@ -19,6 +19,7 @@ from tidegate.errors import (
     StoreRemovedError,
     VersionRegressedError,
     WaitTimeoutError,
+    proven_final,
 )
 from tidegate.keys.groups import EPOCH
 from tidegate.sinks.aliases import Target
@@ -440,7 +441,7 @@ def waited(wanted: Awaited, timeout: float, visible: int, namespace: str) -> Wai
 
 def gate_closed(where: str) -> ConfigError:
     """Build the error for a gate that was closed."""
-    return ConfigError(f"this gate to {where} was closed: connect again")
+    return proven_final(ConfigError(f"this gate to {where} was closed: connect again"))
 
 
 def snapshot_closed(version: int) -> ConfigError:

@@ -106,6 +106,10 @@ class SpacesFlow(GateFlow):
         """Run a flow in the gate of the place that counts now."""
         raise NotImplementedError
 
+    def _sleep(self, seconds: float) -> Any:
+        """Pause between two looks."""
+        return self._clock.sleep(seconds)
+
     def open_steps(self) -> Steps[None]:
         """Open the place that counts now."""
         yield from self._call(no_steps)
@@ -183,7 +187,7 @@ class SpacesGate(SpacesFlow, Gate):
     def __init__(self, open_gate: Callable[[Any], Gate], clock: Clock) -> None:
         super().__init__(clock)
         self._open_gate = open_gate
-        self._lock = forks.Lock()
+        self._lock = forks.BriefLock()
 
     def _enter(self, place: Hashable) -> Opened:
         own: Opening | None = None

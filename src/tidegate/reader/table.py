@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
+from tidegate.base import forks
 from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
@@ -44,7 +45,17 @@ OF_TABLES = frozenset({"get", "get_many", "scan", "schema", "to_arrow"})
 """The methods of a table that are sought at a gate or a snapshot."""
 
 
-class TableHints:
+class OfProcess:
+    """A handle of this process: it has connections and a thread, which no pickle or copy has."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise ConfigError(
+            f"a {type(self).__name__} belongs to the process that connected it, and is not pickled or copied:"
+            " connect in each worker process, by tidegate.connect(URL, NAMESPACE), and pass it the keys"
+        )
+
+
+class TableHints(OfProcess):
     """A class whose tables are found by ``table``. Type checkers see no hints: they have their own."""
 
     if not TYPE_CHECKING:
@@ -60,7 +71,8 @@ class TableHints:
 
 
 def run(steps: Steps[Result]) -> Result:
-    """Run the steps in this thread."""
+    """Run the steps in this thread, in a child without anything of its parent's."""
+    forks.notice()
     reply = None
     try:
         while True:
@@ -101,7 +113,7 @@ class Source(Protocol):
         ...
 
 
-class Table:
+class Table(OfProcess):
     """One table, read at its gate's newest version or at its snapshot's. Thread-safe.
 
     A key is the key column's value, or a tuple of them for a key of several columns.
@@ -147,7 +159,7 @@ class Table:
         return f"<Table {self.name} of {self._source!r}>"
 
 
-class Scan(Iterator[tuple[Any, Value]]):
+class Scan(OfProcess, Iterator[tuple[Any, Value]]):
     """All rows of a table or of one key group, at one version, as (key, value), in no particular order.
 
     Rows are fetched on demand. It pins its version until the last row was returned,

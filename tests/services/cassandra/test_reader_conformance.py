@@ -6,6 +6,7 @@ import pytest
 
 from tidegate.testing.conformance.refusals import ON_REDIS, ON_SQLITE
 from tidegate.testing.conformance.run import FAILED, SKIPPED, conformance
+from tidegate.testing.conformance.vectors.faults import FAULTS
 
 PROGRAM = f"{sys.executable} -m tidegate.testing.conformance.reader"
 
@@ -18,4 +19,5 @@ def test_the_reference_reader_passes(cassandra_tables):
         "alias-of-a-namespace",
         *ON_SQLITE,
         *ON_REDIS,
+        *FAULTS,
     ]

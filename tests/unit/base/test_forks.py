@@ -1,5 +1,6 @@
 """What a child of a fork finds where another thread of its parent was at work."""
 
+import ctypes
 import gc
 import os
 import signal
@@ -8,6 +9,7 @@ import threading
 import pytest
 
 import tidegate
+from support.wait import wait_until
 from tidegate.base import forks
 from tidegate.base.urls import Address
 from tidegate.reader import alias_gate
@@ -31,6 +33,46 @@ def in_a_child(work):
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def in_a_child_of_c(work):
+    """As ``in_a_child``, without Python's hooks, as a server forks that is no Python program."""
+    child = ctypes.PyDLL(None).fork()
+    if not child:
+        signal.alarm(DEADLINE_S)
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - the exit code says so
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_child_that_no_hook_knows_renews_its_snapshots_and_reads_on(tmp_path):
+    """Its parent has a thread that renews, idle connections, and a snapshot of its own."""
+    wal, url = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    write_flights(wal, url)
+    with tidegate.connect(url, "flights") as gate, gate.snapshot(lease_s=600) as held:
+        assert held.table("airports").get("JFK")
+        keeper = gate._reader.leases
+
+        def work():
+            with gate.snapshot(lease_s=600) as taken:
+                assert taken.table("airports").get("JFK")["departures"] == 1
+                assert taken._hold.active is not held._hold.active
+                assert keeper._thread is not parents
+                assert keeper._thread.is_alive()
+                renewed = []
+                keeper._renew = lambda active: iter(renewed.append(active) or ())
+                taken._hold.active.due = 0.0
+                keeper._wake()
+                wait_until(lambda: renewed, "it is renewed")
+
+        parents = keeper._thread
+        assert parents.is_alive()
+        assert in_a_child_of_c(work)
+        assert held.table("airports").get("JFK")
+        assert parents.is_alive()
 
 
 def test_a_lock_that_another_thread_holds_is_free_in_a_child():

@@ -6,6 +6,7 @@ Each test runs in memory and in a file; ``test_mirror_file.py`` has what only a 
 import random
 import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,8 +14,11 @@ import tidegate
 from support.wait import wait_until
 from tidegate.committers.operations.alias import set_alias
 from tidegate.errors import (
+    BY_NAME,
     ConfigError,
+    CorruptError,
     SnapshotExpiredError,
+    StoreRemovedError,
     StoreUnavailableError,
     VersionRegressedError,
     WaitTimeoutError,
@@ -190,6 +194,37 @@ def test_an_end_is_raised_by_every_read(example, gate, mirror_of, monkeypatch):
         with pytest.raises(VersionRegressedError):
             mirror.wait_for(9)
     assert not mirror._thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", sorted(set(BY_NAME.values()) - {WaitTimeoutError}, key=str))
+def test_only_an_error_that_is_proven_final_ends_a_mirror_or_a_wait(
+    kind, example, gate, mirror_of, monkeypatch
+):
+    example.write({"aircraft": {"N1": aircraft(1)}})
+    with mirror_of("aircraft") as mirror:
+        plain, raised, threads = gate._reader.store.pointer, kind("for a while"), set()
+
+        def pointer():
+            threads.add(threading.current_thread())
+            raise raised
+
+        monkeypatch.setattr(gate._reader.store, "pointer", pointer)
+        wait_until(lambda: mirror.error is raised, "the mirror notices")
+        with ThreadPoolExecutor(1) as pool:
+            wait = pool.submit(gate.wait_for, 2, timeout=60)
+            wait_until(lambda: len(threads) == 2, "the wait has looked, too")
+            if kind in (VersionRegressedError, CorruptError, StoreRemovedError):
+                with pytest.raises(kind, match="for a while"):
+                    wait.result(90)
+                with pytest.raises(kind, match="for a while"):
+                    mirror.version  # noqa: B018 - it raises
+                return
+            assert mirror.table("aircraft").get("N1") == aircraft(1)
+            monkeypatch.setattr(gate._reader.store, "pointer", plain)
+            example.write({"aircraft": {"N1": aircraft(2)}})
+            assert wait.result(90) == 2
+        mirror.wait_for(2)
+        assert mirror.table("aircraft").get("N1") == aircraft(2)
 
 
 def test_what_would_not_fit_is_refused_at_first_and_ends_a_mirror_that_grows(

@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from tidegate.cli.core.signals import terminated_like_ctrl_c
 from tidegate.errors import StoreUnavailableError, TidegateError, WalUnavailableError
 
 LOGGER = "tidegate"
@@ -133,7 +134,7 @@ class Commands(TyperGroup):
             print_message(without_urls(text, ctx.meta[WORDS]))
 
         try:
-            with _warnings_printed():
+            with _warnings_printed(), terminated_like_ctrl_c():
                 done = super().invoke(ctx)
                 sys.stdout.flush()
                 return done

@@ -10,7 +10,6 @@ import typer
 from tidegate.cli.core.config_files import store_options
 from tidegate.cli.core.options import Json, examples
 from tidegate.cli.core.output import print_json
-from tidegate.cli.core.signals import terminated_like_ctrl_c
 from tidegate.cli.inspect.doctor_servers import refuse_unusable
 from tidegate.errors import ConfigError, TidegateError
 
@@ -65,8 +64,7 @@ def conformance(
         raise ConfigError("give the reader's command and --store, as in tidegate conformance CMD --store URL")
     options = _to_make(store) | store_options(store_config)
     refuse_unusable(None, store, {}, options)
-    with terminated_like_ctrl_c():
-        results = run(command, store, options, only=only or (), report=_none if json else _print)
+    results = run(command, store, options, only=only or (), report=_none if json else _print)
     if json:
         print_json({"checks": [result._asdict() for result in results], "counts": _counts(results)})
     else:

@@ -16,7 +16,6 @@ from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.core.options import AllowUnsafe, Json, examples
 from tidegate.cli.core.output import print_json, print_pairs
-from tidegate.cli.core.signals import terminated_like_ctrl_c
 from tidegate.cli.inspect.doctor_servers import refuse_unusable
 from tidegate.errors import TidegateError
 from tidegate.torture.driver.faults import FAULTS
@@ -142,7 +141,7 @@ def torture(  # noqa: PLR0913, PLR0917 - its options
 
     of_wal, of_store = wal_options(wal_config), _to_make(store) | store_options(store_config)
     refuse_unusable(wal, store, of_wal, of_store)
-    with terminated_like_ctrl_c(), _shown(quiet=json) as shown:
+    with _shown(quiet=json) as shown:
         done = run(
             wal,
             store,

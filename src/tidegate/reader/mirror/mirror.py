@@ -29,14 +29,12 @@ from tidegate.base.names import listed
 from tidegate.base.text import html_table
 from tidegate.errors import (
     ConfigError,
-    CorruptError,
     SnapshotExpiredError,
-    StoreLostError,
-    StoreRemovedError,
     StoreUnavailableError,
     TidegateError,
     VersionRegressedError,
     WaitTimeoutError,
+    proven_final,
 )
 from tidegate.reader import rules
 from tidegate.reader.mirror.file import FilePlace
@@ -61,8 +59,6 @@ LOOK_S = 0.25
 """The longest time between two looks at the namespace; a store that notifies is faster."""
 PAUSE_S = 0.2, 5.0
 """The pause after a failed look, doubled up to the second."""
-FINAL = (ConfigError, CorruptError, StoreLostError, StoreRemovedError, VersionRegressedError)
-"""Errors after which a mirror no longer follows its namespace, and refuses to be read."""
 
 PathLike = str | os.PathLike[str]
 Switched = Callable[[MirrorView], None]
@@ -101,9 +97,10 @@ def at_of(snapshot: Snapshot) -> At:
 class Mirror(MirrorReads):
     """Whole tables of a namespace, in memory or in a file. ``Gate.mirror`` makes it. Thread-safe.
 
-    Reads go on while the store does not answer: ``age_s`` and ``error`` report that. An error that no
-    repetition mends (the namespace was dropped or went back, the tables outgrew ``bytes_max``) ends the
-    mirror, and each later read raises it. It is a context manager. A forked child needs a mirror of its own.
+    Reads go on while the store does not answer, refuses the login or has lost the namespace: ``age_s`` and
+    ``error`` report that. Only an error that is proven ``final`` ends the mirror, and each later read raises
+    it: another namespace has the name, the store was removed, went back or is damaged, the tables outgrew
+    ``bytes_max``. It is a context manager. A forked child needs a mirror of its own.
     """
 
     def __init__(
@@ -223,11 +220,11 @@ class Mirror(MirrorReads):
         while not self._closing.is_set():
             try:
                 self._look()
-            except FINAL as error:
-                if not self._closing.is_set():
-                    self._end(error)
-                return
             except TidegateError as error:
+                if error.final:
+                    if not self._closing.is_set():
+                        self._end(error)
+                    return
                 self.error = error
                 self._closing.wait(pause)
                 pause = min(2 * pause, PAUSE_S[1])
@@ -299,10 +296,11 @@ class Mirror(MirrorReads):
         if at.uuid != newest.uuid and not self._gate.uuid:  # an alias names another namespace
             return None
         if at.uuid != newest.uuid:
-            raise ConfigError(
+            other = (
                 f"the mirror's file is of namespace {at.uuid}, and {self._gate} of {newest.uuid}: give"
                 " another path, or remove the file with its -wal and -shm"
             )
+            raise proven_final(ConfigError(other))
         if newest.version < at.version:
             raise self._regressed(at, newest)
         if newest == at:
@@ -390,11 +388,12 @@ class Mirror(MirrorReads):
 
     def _check_size(self, rows: str, size: int) -> None:
         if size > self._bytes_max:
-            raise ConfigError(
+            too_large = (
                 f"the mirror of {', '.join(self._wanted)} of namespace {self._gate.namespace} takes more than"
                 f" bytes_max, {self._bytes_max:,} bytes, with {rows}: raise it in"
                 " gate.mirror, mirror fewer tables, or read this one through the gate"
             )
+            raise proven_final(ConfigError(too_large))
 
     def _tell(self, view: MirrorView) -> None:
         if self._on_version is not None:
@@ -467,4 +466,4 @@ class Mirror(MirrorReads):
 
 def closed() -> ConfigError:
     """Build the error for a mirror that was closed."""
-    return ConfigError("this mirror was closed")
+    return proven_final(ConfigError("this mirror was closed"))

@@ -10,7 +10,7 @@ import msgspec
 from tidegate.base.names import listed
 from tidegate.errors import ConfigError
 from tidegate.reader import rules
-from tidegate.reader.table import TableView
+from tidegate.reader.table import OfProcess, TableView
 from tidegate.sinks.rules.version_ref import VersionRef
 from tidegate.values.decode import Value
 from tidegate.wal.record import Count
@@ -115,7 +115,7 @@ def _decoded(content: Content) -> Iterator[tuple[Any, Value]]:
         yield view.decode_key(key), view.decode(key, value)
 
 
-class MirrorView:
+class MirrorView(OfProcess):
     """The tables of a mirror at one version. Thread-safe; needs no closing. No lease holds it in the store.
 
     In memory it is readable for as long as it is kept. In a file it is a read transaction: it ends when its
@@ -157,7 +157,7 @@ class MirrorView:
         return f"<MirrorView of version {self.version} of {self.namespace}>"
 
 
-class MirrorReads:
+class MirrorReads(OfProcess):
     """The reads that mirrors of threads and of event loops share."""
 
     def view(self) -> MirrorView:

@@ -20,6 +20,7 @@ from tidegate.testing.conformance.session import (
     until,
     write_live,
 )
+from tidegate.testing.conformance.vectors.faults import FAULTS
 from tidegate.testing.conformance.vectors.keys import key_vectors
 from tidegate.testing.conformance.vectors.schemas import schema_vectors
 from tidegate.testing.conformance.vectors.values import as_table, value_vectors
@@ -305,6 +306,7 @@ CHECKS: dict[str, Check] = {
     "wrong-alias": wrong_alias,
     "alias-of-a-namespace": alias_of_a_namespace,
     **REFUSALS,
+    **FAULTS,
     "close": closes,
 }
 """Every check by its name, in the order in which they run."""

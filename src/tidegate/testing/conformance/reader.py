@@ -36,8 +36,8 @@ class ReferenceReader:
     """One reader under test: its connection, and its snapshots by name."""
 
     def __init__(self) -> None:
-        self._gate: tidegate.Gate | None = None
-        self._snapshots: dict[str, Snapshot] = {}
+        self._gate: Any = None
+        self._snapshots: dict[str, Any] = {}
         self._names = itertools.count(1)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class ReferenceReader:
         return calls[name](**arguments)
 
     @property
-    def gate(self) -> tidegate.Gate:
+    def gate(self) -> Any:
         """The connection. Raises: ConfigError: there is none."""
         if self._gate is None:
             raise ConfigError("there is no connection: `connect` makes one")
@@ -82,30 +82,42 @@ class ReferenceReader:
     def connect(self, url: str, namespace: str, options: dict[str, Any] | None = None) -> dict[str, str]:
         """Connect to a namespace, instead of the one before."""
         self.close()
-        gate = self._gate = tidegate.connect(url, namespace, options)
-        return {"uuid": gate.uuid or gate._gate_now().uuid, "namespace": gate.namespace}  # type: ignore[attr-defined] # noqa: SLF001 - an alias's
+        gate = self._gate = self.done(self.connecting(url, namespace, options))
+        return {"uuid": gate.uuid or gate._gate_now().uuid, "namespace": gate.namespace}  # noqa: SLF001 - an alias's
+
+    connecting: Callable[..., Any] = staticmethod(tidegate.connect)
+    """Returns a gate, or a coroutine that does."""
+
+    def done(self, result: Any) -> Any:
+        """Return the result of a call of the reader."""
+        return result
+
+    def steps(self, steps: Steps[Any]) -> Any:
+        """Return the result of steps."""
+        return run(steps)
 
     def version(self) -> int:
         """Read the visible version."""
-        return self.gate.version()
+        return int(self.done(self.gate.version()))
 
     def tables(self, snapshot: str | None = None) -> list[str]:
         """List the tables."""
-        listed: list[str] = self._source(snapshot).tables()
+        source = self._source(snapshot)
+        listed: list[str] = self.done(source.tables()) if snapshot is None else source.tables()
         return listed
 
     def get(self, table: str, key: list[Any], snapshot: str | None = None) -> dict[str, Any]:
         """Read one row, with its version."""
-        version, (value,) = run(self._source(snapshot).read(table, rows_of, [key]))
+        version, (value,) = self.steps(self._source(snapshot).read(table, rows_of, [key]))
         return {"version": version, "value": value}
 
     def get_many(self, keys: dict[str, list[Any]], snapshot: str | None = None) -> dict[str, Any]:
         """Read rows of several tables at one version."""
         if snapshot is None:
-            version, found = run(self.gate.read(tuple(keys), rows_of_tables, keys))
+            version, found = self.steps(self.gate.read(tuple(keys), rows_of_tables, keys))
             return {"version": version, "rows": found}
         pinned = self._source(snapshot)
-        found = {table: run(pinned.read(table, rows_of, wanted))[1] for table, wanted in keys.items()}
+        found = {table: self.steps(pinned.read(table, rows_of, wanted))[1] for table, wanted in keys.items()}
         return {"version": pinned.version, "rows": found}
 
     def repeat(self, keys: dict[str, list[Any]], times: int, threads: int = 1) -> dict[str, Any]:
@@ -149,28 +161,28 @@ class ReferenceReader:
 
     def snapshot(self, version: int | None = None, lease_s: float = LEASE_S) -> dict[str, Any]:
         """Take a snapshot, under a name."""
-        snapshot = self.gate.snapshot(version, lease_s=lease_s)
+        snapshot = self.done(self.gate.snapshot(version, lease_s=lease_s))
         name = f"s{next(self._names)}"
         self._snapshots[name] = snapshot
         return {"snapshot": name, "version": snapshot.version}
 
     def release(self, snapshot: str) -> bool:
         """Release a snapshot."""
-        self._source(snapshot).close()
+        self.done(self._source(snapshot).close())
         del self._snapshots[snapshot]
         return True
 
     def wait_for(self, version: int, timeout_s: float) -> int:
         """Wait for a version."""
-        return self.gate.wait_for(version, timeout_s)
+        return int(self.done(self.gate.wait_for(version, timeout_s)))
 
     def close(self) -> bool:
         """Release the connection and its snapshots."""
         for snapshot in self._snapshots.values():
-            snapshot.close()
+            self.done(snapshot.close())
         self._snapshots.clear()
         if self._gate is not None:
-            self._gate.close()
+            self.done(self._gate.close())
         self._gate = None
         return True
 

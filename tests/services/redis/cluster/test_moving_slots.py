@@ -26,7 +26,7 @@ from tidegate.committers.repair.repair import repair
 from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
 from tidegate.sinks.redis.client.functions import names, readers, source
 from tidegate.sinks.redis.client.library import load_library
-from tidegate.sinks.redis.client.replies import NON_LOCAL, NOT_NOW, Call, encoded, load_script, pack
+from tidegate.sinks.redis.client.replies import Call, encoded, load_script, pack, passes
 
 pytestmark = pytest.mark.xdist_group("redis_cluster")
 
@@ -105,7 +105,7 @@ def _is_stream(key: str) -> bool:
 
 def slot_moves(reply: Any) -> bool:
     """Whether a call was refused because its slot moves."""
-    return isinstance(reply, NOT_NOW) or (isinstance(reply, Exception) and NON_LOCAL in str(reply))
+    return isinstance(reply, Exception) and passes(reply)
 
 
 # -- one call -------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ def test_who_sleeps_on_a_server_that_becomes_a_replica_looks_again_where_the_pri
     said = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)"
     call = newer_call("n", 7, 60.0)
     answer = answer_of(exceptions.ResponseError(said), call, "store", "host:6379")
-    assert answer is NextAction.LOOK_AGAIN
+    assert answer is NextAction.LEAVE
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from time import monotonic
+
 import pytest
 import redis
 
@@ -15,6 +18,7 @@ from tidegate.sinks.redis.client.servers import Servers
 from tidegate.sinks.redis.client.settings import settings_of
 
 SERVERS, TIMEOUT_S = 6, 10.0
+KEYS, ROOM = 300, 10
 
 
 class Time:
@@ -26,6 +30,7 @@ class Silent:
 
     def __init__(self, time):
         self._sock, self._time, self._limit_s = self, time, None
+        self.opened_by, self.opened_at = os.getpid(), monotonic()
 
     def gettimeout(self):
         return self._limit_s
@@ -74,3 +79,35 @@ def test_a_call_to_many_silent_servers_ends_at_its_deadline(monkeypatch):
     with one_call(), pytest.raises(StoreUnavailableError, match="no answer within 10"):
         calls.run(asked)
     assert time.now == TIMEOUT_S
+
+
+class Cutting(Silent):
+    """A connection of a server that closes it when more than ``ROOM`` replies wait for the client."""
+
+    def __init__(self, time):
+        super().__init__(time)
+        self._pending = []
+
+    def send_packed_command(self, packed):
+        self._pending += packed[0].split(b"GET")[1:]
+
+    def read_response(self, **_):
+        if len(self._pending) > ROOM:
+            raise redis.ConnectionError("Connection closed by server.")
+        return self._pending.pop(0)
+
+
+class CuttingServer(SilentServers):
+    def node_of(self, key):
+        node = self.node_at(Address("host", 1))
+        node.ready = True
+        if not node._idle:
+            node.give(Cutting(self._time))
+        return node
+
+
+def test_replies_that_a_server_cuts_are_asked_for_in_smaller_flights():
+    servers = CuttingServer(settings_of("redis+cluster://host", {}), Time())
+    calls = Calls(servers, "store", lambda _: True, frozenset)
+    asked = [plain(b"%d" % number, b"GET", b"%d" % number) for number in range(KEYS)]
+    assert len(calls.run(asked)) == KEYS

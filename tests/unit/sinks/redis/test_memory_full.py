@@ -6,7 +6,7 @@ import pytest
 from redis import exceptions
 
 from tidegate.errors import ConfigError, StoreUnavailableError
-from tidegate.sinks.redis.client.replies import Call, answer_of, takes_no_functions
+from tidegate.sinks.redis.client.replies import Call, NextAction, answer_of, takes_no_functions
 
 CALL = Call(b"tg:{n}:meta", "publish", (b"uuid",))
 SNAPSHOT = (
@@ -39,7 +39,11 @@ def test_a_server_without_room_is_not_there_now(error, cause):
     assert cause in str(loading)
 
 
-def test_what_is_not_known_is_refused():
-    with pytest.raises(ConfigError, match="answered: ERR no such thing"):
-        answer_of(exceptions.ResponseError("ERR no such thing"), CALL, "store", "host:6379")
-    assert isinstance(takes_no_functions("s", "h", exceptions.ResponseError("ERR no")), ConfigError)
+def test_what_is_not_known_proves_nothing_and_is_sent_again():
+    error = exceptions.ResponseError("no such thing")
+    assert answer_of(error, CALL, "store", "host:6379") is NextAction.LOOK_AGAIN
+
+
+def test_what_a_server_never_takes_is_refused():
+    with pytest.raises(ConfigError, match="answered: syntax error"):
+        answer_of(exceptions.ResponseError("syntax error"), CALL, "store", "host:6379")

@@ -57,6 +57,17 @@ REPLIES: tuple[tuple[str, str, type[Exception]], ...] = (
         exceptions.NoPermissionError,
     ),
     ("read", "NOAUTH Authentication required.", exceptions.AuthenticationError),
+    (
+        "read",
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        exceptions.AuthenticationError,
+    ),
+    ("read", "READONLY You can't write against a read only replica.", exceptions.ReadOnlyError),
+    ("read", "UNBLOCKED force unblock from blocking operation", exceptions.ResponseError),
+    ("read", "NOREPLICAS Not enough good replicas to write.", exceptions.ResponseError),
+    ("read", "ERR max number of clients reached", exceptions.ResponseError),
+    ("read", "ERR DB index is out of range", exceptions.ResponseError),
+    ("read", "ERR wrong number of arguments for 'fcall_ro' command", exceptions.ResponseError),
     ("read", "MOVED 3999 127.0.0.1:6381", exceptions.MovedError),
     ("read", "ASK 3999 127.0.0.1:6381", exceptions.AskError),
     ("read", "TRYAGAIN Multiple keys request during rehashing of slot", exceptions.TryAgainError),
@@ -81,16 +92,16 @@ def refusal_vectors() -> list[dict[str, Any]]:
     return [{"call": call, "reply": text, **_outcome(call, text, kind)} for call, text, kind in REPLIES]
 
 
-def _outcome(name: str, text: str, kind: type[Exception]) -> dict[str, str]:
+def _outcome(name: str, text: str, kind: type[Exception]) -> dict[str, Any]:
     call = Call(HEADER.encode(), name, (), at_server=name == "read")
     try:
         answer = answer_of(_raised(kind, text), call, "here", "server")
     except TidegateError as error:
         if name == "lease" and error.writes_refused:
             return {"does": NO_LEASE}
-        return {"does": REFUSE, "error": type(error).__name__}
+        return {"does": REFUSE, "error": type(error).__name__, **_final(error)}
     match answer:
-        case ServerState(b"replica") | NextAction.LOOK_AGAIN:
+        case ServerState(b"replica") | NextAction.LOOK_AGAIN | NextAction.LEAVE:
             return {"does": SEND_AGAIN, "error": StoreUnavailableError.__name__}
         case ServerState():
             return {"does": OTHER_SERVER, "error": type(not_compared("here", "server")).__name__}
@@ -109,13 +120,19 @@ def _raised(kind: type[Exception], text: str) -> Exception:
     return kind(text.partition(" ")[2])
 
 
-def _refused(answer: Refused) -> dict[str, str]:
+def _final(error: TidegateError) -> dict[str, bool]:
+    """Return whether the error ends a wait; any other one passes."""
+    return {"final": True} if error.final else {}
+
+
+def _refused(answer: Refused) -> dict[str, Any]:
     if answer.code == "TGLEASES":
         return {"does": REFUSE, "error": StoreUnavailableError.__name__}
-    error = type(refusal("here", answer, opened=True)).__name__
+    made = refusal("here", answer, opened=True)
+    error = type(made).__name__
     if answer.code == "TGEXPIRED":
         return {"does": READ_POINTER, "error": error}
-    outcome = {"does": REFUSE, "error": error}
+    outcome: dict[str, Any] = {"does": REFUSE, "error": error, **_final(made)}
     if (new := type(refusal("here", answer, opened=False)).__name__) != error:
         outcome["error_of_connect"] = new
     return outcome

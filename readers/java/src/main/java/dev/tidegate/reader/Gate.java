@@ -29,6 +29,7 @@ import java.util.function.Function;
 public final class Gate implements AutoCloseable {
   private static final Duration LEASE = Duration.ofSeconds(60);
   private static final int HOPS_MAX = 4;
+  private static final int PASS_MS = 50;
   private static final int SPACES_MAX = 100;
 
   private final String name;
@@ -105,7 +106,7 @@ public final class Gate implements AutoCloseable {
   /** The reader of the namespace that counts now. */
   private SpaceReader reader(Deadline deadline) {
     if (isClosed) {
-      throw new ConfigError("this gate to " + store.where() + " was closed: connect again");
+      throw ConfigError.proven("this gate to " + store.where() + " was closed: connect again");
     }
     if (!isAlias) {
       return own;
@@ -324,16 +325,37 @@ public final class Gate implements AutoCloseable {
    * Wait until a version is visible, in the namespace that counts when the call begins.
    *
    * @return the visible version, at least that one
-   * @throws WaitTimeoutError it was not visible in time
+   * @throws WaitTimeoutError it was not visible in time. Another error is that of the last look: one that passes by itself
+   *     does not end the wait
    */
   public long waitFor(long version, Duration timeout) {
     if (version < 1) {
       throw new ConfigError("version is " + version + "; it must be 1 or more");
     }
     Deadline end = Deadline.after(timeout);
-    return call(reader -> {
-      while (true) {
+    while (true) {
+      try {
+        return call(reader -> waitIn(reader, version, timeout, end), Deadline.after(options.timeout));
+      } catch (TidegateException error) { // an alias that cannot be read, or what it names
+        pass(error, end);
+      }
+    }
+  }
+
+  /** Go on with a wait after an error that passes by itself, as of a login that is rotated. Throws it: it does not, or the wait is over. */
+  private static void pass(TidegateException error, Deadline end) {
+    if (error.isFinal() || error instanceof WaitTimeoutError || end.isOver() || Thread.currentThread().isInterrupted()) {
+      throw error;
+    }
+    end.pause(PASS_MS);
+  }
+
+  private long waitIn(SpaceReader reader, long version, Duration timeout, Deadline end) {
+    boolean hasLooked = false;
+    while (true) {
+      try {
         long visible = reader.pointer(Deadline.after(options.timeout)).visible();
+        hasLooked = true;
         if (visible >= version) {
           return visible;
         }
@@ -342,8 +364,13 @@ public final class Gate implements AutoCloseable {
               + " version is " + visible + ": wait longer, or see with `tidegate status` whether a writer is running");
         }
         reader.space.awaitNewer(visible, end);
+      } catch (TidegateException error) {
+        if (!hasLooked) {
+          throw error; // the alias may name another namespace by now
+        }
+        pass(error, end);
       }
-    }, Deadline.after(options.timeout));
+    }
   }
 
   /**

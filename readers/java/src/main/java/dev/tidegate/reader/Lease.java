@@ -47,7 +47,7 @@ final class Lease {
   /** Take the lease, and begin to renew it. Throws SnapshotExpiredError: the version was retired. */
   synchronized void take(Space of, long at, Deadline deadline) {
     if (isClosed) {
-      throw new ConfigError("the gate to " + reader.where + " was closed: connect again");
+      throw ConfigError.proven("the gate to " + reader.where + " was closed: connect again");
     }
     space = of;
     version = at;

@@ -14,8 +14,16 @@ import redis.clients.jedis.exceptions.JedisConnectionException;
 
 /** A primary, and the connections to it: a call borrows one, or waits for one, until its deadline. */
 final class RedisNode implements AutoCloseable {
+  /**
+   * The age at which a connection is not used again: its name may lead to another server by now, while the old one still
+   * answers.
+   */
+  private static final long AGE_MAX_NANOS = 15_000_000_000L;
+
   /** A connection whose commands can be sent before their replies are read. */
   static final class Pipe extends Connection {
+    private final long openedAt = System.nanoTime();
+
     /** Connect and log in. {@code config} has the time for it in milliseconds. */
     Pipe(HostAndPort address, IntFunction<JedisClientConfig> config, Deadline deadline) {
       this(address, config.apply(millis(deadline)), deadline);
@@ -54,6 +62,7 @@ final class RedisNode implements AutoCloseable {
   private final Semaphore permits;
   private final Deque<Pipe> idle = new ConcurrentLinkedDeque<>();
   private volatile boolean isClosed;
+  private volatile long leftAt = System.nanoTime() - AGE_MAX_NANOS;
 
   /** {@code connections}: the most at a time. */
   RedisNode(HostAndPort address, IntFunction<JedisClientConfig> config, int connections) {
@@ -72,8 +81,13 @@ final class RedisNode implements AutoCloseable {
       throw new JedisConnectionException(address + (isClosed ? " is not used any more" : ": no connection was free in time"));
     }
     try {
-      Pipe connection = idle.poll();
-      return connection == null ? new Pipe(address, config, deadline) : connection;
+      for (Pipe connection = idle.poll(); connection != null; connection = idle.poll()) {
+        if (isUsable(connection)) {
+          return connection;
+        }
+        connection.close();
+      }
+      return new Pipe(address, config, deadline);
     } catch (RuntimeException | Error failed) {
       permits.release();
       throw failed;
@@ -82,7 +96,7 @@ final class RedisNode implements AutoCloseable {
 
   /** {@code whole}: all replies were read. Those that were not may still come, and must not answer the next call. */
   void giveBack(Pipe connection, boolean whole) {
-    if (whole) {
+    if (whole && isUsable(connection)) {
       idle.push(connection);
     } else {
       connection.close();
@@ -91,6 +105,18 @@ final class RedisNode implements AutoCloseable {
       closeIdle();
     }
     permits.release();
+  }
+
+  /** Young, and opened after the server was left. */
+  private boolean isUsable(Pipe connection) {
+    return System.nanoTime() - connection.openedAt < AGE_MAX_NANOS && connection.openedAt - leftAt > 0;
+  }
+
+  /** Use no connection again that is open now: the server says that another one has replaced it. */
+  void leave() {
+    leftAt = System.nanoTime();
+    id = "";
+    closeIdle();
   }
 
   private void closeIdle() {

@@ -31,8 +31,8 @@ import redis.clients.jedis.util.JedisClusterCRC16;
  * all of its calls in one pipeline, and again what is answered by a move, a restart or a failover, until the deadline.
  */
 final class RedisServers implements AutoCloseable {
-  /** A command for the primary that has the key; {@code words} makes it for that server. */
-  record Call(byte[] key, Function<RedisNode, List<byte[]>> words) {}
+  /** A command for the primary that has the key; {@code words} makes it for that server. {@code writes}: it can do without. */
+  record Call(byte[] key, boolean writes, Function<RedisNode, List<byte[]>> words) {}
 
   /** {@code slots}: by slot, in a Cluster; else one. */
   private record Servers(Map<HostAndPort, RedisNode> nodes, RedisNode[] slots) {}
@@ -41,8 +41,16 @@ final class RedisServers implements AutoCloseable {
   private static final int SLOTS = 16_384;
   private static final int PAUSE_MS = 10;
   private static final int PAUSE_MAX_MS = 200;
-  private static final Pattern NOT_NOW = Pattern.compile(
-      "^(MOVED|ASK|TRYAGAIN|CLUSTERDOWN|LOADING|BUSY|MASTERDOWN|READONLY|UNBLOCKED|TGSERVER replica)\\b.*|.*non local key.*", Pattern.DOTALL);
+  /** What a server says that another one has replaced: its connections are closed, and its name is looked up again. */
+  private static final Pattern ELSEWHERE = Pattern.compile("^(READONLY|MASTERDOWN|UNBLOCKED|TGSERVER replica)\\b.*", Pattern.DOTALL);
+  /** The replies that no repetition mends, or that the caller handles. Any other one proves nothing, and passes. */
+  private static final Pattern FINAL = Pattern.compile(
+      "^(TG|OOM|MISCONF|NOAUTH|WRONGPASS|NOPERM|WRONGTYPE|CROSSSLOT|NOPROTO|NOSCRIPT).*|.*(user executing the script|invalid password"
+          + "|invalid username-password|no password is set|without any password configured|wrong number of arguments|unknown command"
+          + "|unknown subcommand|syntax error|rotocol error|DB index|compiling|support disabled|not allowed in cluster mode|attempt to "
+          + "|bad argument|not an integer|unction not found).*", Pattern.DOTALL);
+  static final String UNNAMED = "set cluster-announce-hostname on each server, or cluster-preferred-endpoint-type ip: the"
+      + " Cluster gives \"?\" for a host name";
 
   private final StoreUrl url;
   private final Options options;
@@ -136,6 +144,12 @@ final class RedisServers implements AutoCloseable {
     }
   }
 
+  /** Whether the same call may succeed later, at this server or at another one. */
+  static boolean passes(JedisDataException error) {
+    String message = String.valueOf(error.getMessage());
+    return ELSEWHERE.matcher(message).matches() || !FINAL.matcher(message).matches();
+  }
+
   /** Send the open calls once, to all servers before the first reply is read; return why some are still open. */
   private Exception once(Servers seen, List<Call> calls, List<Integer> open, Object[] replies, Deadline deadline) {
     Map<RedisNode, List<Integer>> byNode = new LinkedHashMap<>();
@@ -147,7 +161,7 @@ final class RedisServers implements AutoCloseable {
       Deadline silence = deadline.within(REQUEST_MS); // of all servers together
       Exception why = send(byNode, calls, lent, silence);
       for (RedisNode node : List.copyOf(lent.keySet())) {
-        Exception unanswered = receive(node, byNode.get(node), lent, replies, silence, deadline);
+        Exception unanswered = receive(node, byNode.get(node), calls, lent, replies, silence, deadline);
         why = why == null ? unanswered : why;
         silence = unanswered == null ? deadline.within(REQUEST_MS) : silence;
       }
@@ -185,18 +199,20 @@ final class RedisServers implements AutoCloseable {
 
   /** Read a server's replies to its share, the first one by {@code silence}; give back its connection. Return why one is missing. */
   private static Exception receive(
-      RedisNode node, List<Integer> share, Map<RedisNode, Pipe> lent, Object[] replies, Deadline silence, Deadline deadline) {
+      RedisNode node, List<Integer> share, List<Call> calls, Map<RedisNode, Pipe> lent, Object[] replies, Deadline silence, Deadline deadline) {
     Deadline next = silence;
     Exception why = null;
     boolean whole = false;
+    boolean isLeft = false;
     try {
       for (int at : share) {
         Object answer = replyOf(lent.get(node), next);
         next = deadline.within(REQUEST_MS);
         if (answer instanceof JedisDataException error) {
           String message = String.valueOf(error.getMessage());
-          if (NOT_NOW.matcher(message).matches()) {
-            why = error;
+          if (passes(error) && !(calls.get(at).writes && message.startsWith("NOREPLICAS"))) {
+            why = why == null ? error : why;
+            isLeft |= ELSEWHERE.matcher(message).matches();
             continue;
           }
           if (message.startsWith("TGSERVER ")) {
@@ -207,8 +223,11 @@ final class RedisServers implements AutoCloseable {
       }
       whole = true;
     } catch (JedisConnectionException broken) {
-      why = broken;
+      why = why == null ? broken : why; // the words of a server say more
     } finally {
+      if (isLeft) {
+        node.leave();
+      }
       node.giveBack(lent.remove(node), whole);
     }
     return why;
@@ -231,7 +250,7 @@ final class RedisServers implements AutoCloseable {
     } catch (JedisConnectionException unreached) {
       throw unreached;
     } catch (JedisDataException refused) {
-      if (NOT_NOW.matcher(String.valueOf(refused.getMessage())).matches()) {
+      if (passes(refused)) {
         throw new JedisConnectionException(refused.getMessage(), refused);
       }
       throw new ConfigError("store " + url.shown() + " refuses this user: " + refused.getMessage(), refused, false);
@@ -257,7 +276,7 @@ final class RedisServers implements AutoCloseable {
     }
     try {
       if (closed) {
-        throw new ConfigError("this gate to store " + url.shown() + " was closed: connect again");
+        throw ConfigError.proven("this gate to store " + url.shown() + " was closed: connect again");
       }
       if (servers != seen || (seen != null && !isCluster && !isSentinel)) {
         return servers;
@@ -331,7 +350,10 @@ final class RedisServers implements AutoCloseable {
         for (Object range : (List<?>) connection.reply(part)) {
           List<?> parts = (List<?>) range;
           List<?> primary = (List<?>) parts.get(2);
-          String host = text(primary.get(0));
+          String host = primary.get(0) == null ? "" : text(primary.get(0)); // null, or "": it does not know it
+          if (host.equals("?")) {
+            throw new JedisConnectionException(seed + ": " + UNNAMED);
+          }
           RedisNode node = node(nodes, new HostAndPort(host.isEmpty() ? seed.getHost() : host, ((Long) primary.get(1)).intValue()));
           Arrays.fill(slots, ((Long) parts.get(0)).intValue(), ((Long) parts.get(1)).intValue() + 1, node);
         }
@@ -339,14 +361,14 @@ final class RedisServers implements AutoCloseable {
       } catch (JedisConnectionException unreached) {
         why = unreached;
       } catch (JedisException refused) {
-        if (NOT_NOW.matcher(String.valueOf(refused.getMessage())).matches()) {
+        if (refused instanceof JedisDataException error && passes(error)) {
           why = refused;
           continue;
         }
         throw new ConfigError("store " + url.shown() + ": " + seed + " does not tell the slots of a Cluster: " + refused.getMessage(), refused, false);
       }
     }
-    throw new JedisConnectionException("no server of the Cluster answers: " + why, why);
+    throw new JedisConnectionException("no server of the Cluster answers: " + (why == null ? "" : why.getMessage()), why);
   }
 
   static String text(Object bytes) {

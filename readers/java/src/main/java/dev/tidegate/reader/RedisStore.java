@@ -62,7 +62,7 @@ final class RedisStore implements Store {
 
   private Object plain(RedisServers to, String key, Deadline deadline, String... words) {
     List<byte[]> command = Arrays.stream(words).map(Store::utf8).toList();
-    Object reply = to.run(List.of(new Call(Store.utf8(key), node -> command)), deadline).get(0);
+    Object reply = to.run(List.of(new Call(Store.utf8(key), false, node -> command)), deadline).get(0);
     if (reply instanceof JedisDataException error) {
       throw ofRedis(error);
     }
@@ -100,10 +100,11 @@ final class RedisStore implements Store {
     if (message.matches("(?s)(OOM|MISCONF|NOREPLICAS)\\b.*")) {
       return new StoreUnavailableError(where + " refused to write: " + message, error, true);
     }
-    if (message.matches("(?s)(NOPERM|NOAUTH|WRONGPASS)\\b.*") || message.contains("user executing the script")) {
+    if (message.matches("(?s)(NOPERM|NOAUTH|WRONGPASS)\\b.*|.*(user executing the script|invalid (username-)?password|no password is set"
+        + "|without any password configured).*")) {
       return new ConfigError(where + " refuses this user: " + message, error, true);
     }
-    if (message.startsWith("WRONGTYPE") || message.contains("user_function") || message.contains("script:")) {
+    if (message.matches("(?s)WRONGTYPE.*|.*(attempt to |bad argument|not an integer).*")) {
       return new CorruptError(where + " cannot use a value: " + message + "; if somebody changed it, restore the store from a copy");
     }
     return new ConfigError(where + " answered: " + message, error, false);
@@ -158,8 +159,8 @@ final class RedisStore implements Store {
     }
 
     private Call callOf(Function function, long version) {
-      return new Call(Store.utf8(function.key), node -> {
-        boolean writes = function.name.equals("lease") || function.name.equals("release");
+      boolean writes = function.name.equals("lease") || function.name.equals("release");
+      return new Call(Store.utf8(function.key), writes, node -> {
         List<byte[]> words = bytes(writes ? "FCALL" : "FCALL_RO", library + "_" + function.name, "1", function.key, identity.uuid());
         if (function.server != null) {
           words.add(Store.utf8(function.server.isEmpty() ? idOf(node, version) : function.server));
@@ -259,7 +260,7 @@ final class RedisStore implements Store {
           return new StoreLostError(place + ": the namespace is not there any more: it was dropped, or the store lost it:"
               + " then `tidegate recover` rebuilds it from the log");
         case "TGOTHER":
-          return new ConfigError(place + ": the namespace was dropped while it was open here; connect again");
+          return ConfigError.proven(place + ": the namespace was dropped while it was open here; connect again");
         case "TGEXPIRED":
           return new SnapshotExpiredError(place + ": that version was retired, the oldest that can be read is " + detail);
         case "TGAHEAD", "TGBACK":

@@ -9,10 +9,16 @@ public abstract class TidegateException extends RuntimeException {
 
   /** Whether the store refused a write of this reader (a lease) and still takes reads. */
   final boolean writesRefused;
+  private boolean isFinal;
 
   TidegateException(String message, Throwable cause, boolean writesRefused) {
     super(message, cause);
     this.writesRefused = writesRefused;
+  }
+
+  /** Whether it is proven that a call never succeeds on this gate. Any other error passes: a wait goes on. */
+  boolean isFinal() {
+    return isFinal || this instanceof VersionRegressedError || this instanceof CorruptError || this instanceof StoreRemovedError;
   }
 
   /** The error's name, as in {@code "SnapshotExpiredError"}. */
@@ -28,6 +34,13 @@ public abstract class TidegateException extends RuntimeException {
 
     ConfigError(String message, Throwable cause, boolean writesRefused) {
       super(message, cause, writesRefused);
+    }
+
+    /** An error of this gate that no later call is without. */
+    static ConfigError proven(String message) {
+      ConfigError error = new ConfigError(message);
+      ((TidegateException) error).isFinal = true;
+      return error;
     }
   }
 
