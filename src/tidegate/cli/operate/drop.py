@@ -81,7 +81,7 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
         if force:
             return
         if in_log is None:
-            _refuse_without_log(work, coordinator, "drop")
+            _refuse_without_log(work, coordinator)
             return
         ask(coordinator, work.row)
         if all(store.identity() is None for store in coordinator.stores):
@@ -132,7 +132,7 @@ def _identity_of(store: Store, *, force: bool) -> Identity | None:
         return None
 
 
-def _refuse_without_log(work: Operation, coordinator: Coordinator, command: str) -> None:
+def _refuse_without_log(work: Operation, coordinator: Coordinator, alone: str = "") -> None:
     """Raise ConfigError when a store shows a version and the log has nothing of it: it may be another log."""
     state = coordinator.decisions.view.state
     for store in coordinator.stores:
@@ -142,7 +142,7 @@ def _refuse_without_log(work: Operation, coordinator: Coordinator, command: str)
             raise ConfigError(
                 f"{store.where} shows version {visible} of namespace {work.namespace}, and the log"
                 f" {redact(work.wal)} has nothing of it: check --wal; nothing was removed. If its log is"
-                f" gone, `tidegate {command} --namespace {work.namespace} --force` removes the rest"
+                f" gone, `tidegate drop --namespace {work.namespace}{alone} --force` removes the rest"
             )
 
 
@@ -154,7 +154,7 @@ def _refuse_listed(work: Operation, coordinator: Coordinator) -> None:
         refuse_aliased(store)
         _refuse_written(store)
     state = coordinator.decisions.catch_up()
-    _refuse_without_log(work, coordinator, "drop --only-stores")
+    _refuse_without_log(work, coordinator, " --only-stores")
     for each, store in zip(coordinator.endpoints.stores, coordinator.stores, strict=True):
         identity = store.identity()
         if state is None or identity is None or identity.uuid != state.namespace:
