@@ -126,7 +126,7 @@ RULES = [
         "commands-drop-with-another-log",
         "I10: a drop removes no store of a namespace that its log does not have",
         "src/tidegate/cli/operate/drop.py",
-        '            _refuse_without_log(work, coordinator, "drop")\n',
+        "            _refuse_without_log(work, coordinator)\n",
         "            pass\n",
         "tests/unit/cli/operate/test_upkeep.py",
     ),
