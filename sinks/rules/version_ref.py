@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tidegate.base.decoders import json_decoder
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.wal.record import Count
 
@@ -53,8 +54,8 @@ class VersionRef(msgspec.Struct, frozen=True):
     def of(cls, fields: Any, where: str) -> VersionRef:
         """Decode the fields of a reference that was stored as an object. Raises: ConfigError."""
         try:
-            return msgspec.convert(fields, cls)
-        except msgspec.ValidationError as error:
+            return _decoder.decode(msgspec.json.encode(fields))
+        except (msgspec.DecodeError, TypeError) as error:
             raise ConfigError(f"{where}: {fields!r} is no version of tidegate's: {error}") from error
 
     @property
@@ -92,3 +93,6 @@ Version = int | VersionRef
 def number_of(version: Version) -> int:
     """Return the number of a version."""
     return version.version if isinstance(version, VersionRef) else version
+
+
+_decoder = json_decoder(VersionRef)

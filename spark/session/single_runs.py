@@ -160,5 +160,5 @@ def _unknown(error: Py4JError) -> ConfigError:
     return ConfigError(
         "this release of Spark does not show which outputs of shuffles were made again: without that a lost"
         f" shuffle could mix two runs in one version (I1), so nothing was decided ({why}). Use another"
-        " release, such as 4.1 to 4.3"
+        " release, such as 3.5 to 4.3"
     )

@@ -66,8 +66,7 @@ def test_a_local_state_is_a_component_where_its_function_ran():
     driver, table = opened(), "_local.top"
     call = NamedCall("top", "local_state", (table,), 3)
     for batch_id, (calls, expected) in enumerate((((call,), {"sink": 2, "local.top": 3}), ((), {"sink": 2}))):
-        barrier = ArrowBarrier(
-            driver.log, {table: {b"k": b"1"}}, batch("query-1", batch_id), 8, named_calls=calls
-        )
+        rows = {"_local": {b"k": b"1"}, table: {b"k": b"1"}}
+        barrier = ArrowBarrier(driver.log, rows, batch("query-1", batch_id), 8, named_calls=calls)
         (components,) = read_manifest(driver.log, commit(driver, barrier)).topology.values()
         assert {name: each.parallelism for name, each in components.items()} == expected
