@@ -105,7 +105,7 @@ def _is_stream(key: str) -> bool:
 
 def slot_moves(reply: Any) -> bool:
     """Whether a call was refused because its slot moves."""
-    return isinstance(reply, Exception) and passes(reply)
+    return isinstance(reply, Exception) and not str(reply).startswith("TG") and passes(reply)
 
 
 # -- one call -------------------------------------------------------------------------------------------
