@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 from redis.connection import Connection
+from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from services.support.redis.cluster import MIGRATE_MS, RedisCluster, refused_calls, slot_of
 from services.support.redis.moving_functions import CASES, Case
@@ -26,7 +27,7 @@ from tidegate.committers.repair.repair import repair
 from tidegate.errors import StoreNotVerifiedError, StoreUnavailableError
 from tidegate.sinks.redis.client.functions import names, readers, source
 from tidegate.sinks.redis.client.library import load_library
-from tidegate.sinks.redis.client.replies import Call, encoded, load_script, pack, passes
+from tidegate.sinks.redis.client.replies import Call, encoded, load_script, pack
 
 pytestmark = pytest.mark.xdist_group("redis_cluster")
 
@@ -36,6 +37,7 @@ AT_ONCE = 500
 SHOWN = 20
 TIMES = re.compile(r"\d{16,}")
 
+OF_A_SLOT = (AskError, MovedError, TryAgainError, ClusterDownError)
 State = dict[str, Any]
 """Contents by the name of a key."""
 
@@ -105,7 +107,7 @@ def _is_stream(key: str) -> bool:
 
 def slot_moves(reply: Any) -> bool:
     """Whether a call was refused because its slot moves."""
-    return isinstance(reply, Exception) and not str(reply).startswith("TG") and passes(reply)
+    return isinstance(reply, OF_A_SLOT) or "non local key" in str(reply)
 
 
 # -- one call -------------------------------------------------------------------------------------------
