@@ -82,5 +82,5 @@ def kept(clock: Any) -> Iterator[None]:
             patched.enter_context(mock.patch.object(module, "bad_rows", bad_rows))
         for module in (check, backup):
             patched.enter_context(mock.patch.object(module, "rehearse", rehearsing(clock)))
-        patched.enter_context(mock.patch.object(LeaseKeeper, "_renew_later", lambda *_: None))
+        patched.enter_context(mock.patch.object(LeaseKeeper, "_renew_later", return_value=None))
         yield
