@@ -6,6 +6,7 @@ The names below are imported at their first use, so modules that do not use pysp
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if not TYPE_CHECKING:  # a type checker would consider any name public
             library = str(error.name).partition(".")[0]
             if library not in _EXTRA:
                 raise
-            if error.name != library:
+            if sys.modules.get(library) is not None:
                 msg = (
                     f"tidegate.spark.{name} does not run on the {library} that is installed, which lacks a"
                     f" part of {error.name}: docs/spark.md has the releases of Spark for it"

@@ -39,7 +39,11 @@ class one_call:  # noqa: N801 - it is used as a function
     def __enter__(self) -> None:
         self._before = _began.get()
         if self._fresh or self._before is None:
-            _began.set(monotonic())
+            try:
+                _began.set(monotonic())
+            except BaseException:  # an interrupt: nothing would set it back
+                _began.set(self._before)
+                raise
 
     def __exit__(self, *_: object) -> None:
         _began.set(self._before)  # not by a token: a context collected unfinished ends in another one

@@ -417,8 +417,9 @@ class LeaseKeeper(LeaseFlow):
             begun.wait(BEGIN_S)
 
     def _begin_thread(self, begun: Asked) -> None:
-        self._thread = threading.Thread(target=self._run, name="tidegate-leases", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="tidegate-leases", daemon=True)
+        thread.start()
+        self._thread = thread  # not before: a close may join it at any time
         begun.end()
 
     def _wake(self) -> None:

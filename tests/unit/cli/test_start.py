@@ -42,6 +42,7 @@ def test_the_list_of_commands_imports_none_of_them(asked):
         "tidegate.cli",
         "tidegate.cli.core",
         "tidegate.cli.core.app",
+        "tidegate.cli.core.signals",
         "tidegate.cli.core.streams",
         "tidegate.errors",
     }

@@ -267,9 +267,9 @@ def test_a_version_has_the_steps_of_its_manifest(stepped):
 def test_history_prints_the_steps_of_each_version(stepped, tmp_path):
     lines = [line.split("\t") for line in run(stepped, "--steps", command="history").splitlines()]
     assert lines == [
-        ["version", "step", "tables", "tasks", "rows", "bytes", "seconds", "frames"],
-        ["2", "reduce.airports", "airports", "2", "7", "300", "0.25", "1"],
-        ["2", "sessions", "aircraft, legs", "2", "3", "40", "1.5", "2"],
+        ["version", "step", "tables", "tasks", "rows", "bytes", "seconds", "frames", "ties"],
+        ["2", "reduce.airports", "airports", "2", "7", "300", "0.25", "1", "0"],
+        ["2", "sessions", "aircraft, legs", "2", "3", "40", "1.5", "2", "0"],
     ]
     versions = json.loads(run(stepped, "--steps", "--json", command="history"))
     assert [len(one["steps"]) for one in versions] == [0, 2]

@@ -77,7 +77,7 @@ class AsyncFound(Found):
 
 def threaded(opened_new):
     """Return a gate at a removed store; ``opened_new`` opens its successor."""
-    gate = RedirectGate(OLD, lambda url: Removed() if url == OLD else opened_new(), Clock())
+    gate = RedirectGate(OLD, True, lambda url: Removed() if url == OLD else opened_new(), Clock())
     gate._spaces[NEW] = Joined()
     return gate
 
@@ -237,7 +237,7 @@ async def on_a_loop(opened_new):
     async def opened(url):
         return AsyncRemoved() if url == OLD else await opened_new()
 
-    gate = await by_redirects(OLD, opened, Clock())
+    gate = await by_redirects(OLD, True, opened, Clock())
     gate._spaces[NEW] = Joined()
     return gate
 
