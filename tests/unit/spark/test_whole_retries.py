@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.errors import PySparkException
 
+from tidegate.spark.session import releases
 from tidegate.spark.session.whole_retries import OPTIONS, WholeRetries
 
 OFF = dict.fromkeys(OPTIONS, "false")
@@ -19,7 +19,7 @@ class Session:
 
     def get(self, name, *default):
         if name not in self.defaults and not default:
-            raise PySparkException("no such option")
+            raise releases.UNKNOWN_OPTION[0]("no such option")
         return self.settings.get(name, *(default or [self.defaults[name]]))
 
     def set(self, name, value):
