@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools as cached
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ def repartition_by_id(rows: DataFrame, partitions: int, number: Column) -> DataF
     return rows.repartition(partitions, functions.get(functions.expr(f"array({values})"), number))
 
 
-@cached.lru_cache(maxsize=64)
+@lru_cache(maxsize=64)
 def values_for(partitions: int) -> tuple[int, ...]:
     """Return for each partition the smallest int that ``repartition`` sends there."""
     found = np.full(partitions, -1, np.int64)

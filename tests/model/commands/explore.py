@@ -61,7 +61,7 @@ MUST: dict[str, Callable[[World], bool]] = {
     "backup": healthy,
     "relog": lambda world: world.truth.here.shown and world.truth.here.damaged == "the log is gone",
 }
-"""Where a refusal is wrong, whatever it advises."""
+"""The states in which a letter may not be refused, with whatever advice."""
 
 
 def step(world: World, letter: str, explored: Explored, *, advice: bool = True) -> str:

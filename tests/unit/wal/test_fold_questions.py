@@ -13,6 +13,7 @@ from tidegate.wal.fold import (
     recent_version,
     replay_of,
     same_barrier,
+    undone_by,
     why_void,
 )
 from tidegate.wal.tokens import Tokens
@@ -152,3 +153,22 @@ def test_a_summary_after_loads_reads_back_as_the_state():
     assert list(fresh.once) == list(book.state.once)
     again = book.decided(origin=r.LoadOrigin("token-1"))
     assert why_void(fresh, again) == why_void(book.state, again) == "load:token-1 was decided already"
+
+
+def test_a_version_is_undone_by_the_restore_that_left_it_out():
+    """Of seven versions, 4 restores 2, 6 restores 5: 3 is undone by 4, and 4 and 5 are held."""
+    book = opened(3)
+    for number, restored in enumerate((2, None, 5, None), 4):
+        origin = book.batch(batch_id=number) if restored is None else r.RestoreOrigin(restored)
+        book.add(book.decided(version=number, base_version=number - 1, origin=origin))
+    assert [undone_by(book.state, version) for version in range(1, 8)] == [
+        None,
+        None,
+        4,
+        None,
+        None,
+        None,
+        None,
+    ]
+    book.add(book.decided(version=8, base_version=7, origin=r.RestoreOrigin(3)))
+    assert [undone_by(book.state, version) for version in range(1, 9)] == [None] * 3 + [8] * 4 + [None]

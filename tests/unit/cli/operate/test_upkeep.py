@@ -134,6 +134,19 @@ def test_vacuum_where_nothing_was_made(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_import_that_a_restore_has_undone_comes_again_under_another_token(options, tmp_path):
+    """It was "imported before", with exit code 0, and its rows were not there."""
+    folder = tmp_path / "export"
+    done("export", folder, *readers_only(options))
+    again = ["import", folder, *options, "--yes", "--token"]
+    done(*again, "first")
+    assert "was imported before as version 4" in done(*again, "first")
+    done("restore", "--to=3", "--yes", *options)
+    message = refused(2, *again, "first")
+    assert "imported as version 4, which version 5 has undone, a restore: nothing was written" in message
+    assert "version 6 of namespace flights is visible" in done(*again, "second")
+
+
 # -- drop -------------------------------------------------------------------------------------------
 
 
@@ -193,6 +206,8 @@ def test_drop_of_two_namespaces_of_one_name_is_refused_forced_or_not(options, tm
     for force in ([], ["--force"]):
         assert "has another namespace flights than" in refused(2, "drop", *mixed, *force)
     assert "shows version 3" in refused(2, "drop", "--only-stores", *mixed)
+    for words in (["backup", str(tmp_path / "backup")], ["rekey", "--to=m", "--key-groups=4"]):
+        assert "does not belong to the" in refused(WalGapError.exit_code, *words, *mixed[:-1])
     assert done("verify", *options)
     assert "is gone" in done("drop", "--only-stores", "--force", *mixed)
     assert done("verify", *options_for(other))
