@@ -66,8 +66,9 @@ def append_adopted(decisions: DecisionLog, lineage: str, command: str = "") -> N
 def append_rewound(decisions: DecisionLog, version: int, command: str) -> int:
     """Append Rewound until it is confirmed, unless undone batches may be replayed already.
 
-    The driver is open, and its last version holds what ``version`` held, or its next one will. Return the generation in which
-    batches may be replayed. ``command`` is named if that fails. Raises: as ``append_until_confirmed``.
+    The driver is open, and its last version holds what ``version`` held, or its next one will. Return the
+    generation in which batches may be replayed. ``command`` is named if that fails. Raises: as
+    ``append_until_confirmed``.
     """
     state = decisions.folded
     if state.is_rewound or state.lineage is None:
