@@ -18,7 +18,7 @@ from typing import Any
 import tidegate
 from tidegate.demo.data import APPLY_CHANGES, Expected, expected_by_version
 
-PAUSE_S = 0.1
+PAUSE_S = 0.4
 """Between two looks: the two cores are for the stream."""
 
 
