@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -69,19 +69,6 @@ class SupportsNamespaces(Store):
 
         One that is created or dropped meanwhile may be in it or not. Raises: StoreUnavailableError: no
         answer. ConfigError: this user may not list them.
-        """
-
-
-class SupportsMigrate(Store):
-    """A store whose namespaces may have an older format, which every other method refuses."""
-
-    @abc.abstractmethod
-    def migrate(self, check: Callable[[Pointer], None]) -> int:
-        """Move the namespace to the format of this release; return the one that it had, 0 for no namespace.
-
-        ``check`` gets the pointer before anything is changed, and raises if a writer is running. No row is
-        rewritten. Durable: on return, as after ``publish``. Repeatable: also after a crash at any point.
-        Raises: ConfigError: the format is a newer one, or this user may not write.
         """
 
 

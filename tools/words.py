@@ -30,7 +30,7 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST, ALLOWED = ROOT / "tools/words.toml", ROOT / "tools/words-allowed.toml"
-CODE = ("committers", "sinks", "spark", "wal", "src", "examples", "tools")
+CODE = ("committers", "sinks", "spark", "wal", "src", "examples", "tools", "readers", "deploy")
 SECTIONS = {
     "docs": ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md"),
     "code": CODE,
@@ -43,6 +43,16 @@ SPAN = re.compile(r"(`+)(?!`)(?:(?!\n\s*\n).)+?(?<!`)\1(?!`)", re.DOTALL)
 QUERY = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|PRAGMA|BEGIN|GRANT|local|--|#!lua)\b")
 WORD = re.compile(r"[^\W\d_]{2,}")
 SESSION = re.compile(r"^ *(>>>|\.\.\.) .*$", re.MULTILINE)
+QUOTED = r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+BRACES = re.compile(rf"(?P<comment>/\*.*?\*/|//[^\n]*)|(?P<string>{QUOTED}|`[^`]*`)", re.DOTALL)
+DASHES = re.compile(rf"(?P<comment>/\*.*?\*/|--\[\[.*?\]\]|--[^\n]*)|(?P<string>{QUOTED})", re.DOTALL)
+MARKS = re.compile(r"^([ \t]*)(?:/\*+|//+|--(?:\[\[)?|\*(?!/))|\*/|\]\]$", re.MULTILINE)
+"""The marks of a comment, on each of its lines."""
+TOKENS = {
+    **dict.fromkeys((".js", ".go", ".java", ".css"), BRACES),
+    **dict.fromkeys((".lua", ".cql"), DASHES),
+}
+"""Comments and string literals of the languages beside Python, by the end of a file's name."""
 
 
 class Text(NamedTuple):
@@ -104,6 +114,8 @@ def prose(path: Path, section: str) -> Iterator[Text]:
     source = path.read_text(encoding="utf-8")
     if section == "docs":
         yield Text(1, source)
+    elif path.suffix in TOKENS:
+        yield from tokens(source, TOKENS[path.suffix], section)
     elif section == "messages":
         yield from messages(source)
     else:
@@ -166,6 +178,30 @@ def comments(source: str) -> Iterator[Text]:
         yield Text(begin, "\n".join(block))
 
 
+def tokens(source: str, token: re.Pattern[str], section: str) -> Iterator[Text]:
+    """Yield the comments of a file that is not Python's, or its string literals of three words or more.
+
+    Comments with nothing but white space between them are one text.
+    """
+    block, begin, end = "", 0, -1
+    for match in token.finditer(source):
+        if section == "messages":
+            if match["string"] and len(WORD.findall(match[0])) >= 3 and not QUERY.match(match[0][1:]):
+                yield Text(source.count("\n", 0, match.start()) + 1, match[0][1:-1])
+        elif match["comment"]:
+            text = MARKS.sub(r"\1", match[0])
+            between = source[end : match.start()] if end >= 0 else ""
+            if end >= 0 and not between.strip() and between.count("\n") == 1:
+                block += "\n" + text.strip()
+            else:
+                if block:
+                    yield Text(begin, block)
+                block, begin = text.strip(), source.count("\n", 0, match.start()) + 1
+            end = match.end()
+    if block:
+        yield Text(begin, block)
+
+
 def findings(path: Path, section: str, words: list[Pattern]) -> list[Finding]:
     """List the matches of a section's patterns in a file, in the order of lines."""
     matches = set()
@@ -186,7 +222,9 @@ def files(section: str) -> list[Path]:
         {
             path
             for pattern in SECTIONS[section]
-            for path in ((ROOT / pattern).rglob("*.py") if (ROOT / pattern).is_dir() else ROOT.glob(pattern))
+            for path in ((ROOT / pattern).rglob("*") if (ROOT / pattern).is_dir() else ROOT.glob(pattern))
+            if section == "docs" or path.suffix in {".py", *TOKENS}
+            if "target" not in path.parts
         }
     )
 

@@ -2,7 +2,7 @@
 
 A record's bytes (published in docs/storage-format.md)::
 
-    1 byte   format, 1; 2 if the record knows of dropped tables; 3 if it knows of a table with a stride
+    1 byte   format, 1
     8 bytes  XXH3-64 of the body, big-endian
     n bytes  body: one JSON object; its field "kind" names the record
 
@@ -14,7 +14,7 @@ fields bound their values: a value out of bounds cannot be decoded, so no later 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
@@ -27,10 +27,6 @@ from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.wal.tokens import Tokens
 
 FORMAT = 1
-FORMAT_WITH_DROPS = 2
-"""The format of a record that only releases that know ``dropped`` and ``dropped_at`` may read."""
-FORMAT_WITH_STRIDES = 3
-"""The format of a record with a table that only releases that know ``stride`` may read."""
 DECIDED_BYTES_MAX = 64 * 1024
 """A Decided record is always one record of at most this size."""
 OFFSETS_BYTES_MAX = 16 * 1024
@@ -299,21 +295,7 @@ def encode_record(record: AnyRecord) -> bytes:
             f" allowed: {len(record.tables)} tables are too many for one namespace, use several"
         )
         raise ConfigError(msg)
-    return bytes([_format_of(record)]) + checksum(body) + body
-
-
-def _format_of(record: AnyRecord) -> int:
-    match record:
-        case Decided(tables=tables) | Summary(state=Folded(tables=tables)) if _has_stride(tables):
-            return FORMAT_WITH_STRIDES
-        case Decided(dropped=drops) | Summary(state=Folded(dropped_at=drops)) if drops:
-            return FORMAT_WITH_DROPS
-        case _:
-            return FORMAT
-
-
-def _has_stride(tables: Mapping[str, TableAt]) -> bool:
-    return any(at.stride for at in tables.values())
+    return bytes([FORMAT]) + checksum(body) + body
 
 
 def decode_record(content: bytes, where: str) -> AnyRecord:
@@ -325,7 +307,7 @@ def decode_record(content: bytes, where: str) -> AnyRecord:
     if len(content) <= 1 + CHECKSUM_BYTES:
         msg = f"{where}: a record of {len(content)} bytes is too short"
         raise CorruptError(msg)
-    if content[0] not in (FORMAT, FORMAT_WITH_DROPS, FORMAT_WITH_STRIDES):
+    if content[0] != FORMAT:
         msg = f"{where}: record format {content[0]} is not known to this release; upgrade tidegate"
         raise ConfigError(msg)
     body = content[1 + CHECKSUM_BYTES :]
@@ -341,11 +323,6 @@ def decode_record(content: bytes, where: str) -> AnyRecord:
     except UNREADABLE as error:
         msg = f"{where}: the record cannot be read: {error}; {MEND}"
         raise CorruptError(msg) from error
-    if content[0] != _format_of(record):
-        msg = (
-            f"{where}: the record has format {content[0]}, and content of format {_format_of(record)}; {MEND}"
-        )
-        raise CorruptError(msg)
     return record
 
 

@@ -263,7 +263,7 @@ COMMANDS: Mapping[str, Row] = {
     "rekey --to": {Lifecycle.STALE: OTHER_NAME, **dict.fromkeys(MOVED, OTHER_NAME)},
     **dict.fromkeys(("recover", "repair", "restore-from", "init", "store list", "verify", "doctor"), ANY),
     **dict.fromkeys(("status", "namespaces", "history", "get", "scan", "diff", "changes", "tail", "ui"), ANY),
-    **dict.fromkeys(("export", "vacuum", "migrate", "quarantine list", "quarantine export"), ANY),
+    **dict.fromkeys(("export", "vacuum", "quarantine list", "quarantine export"), ANY),
     **dict.fromkeys(("alias list", "alias drop", "drop --only-stores", "redis-functions"), ANY),
     **dict.fromkeys(("demo", "new", "explain", "key-groups", "bench", "torture", "conformance"), ANY),
 }

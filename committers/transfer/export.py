@@ -19,8 +19,6 @@ from tidegate.base.files import create, make_folder, sync_above
 from tidegate.base.names import listed
 from tidegate.committers.background.pin import EXPORT, VersionPin
 from tidegate.committers.transfer.export_format import (
-    FORMAT,
-    FORMAT_WITH_STRIDES,
     MANIFEST,
     File,
     Manifest,
@@ -90,7 +88,6 @@ def export(
             entry.decided_at_us,
             identity.key_groups,
             written,
-            FORMAT_WITH_STRIDES if any(table.stride for table in written.values()) else FORMAT,
         )
         _write_manifest(folder, manifest)
         return manifest

@@ -30,8 +30,6 @@ from tidegate.wal.record import Count, KeyGroups, TableSchema
 from tidegate.wal.staging import own_tables
 
 FORMAT = 1
-FORMAT_WITH_STRIDES = 2
-"""The format of an export that only releases that know the stride of a table may read."""
 MANIFEST = "manifest.json"
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 READ_BYTES = 1024 * 1024
@@ -104,10 +102,9 @@ def manifest_in(path: str, content: bytes) -> tuple[Manifest, str]:
         manifest = json_decoder(Manifest).decode(content)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise CorruptError(f"{path} is no manifest of an export: {error}") from None
-    if manifest.format not in (FORMAT, FORMAT_WITH_STRIDES):
+    if manifest.format != FORMAT:
         raise ConfigError(
-            f"{path} has format {manifest.format}, this release knows {FORMAT} and {FORMAT_WITH_STRIDES}:"
-            " upgrade tidegate"
+            f"{path} has format {manifest.format}, this release knows {FORMAT}: upgrade tidegate"
         )
     check_name("namespace", manifest.namespace)
     for name, table in manifest.tables.items():

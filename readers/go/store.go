@@ -111,7 +111,7 @@ func identityIn(where, content string, formats ...int) (*identity, error) {
 		}
 	}
 	if found.Format < formats[0] {
-		return nil, configError("%s has format %d, this release reads format %d: `tidegate migrate` moves it", where, found.Format, formats[0])
+		return nil, configError("%s has format %d, this release reads format %d: use the release that wrote it", where, found.Format, formats[0])
 	}
 	return nil, configError("%s has format %d, this release reads format %d: upgrade it", where, found.Format, formats[0])
 }

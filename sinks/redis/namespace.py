@@ -41,7 +41,6 @@ from tidegate.sinks.redis.reads import (
     newer_call,
     number,
     refusal,
-    refuse_half_made,
     scan_steps,
     with_entry,
 )
@@ -236,7 +235,6 @@ class RedisNamespace:
     def create(self, identity: Identity, lost_at: int) -> Identity:
         uuid, made = identity.uuid.encode(), msgspec.structs.replace(identity, format=FORMAT)
         (fields,) = self.calls.run([Call(self.meta, "create", (uuid, encode(made)))])
-        refuse_half_made(self.where, fields)
         existing = checked_format(self.where, decode(self.where, fields[0], Identity), FORMAT)
         if fields[1] is None:  # a header that is missing later is a loss (I10), and is never created again
             uuid = existing.uuid.encode()
@@ -284,11 +282,6 @@ class RedisNamespace:
     def pointer(self, known: int | None = None) -> Pointer:
         """Read the pointer; ``known``: with the entry of its version, unless it is this one."""
         return self._note(self.ask("pointer") if known is None else self.ask("pointer", number(known)))
-
-    def pointer_of(self, identity: Identity) -> Pointer:
-        """Read the pointer of a namespace that may have an older format, for its migration."""
-        self._known = identity
-        return self.pointer()
 
     def _note(self, fields: list[Any]) -> Pointer:
         """Note the pointer. If only time has passed since the last one, it is not decoded again."""

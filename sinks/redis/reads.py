@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from tidegate.errors import (
-    ConfigError,
     CorruptError,
     FencedError,
     SnapshotExpiredError,
@@ -293,21 +292,6 @@ def identity_in(where: str, fields: list[Any]) -> Identity | None:
     if fields[0] is None or fields[1] is None:
         return None
     return checked_format(where, decode(where, fields[0], Identity), FORMAT)
-
-
-def refuse_half_made(where: str, fields: list[Any]) -> None:
-    """Refuse a namespace whose creation in an older format was interrupted: nothing was written there.
-
-    Raises: ConfigError.
-    """
-    if fields[0] is not None and fields[1] is None:
-        made = decode(where, fields[0], Identity)
-        if made.format < FORMAT:
-            raise ConfigError(
-                f"{where}: the creation of a namespace of storage format {made.format} was interrupted here;"
-                " it has no version: `tidegate drop --only-stores --force`, with this store alone, removes it"
-                " and keeps the log; then start the query"
-            )
 
 
 @contextlib.contextmanager

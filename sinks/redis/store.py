@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidegate.base.checks import Check
@@ -24,7 +24,6 @@ from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.capabilities import (
     Lost,
     SupportsApplyAndSeal,
-    SupportsMigrate,
     SupportsNamespaces,
     SupportsRebuild,
     SupportsUsage,
@@ -65,7 +64,6 @@ from tidegate.sinks.redis.upkeep import attempts
 from tidegate.sinks.redis.upkeep import merge as upkeep
 from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
 from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
-from tidegate.sinks.redis.upkeep.migrate import migrate
 from tidegate.sinks.redis.upkeep.self_check import row_counts, self_check
 from tidegate.sinks.redis.upkeep.sweep import UNSEARCHED, sweep
 from tidegate.sinks.redis.upkeep.usage import refused_writes, usage
@@ -84,9 +82,7 @@ logger = logging.getLogger("tidegate")
 LOOKS = 5  # the number of reads of pointer and catalog, if the horizon moves between the two
 
 
-class RedisStore(
-    RedisReads, SupportsApplyAndSeal, SupportsMigrate, SupportsRebuild, SupportsUsage, SupportsNamespaces
-):
+class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsage, SupportsNamespaces):
     """A namespace on one Redis, behind Sentinels, or on a Cluster. Connects on first use.
 
     ``options``: ``sinks/redis/client/settings.py``.
@@ -115,9 +111,6 @@ class RedisStore(
     def create(self, identity: Identity, lost_at: int = 0) -> Identity:
         self._noted = frozenset()  # a server that lost the namespace lost its notes, too
         return self._space.create(identity, lost_at)
-
-    def migrate(self, check: Callable[[Pointer], None]) -> int:
-        return migrate(self._space, check)
 
     def aliases(self) -> Aliases:
         return RedisAliases(self._space.calls, self.where)

@@ -128,15 +128,10 @@ def checked_format(where: str, identity: Identity, known: int) -> Identity:
 
     Raises: ConfigError, it has another format; nothing was written.
     """
-    if identity.format > known:
+    if identity.format != known:
         raise ConfigError(
-            f"{where}: it has storage format {identity.format}, this release knows format {known}: upgrade"
-            " tidegate"
-        )
-    if identity.format < known:
-        raise ConfigError(
-            f"{where}: it has storage format {identity.format}, this release reads and writes format"
-            f" {known}: stop the query that writes it, then run `tidegate migrate`"
+            f"{where}: it has storage format {identity.format}, this release reads and writes format {known}:"
+            " use the release that wrote it"
         )
     return identity
 

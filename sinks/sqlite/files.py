@@ -135,8 +135,6 @@ class Files:
         self._number = 0
         """The inode of ``META_FILE`` at the last use."""
         self._closed = False
-        self.migrating = False
-        """Whether files of format 1 may be opened, too."""
 
     def exists(self, name: str) -> bool:
         """Return whether the file exists. Raises: ConfigError: its path leads through a file, or is
@@ -329,10 +327,10 @@ class Files:
         return connection
 
     def _check_format(self, path: Path, connection: sqlite3.Connection) -> None:
-        """Refuse a file of another format, unless it is being created, or moved to this one."""
+        """Refuse a file of another format, unless it is being created."""
         is_empty = connection.execute(ANY_TABLE).fetchone() is None
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == FORMAT or is_empty or self.migrating:
+        if version == FORMAT or is_empty:
             return
         found = Identity("", "", 1, version or 1)
         checked_format(f"{self.where}: {path}", found, FORMAT)

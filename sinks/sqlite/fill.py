@@ -1,17 +1,9 @@
-"""Changes to the files of a SQLite store apart from a batch: its fill from another one, and its migration."""
+"""Changes to the files of a SQLite store apart from a batch: its fill from another one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import msgspec
-
-from tidegate.sinks.records import Identity
-from tidegate.sinks.rules.reads import encode
-from tidegate.sinks.sqlite import schemas
-from tidegate.sinks.sqlite.files import FORMAT, META_FILE, NOTES, Files, tables_in
+from tidegate.sinks.sqlite.files import META_FILE, NOTES, Files, tables_in
 from tidegate.sinks.sqlite.rows import RAISE_FLOOR, Shards
-from tidegate.wal.record import TableSchema
 
 MARK = "UPDATE pointer SET horizon = :version WHERE visible = 0 AND horizon < :version AND epoch <= :epoch"
 PUBLISH_FILLED = """UPDATE pointer SET visible = :version, digest = :digest, epoch = :epoch
@@ -42,23 +34,3 @@ def drop_up_to(files: Files, shards: Shards, floor: int) -> None:
         for table in (*tables, *NOTES):
             with files.writing(name, durable=False) as connection:
                 connection.execute(f"DELETE FROM {table} WHERE version <= ?", (floor,))
-
-
-def migrate(
-    files: Files,
-    shards: Shards,
-    identity: Identity,
-    tables: Iterable[str],
-    known: Iterable[TableSchema],
-) -> None:
-    """Move the files to ``FORMAT``, ``meta.sqlite`` last: until then the namespace has its older format."""
-    shards.make_tables(tables)
-    version = f"PRAGMA user_version = {FORMAT}"
-    for name, _ in shards.files():
-        with files.writing(name, durable=True) as connection:
-            connection.execute(version)
-    moved = encode(msgspec.structs.replace(identity, format=FORMAT)).decode()
-    with files.writing(META_FILE, durable=True) as meta:
-        schemas.put(meta, known)
-        meta.execute("UPDATE namespace SET identity = ?", (moved,))
-        meta.execute(version)

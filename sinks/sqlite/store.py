@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.options import LEASES_MAX
 from tidegate.sinks.aliases import Aliases
-from tidegate.sinks.capabilities import SupportsMigrate, SupportsNamespaces, SupportsUsage
+from tidegate.sinks.capabilities import SupportsNamespaces, SupportsUsage
 from tidegate.sinks.records import (
     CatalogEntry,
     Counts,
@@ -93,7 +93,7 @@ LEASES = """SELECT lease_id, version, taken_us, expires_us FROM leases WHERE exp
 Kind = TypeVar("Kind")
 
 
-class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsMigrate):
+class SqliteStore(SupportsUsage, SupportsNamespaces):
     """A namespace in ``<path>/<escape(namespace)>/``. Opens nothing before first use.
 
     ``timeout_s``: how long to wait for another process's lock before StoreUnavailableError.
@@ -159,25 +159,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces, SupportsMigrate):
         return existing
 
     def _identity_in(self, content: str) -> Identity:
-        identity = self._decode(content, Identity)
-        if self._files.migrating and identity.format < FORMAT:
-            return identity
-        return checked_format(self.where, identity, FORMAT)
-
-    def migrate(self, check: Callable[[Pointer], None]) -> int:
-        self._files.migrating = True
-        try:
-            identity = self.identity()
-            if identity is None or identity.format == FORMAT:
-                return identity.format if identity else 0
-            check(self.pointer())
-            entries = self.catalog()
-            tables = {table for entry in entries for table in entry.tables}
-            fill.migrate(self._files, self._shards, identity, tables, self.schemas().values())
-        finally:
-            self._files.migrating = False
-            self._files.forget()
-        return identity.format
+        return checked_format(self.where, self._decode(content, Identity), FORMAT)
 
     def aliases(self) -> Aliases:
         return FileAliases(self._files.folder.parent)

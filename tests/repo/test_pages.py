@@ -227,7 +227,7 @@ def test_the_table_of_options_names_the_commands_that_take_it_or_do_not(option):
 def test_the_commands_that_refuse_beside_a_writer_are_all_named():
     told = re.search(r"^(`recover`.*?) fence the writer", CLI, re.MULTILINE | re.DOTALL)[1]
     forcing = {name for name, there in taking("--force") if there}
-    forcing -= {"drop", "alias set", "rebuild-checkpoint", "migrate"}
+    forcing -= {"drop", "alias set", "rebuild-checkpoint"}
     assert set(re.findall(r"`([a-z -]+)`", told)) == forcing
 
 

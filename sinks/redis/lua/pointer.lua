@@ -58,20 +58,6 @@ reads.pointer = function(keys, args)
   return found
 end
 
--- uuid, identity, library: the namespace has the format of this identity from now on. Repeatable.
-writes.migrate = function(keys, args)
-  local stands = redis.call('HMGET', keys[1], 'uuid', 'visible')
-  if stands[1] ~= args[1] then
-    return stands[1] and refuse('TGOTHER', stands[1]) or refuse('TGNONE', 'no namespace')
-  end
-  local latest = redis.call('HGET', beside(keys[1], 'catalog'), stands[2] or '0')
-  if latest then
-    redis.call('HSET', keys[1], 'latest', latest)
-  end
-  redis.call('HSET', keys[1], 'identity', args[2], 'library', args[3])
-  return 1
-end
-
 -- uuid, epoch, writer, the library that the writer uses: the epoch that stands.
 writes.claim = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])

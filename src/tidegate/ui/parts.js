@@ -1,4 +1,4 @@
-// Elements, numbers and times. Text goes in as text, never as markup.
+// Elements, numbers and times. A text becomes a text node, never markup.
 
 export const at = id => document.getElementById(id);
 

@@ -88,7 +88,7 @@ export function history(name, key) {
       const older = found.values[i + 1];
       return [count(v.version), time(v.decided_at), v.columns === null ? make("span", { class: "null" }, "absent") : fields(v.columns, older && older.columns)];
     }), "absent");
-    const told = `looked back to version ${count(found.oldest)}${found.cut ? "; there is more before" : ""}; marked: what changed`;
+    const told = `looked back to version ${count(found.oldest)}${found.cut ? "; there is more before" : ""}; changes are marked`;
     return [list, make("p", { class: "pages soft" }, told)];
   });
 }

@@ -53,7 +53,6 @@ NO_LOG = {
     "tail",
     "export",
     "vacuum",
-    "migrate",
     "quarantine list",
     "quarantine export",
     "alias set",

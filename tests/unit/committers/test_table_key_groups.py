@@ -262,7 +262,7 @@ def test_an_export_is_imported_with_the_same_number_if_it_divides(place, tmp_pat
     folder = tmp_path / "export"
     export(store, store.identity(), 1, folder)
     manifest, digest = read_whole(folder)
-    assert (manifest.format, manifest.tables["airports"].stride) == (2, STRIDE)
+    assert (manifest.format, manifest.tables["airports"].stride) == (1, STRIDE)
     other = Endpoints("copy", f"file://{tmp_path}/copy", f"sqlite://{tmp_path}/copy")
     driver = Coordinator(
         other, open_log(other.wal, "copy"), open_store(other.store, "copy"), Options(key_groups=key_groups)
@@ -303,22 +303,7 @@ def test_an_export_of_other_key_groups_is_corrupt(place, tmp_path):
         read_whole(folder)
 
 
-# -- releases that know no stride ------------------------------------------------------------------
-
-
-def test_records_with_a_stride_have_a_format_that_earlier_releases_refuse(place):
-    place.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
-    place.write({"airports": AIRPORTS})
-    contents = [entry.content for entry in place.example.driver.log.decisions()]
-    assert [content[0] for content in contents][-2:] == [record.FORMAT, record.FORMAT_WITH_STRIDES]
-    state = place.example.driver.folded
-    summary = Summary(
-        namespace=state.namespace, writer="w", epoch=state.epoch, prev_digest=state.digest, state=state
-    )
-    assert record.encode_record(summary)[0] == record.FORMAT_WITH_STRIDES
-    altered = bytes([record.FORMAT]) + contents[-1][1:]
-    with pytest.raises(CorruptError, match="content of format 3"):
-        record.decode_record(altered, "here")
+# -- readers that know no stride -------------------------------------------------------------------
 
 
 def test_schemas_of_such_tables_have_a_format_that_earlier_readers_refuse(place):

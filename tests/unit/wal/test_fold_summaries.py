@@ -156,6 +156,6 @@ def test_a_record_that_cannot_be_read_stops_the_fold_and_names_its_place():
     bad[-1] ^= 1
     with pytest.raises(CorruptError, match="the log, position 10"):
         fold_all(View(), [good[0], good[1]._replace(content=bytes(bad))], "the log")
-    newer = bytes([r.FORMAT_WITH_STRIDES + 1]) + good[1].content[1:]
+    newer = bytes([r.FORMAT + 1]) + good[1].content[1:]
     with pytest.raises(ConfigError, match="decision log, position 10"):
         fold_all(View(), [good[0], good[1]._replace(content=newer)])

@@ -76,7 +76,6 @@ COMMANDS = {
         "operate.redis_functions",
         "redis_functions",
     ),
-    "migrate": Command("Move a namespace to this release's format.", "checkpoints.migrate", "migrate"),
     "key-groups": Command("Show how evenly key groups go to tasks.", "inspect.key_groups", "key_groups"),
     "bench": Command("Measure what atomic versions cost here.", "trials.bench", "bench"),
     "drop": Command("Remove a namespace from stores and log, permanently.", "operate.drop", "drop"),

@@ -16,7 +16,6 @@ from services.support.redis.query import Query, query_on
 from services.support.redis.rights import PAGE, PASSWORD, Users, guarded, login_of, rules_of
 from services.support.workloads.query import LINEAGE, expected
 from support.driver_process import MARKER, MARKER_KEYS
-from support.format_1 import make_redis
 from tidegate.committers.commit import commit
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.verify import verify
@@ -171,9 +170,6 @@ def test_every_function_runs_with_the_rights_of_who_calls_it(users, called):
         repair(driver)
     assert store.put_entries([entry(9)]) == 0  # it is there
     assert not store.resume(entry(9), 9, driver.epoch, 9)  # the pointer is there
-    make_redis(users.server, query.namespace)
-    with contextlib.closing(open_store(url, query.namespace, query.options)) as older:
-        assert older.migrate(lambda _: None) == 1
     alias = RedisAliases(store._space.calls, "")
     alias.set(query.namespace, Target(query.namespace, "uuid"))
     assert alias.drop(query.namespace)

@@ -1,22 +1,18 @@
-"""The format of SQLite's files: its number, the tables of every file, and the move from format 1."""
+"""The format of SQLite's files: its number, and the tables of every file."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 import tidegate
-from support.cli import run
-from support.format_1 import make_sqlite
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError
 from tidegate.options import Options
-from tidegate.sinks.open_store import open_store
 from tidegate.sinks.sqlite.files import FORMAT, META_FILE, Files, tables_in
 from tidegate.testing.example import Example, write_flights
 
@@ -102,11 +98,13 @@ def test_a_table_that_was_made_again_stays_in_every_file(tmp_path):
 
 
 @pytest.mark.parametrize("name", [META_FILE, "shard-03.sqlite"])
-@pytest.mark.parametrize("number, advice", [(0, "tidegate migrate"), (1, "tidegate migrate"), (3, "upgrade")])
-def test_a_file_of_another_format_is_refused(store, name, number, advice):
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_file_of_another_format_is_refused(store, name, number):
     with contextlib.closing(sqlite3.connect(store / "flights" / name)) as connection:
         connection.execute(f"PRAGMA user_version = {number}")
-    with pytest.raises(ConfigError, match=rf"{name}: it has storage format {number or 1}.*{advice}"):
+    with pytest.raises(
+        ConfigError, match=rf"{name}: it has storage format {number or 1}, .*use the release that wrote it"
+    ):
         rows(store)
 
 
@@ -115,92 +113,5 @@ def test_an_identity_of_another_format_is_refused(store):
         (identity,) = connection.execute("SELECT identity FROM namespace").fetchone()
         changed = json.dumps({**json.loads(identity), "format": 3})
         connection.execute("UPDATE namespace SET identity = ?", (changed,))
-    with pytest.raises(ConfigError, match=r"storage format 3, this release knows format 2: upgrade"):
+    with pytest.raises(ConfigError, match=r"storage format 3, this release reads and writes format 2: use"):
         rows(store)
-    refused = run("migrate", "--store", f"sqlite://{store}", "--namespace", "flights")
-    assert (refused.exit_code, "upgrade" in refused.stderr) == (ConfigError.exit_code, True)
-
-
-def test_format_1_is_refused_by_readers_and_writers_and_migrated(store, tmp_path):
-    before, places = rows(store), ["--store", f"sqlite://{store}", "--namespace", "flights"]
-    make_sqlite(store / "flights")
-    assert any("t_notes" not in of_one for of_one in tables(store).values())
-    with pytest.raises(ConfigError, match="tidegate migrate"):
-        rows(store)
-    for command in (["status"], ["recover", "--wal", f"file://{tmp_path}/wal"], ["get", "aircraft", "N1"]):
-        refused = run(*command, *places)
-        assert (refused.exit_code, "tidegate migrate" in refused.stderr) == (ConfigError.exit_code, True), (
-            command
-        )
-    for said in (
-        f"sqlite://{store}: format 2, before 1",
-        f"sqlite://{store}: format 2 already: nothing to do",
-    ):
-        done = run("migrate", *places)
-        assert (done.exit_code, done.stdout) == (0, f"{said}\n")
-    assert rows(store) == before
-    assert set(numbers(store).values()) == {FORMAT}
-    assert all(
-        of_one >= {"t_aircraft", "t_airports", "t_legs", "t_notes"} for of_one in tables(store).values()
-    )
-
-
-def test_a_migration_waits_until_the_writer_has_ended(tmp_path):
-    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
-    example.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
-    example.driver.store.heartbeat(example.driver.epoch)
-    make_sqlite(tmp_path / "store" / "flights")
-    places = ["--store", f"sqlite://{tmp_path}/store", "--namespace", "flights"]
-    refused = run("migrate", *places)
-    assert (refused.exit_code, "stop the query" in refused.stderr) == (ConfigError.exit_code, True)
-    assert run("migrate", "--force", "--json", *places).exit_code == 0
-    example.close()
-
-
-def test_no_namespace_to_migrate(tmp_path):
-    refused = run("migrate", "--store", f"sqlite://{tmp_path}/store", "--namespace", "flights")
-    assert (refused.exit_code, "there is no namespace" in refused.stderr) == (ConfigError.exit_code, True)
-
-
-class Killed(BaseException):
-    """The process dies here."""
-
-
-def test_a_migration_that_was_killed_at_any_step_is_done_again(store, monkeypatch):
-    before = rows(store)
-    make_sqlite(store / "flights")
-    kept = store.with_name("kept")
-    shutil.copytree(store, kept)
-    writing, steps = Files.writing, 0
-    while True:
-        shutil.rmtree(store)
-        shutil.copytree(kept, store)
-        left = steps
-
-        @contextlib.contextmanager
-        def killed(self, name, *, durable):
-            nonlocal left
-            if left == 0:
-                raise Killed
-            left -= 1
-            with writing(self, name, durable=durable) as connection:
-                yield connection
-
-        monkeypatch.setattr(Files, "writing", killed)
-        opened = open_store(f"sqlite://{store}", "flights")
-        try:
-            assert opened.migrate(lambda _: None) == 1
-            break
-        except Killed:
-            pass
-        finally:
-            opened.close()
-            monkeypatch.setattr(Files, "writing", writing)
-        with pytest.raises(ConfigError, match="tidegate migrate"):
-            rows(store)
-        with contextlib.closing(open_store(f"sqlite://{store}", "flights")) as again:
-            assert again.migrate(lambda _: None) == 1
-        assert rows(store) == before
-        steps += 1
-    assert steps > 9, "each of 8 files, and the one of the pointer"
-    assert rows(store) == before

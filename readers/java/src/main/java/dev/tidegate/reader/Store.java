@@ -27,7 +27,7 @@ interface Store extends AutoCloseable {
       int format = identity.path("format").asInt(-1);
       if (!formats.contains(format)) {
         throw new ConfigError(where + " has format " + format + ", this release knows " + formats
-            + ": `tidegate migrate` moves an older format to the newest, and a newer one needs a newer reader");
+            + ": use the release that wrote it");
       }
       int keyGroups = identity.path("key_groups").asInt();
       if (keyGroups < 1 || keyGroups > 32_768) {
