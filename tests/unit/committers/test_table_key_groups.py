@@ -25,11 +25,10 @@ from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import BYTES_SCHEMA
 from tidegate.testing.example import Example
 from tidegate.values.decode import values_of
-from tidegate.wal import record
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.manifest import encode_manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import Summary, TableAt, TableSchema
+from tidegate.wal.record import TableAt, TableSchema
 
 KEY_GROUPS, OF_TABLE = 12, 3
 STRIDE = KEY_GROUPS // OF_TABLE
