@@ -102,9 +102,8 @@ def test_a_table_that_was_made_again_stays_in_every_file(tmp_path):
 def test_a_file_of_another_format_is_refused(store, name, number):
     with contextlib.closing(sqlite3.connect(store / "flights" / name)) as connection:
         connection.execute(f"PRAGMA user_version = {number}")
-    with pytest.raises(
-        ConfigError, match=rf"{name}: it has storage format {number or 1}, .*use the release that wrote it"
-    ):
+    refused = rf"{name}: it has storage format {number or 1}, .*use the release that wrote it"
+    with pytest.raises(ConfigError, match=refused):
         rows(store)
 
 
