@@ -43,7 +43,8 @@ def main() -> None:
     seconds: Samples = {COLLECT: [], OURS: []}
     phases: Samples = {}
     sides = itertools.cycle(seconds)
-    options = {"table": "t", "key": "id", "driver_stage_max_rows": arguments.driver_stage_max_rows}
+    fixed = {"driver_stage_max_rows": arguments.driver_stage_max_rows}
+    options = {"table": "t", "key": "id", "_fixed": fixed}
     with new_folder() as folder, spark_on() as spark, sink_in(folder, arguments, **options) as sink:
 
         def write(batch: Any, batch_id: int) -> None:

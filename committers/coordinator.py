@@ -76,7 +76,7 @@ class Coordinator:
             endpoints.namespace,
             writer or self.clock.new_id(),
             self.clock,
-            self.options.decide_deadline_s,
+            self.options.decide_s,
             watch or Watch(),
         )
         self.others: tuple[Store, ...] = ()

@@ -40,9 +40,7 @@ class SinkReporter:
         version = None if origin is None else coordinator.folded.last_version + 1
         names = {"log": coordinator.log.where, "store": coordinator.store.where}
         requests = {"log": coordinator.log.is_empty, "store": coordinator.store.identity}
-        coordinator.watch = phases = Phases(
-            self.at, version, origin, names, self._options.stuck_alarm_s, requests
-        )
+        coordinator.watch = phases = Phases(self.at, version, origin, names, self._options.stuck_s, requests)
         self._phases = phases
         phases.begin(None if origin is None else State.READY)
         try:

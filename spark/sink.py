@@ -106,6 +106,7 @@ class VersionedSink:
         wal_options: dict[str, Any] | None = None,
         store_options: dict[str, Any] | None = None,
         locality: Locality | None = None,
+        _fixed: Mapping[str, Any] | None = None,
         **options: Unpack[SinkOptions],
     ) -> None:
         if not isinstance(locality, Locality | None):
@@ -114,7 +115,7 @@ class VersionedSink:
         ttl = options.get("ttl")
         if table is not None and ttl is not None and not isinstance(ttl, Mapping):
             options["ttl"] = {table: ttl}
-        self._options = Options.of(dict(options))
+        self._options = Options.of(options, _fixed)
         if (table is None) != (key is None):
             msg = "table and key go together: give both, or neither and use sink.each(write)"
             raise ConfigError(msg)
@@ -138,9 +139,7 @@ class VersionedSink:
             open_store(at.url, namespace, at.options).close()
         self._locality = locality or Locality()
         self._reporter = SinkReporter(self._endpoints, self._options)
-        self._small = SmallBatchPredictor(
-            self._options.driver_stage_max_rows, self._options.driver_stage_max_bytes
-        )
+        self._small = SmallBatchPredictor(self._options.stage_max_rows, self._options.driver_stage_max_bytes)
         self._lock = SinkLock()
         self._writer: OpenWriter | None = None
         self._writer_id = ""

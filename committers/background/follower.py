@@ -280,15 +280,15 @@ class Follower:
             self._level_at = self._alarmed_at = self._coordinator.clock.monotonic()
 
     def _alarm(self, why: str) -> None:
-        now, limit = self._coordinator.clock.monotonic(), self._coordinator.options.behind_alarm_s
+        now, limit = self._coordinator.clock.monotonic(), self._coordinator.options.behind_s
         if now - self._alarmed_at < limit:
             return
         self._alarmed_at = now
         at = events.Labels(self.namespace, self.name)
         events.count(events.Count.ALARMS, at, kind="behind")
         logger.warning(
-            "ALARM: store %s has been behind the log for %.0f s (behind_alarm_s is %.0f): version %s is"
-            " visible there, %s is decided; the log is not trimmed meanwhile; bring it back, or run"
+            "ALARM: store %s has been behind the log for %.0f s (the limit is %.0f): version %s is visible"
+            " there, %s is decided; the log is not trimmed meanwhile; bring it back, or run"
             " `tidegate store remove %s`: %s",
             self.name,
             now - self._level_at,

@@ -194,7 +194,7 @@ class Phases(Watch):
         self._answers = None
         fields = {name: getattr(self, name) for name in events.FIELDS}
         logger.warning(
-            "ALARM: version %s of %s is stuck: %s has taken %.0f s (stuck_alarm_s is %g); it waits for %s",
+            "ALARM: version %s of %s is stuck: %s has taken %.0f s (alarm_s is %g); it waits for %s",
             self.version,
             self.at.namespace,
             phase,

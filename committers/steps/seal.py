@@ -90,7 +90,7 @@ def _seal_once(coordinator: Coordinator, decided: DecidedVersion, manifest: Mani
     failpoints.hit("apply.after_begin")
     frames, options = manifest.frames(), coordinator.options
     small = (
-        sum(ref.changes for ref in frames) <= options.driver_apply_max_changes
+        sum(ref.changes for ref in frames) <= options.apply_max_changes
         and sum(ref.bytes for ref in frames) <= options.driver_apply_max_bytes
     )
     with coordinator.priority.applying():

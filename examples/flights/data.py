@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 APPLY_CHANGES = 1_500
-"""The demo's ``driver_apply_max_changes``: versions with more are applied by tasks. A day has about 800."""
+"""The demo's ``small_batch_rows``: larger batches are staged and applied by tasks. A day has about 800."""
 FILE = "flights-2013-01.csv.gz"
 DAYS = [range(day, day + 1) for day in range(1, 32)]
 """The month in batches of one day."""

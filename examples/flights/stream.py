@@ -75,7 +75,7 @@ def session() -> SparkSession:
 
 def main(spark: SparkSession, folder: Path, **sink_options: Any) -> None:
     """Stream every batch that is not visible yet into a sink with these options, then end."""
-    sink = VersionedSink(**sink_options, driver_apply_max_changes=APPLY_CHANGES)
+    sink = VersionedSink(**sink_options, small_batch_rows=APPLY_CHANGES)
     days = (
         spark.readStream.schema(SCHEMA)
         .option("header", "true")

@@ -335,7 +335,7 @@ func (n *cassandraNamespace) checkLeases(ctx context.Context, now time.Time) err
 	err := n.eachFrom(ctx, n.of.space.readAt, func() { count = 0 }, func(gocql.Scanner) error { count++; return nil },
 		"SELECT lease_id FROM tidegate_leases WHERE space = ? AND expires_at > ? AND expires_at <= ? LIMIT ?", n.of.space.id, now, now.Add(leaseMax), leasesMax)
 	if err == nil && count == leasesMax {
-		err = unavailable("%s: %d leases pin versions, the most that max_leases allows: close snapshots that are not read any more", n.where, count)
+		err = unavailable("%s: %d leases pin versions, the most that the store allows: close snapshots that are not read any more", n.where, count)
 	}
 	return err
 }

@@ -69,7 +69,7 @@ class Leases:
             beside(self._space.namespace, "leases").decode(),
             f"{entries} entries that are no leases"
             if entries
-            else "more leases than max_leases, or larger ones",
+            else "more leases than the store allows, or larger ones",
             removed,
         )
 

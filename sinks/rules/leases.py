@@ -124,6 +124,6 @@ def check_lease(where: str, lease: Lease, ttl_s: float) -> None:
 def too_many_leases(where: str, most: int) -> StoreUnavailableError:
     """Build the error of ``lease`` when no more of them may be taken."""
     return StoreUnavailableError(
-        f"{where}: {most:,} leases pin versions, the most that max_leases allows: close snapshots that are"
-        " not read any more, or set the query's option max_leases higher, and read again"
+        f"{where}: {most:,} leases pin versions, the most that the store allows: close snapshots that are"
+        " not read any more, or share one among threads, and read again"
     )

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tidegate.errors import WalUnavailableError as WalUnavailableError
     from tidegate.options import Options as Options
     from tidegate.options import SinkOptions as SinkOptions
-    from tidegate.options.state_spill import StateSpill as StateSpill
     from tidegate.reader.changes import Changes as Changes
     from tidegate.reader.changes import WrittenRow as WrittenRow
     from tidegate.reader.diff import Change as Change
@@ -62,7 +61,6 @@ _HOME = {
     **dict.fromkeys(("Scan", "Table"), "tidegate.reader.table"),
     "Snapshot": "tidegate.reader.snapshot",
     **dict.fromkeys(("Options", "SinkOptions"), "tidegate.options"),
-    "StateSpill": "tidegate.options.state_spill",
     "Step": "tidegate.wal.manifest",
     "VersionInfo": "tidegate.reader.rules",
     "VersionRef": "tidegate.sinks.rules.version_ref",

@@ -16,6 +16,7 @@ import sys
 import threading
 from typing import Any
 
+from support.sink_options import sink_keywords
 from support.spark_driver import session
 from tidegate.base.clock import Clock
 from tidegate.errors import TidegateError
@@ -59,12 +60,14 @@ class Query:
             set_clock_ahead(job["clock_ahead_s"])
         try:
             self._sink = VersionedSink(
-                namespace=job["namespace"],
-                wal=job["wal"],
-                store=job["store"],
-                wal_options=job["wal_options"],
-                store_options=job["store_options"],
-                **job["options"],
+                **sink_keywords(
+                    namespace=job["namespace"],
+                    wal=job["wal"],
+                    store=job["store"],
+                    wal_options=job["wal_options"],
+                    store_options=job["store_options"],
+                    **job["options"],
+                )
             )
         except TidegateError as error:
             report("failed", f"{type(error).__name__}: {error}")

@@ -5,47 +5,37 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-from tidegate.keys.groups import KEY_GROUPS_DEFAULT
 from tidegate.options import Options
 from tidegate.options.state_spill import StateSpill
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.wal.file.log import FileLog
 
-WHOLE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-PAGE = WHOLE.partition("## URLs")[0]
+ROOT = Path(__file__).parents[2]
+WHOLE = (ROOT / "docs/configuration.md").read_text()
 UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2}
-MEANT_BY_NONE = {
-    "metrics_port": "none",
-    "key_groups": f"the power of two above 10 x the tasks, at least {KEY_GROUPS_DEFAULT}",
-    "parallelism": "Spark's default",
-    "keep_versions": "100; Redis 2",
-    "ttl": "rows do not expire",
-    "table_key_groups": "as many as the namespace",
-    "local_dir": "the system's temporary folder",
-    "state_spill": "`StateSpill()`",
-    "max_layers": "keep_versions + 1,000; Redis + 14",
-}
 
 
-def test_every_option_stands_there_with_its_default() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", PAGE, re.MULTILINE))
-    fields = {field.name: field.default for field in dataclasses.fields(Options)}
-    assert rows.keys() == fields.keys()
-    for name, default in fields.items():
-        if default is None:
-            assert rows[name] == MEANT_BY_NONE[name]
-            continue
-        if isinstance(default, str | bool):
-            assert rows[name] == str(default)
-            continue
-        number, _, unit = rows[name].partition(" ")
-        assert float(number.replace(",", "")) * UNITS[unit] == default, name
+def test_what_is_made_from_the_options_is_as_they_are() -> None:
+    """Otherwise: python tools/option_tables.py."""
+    subprocess.run([sys.executable, ROOT / "tools/option_tables.py", "--check"], check=True)
+
+
+def test_no_page_and_no_message_names_a_field_that_is_no_option() -> None:
+    """Its value is a constant: nobody can be advised to set it."""
+    inner = [field.name for field in dataclasses.fields(Options) if "text" not in field.metadata]
+    pages = {page.name: page.read_text() for page in [*ROOT.glob("docs/*.md"), ROOT / "README.md"]}
+    advice = re.compile(rf"(?:raise|lower|set) `?({'|'.join(inner)})\b")
+    assert not {
+        page.name: advice.findall(page.read_text()) for page in pages if advice.search(page.read_text())
+    }
 
 
 def test_the_bands_of_the_spill_monitor_stand_there_with_their_defaults() -> None:
-    table = WHOLE.partition("| field of `StateSpill` |")[2].partition("\n\n")[0]
+    table = WHOLE.partition("| limit | value |")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.MULTILINE))
     fields = {field.name: field.default for field in dataclasses.fields(StateSpill)}
     assert list(rows) == list(fields)

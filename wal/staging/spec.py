@@ -61,4 +61,4 @@ class StageSpec(msgspec.Struct, frozen=True):
         """Return the advice for a key or a value that is too long."""
         if what == "value" and self.of_stores:
             return "make it smaller: the store allows no more, whatever value_bytes_max is"
-        return f"make it smaller or raise {what}_bytes_max"
+        return "make it smaller or raise value_bytes_max" if what == "value" else "make it smaller"

@@ -1,4 +1,4 @@
-"""All options, in one frozen and validated dataclass; ``state_spill.py`` has those of the spill monitor."""
+"""All options, in one frozen and validated dataclass: checks, types and pages are made from its fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeVar
 
 from tidegate.base.durations import Duration, duration_us
 from tidegate.base.local_dir import LocalDirs, check_local_dir
@@ -14,6 +14,8 @@ from tidegate.base.names import DELETED, LOCAL, UNLISTED, check_name, did_you_me
 from tidegate.base.urls import redact, scheme_of
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import check_key_groups, check_parallelism, stride_for
+from tidegate.options.fields import DAY_S, fixed, flag, of_kind, one_of, option, seconds, whole
+from tidegate.options.sink_options import SinkOptions as SinkOptions
 from tidegate.options.state_spill import StateSpill
 
 KEY_BYTES_MAX = 32 * 1024
@@ -31,21 +33,15 @@ IN_FLIGHT_MAX = 100
 """The most versions that may be decided and not yet visible."""
 EXECUTORS = "executors"
 """The ``parallelism`` that follows the number of executors."""
-DAY_S = 86_400
 PORT_MAX, LOCALHOST = 65_535, "127.0.0.1"
 WAL_RETAIN_S_MAX = 3_660 * DAY_S
+MIB = 1024 * 1024
 WAL_RETAIN_APPLIES = 10
 """The log is kept for at least this number of apply deadlines: a process that still applies or
 reads a version finds it there, and clocks may differ by that much.
 """
 
 
-DURATIONS = (
-    *("apply_deadline_s", "decide_deadline_s", "heartbeat_s", "max_lease_s", "behind_alarm_s"),
-    *("function_deadline_s", "stuck_alarm_s"),
-)
-"""Options of less than a day."""
-SPILL_EXAMPLE = "tidegate.StateSpill, as in StateSpill(spill_above=0.95)"
 DELETED_TTL = "7 days"
 """How long the sequences of rows that ``apply_changes`` deleted are kept, unless ``ttl`` sets
 another time.
@@ -54,101 +50,179 @@ another time.
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Settings of a sink or a command. A test compares the table in docs/configuration.md with this class.
+    """Settings of a sink or a command: for each its default, the text of its documentation, and its check.
 
-    ``key_groups`` None means: when the namespace is created, the power of two above ten times its tasks, at
-    least 128; afterwards its existing number.
-    ``parallelism`` None means Spark's default parallelism, "executors" the number of tasks that the
-    executors can run at once; both are read for each batch. ``keep_versions`` and ``max_layers``
-    None mean the store's default; ``local_dir`` None the system's temporary folder. ``ttl`` is by
-    table: rows written from now on expire after it; tables without one keep their rows.
-    ``table_key_groups`` has the number of key groups of tables that are made with fewer than the
-    namespace has. Durations are in seconds, sizes in bytes.
+    ``SinkOptions`` and the tables of docs/configuration.md are written from these fields by
+    tools/option_tables.py. Durations are in seconds, sizes in bytes. A field of ``fixed`` is no option: a
+    sink takes its default, and only tests and ``tidegate torture`` set another value.
 
     Raises: ConfigError: a value is of the wrong type or out of range.
     """
 
-    key_groups: int | None = None
-    keep_versions: int | None = None
-    max_layers: int | None = None
-    max_lease_s: float = 600.0
-    max_leases: int = LEASES_MAX
-    apply_deadline_s: float = 300.0
-    decide_deadline_s: float = 60.0
-    parallelism: int | Literal["executors"] | None = None
-    driver_apply_max_changes: int = 5_000
-    driver_apply_max_bytes: int = 4 * 1024 * 1024
-    driver_stage_max_rows: int = 5_000
-    driver_stage_max_bytes: int = 4 * 1024 * 1024
-    frame_bytes: int = 900_000
-    key_bytes_max: int = KEY_BYTES_MAX
-    value_bytes_max: int = VALUE_BYTES_MAX
-    heartbeat_s: float = 5.0
-    wal_retain_s: float = 86_400.0
-    summary_every: int = 500
-    on_bad_record: Literal["fail", "quarantine"] = "fail"
-    allow_unsafe: bool = False
-    wait_replicas: int = 0
-    wait_aof: bool = False
-    behind_alarm_s: float = 900.0
-    function_deadline_s: float = 60.0
-    local_dir: LocalDirs = None
-    affinity: bool = True
-    ttl: Mapping[str, Duration | None] | None = None
-    table_key_groups: Mapping[str, int] | None = None
-    state_cache_bytes: int = 256 * 1024 * 1024
-    state_memory_bytes: int = 128 * 1024 * 1024
-    state_spill: StateSpill | None = None
-    commit: Literal["sync", "pipelined"] = "sync"
-    commit_in_flight: int = 2
-    stuck_alarm_s: float = 60.0
-    metrics_port: int | str | None = None
+    # -- versions and readers --
+    key_groups: int | None = option(
+        None,
+        "Units of routing, storage and rescaling, at most 32,768, fixed when the namespace is made",
+        whole(1),
+        default="the power of two above 10 x the tasks, at least 128",
+    )
+    keep_versions: int | None = option(
+        None,
+        "Number of readable versions, at most 1,000",
+        whole(1, KEEP_VERSIONS_MAX),
+        default="100; Redis 2",
+    )
+    max_lease_s: float = option(
+        600.0, "How long a lease can hold one version, however often it is renewed", seconds()
+    )
+    # -- tasks --
+    parallelism: int | Literal["executors"] | None = option(
+        None,
+        'Tasks that stage and apply: a number, or `"executors"` ([rescaling](writing.md#rescaling))',
+        default="Spark's default",
+    )
+    small_batch_rows: int = option(
+        5_000,
+        "Largest batch that the driver stages and applies itself, in rows; at most 100,000; 0: none"
+        " ([small batches](writing.md#small-batches))",
+        whole(0, DRIVER_ROWS_MAX),
+    )
+    affinity: bool = option(
+        value=True,
+        text="Ask Spark to run tasks where their key groups' tasks ran last ([affinity](#affinity))",
+        check=flag(),
+    )
+    # -- rows --
+    value_bytes_max: int = option(
+        VALUE_BYTES_MAX, "Longest value, in bytes; 16 MiB at most", whole(1, VALUE_BYTES_MAX)
+    )
+    on_bad_record: Literal["fail", "quarantine"] = option(
+        "fail",
+        "`fail` or `quarantine`: the treatment of a row that cannot be staged"
+        " ([refused rows](writing.md#refused-rows))",
+        one_of("fail", "quarantine"),
+    )
+    table_key_groups: Mapping[str, int] | None = option(
+        None,
+        'Key groups of tables that are made with fewer, as in `{"airports": 4}`; a divisor of `key_groups`,'
+        " fixed when the table is made ([sizing](sizing.md#small-tables))",
+        default="as many as the namespace",
+    )
+    ttl: Mapping[str, Duration | None] | None = option(
+        None,
+        'Time to live by table, as in `{"sessions": "7 days"}`, or of the one table'
+        " ([rows that expire](writing.md#rows-that-expire))",
+        default="rows do not expire",
+    )
+    function_deadline_s: float = option(
+        60.0,
+        "Limit of one call of a function, without the wait for its rows"
+        " ([functions](writing.md#functions-of-update))",
+        seconds(),
+    )
+    # -- commits --
+    commit: Literal["sync", "pipelined"] = option(
+        SYNC,
+        "End a batch when its version is visible (`sync`) or decided (`pipelined`)"
+        " ([pipelined commits](writing.md#pipelined-commits))",
+        one_of(SYNC, PIPELINED),
+    )
+    apply_deadline_s: float = option(
+        300.0, "How long apply and publish are tried again before StoreUnavailableError", seconds()
+    )
+    wait_replicas: int = option(
+        0, "Redis: how many replicas of every server have a version before it becomes visible", whole(0)
+    )
+    wait_aof: bool = option(
+        value=False, text="Redis 7.2 or Valkey: fsync a version before it becomes visible", check=flag()
+    )
+    wal_retain_s: float = option(
+        86_400.0,
+        "How long the log is kept beyond what is needed: the reach of `tidegate repair`",
+        seconds(WAL_RETAIN_S_MAX),
+    )
+    # -- state on hosts --
+    local_dir: LocalDirs = option(
+        None,
+        "A folder, or a list of folders, on each host's own disk ([the local folder](#the-local-folder))",
+        default="the system's temporary folder",
+    )
+    state_cache_bytes: int = option(
+        256 * MIB,
+        "State that a host keeps locally, in bytes ([the cache of state](#the-cache-of-state)); 0: none",
+        whole(0),
+    )
+    state_memory_bytes: int = option(
+        128 * MIB,
+        "The part of it that is in memory (`/dev/shm`), in bytes; the rest is in `local_dir`"
+        " ([memory and disks](#memory-and-disks-of-a-host))",
+        whole(0),
+    )
+    # -- safety and alarms --
+    allow_unsafe: bool = option(
+        value=False,
+        text="Open despite failed checks of log or store; each is logged as a warning",
+        check=flag(),
+    )
+    alarm_s: float = option(
+        60.0,
+        "Alarm when a commit has spent N seconds in one phase, and when another store has lagged the log"
+        " for 15 N seconds ([alarms](monitoring.md#alarms))",
+        seconds(),
+    )
+    metrics_port: int | str | None = option(
+        None,
+        "Port of 127.0.0.1 for the driver's metrics, 0 for any that is free"
+        " ([metrics](monitoring.md#metrics))",
+        default="none",
+    )
+
+    # -- no options: constants that tests set, each with the reason for its value --
+    driver_stage_max_rows: int | None = fixed(None, whole(0, DRIVER_ROWS_MAX), optional=True)
+    """None: ``small_batch_rows``."""
+    driver_apply_max_changes: int | None = fixed(None, whole(0), optional=True)
+    """None: ``small_batch_rows``. A batch that the driver staged may still be applied by a Spark job."""
+    driver_stage_max_bytes: int = fixed(4 * MIB, whole(0))
+    """Also few rows may be large: their bytes are in the driver's memory several times."""
+    driver_apply_max_bytes: int = fixed(4 * MIB, whole(0))
+    """The same bound for the rows that the driver applies."""
+    frame_bytes: int = fixed(900_000, whole(1))
+    """A frame is a message of the log: below the 1 MB that Kafka's brokers and clients take by default."""
+    key_bytes_max: int = fixed(KEY_BYTES_MAX, whole(1, KEY_BYTES_MAX))
+    """A key is in many records and messages as a whole; 32 KiB is above every key of the cases in tests."""
+    summary_every: int = fixed(500, whole(1))
+    """A Summary has the fold's state, and a log is trimmed up to one: 500 decisions are read in a moment."""
+    heartbeat_s: float = fixed(5.0, seconds())
+    """Commands that fence a writer take it for gone after 30 s without a sign of life."""
+    max_layers: int | None = fixed(None, whole(1, MAX_LAYERS_MAX), optional=True)
+    """None: ``keep_versions`` + 1,000, on Redis + 14: a read there may have to search each layer."""
+    max_leases: int = fixed(LEASES_MAX, whole(1, MOST_LEASES))
+    """A lease takes some hundred bytes of Redis, and each announcement passes over all of them."""
+    commit_in_flight: int = fixed(2, whole(1, IN_FLIGHT_MAX))
+    """One version is applied while the next is staged. More only give a restart more to complete."""
+    decide_deadline_s: float | None = fixed(None, seconds(), optional=True)
+    """None: a fifth of ``apply_deadline_s``. After it a fencing record settles the decision."""
+    stuck_alarm_s: float | None = fixed(None, seconds(), optional=True)
+    """None: ``alarm_s``."""
+    behind_alarm_s: float | None = fixed(None, seconds(), optional=True)
+    """None: 15 times ``alarm_s``: a store that is filled lags for minutes without a fault."""
+    state_spill: StateSpill = fixed(StateSpill(), of_kind(StateSpill))
+    """The bands of the spill monitor."""
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if check := field.metadata["check"]:
+                check(field.name, getattr(self, field.name))
         if self.key_groups is not None:
-            _whole("key_groups", self.key_groups, 1)
             check_key_groups(self.key_groups)
         self._check_parallelism()
-        if self.keep_versions is not None:
-            _whole("keep_versions", self.keep_versions, 1, KEEP_VERSIONS_MAX)
-        _whole("max_leases", self.max_leases, 1, MOST_LEASES)
-        _whole("wait_replicas", self.wait_replicas, 0)
-        _whole("state_cache_bytes", self.state_cache_bytes, 0)
-        _whole("state_memory_bytes", self.state_memory_bytes, 0)
-        _whole("summary_every", self.summary_every, 1)
-        _whole("commit_in_flight", self.commit_in_flight, 1, IN_FLIGHT_MAX)
-        if self.max_layers is not None:
-            _whole("max_layers", self.max_layers, 1, MAX_LAYERS_MAX)
-        _whole("driver_apply_max_changes", self.driver_apply_max_changes, 0)
-        _whole("driver_apply_max_bytes", self.driver_apply_max_bytes, 0)
-        _whole("driver_stage_max_rows", self.driver_stage_max_rows, 0, DRIVER_ROWS_MAX)
-        _whole("driver_stage_max_bytes", self.driver_stage_max_bytes, 0)
-        _whole("frame_bytes", self.frame_bytes, 1)
-        _whole("key_bytes_max", self.key_bytes_max, 1, KEY_BYTES_MAX)
-        _whole("value_bytes_max", self.value_bytes_max, 1, VALUE_BYTES_MAX)
-        if self.on_bad_record not in ("fail", "quarantine"):
-            msg = f"on_bad_record is {self.on_bad_record!r}; it must be 'fail' or 'quarantine'"
-            raise ConfigError(msg)
-        if self.commit not in (SYNC, PIPELINED):
-            msg = f"commit is {self.commit!r}; it must be {SYNC!r} or {PIPELINED!r}"
-            raise ConfigError(msg)
         self._check_kept()
-        for name in ("allow_unsafe", "wait_aof", "affinity"):
-            if not isinstance(getattr(self, name), bool):
-                msg = f"{name} is {getattr(self, name)!r}; it must be True or False"
-                raise ConfigError(msg)
         if self.local_dir is not None:
             check_local_dir(self.local_dir)
         self._check_ttl()
         self._check_table_key_groups()
-        if not isinstance(self.state_spill, StateSpill | None):
-            msg = f"state_spill is {self.state_spill!r}; it must be a {SPILL_EXAMPLE}"
-            raise ConfigError(msg)
         if self.metrics_port is not None:
             address_of(self.metrics_port)
-        for name in DURATIONS:
-            _seconds(name, getattr(self, name), DAY_S)
-        _seconds("wal_retain_s", self.wal_retain_s, WAL_RETAIN_S_MAX)
         if self.wal_retain_s < WAL_RETAIN_APPLIES * self.apply_deadline_s:
             msg = (
                 f"wal_retain_s is {self.wal_retain_s!r}; it must be at least {WAL_RETAIN_APPLIES} times"
@@ -156,17 +230,41 @@ class Options:
             )
             raise ConfigError(msg)
 
+    @property
+    def stage_max_rows(self) -> int:
+        """The rows of the largest batch that the driver stages itself."""
+        return _first_set(self.driver_stage_max_rows, self.small_batch_rows)
+
+    @property
+    def apply_max_changes(self) -> int:
+        """The changes of the largest version that the driver applies itself."""
+        return _first_set(self.driver_apply_max_changes, self.small_batch_rows)
+
+    @property
+    def decide_s(self) -> float:
+        """How long a decision is sent again, in seconds."""
+        return _first_set(self.decide_deadline_s, self.apply_deadline_s / 5)
+
+    @property
+    def stuck_s(self) -> float:
+        """The time in one phase after which a commit raises an alarm, in seconds."""
+        return _first_set(self.stuck_alarm_s, self.alarm_s)
+
+    @property
+    def behind_s(self) -> float:
+        """The lag of a store after which it raises an alarm, in seconds."""
+        return _first_set(self.behind_alarm_s, 15 * self.alarm_s)
+
     def _check_kept(self) -> None:
         """Check that the log can be trimmed: its state must know every version that is kept,
         decided or visible.
         """
         most = KEEP_VERSIONS_MAX - self.commit_in_flight
         if self.commit == PIPELINED and (self.keep_versions or 0) > most:
-            msg = (
-                f"keep_versions is {self.keep_versions}; with commit={PIPELINED!r} and commit_in_flight="
-                f"{self.commit_in_flight} it must be at most {most}: else the log could never be trimmed"
+            limit = (
+                f"with commit={PIPELINED!r} it must be at most {most}: else the log could never be trimmed"
             )
-            raise ConfigError(msg)
+            raise ConfigError(f"keep_versions is {self.keep_versions}; {limit}")
 
     def _check_ttl(self) -> None:
         if self.ttl is not None and not isinstance(self.ttl, Mapping):
@@ -193,7 +291,7 @@ class Options:
             if check_name("table", table).startswith("_"):
                 msg = f"table_key_groups of {table}: a table of tidegate's own has the namespace's key groups"
                 raise ConfigError(msg)
-            _whole(f"table_key_groups of table {table}", key_groups, 1)
+            whole(1)(f"table_key_groups of table {table}", key_groups)
             if self.key_groups is not None:
                 stride_for(table, key_groups, self.key_groups)
 
@@ -212,7 +310,7 @@ class Options:
                 f"parallelism is {self.parallelism!r}; it must be a whole number, 1 or more, or {EXECUTORS!r}"
             )
             raise ConfigError(msg)
-        _whole("parallelism", self.parallelism, 1)
+        whole(1)("parallelism", self.parallelism)
         if self.key_groups is not None:
             check_parallelism(self.parallelism, self.key_groups)
 
@@ -222,95 +320,25 @@ class Options:
         return self.parallelism if isinstance(self.parallelism, int) else None
 
     @classmethod
-    def of(cls, options: dict[str, Any]) -> Options:
-        """Build options from keyword arguments. Raises: ConfigError that names an unknown one and
-        the known ones.
+    def of(cls, options: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Options:
+        """Build options from keyword arguments; ``fixed`` are values of fields that are no options.
+
+        Raises: ConfigError that names an unknown one and the known ones.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
+        known = {field.name for field in dataclasses.fields(cls) if "text" in field.metadata}
         unknown = sorted(set(options) - known)
         if unknown:
             listed = f"the options are {', '.join(sorted(known))}"
             msg = f"unknown option {', '.join(unknown)}; {listed}{did_you_mean(unknown[0], known)}"
             raise ConfigError(msg)
-        return cls(**options)
+        return cls(**options, **(fixed or {}))
 
 
-class SinkOptions(TypedDict, total=False):
-    """The options of ``VersionedSink`` as keywords, for type checkers and editors.
+Number = TypeVar("Number", int, float)
 
-    A test compares them with ``Options``. ``ttl`` may also be the duration of the sink's one table.
-    """
 
-    key_groups: int | None
-    """Units of routing, storage and rescaling, fixed for life. Default: ten a task or more, at least 128."""
-    keep_versions: int | None
-    """Number of readable versions, at most 1,000. Default: 100; on Redis 2."""
-    max_layers: int | None
-    """How many versions a lease may lag behind the visible one. Default: the store's."""
-    max_lease_s: float
-    """How long a lease can hold one version, in seconds. Default: 600."""
-    max_leases: int
-    """Limit above which a lease is refused, on Redis. Default: 4,000."""
-    apply_deadline_s: float
-    """How long apply and publish are tried again, in seconds. Default: 300."""
-    decide_deadline_s: float
-    """How long a decision is sent again, in seconds. Default: 60."""
-    parallelism: int | Literal["executors"] | None
-    """Tasks that stage and apply. Default: Spark's default parallelism."""
-    driver_apply_max_changes: int
-    """Largest version that the driver applies itself, in changes. Default: 5,000."""
-    driver_apply_max_bytes: int
-    """The same limit in bytes. Default: 4 MiB."""
-    driver_stage_max_rows: int
-    """Largest batch that the driver stages itself, in rows; 0: none. Default: 5,000."""
-    driver_stage_max_bytes: int
-    """The same limit in bytes. Default: 4 MiB."""
-    frame_bytes: int
-    """Approximate size of a frame in the log, in bytes. Default: 900,000."""
-    key_bytes_max: int
-    """Longest key, in bytes. Default: 32 KiB."""
-    value_bytes_max: int
-    """Longest value, in bytes. Default: 16 MiB."""
-    heartbeat_s: float
-    """Time between the writer's signs of life, in seconds. Default: 5."""
-    wal_retain_s: float
-    """How long the log is kept beyond what is needed, in seconds. Default: 86,400."""
-    summary_every: int
-    """Every N versions, write a Summary record and trim the log before it. Default: 500."""
-    on_bad_record: Literal["fail", "quarantine"]
-    """The treatment of a row that cannot be staged. Default: "fail"."""
-    allow_unsafe: bool
-    """Open despite failed checks of log or store. Default: False."""
-    wait_replicas: int
-    """Redis: how many replicas of every server have a version before it becomes visible. Default: 0."""
-    wait_aof: bool
-    """Redis 7.2 or Valkey: fsync a version before it becomes visible. Default: False."""
-    behind_alarm_s: float
-    """Alarm when a secondary store has lagged the log for N seconds. Default: 900."""
-    function_deadline_s: float
-    """Limit of one call of a function of ``update`` or ``local_state``, in seconds. Default: 60."""
-    local_dir: LocalDirs
-    """A folder, or several, on each host's own disk. Default: the system's temporary folder."""
-    affinity: bool
-    """Ask Spark to run tasks where their key groups' tasks ran last. Default: True."""
-    ttl: Mapping[str, Duration | None] | Duration | None
-    """Time to live by table, as in ``{"sessions": "7 days"}``, or of the one table. Default: none."""
-    table_key_groups: Mapping[str, int] | None
-    """Key groups of new tables with fewer than the namespace has, as in ``{"airports": 4}``. Default: all."""
-    state_cache_bytes: int
-    """State that a host keeps locally, in bytes; 0: none. Default: 256 MiB."""
-    state_memory_bytes: int
-    """The part of it that is in memory, in bytes. Default: 128 MiB."""
-    state_spill: StateSpill | None
-    """When state moves between memory and disks. Default: ``StateSpill()``."""
-    commit: Literal["sync", "pipelined"]
-    """End a batch when its version is visible, or when it is decided. Default: "sync"."""
-    commit_in_flight: int
-    """Pipelined: how many versions may be decided and not visible. Default: 2."""
-    stuck_alarm_s: float
-    """Alarm when a commit has spent N seconds in one phase. Default: 60."""
-    metrics_port: int | str | None
-    """Port for the driver's metrics, or "HOST:PORT"; 0: any that is free. Default: none."""
+def _first_set(value: Number | None, otherwise: Number) -> Number:
+    return otherwise if value is None else value
 
 
 def address_of(metrics_port: int | str) -> tuple[str, int]:
@@ -487,17 +515,3 @@ class Endpoints:
             f"Endpoints(namespace={self.namespace!r}, wal={redact(self.wal)!r},"
             f" store={redact(self.store)!r}{also})"
         )
-
-
-def _whole(name: str, value: object, least: int, most: int | None = None) -> None:
-    fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    if not fits or (most is not None and isinstance(value, int) and value > most):
-        limit = f"{least} or more" + ("" if most is None else f", at most {most:,}")
-        msg = f"{name} is {value!r}; it must be a whole number, {limit}"
-        raise ConfigError(msg)
-
-
-def _seconds(name: str, value: object, below: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < below:
-        msg = f"{name} is {value!r}; it must be a number of seconds above 0 and below {below:,}"
-        raise ConfigError(msg)

@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 
-import tidegate
 from tidegate.errors import ConfigError
 from tidegate.options import Options
 from tidegate.options.state_spill import StateSpill
@@ -81,10 +80,9 @@ def test_what_loads_may_not_wait_longer_than_what_spills():
         StateSpill(wait_load_below=0.2)
 
 
-def test_it_is_an_option_of_the_sink():
-    bands = tidegate.StateSpill(spill_above=0.95)
-    assert Options.of({"state_spill": bands}).state_spill == bands
-    assert pickle.loads(pickle.dumps(bands)) == bands, "it travels to tasks"
-    for value in ({"spill_above": 0.95}, 0.95, "spill_above", StateSpill):
-        with pytest.raises(ConfigError, match=r"state_spill is .*it must be a tidegate.StateSpill, as in"):
-            Options.of({"state_spill": value})
+def test_it_travels_to_tasks():
+    bands = StateSpill(spill_above=0.95)
+    assert pickle.loads(pickle.dumps(bands)) == bands
+    for value in ({"spill_above": 0.95}, 0.95, "spill_above", StateSpill, None):
+        with pytest.raises(ConfigError, match=r"state_spill is .*it must be a StateSpill"):
+            Options(state_spill=value)

@@ -26,7 +26,7 @@ from tidegate.errors import ConfigError, TidegateError
 EXAMPLES = examples(
     "tidegate explain FencedError",
     "tidegate explain TidegateLag",
-    'tidegate explain "leases pin versions, the most that max_leases allows"',
+    'tidegate explain "leases pin versions, the most that the store allows"',
     "tail -50 driver.log | tidegate explain",
 )
 NEAREST = 3

@@ -122,15 +122,17 @@ class SparkTorture:
             store_options=where.store_options,
             key_groups=plan.key_groups,
             parallelism=plan.parallelism,
-            frame_bytes=plan.frame_bytes,
-            driver_stage_max_rows=0,
-            # A fault of Spark's processes needs tasks that apply, a fault of the driver's own calls none.
-            driver_apply_max_changes=0 if plan.fault in SPARK else 5_000,
-            decide_deadline_s=plan.deadline_s,
             apply_deadline_s=plan.deadline_s,
-            heartbeat_s=NO_HEARTBEAT_S,
             allow_unsafe=where.allow_unsafe,
             local_dir=str(Path(plan.checkpoint).parent / "local"),
+            _fixed={
+                "frame_bytes": plan.frame_bytes,
+                "driver_stage_max_rows": 0,
+                # A fault of Spark's processes needs tasks that apply, a fault of the driver's own calls none.
+                "driver_apply_max_changes": 0 if plan.fault in SPARK else 5_000,
+                "decide_deadline_s": plan.deadline_s,
+                "heartbeat_s": NO_HEARTBEAT_S,
+            },
         )
 
     @contextlib.contextmanager

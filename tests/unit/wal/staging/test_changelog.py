@@ -173,7 +173,7 @@ def test_the_header_says_whose_frame_it_is():
     [
         ((0, 0, None, b"+the value"), ["flights", "key is null", "the value"]),
         ((0, 1, b"k1", None), ["alerts", "k1", "value is null", "use delete"]),
-        ((0, 0, b"k" * 101, b"+"), ["flights", "kkk", "key takes 101 bytes, 100 are", "key_bytes_max"]),
+        ((0, 0, b"k" * 101, b"+"), ["flights", "kkk", "key takes 101 bytes, 100 are", "make it smaller"]),
         ((0, 1, b"k2", b"+" + b"v" * 1_001), ["alerts", "k2", "value takes 1001 bytes, 1000"]),
         ((0, 0, b"\xff\xfe", b"+"), ["flights", r"\xff\xfe", "not valid UTF-8", "binary"]),
     ],

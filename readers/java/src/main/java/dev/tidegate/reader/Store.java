@@ -137,8 +137,8 @@ interface Store extends AutoCloseable {
   }
 
   static StoreUnavailableError tooManyLeases(String where, Object most) {
-    return new StoreUnavailableError(where + ": " + most + " leases pin versions, the most that max_leases allows: close snapshots"
-        + " that are not read any more, or set the query's option max_leases higher, and read again", null, false);
+    return new StoreUnavailableError(where + ": " + most + " leases pin versions, the most that the store allows: close snapshots"
+        + " that are not read any more, or share one among threads, and read again", null, false);
   }
 
   static byte[] utf8(String text) {
