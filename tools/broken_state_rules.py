@@ -193,14 +193,6 @@ RULES: list[Rule] = [
         "tests/unit/committers/test_table_key_groups.py",
     ),
     (
-        "stride-in-an-old-format",
-        "a release that knows no stride stops at a record with one, and never looks for its keys elsewhere",
-        "wal/record.py",
-        "    return any(at.stride for at in tables.values())",
-        "    return False",
-        "tests/unit/committers/test_table_key_groups.py",
-    ),
-    (
         "local-no-marks",
         "I1: the acks name which run of an instance their rows are of",
         "spark/state/local_state.py",

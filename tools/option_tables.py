@@ -68,8 +68,9 @@ def types() -> str:
     for field in options():
         text = LINK.sub(r"\1", f'"""{field.metadata["text"]}. Default: {printed(field)}.')
         wrapped = textwrap.fill(text, 106, initial_indent="    ", subsequent_indent="    ")
+        kind = str(OF_ONE_TABLE.get(field.name, field.type)).replace("'", '"')
         end = '\n    """' if "\n" in wrapped else '"""'
-        lines.append(f"    {field.name}: {OF_ONE_TABLE.get(field.name, field.type)}\n{wrapped}{end}\n")
+        lines.append(f"    {field.name}: {kind}\n{wrapped}{end}\n")
     return "".join(lines)
 
 

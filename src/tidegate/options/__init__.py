@@ -261,9 +261,7 @@ class Options:
         """
         most = KEEP_VERSIONS_MAX - self.commit_in_flight
         if self.commit == PIPELINED and (self.keep_versions or 0) > most:
-            limit = (
-                f"with commit={PIPELINED!r} it must be at most {most}: else the log could never be trimmed"
-            )
+            limit = f"with commit={PIPELINED!r} it must be at most {most}: else the log is never trimmed"
             raise ConfigError(f"keep_versions is {self.keep_versions}; {limit}")
 
     def _check_ttl(self) -> None:
