@@ -19,9 +19,9 @@ from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Watch
 from tidegate.errors import TidegateError
 from tidegate.options import PIPELINED, Endpoints, Options
-from tidegate.reader.table import no_schema
 from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.placement.preferred import Placement, Places, ran_before
 from tidegate.spark.reporting import SinkReporter

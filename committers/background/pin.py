@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from tidegate.base.clock import Clock
+from tidegate.base.steps import run
 from tidegate.errors import TidegateError
-from tidegate.reader.leases import pin
-from tidegate.reader.table import run
-from tidegate.sinks.rules.leases import Lease, of_writer
+from tidegate.sinks.rules.leases import Lease, of_writer, pin
 from tidegate.sinks.store import Store
 
 EXPORT = "export"

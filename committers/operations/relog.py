@@ -26,11 +26,10 @@ from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.steps.fill_groups import rows_by_group
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, CorruptError, FencedError, WalGapError
-from tidegate.reader.rules import no_entry
-from tidegate.reader.table import no_schema
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.fit import Fit, described, fit_of
 from tidegate.sinks.rules.reads import values_at
+from tidegate.sinks.rules.visible import no_entry, no_schema
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import source_offsets_of
 from tidegate.wal.fold import decided_for, recent_version

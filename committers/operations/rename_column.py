@@ -13,7 +13,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
-from tidegate.reader.table import no_schema
+from tidegate.sinks.rules.visible import no_schema
 from tidegate.values.evolve import renamed
 from tidegate.wal.fold import once_key
 from tidegate.wal.record import LoadOrigin, TableSchema

@@ -28,11 +28,10 @@ from tidegate.committers.steps.append import append_rewound
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, WalGapError
-from tidegate.reader.rules import offsets_at, offsets_stand_in
-from tidegate.reader.table import no_schema
 from tidegate.sinks.diff import changes_to, untouched
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import GroupedRows, windows
+from tidegate.sinks.rules.visible import no_schema, offsets_at, offsets_stand_in
 from tidegate.sinks.store import Store
 from tidegate.wal.record import RestoreOrigin, TableSchema
 from tidegate.wal.staging.own_tables import owner_of, queues_of

@@ -22,7 +22,7 @@ from tidegate.committers.repair.log_reach import oldest_whole, present_before, t
 from tidegate.committers.steps.decided_versions import decided_version, decided_versions
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
 from tidegate.keys.groups import EPOCH
-from tidegate.reader.rules import moment
+from tidegate.sinks.rules.visible import moment
 from tidegate.wal.catch_up import source_offsets_of
 from tidegate.wal.fold import RECENT_MAX, recent_version
 from tidegate.wal.manifest import Manifest

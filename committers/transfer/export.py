@@ -29,10 +29,9 @@ from tidegate.committers.transfer.export_format import (
 )
 from tidegate.committers.transfer.export_rows import ROWS
 from tidegate.errors import ConfigError
-from tidegate.reader.rules import no_entry
-from tidegate.reader.table import no_schema
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.reads import values_at, windows
+from tidegate.sinks.rules.visible import no_entry, no_schema
 from tidegate.sinks.store import Store
 from tidegate.wal.staging.own_tables import companions
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tidegate.base.names import NAME
-from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError, VersionRegressedError
+from tidegate.base.steps import Steps
+from tidegate.errors import (
+    ConfigError,
+    SnapshotExpiredError,
+    StoreUnavailableError,
+    TidegateError,
+    VersionRegressedError,
+)
 
 LEASE_MAX_S = 86_400.0
 OF_WRITER = "writer-"
@@ -127,3 +134,20 @@ def too_many_leases(where: str, most: int) -> StoreUnavailableError:
         f"{where}: {most:,} leases pin versions, the most that the store allows: close snapshots that are"
         " not read any more, or share one among threads, and read again"
     )
+
+
+def pin(store: Any, lease: Lease, ttl_s: float) -> Steps[TidegateError | None]:
+    """Take or renew a lease. If the store refuses to write, only check that the version is readable.
+
+    Without a lease nothing holds the version, and a read of a retired one detects that itself (I8). The
+    result is the store's refusal, None for a lease. Raises: as ``Store.lease``.
+    """
+    try:
+        yield store.lease(lease, ttl_s)
+    except TidegateError as refusal:
+        if not refusal.writes_refused:
+            raise
+        pointer = yield store.pointer()
+        check_leasable(store.where, lease, ttl_s, pointer.visible, pointer.horizon)
+        return refusal
+    return None

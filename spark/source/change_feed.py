@@ -25,12 +25,12 @@ from tidegate.errors import ConfigError, WalGapError
 from tidegate.keys.types import parse
 from tidegate.reader import rules
 from tidegate.reader.decided_log import DecidedLog
-from tidegate.reader.table import no_schema
 from tidegate.sinks.diff import Lookups
 from tidegate.sinks.open_store import shared_store
 from tidegate.sinks.records import Pointer, Stamp
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.rules.version_ref import VersionRef
+from tidegate.sinks.rules.visible import no_schema
 from tidegate.sinks.store import Store
 from tidegate.spark.source.arrow_rows import columns_of, record_batch
 from tidegate.spark.source.leased_table import LeasedTable, lease_table

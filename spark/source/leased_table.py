@@ -15,17 +15,18 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.base.clock import Clock
+from tidegate.base.steps import run
 from tidegate.base.urls import place_of, redact, with_login_of
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreRemovedError, TidegateError
 from tidegate.reader import rules
 from tidegate.reader.flow import Reader
-from tidegate.reader.leases import LeaseKeeper, pin
+from tidegate.reader.leases import LeaseKeeper
 from tidegate.reader.redirects import Followed, checked_successor
-from tidegate.reader.table import run
 from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.open_store import open_store, shared_store
 from tidegate.sinks.records import Identity, Pointer
-from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.rules import visible
+from tidegate.sinks.rules.leases import Lease, pin
 from tidegate.sinks.store import Store
 from tidegate.spark.source.arrow_rows import columns_of, record_batch
 from tidegate.spark.source.options import SourceOptions
@@ -192,7 +193,7 @@ def _leased(
         wanted = run(reader.version_as_of(options.as_of, pointer))
     rules.check_is_visible(wanted, pointer.visible, options.namespace)
     if not wanted:
-        raise rules.no_version_yet(options.namespace)
+        raise visible.no_version_yet(options.namespace)
     lease = Lease(f"spark-{reader.clock.new_id()}", wanted)
     try:
         run(pin(store, lease, options.lease_s))

@@ -30,10 +30,11 @@ import tidegate
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import TidegateError
 from tidegate.options import Options
-from tidegate.reader import rules
-from tidegate.reader.table import no_schema, view_of
+from tidegate.reader.table import view_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity
+from tidegate.sinks.rules import visible
+from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.source.arrow_rows import columns_of
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.open_log import open_log
@@ -186,7 +187,7 @@ def _as_spark(url: str, options: dict[str, Any] | None) -> list[Any]:
     with contextlib.closing(open_store(url, NAMESPACE, options)) as store:
         entries = store.catalog(3, 3)
         if not entries:
-            raise rules.no_entry(store.where, 3)
+            raise visible.no_entry(store.where, 3)
         (entry,), schemas, found = entries, store.schemas(), []
         identity = Identity("", NAMESPACE, KEY_GROUPS)
         for table, at in sorted(entry.tables.items()):

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tidegate.reader.table import run
+from tidegate.base.steps import run
 from tidegate.testing.conformance.reader import ReferenceReader, main, rows_of
 
 

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.base import failpoints
-from tidegate.base.durations import duration_us
 from tidegate.cli import app
 from tidegate.errors import ConfigError
+from tidegate.options.durations import duration_us
 from tidegate.sinks.sqlite.files import MARK
 from tidegate.torture import run
 from tidegate.torture.cell.stray_requests import STRAYS

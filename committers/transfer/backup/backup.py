@@ -38,8 +38,8 @@ from tidegate.committers.transfer.backup.contents import Reached, fold_to, reach
 from tidegate.committers.transfer.backup.restore_from import summary_of
 from tidegate.committers.transfer.export import export
 from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, WalGapError
-from tidegate.reader.rules import no_entry, no_version_yet
 from tidegate.sinks.records import CatalogEntry, Identity
+from tidegate.sinks.rules.visible import no_entry, no_version_yet
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import source_offsets_of
 from tidegate.wal.fold import View, decided_for, last_batch_within

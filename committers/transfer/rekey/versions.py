@@ -23,9 +23,9 @@ from tidegate.committers.transfer.import_rows import strides_of
 from tidegate.committers.transfer.rekey.begin import last_batch, state_at
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, WalGapError
-from tidegate.reader.table import no_schema
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import values_at
+from tidegate.sinks.rules.visible import no_schema
 from tidegate.sinks.store import Store
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import BatchOrigin, DecidedVersion, Origin, RestoreOrigin, TableSchema

@@ -8,8 +8,8 @@ from tidegate.aio.gate import Gate
 from tidegate.aio.in_threads import to_the_end
 from tidegate.aio.spaces import SpacesGate
 from tidegate.base.clock import Clock
+from tidegate.base.steps import run_async
 from tidegate.reader.alias_gate import AliasFlow
-from tidegate.reader.table import run_async
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.async_store import AsyncStore
 

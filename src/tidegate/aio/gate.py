@@ -13,11 +13,12 @@ from tidegate.aio.in_threads import Changes, Diff, GateInThreads, to_the_end
 from tidegate.aio.mirror import Mirror
 from tidegate.aio.snapshot import Snapshot, SnapshotContext, Table
 from tidegate.base.source_offsets import Offsets
+from tidegate.base.steps import run_async
 from tidegate.reader.flow import GateFlow
 from tidegate.reader.gate import Gate as BlockingGate
 from tidegate.reader.mirror.mirror import PathLike, Switched
 from tidegate.reader.rules import LEASE_S, VersionInfo
-from tidegate.reader.table import KeysByTable, TableReader, ValuesByTable, run_async
+from tidegate.reader.table import KeysByTable, TableReader, ValuesByTable
 from tidegate.sinks.rules.version_ref import Version
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from tidegate.aio.gate import Gate
 from tidegate.aio.spaces import SpacesGate
 from tidegate.base.clock import Clock
+from tidegate.base.steps import run_async
 from tidegate.reader.redirects import Follow, RedirectFlow
-from tidegate.reader.table import run_async
 
 
 async def by_redirects(

@@ -13,11 +13,12 @@ from tidegate.aio.leases import AsyncLeaseKeeper
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.extras import pa
+from tidegate.base.steps import Result, Steps, run_async
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.reader import rules
 from tidegate.reader.flow import Reader, SnapshotFlow
 from tidegate.reader.rules import TRIES
-from tidegate.reader.table import OfProcess, Result, Steps, TableReader, run_async, view_of
+from tidegate.reader.table import OfProcess, TableReader, view_of
 from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import windows

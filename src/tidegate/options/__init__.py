@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from tidegate.base.durations import Duration, duration_us
 from tidegate.base.local_dir import LocalDirs, check_local_dir
 from tidegate.base.names import DELETED, LOCAL, UNLISTED, check_name, did_you_mean
 from tidegate.base.urls import redact, scheme_of
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import check_key_groups, check_parallelism, stride_for
+from tidegate.options.durations import Duration, duration_us
 from tidegate.options.fields import DAY_S, fixed, flag, of_kind, one_of, option, seconds, whole
 from tidegate.options.sink_options import SinkOptions as SinkOptions
 from tidegate.options.state_spill import StateSpill

@@ -16,6 +16,7 @@ from typing import Any
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.source_offsets import Offsets
+from tidegate.base.steps import Result, Steps, run
 from tidegate.errors import (
     ConfigError,
     SnapshotExpiredError,
@@ -27,7 +28,6 @@ from tidegate.reader import rules
 from tidegate.reader.flow import patiently
 from tidegate.reader.rules import TRIES
 from tidegate.reader.spaces import Flow, Opened, SpacesFlow, SpacesGate
-from tidegate.reader.table import Result, Steps, run
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import Pointer
 from tidegate.sinks.rules.version_ref import Version

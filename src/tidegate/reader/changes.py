@@ -25,6 +25,7 @@ from tidegate.errors import ConfigError, WalGapError
 from tidegate.reader import rules
 from tidegate.reader.decided_log import DecidedLog
 from tidegate.reader.table import OfProcess, TableView
+from tidegate.sinks.rules import visible
 from tidegate.sinks.rules.reads import values_at
 from tidegate.values.decode import Value, values_of
 from tidegate.wal.catch_up import read_manifest
@@ -90,7 +91,7 @@ class Changes(OfProcess, Iterator[WrittenRow]):
     @property
     def decided_at(self) -> datetime.datetime:
         """The time of the version's decision (UTC)."""
-        return rules.moment(self._fact.decided_at_us)
+        return visible.moment(self._fact.decided_at_us)
 
     def _read(self) -> Iterator[WrittenRow]:
         view, attempt = self._view, self._fact.attempt

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.base.names import listed
+from tidegate.base.steps import run
 from tidegate.base.text import html_table
 from tidegate.errors import ConfigError
 from tidegate.reader.flow import Reader
-from tidegate.reader.table import OfProcess, TableView, run
+from tidegate.reader.table import OfProcess, TableView
 from tidegate.sinks.diff import differences_of_groups, untouched
 from tidegate.sinks.records import CatalogEntry
 from tidegate.values.decode import Value

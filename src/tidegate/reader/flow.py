@@ -15,6 +15,7 @@ from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
 from tidegate.base.source_offsets import Offsets
+from tidegate.base.steps import Result, Steps
 from tidegate.base.text import html_table
 from tidegate.errors import (
     BadRecordError,
@@ -30,20 +31,19 @@ from tidegate.reader.leases import Hold, LeaseKeeper
 from tidegate.reader.rules import TRIES, VersionInfo
 from tidegate.reader.table import (
     KeysByTable,
-    Result,
-    Steps,
     TableHints,
     TableReader,
     TablesReader,
     TableView,
     ValuesByTable,
     keys_by_table,
-    no_schema,
     view_of,
 )
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import REMOVAL_BEGINS, CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules import visible
 from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
+from tidegate.sinks.rules.visible import no_schema, offsets_stand_in
 from tidegate.wal.record import TableSchema
 
 UNOBSERVED = contextlib.nullcontext()
@@ -139,7 +139,7 @@ class Reader:
             for entry in (yield self.store.catalog(version, version)):
                 return entry  # type: ignore[no-any-return]
             rules.check_there(self.store.where, version, (yield self.store.pointer()))
-        raise rules.no_entry(self.store.where, version)
+        raise visible.no_entry(self.store.where, version)
 
     def version_as_of(self, as_of: datetime.datetime, pointer: Pointer) -> Steps[int]:
         """Find the newest visible version that was decided by ``as_of``: by some entries, not by all.
@@ -297,7 +297,7 @@ class GateFlow(TableHints):
         self, pointer: Pointer, table: Tables, fn: Callable[..., Steps[Result]], *args: Any
     ) -> Steps[Result]:
         if not rules.newest_of(pointer, self._reader.store.where):
-            raise rules.no_version_yet(self.namespace)
+            raise visible.no_version_yet(self.namespace)
         entry = yield from self._entry_of(pointer)
         rows = yield from opened(self._reader, entry, table, self._reader.check_open)
         return (yield from fn(rows, *args))
@@ -457,7 +457,7 @@ class GateFlow(TableHints):
             if isinstance(wanted, Version):
                 yield from self._compare(wanted, pointer)
                 return visible, visible >= number_of(wanted)
-            entries = yield self._reader.store.catalog(*rules.offsets_stand_in(visible))
+            entries = yield self._reader.store.catalog(*offsets_stand_in(visible))
             return visible, rules.have_passed(entries, wanted)
 
     def _compare(self, version: Version, pointer: Pointer) -> Steps[None]:
@@ -508,7 +508,7 @@ class SnapshotFlow(TableHints):
     @property
     def decided_at(self) -> datetime.datetime | None:
         """The time of the version's decision (UTC); None for version 0."""
-        return None if self._entry is None else rules.moment(self._entry.decided_at_us)
+        return None if self._entry is None else visible.moment(self._entry.decided_at_us)
 
     def tables(self) -> list[str]:
         """List the names of the tables at this version."""
@@ -537,7 +537,7 @@ class SnapshotFlow(TableHints):
 
     def _entry_here(self) -> CatalogEntry:
         if self._entry is None:
-            raise rules.no_version_yet(self.namespace)
+            raise visible.no_version_yet(self.namespace)
         return self._entry
 
     def _check(self) -> None:

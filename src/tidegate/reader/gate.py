@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.base.deadline import one_call
 from tidegate.base.source_offsets import Offsets
+from tidegate.base.steps import Steps, run
 from tidegate.reader import changes, rules
 from tidegate.reader.changes import Changes
 from tidegate.reader.decided_log import DecidedLog
@@ -19,7 +20,7 @@ from tidegate.reader.mirror.mirror import Mirror, PathLike
 from tidegate.reader.mirror.view import MirrorView
 from tidegate.reader.rules import LEASE_S, VersionInfo
 from tidegate.reader.snapshot import Snapshot
-from tidegate.reader.table import KeysByTable, Steps, Table, TableReader, ValuesByTable, run
+from tidegate.reader.table import KeysByTable, Table, TableReader, ValuesByTable
 from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
 from tidegate.wal.log import Log
 from tidegate.wal.manifest import Step

@@ -25,10 +25,10 @@ from typing import Any
 from tidegate.base import forks
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
+from tidegate.base.steps import Steps, run
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError, TidegateError
 from tidegate.reader import rules
-from tidegate.reader.table import Steps, run
-from tidegate.sinks.rules.leases import Lease, check_leasable
+from tidegate.sinks.rules.leases import Lease, pin
 
 logger = logging.getLogger("tidegate")
 
@@ -47,23 +47,6 @@ BEGIN_S = 1.0
 """The longest wait for the start of the thread."""
 CLOSE_S = 30.0
 """The longest time that a gate's close waits for leases that are being taken."""
-
-
-def pin(store: Any, lease: Lease, ttl_s: float) -> Steps[TidegateError | None]:
-    """Take or renew a lease. If the store refuses to write, only check that the version is readable.
-
-    Without a lease nothing holds the version, and a read of a retired one detects that itself (I8). The
-    result is the store's refusal, None for a lease. Raises: as ``Store.lease``.
-    """
-    try:
-        yield store.lease(lease, ttl_s)
-    except TidegateError as refusal:
-        if not refusal.writes_refused:
-            raise
-        pointer = yield store.pointer()
-        check_leasable(store.where, lease, ttl_s, pointer.visible, pointer.horizon)
-        return refusal
-    return None
 
 
 def _nothing() -> None:

@@ -19,12 +19,12 @@ from typing import Any
 
 from tidegate.base.clock import Clock
 from tidegate.base.source_offsets import Offsets
+from tidegate.base.steps import Result, Steps, run
 from tidegate.base.urls import Address, address_of, place_of, redact, scheme_of, servers_of, with_login_of
 from tidegate.errors import ConfigError, StoreRemovedError
 from tidegate.reader import rules
 from tidegate.reader.gate import Gate
 from tidegate.reader.spaces import Flow, Opened, SpacesFlow, SpacesGate
-from tidegate.reader.table import Result, Steps, run
 from tidegate.sinks.rules.version_ref import Version
 
 HOPS_MAX = 4

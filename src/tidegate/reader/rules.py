@@ -26,13 +26,13 @@ from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.removal import described, removal_in
 from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
+from tidegate.sinks.rules.visible import moment, no_version_yet, offsets_at
 from tidegate.sinks.sqlite.discovery import has_instead
 from tidegate.wal.record import (
     BatchOrigin,
     ImportOrigin,
     LoadOrigin,
     Origin,
-    RestoreOrigin,
 )
 
 LEASE_S = 60.0
@@ -106,11 +106,6 @@ def described_origin(origin: Origin) -> str:
             return f"import {digest}"
         case _:
             return f"restore of version {origin.version}"
-
-
-def moment(microseconds: int) -> datetime.datetime:
-    """Convert microseconds since 1970 to an aware datetime (UTC)."""
-    return EPOCH + datetime.timedelta(microseconds=microseconds)
 
 
 # -- connecting -----------------------------------------------------------------------------------
@@ -263,15 +258,6 @@ def check_there(where: str, version: int, pointer: Pointer) -> None:
         )
 
 
-def no_entry(where: str, version: int) -> CorruptError:
-    """Build the error for a visible version that the catalog does not have, after repeated reads."""
-    return CorruptError(
-        f"{where}: version {version} is visible and has no entry in the catalog: on Redis"
-        " `tidegate repair` puts it back from the log; else restore the store from a copy, or start a new"
-        " namespace"
-    )
-
-
 def check_is_visible(version: int, visible: int, namespace: str) -> None:
     """Refuse a version that is not visible yet. Raises: ConfigError."""
     if version > visible:
@@ -334,8 +320,6 @@ def version_as_of(entries: list[CatalogEntry], as_of: datetime.datetime, namespa
 
 Awaited = Version | dict[tuple[str, int], int]
 """A version, or offsets of records by topic and partition."""
-WITHOUT_OFFSETS_MAX = 20
-"""The number of versions without a batch (loads) that are skipped to find the last batch's offsets."""
 
 
 def awaited(version: Version | None, offsets: Offsets | None, timeout: float) -> Awaited:
@@ -349,25 +333,9 @@ def awaited(version: Version | None, offsets: Offsets | None, timeout: float) ->
     return checked_offsets(offsets)
 
 
-def offsets_stand_in(visible: int) -> tuple[int, int]:
-    """Return the oldest and newest version whose entries are read for the query's source offsets."""
-    return max(visible - WITHOUT_OFFSETS_MAX, 0), visible
-
-
 def have_passed(entries: list[CatalogEntry], wanted: dict[tuple[str, int], int]) -> bool:
     """Whether the last of these versions is, or follows, a batch that has read all the records."""
     return passed(offsets_at(entries), wanted)
-
-
-def offsets_at(entries: list[CatalogEntry]) -> str:
-    """Return the source offsets of the writer's query at the last of these versions; '' if unknown.
-
-    Entries before a restored version do not count: the restore may have undone their batches.
-    """
-    for entry in reversed(entries):
-        if entry.source_offsets or isinstance(entry.origin, RestoreOrigin):
-            return entry.source_offsets
-    return ""
 
 
 def oldest_of(limit: int | None, visible: int) -> int:
@@ -414,14 +382,6 @@ def expired(where: str, version: int, horizon: int) -> SnapshotExpiredError:
     return SnapshotExpiredError(
         f"{where}: version {version} was retired, the oldest that can be read is {horizon}: take a"
         " newer one; keep_versions at the writer sets how many are kept"
-    )
-
-
-def no_version_yet(namespace: str) -> ConfigError:
-    """Build the error for reads before the first version."""
-    return ConfigError(
-        f"namespace {namespace} has no visible version yet: the first batch makes version 1, and"
-        " gate.wait_for(1) in Python waits for it"
     )
 
 

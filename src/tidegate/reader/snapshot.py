@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from tidegate.base.steps import run
 from tidegate.reader import rules
 from tidegate.reader.diff import Side
 from tidegate.reader.flow import SnapshotFlow
-from tidegate.reader.table import Table, TableReader, run
+from tidegate.reader.table import Table, TableReader
 from tidegate.sinks.rules.version_ref import VersionRef
 
 if TYPE_CHECKING:

@@ -23,13 +23,14 @@ from typing import Any
 from tidegate.base import forks
 from tidegate.base.clock import Clock
 from tidegate.base.deadline import one_call
+from tidegate.base.steps import Result, Steps
 from tidegate.reader import rules
 from tidegate.reader.changes import Changes
 from tidegate.reader.diff import Diff
 from tidegate.reader.flow import GateFlow, SnapshotFlow, Tables
 from tidegate.reader.gate import Gate
 from tidegate.reader.rules import VersionInfo
-from tidegate.reader.table import KeysByTable, Result, Steps, ValuesByTable, keys_by_table
+from tidegate.reader.table import KeysByTable, ValuesByTable, keys_by_table
 from tidegate.sinks.rules.version_ref import Version
 from tidegate.wal.manifest import Step
 

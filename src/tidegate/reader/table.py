@@ -7,32 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
-from tidegate.base import forks
 from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
+from tidegate.base.steps import Result, Steps, run
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.keys.groups import encode_key
 from tidegate.reader.rules import TRIES, check_key_group, expired, keys_of
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer, TableKeys
 from tidegate.sinks.rules.reads import shown_bytes, windows
+from tidegate.sinks.rules.visible import FROM_A_COPY
 from tidegate.values.decode import Value, Values, described, values_of
 from tidegate.wal.record import TableSchema
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-Result = TypeVar("Result")
-
-Steps: TypeAlias = Generator[Any, Any, Result]
-"""A control flow for threads and event loops: ``reply = yield store.pointer()`` is one call of the store.
-
-In a thread the expression after ``yield`` is the reply already, and ``run`` sends it back. On an event loop
-it is a coroutine, and ``run_async`` awaits it. An error of the call is raised at the ``yield`` in both.
-"""
 
 KeysByTable = Mapping[str, Iterable[Any]]
 """The keys to read, by table."""
@@ -68,34 +60,6 @@ class TableHints(OfProcess):
         def __getitem__(self, name: Any) -> NoReturn:
             own = type(self).__name__
             raise TypeError(f"a {own} has no items: its tables are {own.lower()}.table({name!r})")
-
-
-def run(steps: Steps[Result]) -> Result:
-    """Run the steps in this thread, in a child without anything of its parent's."""
-    forks.notice()
-    reply = None
-    try:
-        while True:
-            reply = steps.send(reply)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
-
-
-async def run_async(steps: Steps[Result]) -> Result:
-    """Run the steps in this task."""
-    try:
-        call = steps.send(None)
-        while True:
-            try:
-                reply = await call
-            except BaseException as error:  # noqa: BLE001 - the steps handle it, cancellation too
-                call = steps.throw(error)
-            else:
-                call = steps.send(reply)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
 
 
 # -- the table of users, in threads -----------------------------------------------------------------
@@ -463,9 +427,6 @@ class TableView(NamedTuple):
             raise CorruptError(f"{self.where}, table {self.name}, key {shown_bytes(key)}: {error}") from error
 
 
-FROM_A_COPY = "restore the store from a copy, or start a new namespace"
-
-
 def view_of(
     where: str, identity: Identity, entry: CatalogEntry, table: str, schemas: Mapping[str, TableSchema]
 ) -> TableView | None:
@@ -492,13 +453,6 @@ def view_of(
         raise ConfigError(f"{where}, table {table}, schema {schema_id}: {error}") from None
     of = entry.version, at.start, entry.decided_at_us, identity.key_groups
     return TableView(where, table, *of, values, at.apart)
-
-
-def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptError:
-    """Build the error for a table whose schema is missing in a store that has the version."""
-    return CorruptError(
-        f"{where}: schema {schema_id} of table {table} at version {version} is missing: {FROM_A_COPY}"
-    )
 
 
 def hashable(key: Any) -> Any:

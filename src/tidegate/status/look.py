@@ -12,9 +12,9 @@ from tidegate.base.urls import redact
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.errors import CorruptError, StoreUnavailableError, TidegateError, WalUnavailableError
 from tidegate.options import StoreRef
-from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.visible import no_schema
 from tidegate.sinks.store import Store
 from tidegate.status import log_size
 from tidegate.status.fit import misfit, passing_misfit

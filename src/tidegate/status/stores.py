@@ -12,9 +12,9 @@ from tidegate.base.text import time_of
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import StoreRef
-from tidegate.reader.rules import moment
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity, Pointer
+from tidegate.sinks.rules.visible import moment
 from tidegate.sinks.sqlite.discovery import has_instead
 from tidegate.sinks.store import Store
 from tidegate.status.fit import misfit

@@ -15,14 +15,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from tidegate.base.names import listed
+from tidegate.base.steps import run
 from tidegate.base.text import cell
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import StoreRef
-from tidegate.reader.table import TableReader, TableView, no_schema, run, view_of
+from tidegate.reader.table import TableReader, TableView, view_of
 from tidegate.sinks.diff import differences_of_groups, untouched
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.reads import check_kept, windows
+from tidegate.sinks.rules.visible import no_schema
 from tidegate.sinks.store import Store
 from tidegate.ui.opened import Opened
 from tidegate.ui.polled import within

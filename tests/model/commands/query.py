@@ -19,8 +19,8 @@ from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import encode_key, groups_of, key_group
 from tidegate.options import Endpoints, Options
-from tidegate.reader.table import no_schema
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.batch import BatchContext, warn_of_missing_batches
 from tidegate.spark.calls.update import timeout_schemas
 from tidegate.spark.state.key_rows import ROWS

@@ -10,7 +10,7 @@ import tidegate
 from tidegate.cli import app
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.options import Options
-from tidegate.reader.rules import moment
+from tidegate.sinks.rules.visible import moment
 from tidegate.testing.example import BATCHES, Example
 
 OPTIONS = Options(key_groups=4, keep_versions=9, allow_unsafe=True)  # one broker

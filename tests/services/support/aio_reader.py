@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from tidegate import aio
-from tidegate.reader.table import Steps, run_async
+from tidegate.base.steps import Steps, run_async
 from tidegate.testing.conformance.canonical import canonical_key, canonical_value
 from tidegate.testing.conformance.reader import ReferenceReader, main
 

@@ -13,6 +13,7 @@ import pytest
 import tidegate
 import tidegate.aio
 from support.clocks import HandClock
+from tidegate.base.steps import run_async
 from tidegate.errors import (
     BadRecordError,
     ConfigError,
@@ -22,7 +23,6 @@ from tidegate.errors import (
     WaitTimeoutError,
 )
 from tidegate.options import Options
-from tidegate.reader.table import run_async
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights

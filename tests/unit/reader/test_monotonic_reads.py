@@ -7,11 +7,11 @@ import pytest
 
 import tidegate
 import tidegate.aio
+from tidegate.base.steps import run
 from tidegate.errors import (
     CorruptError,
     VersionRegressedError,
 )
-from tidegate.reader.table import run
 from tidegate.testing.example import BATCHES
 from tidegate.wal.record import Column, TableSchema
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.base.durations import duration_us
 from tidegate.cli.core import completion
 from tidegate.committers.apply.processes import JOBS_MAX
 from tidegate.errors import ConfigError
 from tidegate.options import parse_store
+from tidegate.options.durations import duration_us
 from tidegate.reader.gate import Gate
 from tidegate.reader.open_gate import connect
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tidegate.base.durations import duration_us
 from tidegate.errors import ConfigError
+from tidegate.options.durations import duration_us
 from tidegate.reader.gate import Gate
 from tidegate.reader.snapshot import Snapshot
 from tidegate.sinks.rules.version_ref import VersionRef

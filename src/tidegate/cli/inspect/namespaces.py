@@ -15,9 +15,9 @@ from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.options import Json, Store, examples
 from tidegate.cli.core.output import print_json, print_table
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
-from tidegate.reader.rules import moment
 from tidegate.sinks.capabilities import SupportsNamespaces
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.rules.visible import moment
 from tidegate.status.log_size import span
 
 EXAMPLES = examples(

@@ -17,8 +17,8 @@ from tidegate.cli.core.output import Pairs, Part, Rows, print_json, print_parts,
 from tidegate.cli.core.settings_file import shown_sources
 from tidegate.committers.opening.open import WRITER_ALIVE_S
 from tidegate.errors import ConfigError, TidegateError, WalGapError
-from tidegate.reader.rules import moment
 from tidegate.sinks.records import Pointer
+from tidegate.sinks.rules.visible import moment
 from tidegate.status import log_size
 from tidegate.status.look import InLog, InStore, Look, Places
 from tidegate.status.probes import LIMIT_S

@@ -24,8 +24,8 @@ from tidegate.committers.transfer.export import export as export_version
 from tidegate.committers.transfer.export_format import Manifest
 from tidegate.committers.transfer.import_rows import Imported, import_rows, imported_before, read_whole
 from tidegate.errors import ConfigError
-from tidegate.reader.rules import no_version_yet
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.rules.visible import no_version_yet
 
 EXPORT_EXAMPLES = examples(
     "tidegate export /backup/flights-41 --at 41",

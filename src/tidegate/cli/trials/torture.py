@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.base.durations import duration_us
 from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.core.options import AllowUnsafe, Json, examples
 from tidegate.cli.core.output import print_json, print_pairs
 from tidegate.cli.inspect.doctor_servers import refuse_unusable
 from tidegate.errors import TidegateError
+from tidegate.options.durations import duration_us
 from tidegate.torture.driver.faults import FAULTS
 from tidegate.torture.driver.workloads import WORKLOADS
 

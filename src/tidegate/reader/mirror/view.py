@@ -11,6 +11,7 @@ from tidegate.base.names import listed
 from tidegate.errors import ConfigError
 from tidegate.reader import rules
 from tidegate.reader.table import OfProcess, TableView
+from tidegate.sinks.rules import visible
 from tidegate.sinks.rules.version_ref import VersionRef
 from tidegate.values.decode import Value
 from tidegate.wal.record import Count
@@ -125,7 +126,7 @@ class MirrorView(OfProcess):
     def __init__(self, at: At, contents: Mapping[str, Content], size: int) -> None:
         self.at, self.contents, self.size = at, contents, size
         self.version, self.namespace = at.version, at.namespace
-        self.decided_at = rules.moment(at.decided_at_us)
+        self.decided_at = visible.moment(at.decided_at_us)
 
     @property
     def ref(self) -> VersionRef:

@@ -17,10 +17,11 @@ import msgspec
 
 import tidegate
 from tidegate.base.decoders import json_decoder
+from tidegate.base.steps import Steps, run
 from tidegate.errors import BadRecordError, ConfigError, TidegateError, VersionRegressedError
 from tidegate.keys.groups import key_group
 from tidegate.reader.snapshot import Snapshot
-from tidegate.reader.table import Steps, TableReader, TablesReader, hashable, run
+from tidegate.reader.table import TableReader, TablesReader, hashable
 from tidegate.testing.conformance.canonical import canonical_key, canonical_value, key_of
 from tidegate.testing.conformance.vectors.keys import encoded
 from tidegate.testing.conformance.vectors.values import decoded

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tidegate.base.steps import run
 from tidegate.errors import ConfigError, StoreUnavailableError
-from tidegate.reader.table import TableReader, run, view_of
+from tidegate.reader.table import TableReader, view_of
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.leases import Lease

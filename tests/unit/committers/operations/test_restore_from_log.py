@@ -23,9 +23,9 @@ from tidegate.committers.transfer.backup.backup import backup
 from tidegate.committers.transfer.export import export
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
 from tidegate.options import Endpoints, Options
-from tidegate.reader.rules import moment
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.expiry import is_hidden
+from tidegate.sinks.rules.visible import moment
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import LoadOrigin

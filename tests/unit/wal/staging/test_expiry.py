@@ -9,7 +9,6 @@ import pytest
 
 import tidegate.aio
 from tidegate.base import failpoints
-from tidegate.base.durations import duration_us
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers.background.fill import fill
 from tidegate.committers.opening.open import open_namespace
@@ -17,6 +16,7 @@ from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError
 from tidegate.options import Options
+from tidegate.options.durations import duration_us
 from tidegate.sinks.memory import store as memory_store
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.layout import unpack

@@ -1,0 +1,59 @@
+"""Rules about visible versions and their entries, and the errors for those that are missing. Pure."""
+
+from __future__ import annotations
+
+import datetime
+
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.keys.groups import EPOCH
+from tidegate.sinks.records import CatalogEntry
+from tidegate.wal.record import RestoreOrigin
+
+FROM_A_COPY = "restore the store from a copy, or start a new namespace"
+WITHOUT_OFFSETS_MAX = 20
+"""The number of versions without a batch (loads) that are skipped to find the last batch's offsets."""
+
+
+def moment(microseconds: int) -> datetime.datetime:
+    """Convert microseconds since 1970 to an aware datetime (UTC)."""
+    return EPOCH + datetime.timedelta(microseconds=microseconds)
+
+
+def no_version_yet(namespace: str) -> ConfigError:
+    """Build the error for reads before the first version."""
+    return ConfigError(
+        f"namespace {namespace} has no visible version yet: the first batch makes version 1, and"
+        " gate.wait_for(1) in Python waits for it"
+    )
+
+
+def no_entry(where: str, version: int) -> CorruptError:
+    """Build the error for a visible version that the catalog does not have, after repeated reads."""
+    return CorruptError(
+        f"{where}: version {version} is visible and has no entry in the catalog: on Redis"
+        " `tidegate repair` puts it back from the log; else restore the store from a copy, or start a new"
+        " namespace"
+    )
+
+
+def no_schema(where: str, version: int, table: str, schema_id: str) -> CorruptError:
+    """Build the error for a table whose schema is missing in a store that has the version."""
+    return CorruptError(
+        f"{where}: schema {schema_id} of table {table} at version {version} is missing: {FROM_A_COPY}"
+    )
+
+
+def offsets_stand_in(visible: int) -> tuple[int, int]:
+    """Return the oldest and newest version whose entries are read for the query's source offsets."""
+    return max(visible - WITHOUT_OFFSETS_MAX, 0), visible
+
+
+def offsets_at(entries: list[CatalogEntry]) -> str:
+    """Return the source offsets of the writer's query at the last of these versions; '' if unknown.
+
+    Entries before a restored version do not count: the restore may have undone their batches.
+    """
+    for entry in reversed(entries):
+        if entry.source_offsets or isinstance(entry.origin, RestoreOrigin):
+            return entry.source_offsets
+    return ""

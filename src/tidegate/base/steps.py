@@ -1,0 +1,45 @@
+"""Control flow that is written once, as a generator, for threads and for event loops."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeAlias, TypeVar
+
+from tidegate.base import forks
+
+Result = TypeVar("Result")
+
+Steps: TypeAlias = Generator[Any, Any, Result]
+"""A control flow for threads and event loops: ``reply = yield store.pointer()`` is one call of the store.
+
+In a thread the expression after ``yield`` is the reply already, and ``run`` sends it back. On an event loop
+it is a coroutine, and ``run_async`` awaits it. An error of the call is raised at the ``yield`` in both.
+"""
+
+
+def run(steps: Steps[Result]) -> Result:
+    """Run the steps in this thread, in a child without anything of its parent's."""
+    forks.notice()
+    reply = None
+    try:
+        while True:
+            reply = steps.send(reply)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
+
+async def run_async(steps: Steps[Result]) -> Result:
+    """Run the steps in this task."""
+    try:
+        call = steps.send(None)
+        while True:
+            try:
+                reply = await call
+            except BaseException as error:  # noqa: BLE001 - the steps handle it, cancellation too
+                call = steps.throw(error)
+            else:
+                call = steps.send(reply)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
