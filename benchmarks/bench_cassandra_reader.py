@@ -36,7 +36,8 @@ from harness import (
 
 import tidegate
 from tidegate.keys.groups import key_group
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cassandra.store import CassandraStore
 from tidegate.sinks.records import Identity
 from tidegate.testing.store.harness import put, retire_version, runs_of

@@ -32,7 +32,8 @@ import tidegate
 from tidegate.aio import connect as connect_async
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.testing import arrow_barrier
 from tidegate.wal.fold import View, fold, fold_all
 from tidegate.wal.open_log import open_log

@@ -29,7 +29,8 @@ from harness import alternate_calls, json_value, keys_up_to, new_folder, parser_
 
 import tidegate
 from tidegate.committers.coordinator import Coordinator
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.reader.gate import Gate
 from tidegate.sinks.open_store import open_store
 

@@ -22,7 +22,8 @@ from harness import keys_up_to, microseconds_of, new_folder, parser_of, percenti
 
 import tidegate
 from tidegate.keys.groups import key_group
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 
 KEY_GROUPS, SHARDS = 128, 16
 ONE = "SELECT value FROM t_t WHERE kg = ? AND key = ? AND version <= ? ORDER BY version DESC LIMIT 1"

@@ -24,7 +24,8 @@ from harness import SCHEMA, json_value, new_folder, parser_of, writer_of
 
 from tidegate.committers.commit import commit
 from tidegate.keys.groups import key_group
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.testing import arrow_barrier
 
 ROOT = Path(__file__).resolve().parent.parent

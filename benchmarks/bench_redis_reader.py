@@ -44,7 +44,8 @@ from harness import (
 import tidegate
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.keys.groups import key_group
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 

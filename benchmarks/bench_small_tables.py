@@ -17,7 +17,8 @@ import uuid
 from collections.abc import Callable
 
 import tidegate
-from tidegate.options import Options, parse_stores
+from tidegate.options import Options
+from tidegate.options.endpoints import parse_stores
 from tidegate.testing.example import Example
 
 

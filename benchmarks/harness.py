@@ -19,7 +19,8 @@ from tidegate.bench.report import percentile
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing import arrow_barrier
 from tidegate.wal.open_log import open_log

@@ -14,7 +14,8 @@ from tidegate.committers.apply.apply import ApplyWork
 from tidegate.committers.apply.priority import ApplyPriority
 from tidegate.committers.decision_log import Backoff, DecisionLog
 from tidegate.committers.states import Watch
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.records import REMOVAL_BEGINS, Stamp
 from tidegate.sinks.store import Store
 from tidegate.wal.log import Log

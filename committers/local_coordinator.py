@@ -10,7 +10,8 @@ from tidegate.base.clock import Clock
 from tidegate.committers.apply.processes import jobs_here, local_apply
 from tidegate.committers.background.follower import Follower, follower_for
 from tidegate.committers.coordinator import Coordinator, process_writer
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 

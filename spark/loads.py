@@ -12,7 +12,8 @@ from tidegate.base.names import MIGRATION_TOKEN, QUEUE, check_token, did_you_mea
 from tidegate.committers.transfer.export_format import Manifest
 from tidegate.committers.transfer.import_rows import imported_strides
 from tidegate.errors import ConfigError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.spark.batch import refuse_connect
 from tidegate.spark.calls.checks import Names, check_table, no_dataframe
 from tidegate.spark.calls.migrate_state import MigrationWork, migrated_rows

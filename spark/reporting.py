@@ -12,7 +12,8 @@ from tidegate.committers.states import State
 from tidegate.committers.steps.phases import Phases
 from tidegate.observe import events, metrics, spans
 from tidegate.observe.events import Commit, Count, Gauge, Labels, LogPlace
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, Origin, StateReads
 

@@ -22,7 +22,8 @@ from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
 from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
 from tidegate.observe.events import Commit
-from tidegate.options import PIPELINED, Endpoints, Options, SinkOptions, StoreRef
+from tidegate.options import PIPELINED, Options, SinkOptions
+from tidegate.options.endpoints import Endpoints, StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import (
     BatchContext,

@@ -18,7 +18,8 @@ from tidegate.committers.pipeline import PipelineThread
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Watch
 from tidegate.errors import TidegateError
-from tidegate.options import PIPELINED, Endpoints, Options
+from tidegate.options import PIPELINED, Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.visible import no_schema

@@ -92,7 +92,7 @@ def values(data: bytes) -> None:
 def texts(data: bytes) -> None:
     """URLs and addresses."""
     from tidegate.base.urls import redact
-    from tidegate.options import Endpoints, parse_store
+    from tidegate.options.endpoints import Endpoints, parse_store
     from tidegate.wal.file.format import parse_address, parse_decisions_header
     from tidegate.wal.kafka.address import parse_address as parse_kafka_address
 

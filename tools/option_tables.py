@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypedDict
 
-from tidegate.options.durations import Duration
 from tidegate.base.local_dir import LocalDirs
+from tidegate.options.durations import Duration
 
 
 class SinkOptions(TypedDict, total=False):

@@ -24,7 +24,8 @@ sys.path.append(str(ROOT / "tests"))
 
 from support.browser import Page, browser  # noqa: E402
 from tidegate.base.clock import Clock  # noqa: E402
-from tidegate.options import Options, parse_store  # noqa: E402
+from tidegate.options import Options  # noqa: E402
+from tidegate.options.endpoints import parse_store  # noqa: E402
 from tidegate.testing.example import Example  # noqa: E402
 from tidegate.ui.facts import Facts  # noqa: E402
 from tidegate.ui.server import Server  # noqa: E402

@@ -24,7 +24,7 @@ from tidegate.base.decoders import json_decoder
 from tidegate.committers.apply.apply import ApplyWork
 from tidegate.committers.apply.worker import PROGRAM, Done, Failed, Said, Told
 from tidegate.errors import BY_NAME, ConfigError, StoreUnavailableError, TidegateError
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 
 logger = logging.getLogger("tidegate")
 

@@ -22,7 +22,7 @@ from tidegate.base.decoders import json_decoder
 from tidegate.committers.apply import apply
 from tidegate.committers.apply.apply import ApplyWork
 from tidegate.errors import BY_NAME, TidegateError
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.open_log import open_log
 

@@ -28,7 +28,7 @@ from tidegate.committers.steps.epoch import claim_epoch
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import CorruptError, FencedError, StoreLostError, TidegateError, WalGapError
 from tidegate.observe import events
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Stamp
 from tidegate.sinks.rules.reads import FILLED_FROM

@@ -15,7 +15,7 @@ from tidegate.committers.opening.open import open_namespace, refuse_other_histor
 from tidegate.committers.opening.store_list import add_to_list, remove_from_list
 from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.errors import ConfigError, FencedError, TidegateError, WalGapError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.removal import Removal
 from tidegate.sinks.store import Store

@@ -23,7 +23,8 @@ from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import StoreLostError, TidegateError
 from tidegate.observe import events
 from tidegate.observe.events import Gauge, Labels, LogPlace
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View

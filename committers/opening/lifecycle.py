@@ -24,7 +24,7 @@ from tidegate.committers.opening.rekeyed import (
     source_of,
 )
 from tidegate.errors import ConfigError, WalGapError
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Pointer
 from tidegate.sinks.rules.fit import Fit, fit_of

@@ -8,7 +8,7 @@ import logging
 from tidegate.base.names import check_name
 from tidegate.committers.opening.lifecycle import Side, refuse, shown_in
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.aliases import Aliases, Target, name_is_taken
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Store

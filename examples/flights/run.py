@@ -22,7 +22,8 @@ from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import ensure_made
 from tidegate.demo.data import BATCHES, rows, write_days
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 
 NAMESPACE = "flights"
 SINK = ("namespace", "wal", "store", "wal_options", "store_options")

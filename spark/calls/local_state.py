@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, functions, types
 from tidegate.base.names import check_name, check_own_name
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import KEY_GROUPS_MAX
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.checks import no_dataframe
 from tidegate.spark.calls.column_cache import use_cached_schema

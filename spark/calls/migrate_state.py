@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.errors import BadRecordError, FunctionError
 from tidegate.keys.groups import groups_of
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 from tidegate.base.decoders import msgpack_decoder
 from tidegate.committers.apply import apply
 from tidegate.committers.apply.apply import ApplyWork
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.errors import typed
 from tidegate.spark.placement.preferred import Places, map_at

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from tidegate.keys.groups import groups_of
 from tidegate.keys.groups import task_of as group_owner
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cache.in_flight import InFlightVersions
 from tidegate.sinks.cache.state_at import StateAt
 from tidegate.sinks.open_store import shared_store

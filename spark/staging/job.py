@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, functions
 
 from tidegate.base.names import LOCAL
 from tidegate.committers.barrier import NamedCall
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cache.in_flight import ALL_VISIBLE, FRAMES_BYTES_MAX, InFlightVersions
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.columns import group_at, key_group, place, schema_column, task_of

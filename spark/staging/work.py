@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tidegate.keys.groups import groups_of
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cache.in_flight import InFlightVersions
 from tidegate.sinks.cache.state_at import StateAt
 from tidegate.sinks.store import Store

@@ -20,7 +20,8 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import TidegateError, WalGapError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import ArrowBarrier, Rows, batch
 from tidegate.wal.fold import View, decided_for, fold_all

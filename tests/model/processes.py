@@ -21,7 +21,7 @@ import msgspec
 from support.faulty import Call, FaultyLog, FaultyStore
 from tidegate.base.clock import Clock
 from tidegate.errors import StoreUnavailableError, TidegateError, WalGapError
-from tidegate.options import Endpoints, StoreRef
+from tidegate.options.endpoints import Endpoints, StoreRef
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.memory.store import forget as forget_store
 from tidegate.sinks.records import Pointer

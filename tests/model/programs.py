@@ -20,7 +20,8 @@ from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
-from tidegate.options import Options, StoreRef
+from tidegate.options import Options
+from tidegate.options.endpoints import StoreRef
 from tidegate.reader.flow import Reader
 from tidegate.reader.gate import Gate
 from tidegate.reader.leases import LeaseKeeper

@@ -24,7 +24,8 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import BadRecordError, FencedError, StoreUnavailableError
 from tidegate.observe import events, metrics
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.spark.reporting import SinkReporter
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch

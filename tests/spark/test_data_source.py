@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 
 import tidegate
 from tidegate.committers.operations.alias import checked_target, set_alias
-from tidegate.options import parse_store
+from tidegate.options.endpoints import parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.spark import register
 from tidegate.testing.example import Example, write_flights

@@ -13,7 +13,8 @@ from pyspark.sql import functions
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.spark.placement import preferred as placement
 from tidegate.spark.placement.assignment import RanAt

@@ -13,7 +13,8 @@ from tidegate.base import failpoints
 from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.transfer.rekey.move import finish, follow
 from tidegate.errors import ConfigError
-from tidegate.options import Endpoints, Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, parse_store
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import the tests

@@ -26,7 +26,8 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import TidegateError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.process.driver import Checkpoint, make_driver_of, make_trimmer, pipeline_of

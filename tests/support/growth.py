@@ -31,7 +31,8 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.pipeline import PipelineThread
 from tidegate.committers.steps import trim
-from tidegate.options import PIPELINED, Endpoints, Options
+from tidegate.options import PIPELINED, Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal import fold

@@ -9,7 +9,7 @@ from typing import Any
 from support.committers.backups import Place, place_in
 from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.committers.operations.drop import drop_namespace
-from tidegate.options import parse_store
+from tidegate.options.endpoints import parse_store
 from tidegate.testing.example import Example
 
 BACKED_UP, COPIED, LAST, LATER = 3, 4, 6, 8

@@ -14,7 +14,8 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.transfer.rekey.move import finish, follow, is_finished
 from tidegate.keys.groups import key_group
-from tidegate.options import Endpoints, Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import BATCHES, LINEAGE, Example, Rows, TypedBarrier
 from tidegate.wal.record import Column, LoadOrigin, TableSchema

@@ -39,7 +39,8 @@ from tidegate.committers.transfer.export_rows import ROWS, RowsOf, rows_of
 from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import TidegateError
 from tidegate.keys.groups import encode_key, key_group
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.reader.table import view_of
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.rules.expiry import is_hidden

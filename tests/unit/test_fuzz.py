@@ -19,7 +19,8 @@ from tidegate.base.urls import redact
 from tidegate.cli import app
 from tidegate.errors import ConfigError, CorruptError, LineageError, TidegateError
 from tidegate.keys.groups import decode_key
-from tidegate.options import Endpoints, Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, parse_store
 from tidegate.sinks.cache.buffer.note import decode_note
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.layout import payload, payloads

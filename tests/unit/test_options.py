@@ -8,14 +8,8 @@ import pytest
 
 from support.sink_options import FIXED, OPTIONS
 from tidegate.errors import ConfigError
-from tidegate.options import (
-    KEEP_VERSIONS_MAX,
-    KEY_BYTES_MAX,
-    MAX_LAYERS_MAX,
-    VALUE_BYTES_MAX,
-    Endpoints,
-    Options,
-)
+from tidegate.options import KEEP_VERSIONS_MAX, KEY_BYTES_MAX, MAX_LAYERS_MAX, VALUE_BYTES_MAX, Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.wal.fold import RECENT_MAX
 
 
@@ -216,7 +210,7 @@ def test_no_more_versions_are_kept_than_there_are_facts():
 def test_an_unknown_option_is_named_with_those_there_are():
     with pytest.raises(
         ConfigError,
-        match=r"unknown option a_b, key_group; the options are affinity, allow_unsafe, apply_deadline_s, ",
+        match=r"unknown option a_b, key_group; the options are affinity, alarm_s, allow_unsafe, ",
     ):
         Options.of({"key_group": 1, "a_b": 2, "parallelism": 3})
 

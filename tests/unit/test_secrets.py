@@ -24,7 +24,7 @@ from support.secret_urls import URLS, pieces, secret_in, shapes, told_of
 from tidegate.cli import app
 from tidegate.cli.core.app import COMMANDS, command
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.options import Endpoints, StoreRef, parse_store, parse_stores
+from tidegate.options.endpoints import Endpoints, StoreRef, parse_store, parse_stores
 from tidegate.sinks.cassandra.client import settings as cassandra_settings
 from tidegate.sinks.open_store import open_async_store, open_store
 from tidegate.sinks.redis.client import settings as redis_settings

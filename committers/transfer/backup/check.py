@@ -41,7 +41,7 @@ from tidegate.committers.transfer.export_format import check_files, place_of
 from tidegate.committers.transfer.export_format import read_manifest as read_export
 from tidegate.committers.transfer.export_rows import ROWS
 from tidegate.errors import CorruptError, TidegateError
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory import store as memory_store
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.records import CatalogEntry

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from tidegate.errors import ConfigError
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 
 PARTS = ("throughput", "latency", "reads", "recovery")
 TABLE = "t"

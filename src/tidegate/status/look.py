@@ -11,7 +11,7 @@ from tidegate.base.names import saved_by_relog
 from tidegate.base.urls import redact
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.errors import CorruptError, StoreUnavailableError, TidegateError, WalUnavailableError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.visible import no_schema

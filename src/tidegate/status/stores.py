@@ -11,7 +11,7 @@ import msgspec
 from tidegate.base.text import time_of
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.visible import moment

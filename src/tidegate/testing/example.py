@@ -18,7 +18,8 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.keys.groups import encode_key
-from tidegate.options import Endpoints, Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.values.encode import encoder_of

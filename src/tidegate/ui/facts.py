@@ -26,7 +26,7 @@ from tidegate.base.urls import redact
 from tidegate.committers.opening.open import WRITER_ALIVE_S
 from tidegate.committers.repair.log_reach import has_manifest, held_by
 from tidegate.errors import StoreUnavailableError, TidegateError, WalGapError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.reader.rules import info_of
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.rules.fit import Held

@@ -19,7 +19,7 @@ from tidegate.base.steps import run
 from tidegate.base.text import cell
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.reader.table import TableReader, TableView, view_of
 from tidegate.sinks.diff import differences_of_groups, untouched
 from tidegate.sinks.records import CatalogEntry, Identity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from tidegate.errors import TidegateError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
 from tidegate.sinks.store import Store

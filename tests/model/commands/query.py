@@ -18,7 +18,8 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import encode_key, groups_of, key_group
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.batch import BatchContext, warn_of_missing_batches

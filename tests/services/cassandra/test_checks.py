@@ -14,7 +14,8 @@ from tidegate.cli.inspect import doctor
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cassandra import checks as cassandra_checks
 from tidegate.sinks.cassandra import node_checks
 from tidegate.sinks.cassandra.checks import Keyspace, Node

@@ -16,7 +16,8 @@ from tidegate.cli.inspect import doctor
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis import checks as redis_checks
 from tidegate.sinks.redis.store import RedisStore

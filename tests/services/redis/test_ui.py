@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from services.support.workloads.random_versions import random_version, writer_on
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.ui import lookups, polled
 from tidegate.ui.facts import Facts
 from tidegate.ui.server import Server

@@ -38,7 +38,8 @@ from tidegate.errors import (
     TidegateError,
     WalUnavailableError,
 )
-from tidegate.options import WAL_RETAIN_APPLIES, Endpoints, Options
+from tidegate.options import WAL_RETAIN_APPLIES, Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cache.cache import CacheSpec
 from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.rules.leases import Lease

@@ -19,7 +19,7 @@ from tidegate.errors import (
     TidegateError,
     WalUnavailableError,
 )
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.records import CatalogEntry, Stamp
 from tidegate.wal.frame import Chunk

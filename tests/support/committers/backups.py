@@ -20,7 +20,8 @@ from tidegate.committers.transfer.backup.contents import contents_of, reached_at
 from tidegate.committers.transfer.backup.restore_from import plan_restore, restore_from
 from tidegate.committers.transfer.export import export
 from tidegate.committers.transfer.import_rows import import_rows, read_whole
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.layout import payloads
 from tidegate.testing.example import LINEAGE, SCHEMAS, Example, TypedBarrier

@@ -19,7 +19,8 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import StoreUnavailableError
-from tidegate.options import Endpoints, Options, StoreRef
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import CatalogEntry
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch

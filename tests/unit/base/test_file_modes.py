@@ -11,7 +11,7 @@ import tidegate
 from tidegate.cli import app
 from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.errors import ConfigError
-from tidegate.options import parse_store
+from tidegate.options.endpoints import parse_store
 from tidegate.testing.example import Example, write_flights
 
 

@@ -14,7 +14,7 @@ from tidegate.base.checks import Check
 from tidegate.cli.core.config_files import wal_options
 from tidegate.cli.inspect import doctor
 from tidegate.errors import ConfigError, WalUnavailableError
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.testing.example import write_flights
 from tidegate.wal.memory_log import MemoryLog
 

@@ -15,7 +15,8 @@ from tidegate.base.checks import Check
 from tidegate.cli.inspect import doctor
 from tidegate.demo import run as demo_run  # the function
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, WalUnavailableError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.status import log_size, look
 from tidegate.status.log_size import LogFacts, deadline_of
 from tidegate.testing.example import BATCHES, LINEAGE, Example

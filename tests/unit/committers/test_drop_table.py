@@ -19,7 +19,8 @@ from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, CorruptError, TidegateError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.sqlite import rows as sqlite_rows
 from tidegate.sinks.sqlite import vacuum as sqlite_vacuum

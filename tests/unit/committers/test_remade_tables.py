@@ -21,7 +21,8 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.transfer.export import export
 from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.committers.transfer.rekey.move import finish, follow
-from tidegate.options import Endpoints, Options, StoreRef
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, StoreRef
 from tidegate.sinks.memory import store as memory_store
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import SCHEMAS, Example

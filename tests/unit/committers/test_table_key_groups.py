@@ -20,7 +20,8 @@ from tidegate.committers.transfer.export import export
 from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import ConfigError, CorruptError, TidegateError
 from tidegate.keys.groups import key_group
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import BYTES_SCHEMA
 from tidegate.testing.example import Example

@@ -31,7 +31,8 @@ from tidegate.observe import events, metrics
 from tidegate.observe.events import Commit, Count, Gauge, Labels, Observer
 from tidegate.observe.logs import JsonFormatter
 from tidegate.observe.spans import Spans
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.rules.leases import Lease
 from tidegate.spark.reporting import SinkReporter

@@ -20,7 +20,7 @@ from tidegate.aio.redirects import RedirectGate as AsyncRedirectGate
 from tidegate.cli import app
 from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.errors import ConfigError, StoreLostError, VersionRegressedError, WaitTimeoutError
-from tidegate.options import parse_store
+from tidegate.options.endpoints import parse_store
 from tidegate.reader.alias_gate import AliasGate
 from tidegate.reader.redirects import RedirectGate
 from tidegate.reader.spaces import SpacesFlow

@@ -23,7 +23,8 @@ from tidegate.errors import (
     VersionRegressedError,
     WaitTimeoutError,
 )
-from tidegate.options import Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import parse_store
 from tidegate.reader.mirror import memory
 from tidegate.reader.mirror.memory import ROW_BYTES, bytes_of
 from tidegate.sinks.aliases import Target

@@ -21,7 +21,8 @@ from tidegate.errors import (
     VersionRegressedError,
     WaitTimeoutError,
 )
-from tidegate.options import Endpoints, Options, StoreRef, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, StoreRef, parse_store
 from tidegate.reader.redirects import Followed, RedirectGate, checked_successor
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.removal import Removal

@@ -15,7 +15,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.errors import ConfigError, WaitTimeoutError
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 from tidegate.reader.rules import have_passed
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import Example

@@ -14,7 +14,8 @@ from tampering import stores
 from tidegate.cli import app
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.options import Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import BATCHES, Example
 from tidegate.ui.facts import Facts

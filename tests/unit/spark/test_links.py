@@ -8,7 +8,8 @@ from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import WalUnavailableError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.spark.staging.links import LOOK_BACK, StateLinks
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch

@@ -13,7 +13,8 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.errors import LineageError
-from tidegate.options import Endpoints, Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import BatchContext, refuse_without_past, warn_of_missing_batches
 from tidegate.testing.arrow_barrier import ArrowBarrier

@@ -16,7 +16,8 @@ from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import CorruptError
-from tidegate.options import Endpoints, Options, StoreRef
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, StoreRef
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.spark import batch as context
 from tidegate.spark.sink import VersionedSink

@@ -23,7 +23,8 @@ from tidegate.committers.operations.alias import aliases_of, set_alias
 from tidegate.committers.operations.relog import Relogged, Saved, fence, refuse_other, saved_of
 from tidegate.committers.operations.relog import relog as relog_to
 from tidegate.errors import ConfigError
-from tidegate.options import Endpoints, Options, StoreRef
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, StoreRef
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 from tidegate.wal.record import BatchOrigin

@@ -17,7 +17,7 @@ from tidegate.base.urls import scheme_of
 from tidegate.cli.core.app import print_message
 from tidegate.cli.core.settings_file import others_can_read, read_file
 from tidegate.errors import ConfigError
-from tidegate.options import StoreRef, parse_stores
+from tidegate.options.endpoints import StoreRef, parse_stores
 
 WalConfig = Annotated[
     Path | None,

@@ -22,7 +22,8 @@ from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import refuse_if_writer_alive, refuse_without_log
 from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.errors import BY_NAME, ConfigError, StoreUnavailableError, TidegateError
-from tidegate.options import Endpoints, Options, StoreRef
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, StoreRef
 from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.sqlite.discovery import has_instead
 

@@ -13,8 +13,8 @@ import typer
 from tidegate.cli.core import completion
 from tidegate.committers.apply.processes import JOBS_MAX
 from tidegate.errors import ConfigError
-from tidegate.options import parse_store
 from tidegate.options.durations import duration_us
+from tidegate.options.endpoints import parse_store
 from tidegate.reader.gate import Gate
 from tidegate.reader.open_gate import connect
 

@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
-from tidegate.options import parse_store
+from tidegate.options.endpoints import parse_store
 
 IN_MEMORY = re.compile(r"(?:[^=:/]*=)?memory:")
 """With a store's name or without."""

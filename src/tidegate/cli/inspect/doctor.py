@@ -27,7 +27,7 @@ from tidegate.cli.inspect.doctor_disks import check_disk, check_private, check_w
 from tidegate.cli.inspect.doctor_limits import check_limits
 from tidegate.cli.inspect.doctor_servers import ServerArguments, look_at
 from tidegate.errors import ConfigError, TidegateError
-from tidegate.options import parse_stores
+from tidegate.options.endpoints import parse_stores
 from tidegate.status.probes import LIMIT_S, Probe, timed
 from tidegate.wal.record import Folded
 

@@ -21,7 +21,7 @@ from tidegate.cli.inspect.doctor_logins import check_open_log, check_open_store,
 from tidegate.committers.opening.store_list import suggested_fixes
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.store import Store

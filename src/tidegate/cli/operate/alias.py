@@ -16,7 +16,7 @@ from tidegate.cli.core.output import print_json, print_table
 from tidegate.cli.core.parameters import group
 from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
 

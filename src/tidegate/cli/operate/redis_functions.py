@@ -12,7 +12,7 @@ from tidegate.cli.core.config_files import StoreConfigs, stores_given
 from tidegate.cli.core.options import Json, Stores, examples
 from tidegate.cli.core.output import print_json
 from tidegate.errors import ConfigError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 
 EXAMPLES = examples(
     "tidegate redis-functions --store redis://cache:6379 --store-config admin.properties",

@@ -28,7 +28,7 @@ from tidegate.committers.background.membership import (
 )
 from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import ConfigError, StoreUnavailableError
-from tidegate.options import StoreRef, parse_store
+from tidegate.options.endpoints import StoreRef, parse_store
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.removal import Removal
 from tidegate.sinks.store import Store

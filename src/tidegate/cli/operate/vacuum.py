@@ -13,7 +13,7 @@ from tidegate.cli.core.config_files import StoreConfigs, stores_given
 from tidegate.cli.core.options import Json, Namespace, Stores, examples
 from tidegate.cli.core.output import print_json, print_table
 from tidegate.errors import StoreUnavailableError, TidegateError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Usage, Vacuumed
 from tidegate.sinks.store import Store

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tidegate.committers.operations.alias import set_alias
 from tidegate.errors import TidegateError
-from tidegate.options import StoreRef, parse_store
+from tidegate.options.endpoints import StoreRef, parse_store
 from tidegate.sinks.aliases import Target
 from tidegate.testing.conformance import rows
 from tidegate.testing.conformance.canonical import comparable_key, comparable_value

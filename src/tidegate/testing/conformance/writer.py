@@ -17,7 +17,8 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.keys.groups import encode_key
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import batch
 from tidegate.testing.conformance.canonical import arrow_of, canonical, canonical_key

@@ -12,7 +12,8 @@ from tidegate.committers.commit import InFlight
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.pipeline import Changes, Pipeline
 from tidegate.committers.steps.trim import Trimmer
-from tidegate.options import WAL_RETAIN_APPLIES, Endpoints, Options
+from tidegate.options import WAL_RETAIN_APPLIES, Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.store import Store
 from tidegate.wal.log import Log
 

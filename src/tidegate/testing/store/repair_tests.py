@@ -22,7 +22,8 @@ from tidegate.committers.repair.repair import repair
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer, summarise_if_due
 from tidegate.errors import StoreNotVerifiedError, WalGapError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.store import Store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.store.harness import (

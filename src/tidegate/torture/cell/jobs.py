@@ -16,7 +16,8 @@ from tidegate.base.decoders import json_decoder
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import CorruptError, StoreNotVerifiedError, TidegateError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.records import Pointer
 from tidegate.testing.process.driver import make_driver_of
 from tidegate.torture.cell import outside_reader, readers, stray_requests

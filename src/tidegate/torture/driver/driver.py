@@ -26,7 +26,8 @@ from tidegate.committers.opening.recover import recover
 from tidegate.committers.pipeline import Pipeline
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import FencedError, LineageError, StoreNotVerifiedError, TidegateError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cache.in_flight import ALL_VISIBLE
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.store import Store

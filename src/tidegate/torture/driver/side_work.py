@@ -21,7 +21,7 @@ from tidegate.committers.repair.repair import repair
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import StoreUnavailableError, WalGapError, WalUnavailableError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.records import Counts, Stamp
 from tidegate.sinks.store import Store
 from tidegate.wal.file.log import FileLog

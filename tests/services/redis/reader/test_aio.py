@@ -22,7 +22,8 @@ from tidegate.errors import (
     StoreUnavailableError,
     WaitTimeoutError,
 )
-from tidegate.options import Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import parse_store
 from tidegate.sinks.redis.client import channel as redis_channel
 from tidegate.sinks.redis.client.channel import Channel, connected
 from tidegate.sinks.redis.client.settings import settings_of

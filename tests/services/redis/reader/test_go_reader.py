@@ -18,7 +18,8 @@ from services.support.workloads.random_versions import writer_on
 from support.wait import wait_until
 from tidegate.committers.local_coordinator import followers_in
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.options import LEASES_MAX, Options, parse_store
+from tidegate.options import LEASES_MAX, Options
+from tidegate.options.endpoints import parse_store
 from tidegate.sinks.redis.client.functions import library_name
 from tidegate.testing.conformance.program import Reader, ReaderRaisedError
 from tidegate.testing.conformance.refusals import ON_SQLITE

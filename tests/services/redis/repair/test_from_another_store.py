@@ -19,7 +19,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.decided_versions import decided_versions_from
 from tidegate.committers.transfer.export import export
 from tidegate.errors import WalGapError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 
 LOST = (1, 4)
 

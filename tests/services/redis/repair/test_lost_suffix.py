@@ -20,7 +20,8 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import TidegateError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis.upkeep import merge
 from tidegate.sinks.rules.reads import FILLED_FROM

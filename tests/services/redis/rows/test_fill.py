@@ -14,7 +14,7 @@ from services.support.workloads.query import expected, found_at
 from support.concurrency import Failpoints
 from tidegate.committers.background.membership import add_store
 from tidegate.errors import StoreNotVerifiedError, WalGapError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.records import Identity
 from tidegate.sinks.redis.keys import header_key, meta_key
 from tidegate.sinks.redis.store import RedisStore

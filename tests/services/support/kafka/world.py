@@ -22,7 +22,8 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.fold import View, fold_all, replay_of

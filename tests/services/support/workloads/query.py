@@ -41,7 +41,8 @@ from tidegate.errors import (
     TidegateError,
     VersionRegressedError,
 )
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.fold import View, fold_all, replay_of

@@ -25,7 +25,8 @@ from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers import barrier
 from tidegate.errors import ConfigError
-from tidegate.options import Options, StoreRef, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import StoreRef, parse_store
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import BATCHES, Example
 from tidegate.testing.store.harness import ManualClock

@@ -10,7 +10,8 @@ import pytest
 
 from support import browser as browsers
 from tidegate.committers import barrier
-from tidegate.options import Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import parse_store
 from tidegate.testing.example import Example
 from tidegate.ui.facts import Facts
 from tidegate.ui.server import Server

@@ -14,7 +14,8 @@ import pytest
 
 from support.wait import wait_until
 from tidegate.errors import ConfigError, SnapshotExpiredError, StoreUnavailableError, TidegateError
-from tidegate.options import Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import parse_store
 from tidegate.testing.example import Example
 from tidegate.testing.store.harness import ManualClock
 from tidegate.ui import lookups

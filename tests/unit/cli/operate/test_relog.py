@@ -20,7 +20,8 @@ from tidegate.committers.commit import commit
 from tidegate.committers.operations.relog import fence
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import FencedError, TidegateError, WalUnavailableError
-from tidegate.options import Options, parse_stores
+from tidegate.options import Options
+from tidegate.options.endpoints import parse_stores
 from tidegate.testing.arrow_barrier import batch
 from tidegate.testing.example import BATCHES, LINEAGE, Example, TypedBarrier
 from tidegate.ui.facts import Facts

@@ -7,7 +7,7 @@ import uuid
 from support.places import driver_at, opened, to_fill
 from tidegate.committers.background.follower import FollowerThread, follower_for, followers_of
 from tidegate.errors import StoreUnavailableError, WalGapError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.memory.store import MemoryStore
 
 DEADLINE_S = 60.0

@@ -11,7 +11,7 @@ from tidegate.errors import (
     ConfigError,
     FencedError,
 )
-from tidegate.options import StoreRef, parse_store, parse_stores
+from tidegate.options.endpoints import StoreRef, parse_store, parse_stores
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.record import Summary, decode_record

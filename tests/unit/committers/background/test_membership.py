@@ -8,7 +8,7 @@ from support.places import appended_nothing, driver_at, opened
 from tidegate.committers.background.membership import _reaches_back, add_store
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, WalGapError
-from tidegate.options import StoreRef
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.wal import fold
 

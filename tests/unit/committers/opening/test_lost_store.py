@@ -31,7 +31,8 @@ from tidegate.errors import (
     WalGapError,
 )
 from tidegate.observe.events import Labels
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity

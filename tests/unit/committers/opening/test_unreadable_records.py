@@ -14,7 +14,8 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.wal.memory_log import MemoryLog
 from tidegate.wal.record import Column, LoadOrigin, TableSchema, decode_record

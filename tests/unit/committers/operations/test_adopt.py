@@ -16,7 +16,8 @@ from tidegate.errors import (
     OutcomeUnknownError,
     WalUnavailableError,
 )
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.open_log import open_log

@@ -22,7 +22,8 @@ from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.transfer.backup.backup import backup
 from tidegate.committers.transfer.export import export
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.expiry import is_hidden
 from tidegate.sinks.rules.visible import moment

@@ -11,7 +11,8 @@ from tidegate.committers.repair.below_horizon import repair_all
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import IncompleteError, StoreNotVerifiedError
 from tidegate.keys.groups import key_group
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory import store
 from tidegate.sinks.memory.store import MemoryStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch

@@ -33,7 +33,8 @@ from tidegate.errors import (
     TidegateError,
     WalGapError,
 )
-from tidegate.options import Endpoints, Options, parse_store
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints, parse_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.example import LINEAGE
 from tidegate.wal.fold import once_key, replay_of

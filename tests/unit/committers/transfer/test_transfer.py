@@ -17,7 +17,8 @@ from tidegate.committers.transfer.export import export
 from tidegate.committers.transfer.export_format import MANIFEST, checksum_of, place_of
 from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import BATCHES, SCHEMAS, Example
 from tidegate.wal.open_log import open_log

@@ -20,7 +20,8 @@ from tidegate.committers.transfer.export_format import MANIFEST, place_of
 from tidegate.committers.transfer.export_rows import ROWS
 from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import Example
 from tidegate.wal.open_log import open_log

@@ -20,7 +20,8 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.repair.rebuild import Source
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.keys.groups import key_group
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.redis.client.servers import Node
 from tidegate.sinks.redis.store import RedisStore
