@@ -35,8 +35,8 @@ KEYS = 400_000
 def query(spark: Any, arguments: argparse.Namespace, name: str, **options: Any) -> float:
     """Run one query on a namespace of its own; return seconds per batch, without the first."""
     began: list[float] = []
-    fixed = {"driver_apply_max_changes": arguments.driver_apply, "commit_in_flight": arguments.in_flight}
-    with sink_in(None, arguments, name=name, wal_options={}, _fixed=fixed, **options) as sink:
+    options["driver_apply_max_changes"] = arguments.driver_apply
+    with sink_in(None, arguments, name=name, wal_options={}, **options) as sink:
 
         def add(txn: Any, rows: Any) -> None:
             txn.reduce("sums", rows, key="id", reducers={"n": "sum"})
@@ -80,7 +80,7 @@ def main() -> None:
         turn = iter(range(1_000))
         ways: dict[str, dict[str, Any]] = {
             "sync": {},
-            "pipelined": {"commit": "pipelined"},
+            "pipelined": {"commit": "pipelined", "commit_in_flight": arguments.in_flight},
         }
 
         def once(way: str) -> None:

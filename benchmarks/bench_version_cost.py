@@ -101,7 +101,7 @@ def read_ms(store: str, namespace: str, changes: int) -> tuple[float, float]:
 
 
 def measured(arguments: argparse.Namespace, spark: Any, point: Point, number: int) -> Cost:
-    options = {"table": "t", "key": "key", "value": "value", "_fixed": {"driver_stage_max_rows": 0}}
+    options = {"table": "t", "key": "key", "value": "value", "driver_stage_max_rows": 0}
     options |= {"key_groups": point.key_groups, "keep_versions": point.keep}
     began: list[float] = []
     notes: list[dict[str, float]] = []

@@ -46,8 +46,7 @@ def main() -> None:
     seconds: Samples = {WITHOUT: [], ON: [], OFF: []}
     switch: Samples = {ON: [], OFF: []}
     sides = itertools.cycle(seconds)
-    fixed = {"driver_stage_max_rows": arguments.driver_stage_max_rows}
-    options = {"table": "t", "key": "id", "_fixed": fixed}
+    options = {"table": "t", "key": "id", "driver_stage_max_rows": arguments.driver_stage_max_rows}
     with new_folder() as folder, spark_on() as spark, sink_in(folder, arguments, **options) as sink:
 
         def write(batch: Any, batch_id: int) -> None:

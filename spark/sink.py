@@ -107,7 +107,6 @@ class VersionedSink:
         wal_options: dict[str, Any] | None = None,
         store_options: dict[str, Any] | None = None,
         locality: Locality | None = None,
-        _fixed: Mapping[str, Any] | None = None,
         **options: Unpack[SinkOptions],
     ) -> None:
         if not isinstance(locality, Locality | None):
@@ -116,7 +115,7 @@ class VersionedSink:
         ttl = options.get("ttl")
         if table is not None and ttl is not None and not isinstance(ttl, Mapping):
             options["ttl"] = {table: ttl}
-        self._options = Options.of(options, _fixed)
+        self._options = Options.of(options)
         if (table is None) != (key is None):
             msg = "table and key go together: give both, or neither and use sink.each(write)"
             raise ConfigError(msg)

@@ -16,7 +16,6 @@ import sys
 import threading
 from typing import Any
 
-from support.sink_options import sink_keywords
 from support.spark_driver import session
 from tidegate.base.clock import Clock
 from tidegate.errors import TidegateError
@@ -60,14 +59,12 @@ class Query:
             set_clock_ahead(job["clock_ahead_s"])
         try:
             self._sink = VersionedSink(
-                **sink_keywords(
-                    namespace=job["namespace"],
-                    wal=job["wal"],
-                    store=job["store"],
-                    wal_options=job["wal_options"],
-                    store_options=job["store_options"],
-                    **job["options"],
-                )
+                namespace=job["namespace"],
+                wal=job["wal"],
+                store=job["store"],
+                wal_options=job["wal_options"],
+                store_options=job["store_options"],
+                **job["options"],
             )
         except TidegateError as error:
             report("failed", f"{type(error).__name__}: {error}")

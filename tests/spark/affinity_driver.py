@@ -25,7 +25,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from services.support.spark.cluster import SparkCluster
-from support.sink_options import sink_keywords
 from support.spark_driver import DEAD_EXECUTORS, run_query, session
 from tidegate.spark import VersionedSink
 from tidegate.spark.placement.preferred import executors_now
@@ -87,17 +86,15 @@ def run(spark: SparkSession, cluster: SparkCluster, folder: Path, settings: dict
     staged = job.SparkBarrier.stage
     job.SparkBarrier.stage = lambda self, *words: acks.append(staged(self, *words)) or acks[-1]
     sink = VersionedSink(
-        **sink_keywords(
-            namespace="flights",
-            wal=f"file://{folder}/wal",
-            store=f"sqlite://{folder}/store",
-            key_groups=4 * settings["tasks"],
-            parallelism=settings["tasks"],
-            affinity=settings["affinity"],
-            driver_apply_max_changes=0,
-            driver_stage_max_rows=0,
-            **settings.get("options", {}),
-        )
+        namespace="flights",
+        wal=f"file://{folder}/wal",
+        store=f"sqlite://{folder}/store",
+        key_groups=4 * settings["tasks"],
+        parallelism=settings["tasks"],
+        affinity=settings["affinity"],
+        driver_apply_max_changes=0,
+        driver_stage_max_rows=0,
+        **settings.get("options", {}),
     )
 
     def reduce(txn, rows):

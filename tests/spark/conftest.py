@@ -33,7 +33,6 @@ from sink_threads import sink_threads
 import tidegate
 from services.support.kafka.foreign import foreign_kafka
 from services.support.kafka.server import KafkaCluster
-from support.sink_options import sink_keywords
 from support.spark_processes import DriverProcesses
 from support.wait import wait_until
 from tidegate.base.clock import Clock
@@ -204,7 +203,7 @@ class Stream:
     def sink(self, **options: Any) -> VersionedSink:
         where = {"namespace": NAMESPACE, "store": self.store, **self.log.keywords}
         ways = {} if self.staged_by == "driver" else {"driver_stage_max_rows": 0}
-        sink = VersionedSink(**sink_keywords(**{**where, "heartbeat_s": 0.1, **ways, **options}))
+        sink = VersionedSink(**{**where, "heartbeat_s": 0.1, **ways, **options})
         if self.staged_by == "driver":
             sink._small.staged(0, 0)  # as if a small batch had been there already
         return sink

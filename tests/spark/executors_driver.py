@@ -24,7 +24,6 @@ from pathlib import Path
 import psutil
 from pyspark.sql import SparkSession
 
-from support.sink_options import sink_keywords
 from support.spark_driver import DEAD_EXECUTORS, run_query, session
 from tidegate.spark import VersionedSink
 from tidegate.spark.staging import apply_job, job
@@ -267,15 +266,13 @@ def main(folder: Path, log: dict, master: str, plans: dict) -> None:
     job._task = staging(watch, job._task)
     apply_job._tasks = applying(watch, apply_job._tasks)
     sink = VersionedSink(
-        **sink_keywords(
-            namespace="flights",
-            parallelism=2,
-            key_groups=16,
-            frame_bytes=500,
-            driver_apply_max_changes=0,
-            driver_stage_max_rows=0,
-            **{"store": f"sqlite://{folder}/store", **log},
-        )
+        namespace="flights",
+        parallelism=2,
+        key_groups=16,
+        frame_bytes=500,
+        driver_apply_max_changes=0,
+        driver_stage_max_rows=0,
+        **{"store": f"sqlite://{folder}/store", **log},
     )
 
     def each(txn, rows):

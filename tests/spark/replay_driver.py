@@ -109,7 +109,7 @@ def main(folder: Path, key: str, call: str, check: str, classes: str = "") -> No
         SingleRuns.made_again = lambda *_: []
     sink = VersionedSink(
         namespace="flights", wal=f"file://{folder}/wal", store=f"sqlite://{folder}/store", parallelism=TASKS,
-        _fixed={"driver_stage_max_rows": 0},
+        driver_stage_max_rows=0,
     )  # fmt: skip
     prefix = functions.udf(lambda n: f"{os.urandom(4).hex() if key == 'chance' else n % 7}-{n}", "string")
     rows = spark.range(ROWS).select(prefix("id").alias("k"), functions.col("id").alias("n"))

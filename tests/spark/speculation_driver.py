@@ -13,7 +13,6 @@ import json
 import sys
 from pathlib import Path
 
-from support.sink_options import sink_keywords
 from support.spark_driver import run_query, session
 from tidegate.spark import VersionedSink
 from tidegate.spark.staging import job
@@ -71,14 +70,12 @@ def main(master: str, folder: Path, log: dict) -> None:
     job._task = dawdling(str(seen), job._task)
     tracker = spark.sparkContext._jsc.sc().statusTracker()
     sink = VersionedSink(
-        **sink_keywords(
-            namespace="flights",
-            store=f"sqlite://{folder}/store",
-            parallelism=2,
-            driver_apply_max_changes=0,
-            driver_stage_max_rows=0,
-            **log,
-        )
+        namespace="flights",
+        store=f"sqlite://{folder}/store",
+        parallelism=2,
+        driver_apply_max_changes=0,
+        driver_stage_max_rows=0,
+        **log,
     )
 
     def each(txn, rows):

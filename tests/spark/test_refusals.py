@@ -200,7 +200,7 @@ def test_an_error_in_the_body_ends_the_query_as_it_is_and_decides_nothing_i5(str
         ({"keep_versions": 0}, "keep_versions is 0; it must be a whole number, 1 or more"),
         ({"small_batch_rows": -1}, "small_batch_rows"),
         ({"wait_replicas": 1.5}, "wait_replicas"),
-        ({"frame_bytes": 900_000}, "unknown option frame_bytes"),
+        ({"frame_bytes": 1.5}, "frame_bytes"),
         ({"value_bytes_max": "1"}, "value_bytes_max"),
         ({"apply_deadline_s": 0}, "apply_deadline_s is 0; it must be a number of seconds above 0"),
         ({"alarm_s": float("nan")}, "alarm_s is nan"),

@@ -13,7 +13,6 @@ import pytest
 from pyspark import cloudpickle
 
 import tidegate
-from support.sink_options import sink_keywords
 from tidegate.base import failpoints
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.errors import ConfigError
@@ -202,9 +201,7 @@ def test_another_cluster_with_another_parallelism_goes_on_i2_i4(spark, tmp_path,
     code, told = drive("killed_driver.py", tmp_path, *words, armed="decide.after_append=kill@2")
     assert code == -9, told
     sink = VersionedSink(
-        **sink_keywords(
-            namespace="flights", store=f"sqlite://{tmp_path}/store", parallelism=5, **log.keywords
-        )
+        namespace="flights", store=f"sqlite://{tmp_path}/store", parallelism=5, **log.keywords
     )
     query = (
         spark.readStream.schema(SCHEMA)

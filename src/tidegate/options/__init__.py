@@ -316,18 +316,17 @@ class Options:
         return self.parallelism if isinstance(self.parallelism, int) else None
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Options:
-        """Build options from keyword arguments; ``fixed`` are values of fields that are no options.
-
-        Raises: ConfigError that names an unknown one and the known ones.
+    def of(cls, options: Mapping[str, Any]) -> Options:
+        """Build options from keyword arguments. Raises: ConfigError that names an unknown one and
+        the known ones, without the fields that are no options.
         """
         known = {field.name for field in dataclasses.fields(cls) if "text" in field.metadata}
-        unknown = sorted(set(options) - known)
+        unknown = sorted(set(options) - {field.name for field in dataclasses.fields(cls)})
         if unknown:
             listed = f"the options are {', '.join(sorted(known))}"
             msg = f"unknown option {', '.join(unknown)}; {listed}{did_you_mean(unknown[0], known)}"
             raise ConfigError(msg)
-        return cls(**options, **(fixed or {}))
+        return cls(**options)
 
 
 Number = TypeVar("Number", int, float)

@@ -19,7 +19,6 @@ from differential.cases import BATCHES, FUNCTIONS, PLAIN, Case, random_case
 from differential.encoding import json_text, key_bytes, key_group
 from differential.frames import Frames, frames_of
 from differential.model import Changes
-from support.sink_options import sink_keywords
 from tidegate.spark import VersionedSink
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
@@ -168,17 +167,15 @@ class Play:
             self.sinks.pop(way).close()
         if way not in self.sinks:
             self.sinks[way] = VersionedSink(
-                **sink_keywords(
-                    namespace=way,
-                    wal=f"file://{self.folder}/wal",
-                    store=f"sqlite://{self.folder}/store",
-                    parallelism=tasks[batch],
-                    key_groups=self.round.key_groups,
-                    on_bad_record="quarantine",
-                    ttl={case.table: 1e9 for case in self.round.cases if case.expires},
-                    local_dir=str(self.folder / "local"),
-                    **({} if self._is_driver(way) else {"driver_stage_max_rows": 0}),
-                )
+                namespace=way,
+                wal=f"file://{self.folder}/wal",
+                store=f"sqlite://{self.folder}/store",
+                parallelism=tasks[batch],
+                key_groups=self.round.key_groups,
+                on_bad_record="quarantine",
+                ttl={case.table: 1e9 for case in self.round.cases if case.expires},
+                local_dir=str(self.folder / "local"),
+                **({} if self._is_driver(way) else {"driver_stage_max_rows": 0}),
             )
         self.sinks[way]._small.staged(0, 0)  # predicts a small batch
         return self.sinks[way]

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.sink_options import sink_keywords
 from tidegate.committers.apply.priority import ApplyPriority
 from tidegate.committers.background.follower import FollowerThread
 from tidegate.committers.commit import commit
@@ -77,7 +76,7 @@ def test_a_follower_that_catches_up_gets_no_second_thread_when_a_query_comes_aga
     not wait for a copy that does not answer.
     """
     where = {"wal": f"file://{tmp_path}/wal", "store": f"sqlite://{tmp_path}/store"}
-    sink = VersionedSink(**sink_keywords(namespace="flights", **where, heartbeat_s=0.01))
+    sink = VersionedSink(namespace="flights", **where, heartbeat_s=0.01)
     slow, closed = Slow(), SimpleNamespace(close=lambda: None)
     slow.store = closed
     driver = SimpleNamespace(log=closed, store=closed, epoch=0, last_decided=0, priority=ApplyPriority())
@@ -202,7 +201,7 @@ def writer_and_driver(place):
     driver = Coordinator(where, MemoryLog(place, "n"), MemoryStore(place, "n"), Options(key_groups=4))
     open_namespace(driver, "q")
     commit(driver, ArrowBarrier(driver.log, {"t": {b"k": b"v"}}, batch("q", 0), 4))
-    sink = VersionedSink(**sink_keywords(namespace="n", wal=where.wal, store=f"memory://{place}"))
+    sink = VersionedSink(namespace="n", wal=where.wal, store=f"memory://{place}")
     return contextlib.closing(writer_on(sink, driver, lambda: False)), driver
 
 

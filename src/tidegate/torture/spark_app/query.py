@@ -114,6 +114,14 @@ class SparkTorture:
 
     def _sink(self) -> VersionedSink:
         plan, where = self._plan, self._plan.where
+        constants: Any = {
+            "frame_bytes": plan.frame_bytes,
+            "driver_stage_max_rows": 0,
+            # A fault of Spark's processes needs tasks that apply, a fault of the driver's own calls none.
+            "driver_apply_max_changes": 0 if plan.fault in SPARK else 5_000,
+            "decide_deadline_s": plan.deadline_s,
+            "heartbeat_s": NO_HEARTBEAT_S,
+        }
         return VersionedSink(
             namespace=where.namespace,
             wal=where.wal,
@@ -125,14 +133,7 @@ class SparkTorture:
             apply_deadline_s=plan.deadline_s,
             allow_unsafe=where.allow_unsafe,
             local_dir=str(Path(plan.checkpoint).parent / "local"),
-            _fixed={
-                "frame_bytes": plan.frame_bytes,
-                "driver_stage_max_rows": 0,
-                # A fault of Spark's processes needs tasks that apply, a fault of the driver's own calls none.
-                "driver_apply_max_changes": 0 if plan.fault in SPARK else 5_000,
-                "decide_deadline_s": plan.deadline_s,
-                "heartbeat_s": NO_HEARTBEAT_S,
-            },
+            **constants,
         )
 
     @contextlib.contextmanager
