@@ -47,7 +47,7 @@ import signal, sys
 import msgspec
 from tidegate.committers.apply.apply import ApplyWork
 from tidegate.committers.apply.processes import local_apply
-from tidegate.options import Endpoints
+from tidegate.options.endpoints import Endpoints
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 where = msgspec.json.decode(sys.stdin.buffer.readline(), type=Endpoints)

@@ -71,7 +71,8 @@ sys.argv = [{folder!r}]
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.pipeline import PipelineThread
-from tidegate.options import Endpoints, Options
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.open_log import open_log
