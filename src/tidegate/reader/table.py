@@ -80,6 +80,14 @@ def run(steps: Steps[Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
+    except BaseException:  # an interrupt between two steps: its traceback would keep what they hold
+        _abandon(steps)
+        raise
+
+
+def _abandon(steps: Steps[Any]) -> None:
+    with contextlib.suppress(RuntimeError):  # they take one more step, which nobody does
+        steps.close()
 
 
 async def run_async(steps: Steps[Result]) -> Result:
@@ -96,6 +104,9 @@ async def run_async(steps: Steps[Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
+    except BaseException:
+        _abandon(steps)
+        raise
 
 
 # -- the table of users, in threads -----------------------------------------------------------------
