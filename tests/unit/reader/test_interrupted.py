@@ -133,7 +133,11 @@ def held_leases(store):
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize(
     "url, step",
-    [("memory", 1), ("sqlite", STEP), pytest.param("sqlite", 1, marks=pytest.mark.slow)],
+    [
+        ("memory", 1),
+        ("sqlite", STEP),
+        pytest.param("sqlite", 1, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)]),
+    ],
     indirect=["url"],
 )
 def test_an_error_at_each_line_leaves_a_gate_that_works(url, step, call):
