@@ -10,6 +10,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 import tidegate
 import tidegate.aio
@@ -135,6 +141,28 @@ def test_a_writer_and_a_reader_of_a_log_outlive_their_tokens(tmp_path, logins):
         query.run(batches + 1)
         assert len(list(reading.decisions())) >= batches + 1
         reading.close()
+        query.close()
+
+
+@pytest.mark.slow
+def test_a_log_goes_on_when_its_password_is_changed(tmp_path, logins):
+    """The clients that are idle have the old one, and lose their connections."""
+    logins = logins(MODULE)
+    logins.become("ann", "first-password", "3600")
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "timeout_s": 30}
+    with KafkaCluster(tmp_path / "kafka", sasl={"admin": "pw", "ann": "first-password"}) as kafka:
+        query = Query(kafka.bootstrap, tmp_path, **given, credential_provider=NAME)
+        query.run(1)
+        second = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+        change = UserScramCredentialUpsertion("ann", second, b"second-password")
+        admin = AdminClient(kafka.client_settings)
+        (changed,) = admin.alter_user_scram_credentials([change]).values()
+        changed.result(60)
+        logins.become("ann", "second-password", "3600")
+        kafka.kill(0)
+        kafka.restart(0)
+        query.run(3)
+        query.check(3)
         query.close()
 
 
