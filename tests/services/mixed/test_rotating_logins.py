@@ -232,6 +232,36 @@ def test_readers_go_on_when_their_password_is_changed(request, tmp_path, logins,
         assert gate.table("aircraft").get("N1")["flights"] == 2
 
 
+@pytest.mark.parametrize("is_asyncio", [False, True])
+def test_the_first_call_after_the_change_has_the_new_password(
+    redis, namespace, tmp_path, logins, monkeypatch, is_asyncio
+):
+    monkeypatch.setattr("tidegate.options.logins.JUST_S", 0.0)
+    logins, options = logins(MODULE), {"credential_provider": NAME, "timeout_s": 30}
+    with contextlib.closing(Example(f"file://{tmp_path}/wal", redis.url, namespace)) as writer:
+        writer.write(rows(1))
+    become(redis, "first")
+    logins.become("reader", "first", "3600")
+
+    def change():
+        become(redis, "second")
+        logins.become("reader", "second", "3600")
+
+    async def in_a_loop():
+        async with await tidegate.aio.connect(redis.url, namespace, options) as gate:
+            await gate.table("aircraft").get("N1")
+            change()
+            return await gate.table("aircraft").get("N1")
+
+    def in_a_thread():
+        with tidegate.connect(redis.url, namespace, options) as gate:
+            gate.table("aircraft").get("N1")
+            change()
+            return gate.table("aircraft").get("N1")
+
+    assert (asyncio.run(in_a_loop()) if is_asyncio else in_a_thread())["flights"] == 1
+
+
 def test_a_refused_login_shows_no_token(redis, namespace, tmp_path, logins):
     logins = logins(MODULE)
     Example(f"file://{tmp_path}/wal", redis.url, namespace).close()
