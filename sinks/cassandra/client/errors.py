@@ -81,7 +81,9 @@ def _each(error: BaseException) -> tuple[BaseException, ...]:
 
 def may_pass(error: BaseException) -> bool:
     """Return whether the request may be sent again."""
-    return isinstance(error, NO_ANSWER) and refused_login(error) is None and no_login(error) is None
+    if no_login(error) is not None:
+        return False
+    return isinstance(error, NO_ANSWER) and refused_login(error) is None
 
 
 def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> Exception:
