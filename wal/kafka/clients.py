@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import ctypes
+import functools
 import logging
 import threading
 import weakref
@@ -24,6 +25,7 @@ from confluent_kafka.admin import AdminClient
 from tidegate.base import forks
 from tidegate.base.urls import over_its_time
 from tidegate.errors import ConfigError, WalUnavailableError
+from tidegate.options.logins import NoLoginError, Provider
 from tidegate.wal.kafka.settings import CHANGELOG, KafkaSettings
 
 logger = logging.getLogger("tidegate.kafka")
@@ -47,6 +49,9 @@ UNANSWERED = "handshake failed: Local: "
 """librdkafka's text for a SASL handshake without an answer, because a broker went away. Its error
 code is that of a refused handshake.
 """
+
+TOKENLESS = "Failed to acquire SASL OAUTHBEARER token"
+"""librdkafka's text for a callback that raised. Its error code is that of a refused login."""
 
 UNTRUSTED = (
     "the brokers' certificate has expired (`openssl s_client -connect HOST:PORT` shows it; renew it), or"
@@ -220,7 +225,7 @@ class Pool:
             self.notes.clear()
             with contextlib.suppress(KafkaException):  # the client gave up
                 client.poll(0)  # type: ignore[attr-defined]
-                if not is_refused(self.notes.last):
+                if not is_refused(self.notes.last) and not is_tokenless(self.notes.last):
                     return client
             self._end(kind, client)
 
@@ -266,7 +271,8 @@ def _pool_of(settings: KafkaSettings) -> Pool:
     # By type too: True is 1, but librdkafka takes the one and not the other. Not by repr, which may hide
     # a password.
     options = sorted(settings.client.items())
-    key = (settings.brokers, settings.timeout_s, *((name, type(value), value) for name, value in options))
+    named = ((name, type(value), value) for name, value in options)
+    key = (settings.brokers, settings.timeout_s, settings.credential_provider, *named)
     with _pools_lock:
         pool = _pools.get(key)
         if pool is None:
@@ -344,14 +350,46 @@ class Clients:
 
     def _made(self, kind: Any, configuration: dict[str, Any]) -> Any:
         # The callback holds neither this log nor the pool, so a log that nobody closes is freed.
+        configuration = configuration | self._login()
         try:
             return kind(configuration | {"error_cb": self._pool.notes.add}, logger=logger)
         except (KafkaException, TypeError, ValueError) as error:
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._TIMED_OUT:  # noqa: SLF001
+                self.unavailable("the first token", error.args[0])
             said = self.settings.hide(
                 str(error.args[0].str() if isinstance(error, KafkaException) else error)
             )
             msg = f"{self.where}: an option does not fit: {said}"
             raise ConfigError(msg) from None  # the cause may show a password
+
+    def _login(self) -> dict[str, Any]:
+        """Return the client's options for a login by the name of a function.
+
+        Raises: WalUnavailableError: the function gave none in time. ConfigError: it does not fit.
+        """
+        provider = self.settings.provider
+        if provider is None:
+            return {}
+        try:
+            login = tenacity.Retrying(
+                stop=tenacity.stop_after_delay(self.settings.timeout_s),
+                wait=tenacity.wait_exponential(multiplier=0.1, max=1.0),
+                retry=tenacity.retry_if_exception_type(NoLoginError),
+                reraise=True,
+            )(provider.get, self.settings.request_s)
+        except NoLoginError as error:
+            raise WalUnavailableError(f"{self.where}: no login: {error}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{self.where}: {error}") from None
+        if not self.settings.takes_tokens:
+            return {"sasl.username": login.user, "sasl.password": login.token}
+        if login.expires_at is None:
+            msg = (
+                f"{self.where}: the function {provider.name} (credential_provider) returned None for the end"
+                " of the token, and OAUTHBEARER needs one: return it in seconds since the epoch"
+            )
+            raise ConfigError(msg)
+        return {"oauth_cb": functools.partial(_next_token, provider, self.settings.request_s)}
 
     # -- errors ---------------------------------------------------------------------------------------
 
@@ -380,8 +418,11 @@ class Clients:
                     raise
 
         def again(error: BaseException) -> bool:
-            passing = isinstance(error, KafkaException) and error.args[0].code() in TRANSIENT | also
-            return passing and not is_refused(self._pool.notes.last)
+            if not isinstance(error, KafkaException):
+                return False
+            if is_refused(self._pool.notes.last) or is_refused(error.args[0]):
+                return self._has_other_login()
+            return error.args[0].code() in TRANSIENT | also or is_tokenless(self._pool.notes.last)
 
         try:
             return tenacity.Retrying(
@@ -395,6 +436,10 @@ class Clients:
             self.unavailable(what, error.args[0], error.with_traceback(None))
         except (TimeoutError, concurrent.futures.TimeoutError) as error:  # the same class from 3.11 on
             self.unavailable(what, cause=error)
+
+    def _has_other_login(self) -> bool:
+        """Whether the refused login was an older one, and the function may give another one now."""
+        return self.settings.provider is not None and self.settings.provider.forget()
 
     def refusals(self) -> int:
         """Return how often the brokers refused this user during this thread's call."""
@@ -412,6 +457,11 @@ class Clients:
             raise ConfigError(f"{self.where}: {what}: {said}; {self._lacks(what)}") from cause
         if renew := over_its_time(said, self.settings.client.get("ssl.certificate.location")):
             raise ConfigError(f"{self.where}: {what}: {said}; {renew}") from cause
+        if any(map(is_tokenless, shown)):
+            raise WalUnavailableError(f"{self.where}: {what}: {said}") from cause
+        if any(map(is_refused, shown)) and self._has_other_login():
+            msg = f"{self.where}: {what}: {said}; the next try takes a new login of credential_provider"
+            raise WalUnavailableError(msg) from cause
         if any(map(is_refused, shown)):
             untrusted = UNTRUSTED if "certificate verify failed" in said else ""
             msg = (
@@ -446,7 +496,23 @@ class Clients:
 
 def is_refused(error: KafkaError | None) -> bool:
     """Return whether the brokers refuse this user, and not merely did not answer."""
-    return error is not None and error.code() in REFUSED and UNANSWERED not in error.str()
+    return (
+        error is not None
+        and error.code() in REFUSED
+        and UNANSWERED not in error.str()
+        and not is_tokenless(error)
+    )
+
+
+def is_tokenless(error: KafkaError | None) -> bool:
+    """Return whether the function of the login gave the client no token, which proves nothing."""
+    return error is not None and TOKENLESS in error.str()
+
+
+def _next_token(provider: Provider, limit_s: float, _: str) -> tuple[str, float, str, dict[str, str]]:
+    """Return token, end, user and extensions: the client's callback before its token ends."""
+    login = provider.get(limit_s)
+    return login.token, login.expires_at or 0.0, login.user, {}
 
 
 @forks.in_child

@@ -15,6 +15,7 @@ from typing import Any
 from tidegate.base.names import NAME
 from tidegate.base.urls import hide, redact
 from tidegate.errors import ConfigError
+from tidegate.options.logins import Provider, provider_of
 
 TIMEOUT_S = 30.0
 REQUEST_S = 3.0
@@ -29,7 +30,10 @@ AT_END_MS = 5
 RECORD_BYTES_MAX = 8 * 1024 * 1024
 """The most bytes of a record of the decision log: a Summary of 1,000 versions takes some 400 KB."""
 
-OURS = ("topic_prefix", "partitions", "replication_factor", "min_insync_replicas", "timeout_s")
+OURS = (
+    *("topic_prefix", "partitions", "replication_factor", "min_insync_replicas", "timeout_s"),
+    "credential_provider",
+)
 FIXED = {
     "acks": "the log is acknowledged by all in-sync replicas (I3)",
     "request.required.acks": "the log is acknowledged by all in-sync replicas (I3)",
@@ -47,6 +51,7 @@ FIXED = {
     "allow.auto.create.topics": "topics are made with the settings that the log needs",
     "delivery.timeout.ms": "use timeout_s",
     "message.timeout.ms": "use timeout_s",
+    "oauth_cb": "name the function in credential_provider, which each process imports",
 }
 """Client options that may not be given, and why."""
 
@@ -78,6 +83,7 @@ FOR_CONSUMERS = re.compile(
     r"(fetch|queued|session|heartbeat|max\.(poll|partition)|group|partition\.assign|client\.rack)"
 )
 SECRET = re.compile(r"(?i)pass|secret|token|\.key|\.pem|jaas|keystore|oauthbearer|credential")
+IS_LOGIN = re.compile(r"sasl\.(username|password)|.*sasl\.oauthbearer\.")
 BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:\d{1,5})?")
 
 
@@ -98,6 +104,18 @@ class KafkaSettings:
     min_insync_replicas: int | None = None
     timeout_s: float = TIMEOUT_S
     client: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    credential_provider: str | None = None
+
+    @property
+    def provider(self) -> Provider | None:
+        """The function that gives the login, if it was given by its name."""
+        name = self.credential_provider
+        return None if name is None else provider_of(name, "the kafka log")
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether the brokers take a token that ends, by a mechanism that asks for the next one."""
+        return mechanism_of(self.client) == "OAUTHBEARER"
 
     @property
     def request_s(self) -> float:
@@ -182,7 +200,8 @@ class KafkaSettings:
 
     def hide(self, text: str) -> str:
         """Return the text without any secret of the client's options."""
-        return hide(text, [str(value) for name, value in self.client.items() if SECRET.search(name)])
+        given = [str(value) for name, value in self.client.items() if SECRET.search(name)]
+        return hide(text, given + (self.provider.secrets if self.provider else []))
 
 
 def settings_of(url: str, options: Mapping[str, Any]) -> KafkaSettings:
@@ -237,6 +256,29 @@ def _check(ours: Mapping[str, Any], client: Mapping[str, Any]) -> None:
             msg = f"option {name} of a kafka log has other characters than A-Z a-z 0-9 _ . @ / : + -"
             raise ConfigError(msg)
     _check_sasl(client)
+    if ours.get("credential_provider") is not None:
+        provider_of(ours["credential_provider"], "a kafka log")
+        _check_provider(client)
+
+
+def mechanism_of(client: Mapping[str, Any]) -> str:
+    """Return the SASL mechanism in capitals; ``""``: none."""
+    return str(client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))).upper()
+
+
+def _check_provider(client: Mapping[str, Any]) -> None:
+    """Refuse options beside a ``credential_provider`` that would not use it."""
+    mechanism = mechanism_of(client)
+    if mechanism not in {"OAUTHBEARER", "PLAIN"} and not mechanism.startswith("SCRAM-"):
+        msg = (
+            "there is a credential_provider, but no login that takes it: set security.protocol to SASL_SSL,"
+            " and sasl.mechanism to OAUTHBEARER, SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN, as brokers have it"
+        )
+        raise ConfigError(msg)
+    logins = [name for name in client if IS_LOGIN.match(name)]
+    if logins:
+        msg = f"there are both credential_provider and {', '.join(logins)}: leave one of them out"
+        raise ConfigError(msg)
 
 
 def _check_sasl(client: Mapping[str, Any]) -> None:

@@ -59,19 +59,30 @@ NOT_LEFT_THERE = ("unconfigured table", "does not exist", "Keyspace")
 
 def refused_login(error: BaseException) -> Exception | None:
     """Return the refusal of a login in the driver's error; None: there is none, or it may pass."""
-    errors = getattr(error, "errors", {}).values() if isinstance(error, cluster.NoHostAvailable) else ()
     return next(
         (
             each
-            for each in (error, *errors)
+            for each in _each(error)
             if isinstance(each, cassandra.AuthenticationFailed) and UNCHECKED not in str(each)
         ),
         None,
     )
 
 
+def no_login(error: BaseException) -> ConfigError | None:
+    """Return the error of the function that gives the login, if it can give none; None: another error."""
+    return next((each for each in _each(error) if isinstance(each, ConfigError)), None)
+
+
+def _each(error: BaseException) -> tuple[BaseException, ...]:
+    errors = getattr(error, "errors", None) or {}
+    return (error, *errors.values()) if isinstance(error, cluster.NoHostAvailable) else (error,)
+
+
 def may_pass(error: BaseException) -> bool:
     """Return whether the request may be sent again."""
+    if no_login(error) is not None:
+        return False
     return isinstance(error, NO_ANSWER) and refused_login(error) is None
 
 
@@ -82,6 +93,8 @@ def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> 
     """
     if refused := refused_login(error):
         return ConfigError(f"{where}: {refused}; {LOGIN}")
+    if not_given := no_login(error):
+        return ConfigError(f"{where}: {not_given}")
     if isinstance(error, NO_ANSWER):
         renew = "" if tls is None else over_its_time(_in_short(error), tls.get("ssl_certfile"))
         if renew:

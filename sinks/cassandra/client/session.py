@@ -30,6 +30,7 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.sinks.cassandra.client import schema
 from tidegate.sinks.cassandra.client.batch import Protocol
 from tidegate.sinks.cassandra.client.errors import NO_ANSWER, as_ours, may_pass, refused_login
+from tidegate.sinks.cassandra.client.login import LoginByName
 from tidegate.sinks.cassandra.client.settings import CassandraSettings
 from tidegate.sinks.cassandra.client.statements import statements, within
 
@@ -307,6 +308,15 @@ class Session:
         return self._ask(self._connect_once)
 
     def _connect_once(self) -> tuple[Any, Any]:
+        try:
+            return self._connect_with_login()
+        except cluster.NoHostAvailable as error:
+            provider = self.settings.provider
+            if provider is None or refused_login(error) is None or not provider.forget():
+                raise
+        return self._connect_with_login()
+
+    def _connect_with_login(self) -> tuple[Any, Any]:
         connected = self._cluster()
         try:
             driver = connected.connect()
@@ -367,7 +377,11 @@ class Session:
             ),
             row_factory=query.tuple_factory,
         )
-        login = PlainTextAuthProvider(settings.username, settings.password) if settings.username else None
+        login: Any = None
+        if settings.provider is not None:
+            login = LoginByName(settings.provider, settings.timeout_s / TRIES)
+        elif settings.username:
+            login = PlainTextAuthProvider(settings.username, settings.password)
         options = {"protocol_version": 4, "connect_timeout": min(5.0, settings.timeout_s), **settings.passed}
         return cluster.Cluster(
             list(settings.hosts),

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 
 from tidegate.base.urls import Url, addresses, redact, servers_at, user_and_password
 from tidegate.errors import ConfigError
+from tidegate.options.logins import Provider, provider_of
 
 PORT = 9042
 TIMEOUT_S = 10.0
@@ -37,7 +38,8 @@ CONSISTENCY = "LOCAL_QUORUM"
 
 OURS = ("create", "replication", "consistency", "read_consistency", "local_dc", "timeout_s", "tls", "leases")
 TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_check_hostname")
-PASSED = ("username", "password", "connect_timeout", "protocol_version", "idle_heartbeat_interval")
+LOGIN = ("username", "password", "credential_provider")
+PASSED = ("connect_timeout", "protocol_version", "idle_heartbeat_interval")
 KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
@@ -55,6 +57,7 @@ class CassandraSettings:
     keyspace: str
     username: str = dataclasses.field(default="", repr=False)
     password: str = dataclasses.field(default="", repr=False)
+    credential_provider: str = ""
     tls: dict[str, Any] | None = dataclasses.field(default=None, repr=False)
     create: bool = False
     replication: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -68,6 +71,12 @@ class CassandraSettings:
     @property
     def shown(self) -> str:
         return redact(self.url)
+
+    @property
+    def provider(self) -> Provider | None:
+        """The function that gives the login, if it was given by its name."""
+        name = self.credential_provider
+        return provider_of(name, f"store {self.shown}") if name else None
 
 
 def settings_of(url: str, options: dict[str, Any]) -> CassandraSettings:
@@ -100,7 +109,7 @@ def _hosts(parts: Url, shown: str) -> tuple[tuple[str, ...], int]:
 
 
 def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: str) -> CassandraSettings:
-    known = (*OURS, *TLS, *PASSED)
+    known = (*OURS, *TLS, *LOGIN, *PASSED)
     if unknown := sorted(set(options) - set(known)):
         raise ConfigError(f"{shown}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
     for name in ("create", "tls", "leases"):
@@ -116,6 +125,7 @@ def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: s
         settings,
         username=options.get("username", settings.username),
         password=options.get("password", settings.password),
+        credential_provider=_provider_name(settings, options, shown),
         tls=tls if tls or options.get("tls") else None,
         create=options.get("create", False),
         replication=_replication(options.get("replication"), settings.hosts, shown),
@@ -124,8 +134,17 @@ def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: s
         local_dc=str(options.get("local_dc", "")),
         timeout_s=float(timeout_s),
         leases=options.get("leases", True),
-        passed={n: options[n] for n in PASSED if n in options and n not in ("username", "password")},
+        passed={n: options[n] for n in PASSED if n in options},
     )
+
+
+def _provider_name(settings: CassandraSettings, options: dict[str, Any], shown: str) -> str:
+    name = options.get("credential_provider")
+    if name is None:
+        return ""
+    if settings.username or options.keys() & {"username", "password"}:
+        raise ConfigError(f"{shown}: it has a login and a credential_provider: leave one of them out")
+    return provider_of(name, shown).name
 
 
 def _level(name: str, options: dict[str, Any], known: tuple[str, ...], shown: str) -> str:

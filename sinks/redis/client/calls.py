@@ -391,6 +391,11 @@ class Calls:
                 replies[at] = exchange.connection.read_response(disable_decoding=True)
             except exceptions.BusyLoadingError as busy:  # redis-py takes it for a lost connection
                 replies[at] = busy
+            except exceptions.AuthenticationError as refused:  # likewise
+                if not exchange.fresh:  # a new connection has the login of now
+                    self._fail(exchange, refused)
+                    return
+                replies[at] = refused
             except redis.ResponseError as refused:
                 replies[at] = refused
             except LOST as error:

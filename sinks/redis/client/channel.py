@@ -23,7 +23,7 @@ from redis.asyncio.connection import Connection, SSLConnection
 
 from tidegate.base.deadline import end_of, left_of
 from tidegate.base.urls import Address
-from tidegate.sinks.redis.client.replies import LOST
+from tidegate.sinks.redis.client.replies import DENIED, LOST
 from tidegate.sinks.redis.client.servers import AGE_MAX_S, without_words
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.single_flight import SingleFlight
@@ -229,6 +229,15 @@ class _Tls(_Ended, SSLConnection):
 
 async def connected(address: Address, settings: RedisSettings) -> Any:
     """Open a connection and log in. Raises: redis.RedisError or OSError: not in time, or refused."""
+    try:
+        return await _connected(address, settings)
+    except DENIED:
+        if settings.provider is None or not settings.provider.forget():
+            raise
+    return await _connected(address, settings)
+
+
+async def _connected(address: Address, settings: RedisSettings) -> Any:
     limits, refused = settings.connection, None
     kind: Any = _Tls if settings.tls else _Plain
     connection = kind(host=address.host, port=address.port, protocol=2, **limits)

@@ -27,7 +27,7 @@ from tidegate.base import forks
 from tidegate.base.deadline import left_of
 from tidegate.base.urls import Address, hide_forms
 from tidegate.errors import ConfigError
-from tidegate.sinks.redis.client.replies import pack
+from tidegate.sinks.redis.client.replies import DENIED, pack
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.steps import run
 from tidegate.sinks.redis.keys import slot_of
@@ -184,6 +184,15 @@ class Node:
                 return connection, True
             if connection.opened_by == os.getpid():
                 connection.disconnect()
+        try:
+            return self._open(left_s), False
+        except DENIED:
+            if self._settings.provider is None or not self._settings.provider.forget():
+                raise
+        return self._open(self._left()), False
+
+    def _open(self, left_s: float) -> Any:
+        """Open a connection and log in."""
         kind: Any = _Tls if self._settings.tls else _Plain
         connection = kind(
             host=self.address.host,
@@ -196,9 +205,12 @@ class Node:
             connection.connect()
         except (redis.ResponseError, redis.AuthenticationError) as error:
             refused = without_words(error, self._settings)
+        except BaseException:  # of a login's function, too
+            connection.disconnect()
+            raise
         if refused is not None:  # raised here, so that it has no context
             raise refused
-        return connection, False
+        return connection
 
     def ask(self, contents: Sequence[bytes]) -> list[Any]:
         """Return the replies to some commands in one round trip, tried once; error replies are among them.

@@ -9,6 +9,7 @@ With ``rediss+...`` the last two use TLS.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 import re
@@ -16,8 +17,12 @@ import ssl
 from typing import Any, Literal
 from urllib.parse import unquote
 
+import redis
+
+from tidegate.base.deadline import left_of
 from tidegate.base.urls import Address, addresses, redact, servers_at, user_and_password
 from tidegate.errors import ConfigError
+from tidegate.options.logins import NoLoginError, Provider, provider_of
 
 Kind = Literal["one", "sentinel", "cluster"]
 PORT, SENTINEL_PORT = 6379, 26379
@@ -51,6 +56,33 @@ OF_SENTINEL = ("sentinel_username", "sentinel_password")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LoginByName:
+    """redis-py's ``CredentialProvider``, by the name of a function.
+
+    ``limit_s``: of one try. ``timeout_s``: of a reader's call.
+    """
+
+    provider: Provider
+    limit_s: float
+    timeout_s: float
+
+    def get_credentials(self) -> tuple[str, ...]:
+        """Return user and token, or the token alone.
+
+        Raises: redis.ConnectionError: there is no login now. ConfigError: the function does not fit.
+        """
+        try:
+            login = self.provider.get(min(self.limit_s, left_of(self.timeout_s)))
+        except NoLoginError as error:
+            raise redis.ConnectionError(str(error)) from None
+        return (login.user, login.token) if login.user else (login.token,)
+
+    async def get_credentials_async(self) -> tuple[str, ...]:
+        """As ``get_credentials``; the event loop is not blocked."""
+        return await asyncio.to_thread(self.get_credentials)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class RedisSettings:
     """The settings of one store. ``connection``: the arguments of a connection to a server that
     holds data.
@@ -70,7 +102,14 @@ class RedisSettings:
     def secrets(self) -> list[str]:
         """The passwords that are sent to servers."""
         arguments = (*self.connection.items(), *self.sentinel.items())
-        return [str(value) for name, value in arguments if name.endswith("password")]
+        passwords = [str(value) for name, value in arguments if name.endswith("password")]
+        return passwords + (self.provider.secrets if self.provider else [])
+
+    @property
+    def provider(self) -> Provider | None:
+        """The function that gives the login, if it was given by its name."""
+        login = self.connection.get("credential_provider")
+        return login.provider if isinstance(login, LoginByName) else None
 
     @property
     def trusts_any_server(self) -> bool:
@@ -136,10 +175,8 @@ def _with_options(
         raise ConfigError(f"store {shown}: functions is {functions!r}; it must be True or False")
     passed = {name: value for name, value in options.items() if name in PASSED}
     provider = passed.get("credential_provider")
-    if provider is not None and not callable(getattr(provider, "get_credentials", None)):
-        raise ConfigError(
-            f"store {shown}: credential_provider must be an object with get_credentials(), given from Python"
-        )
+    if provider is not None and (settings.connection.keys() | passed.keys()) & {"username", "password"}:
+        raise ConfigError(f"store {shown}: it has a login and a credential_provider: leave one of them out")
     for name in TLS_FILES & passed.keys():
         if passed[name] is not None and not os.access(str(passed[name]), os.R_OK):
             raise ConfigError(
@@ -148,6 +185,9 @@ def _with_options(
     if secure:  # redis-py checks the name by default from release 6 on only
         passed.setdefault("ssl_check_hostname", _is_verified(passed))
     request_s = min(REQUEST_S, timeout_s)
+    if provider is not None and not callable(getattr(provider, "get_credentials", None)):
+        named = provider_of(provider, f"store {shown}")
+        passed["credential_provider"] = LoginByName(named, request_s, timeout_s)
     of_sockets = ("socket_timeout", "socket_connect_timeout")
     limits = {name: _seconds(options, name, request_s, shown) for name in of_sockets}
     of_sentinel = {

@@ -12,53 +12,63 @@ never held over a ``yield`` to a consumer in another context: a generator's cont
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import math
+import threading
+import weakref
 from collections.abc import Callable
 from numbers import Real
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.errors import ConfigError
 
-_began: contextvars.ContextVar[float | None] = contextvars.ContextVar("tidegate_call_began", default=None)
+
+class _Call(NamedTuple):
+    """A call: when it began, by ``time.monotonic``, the lock that it holds, and the call around it."""
+
+    began: float
+    held: weakref.ref[Any]
+    outer: _Call | None
 
 
-class one_call:  # noqa: N801 - it is used as a function
-    """A context whose requests share one deadline; a nested one shares the outer one's.
+_call: contextvars.ContextVar[_Call | None] = contextvars.ContextVar("tidegate_call", default=None)
 
-    ``fresh``: a deadline of its own even then.
+
+def one_call(*, fresh: bool = False) -> contextlib.AbstractContextManager[Any]:
+    """Return a context whose requests share one deadline; a nested one shares the outer one's.
+
+    ``fresh``: a deadline of its own even then. The context is a lock, and the call lasts while it is held: by
+    the ``with`` statement alone, so also an exception at the statement's first or last line ends it.
     """
+    held, outer = threading.Lock(), _present()
+    if fresh or outer is None:
+        _call.set(_Call(monotonic(), weakref.ref(held), outer))
+    return held
 
-    __slots__ = ("_before", "_fresh")
 
-    def __init__(self, *, fresh: bool = False) -> None:
-        self._fresh = fresh
-        self._before: float | None = None
-
-    def __enter__(self) -> None:
-        self._before = _began.get()
-        if self._fresh or self._before is None:
-            try:
-                _began.set(monotonic())
-            except BaseException:  # an interrupt: nothing would set it back
-                _began.set(self._before)
-                raise
-
-    def __exit__(self, *_: object) -> None:
-        _began.set(self._before)  # not by a token: a context collected unfinished ends in another one
+def _present() -> _Call | None:
+    """Return the innermost call that has not ended."""
+    call = _call.get()
+    while call is not None:
+        held = call.held()
+        if held is not None and held.locked():
+            return call
+        call = call.outer
+    return None
 
 
 def end_of(timeout_s: float) -> float:
     """Return the end of the current call, by ``time.monotonic``; outside of one, ``timeout_s`` from now."""
-    began = _began.get()
-    return (monotonic() if began is None else began) + timeout_s
+    call = _present()
+    return (monotonic() if call is None else call.began) + timeout_s
 
 
 def left_of(timeout_s: float) -> float:
     """Return the seconds left of the current call, perhaps none; infinity outside of one."""
-    began = _began.get()
-    return math.inf if began is None else began + timeout_s - monotonic()
+    call = _present()
+    return math.inf if call is None else call.began + timeout_s - monotonic()
 
 
 def over_at(end: float) -> Callable[[Any], bool]:
@@ -69,7 +79,7 @@ def over_at(end: float) -> Callable[[Any], bool]:
 def outside() -> contextvars.Context:
     """Return the current context without its call: for work that also serves others."""
     context = contextvars.copy_context()
-    context.run(_began.set, None)
+    context.run(_call.set, None)
     return context
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
 from typing import Any, TypeAlias, TypeVar
 
@@ -27,6 +28,14 @@ def run(steps: Steps[Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
+    except BaseException:  # an interrupt between two steps: its traceback would keep what they hold
+        _abandon(steps)
+        raise
+
+
+def _abandon(steps: Steps[Any]) -> None:
+    with contextlib.suppress(RuntimeError):  # they take one more step, which nobody does
+        steps.close()
 
 
 async def run_async(steps: Steps[Result]) -> Result:
@@ -43,3 +52,6 @@ async def run_async(steps: Steps[Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
+    except BaseException:
+        _abandon(steps)
+        raise

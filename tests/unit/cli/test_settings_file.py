@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import stat
+import sys
 
 import pytest
 
@@ -206,6 +207,41 @@ def test_an_option_file_of_the_folder_is_part_of_what_is_trusted(folder, impatie
     assert "has not trusted" not in refused(7, "history")
     (folder / "impatient").write_text("timeout_s=0.2\n")
     assert "has not trusted it yet" in refused(2, "history")
+
+
+CODE = "import pathlib\npathlib.Path('ran').touch()\ndef login(): return 'u', 't', None\n"
+
+
+@pytest.mark.parametrize("key", ["store_config", "wal_config"])
+@pytest.mark.parametrize("named", ["found", "by the variable of the file", "by its own", "by the option"])
+def test_a_function_is_named_by_the_user_and_not_by_a_file_that_was_found(folder, monkeypatch, key, named):
+    """The user has trusted the file, and its module lies where Python looks."""
+    (folder / "code_of_the_folder.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(folder))
+    lines = ["credential_provider=code_of_the_folder:login", "timeout_s=1"]
+    if key == "wal_config":
+        lines += ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN"]
+    file = folder / "options"
+    file.write_text("\n".join(lines))
+    file.chmod(0o600)
+    url = "redis://127.0.0.1:1" if key == "store_config" else "kafka://127.0.0.1:1"
+    settings(folder, f'{key.partition("_")[0]} = "{url}"', 'namespace = "n"', f'{key} = "options"')
+    monkeypatch.setenv(
+        "TIDEGATE_WAL" if key == "store_config" else "TIDEGATE_STORE",
+        {"store_config": f"file://{folder.parent}/wal", "wal_config": f"sqlite://{folder.parent}/s"}[key],
+    )
+    option = f"--{key.replace('_', '-')}"
+    more = [option, "options"] if named == "by the option" else []
+    if named == "by its own":
+        monkeypatch.setenv(f"TIDEGATE_{key.upper()}", "options")
+    if named == "by the variable of the file":
+        monkeypatch.setenv("TIDEGATE_CONFIG", str(folder / "tidegate.toml"))
+    said = run("status", *more).stderr
+    refusal = f"a tidegate.toml that was found chose this file: if you trust both, give {option} yourself"
+    assert (refusal in said) == (named == "found")
+    if named == "found" or key == "wal_config":  # a store is asked for the login once it is connected
+        assert (folder / "ran").exists() == (named != "found")
+    sys.modules.pop("code_of_the_folder", None)
 
 
 def test_a_no_uses_nothing(folder, terminal):

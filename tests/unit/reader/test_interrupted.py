@@ -1,6 +1,7 @@
 """An exception at any line of a call, as of a signal or a soft limit: the gate works on, no lease stays."""
 
 import gc
+import math
 import random
 import signal
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tidegate
+from tidegate.base.deadline import end_of, left_of, one_call, outside
 from tidegate.sinks.open_store import open_store
 from tidegate.testing.example import write_flights
 
@@ -20,9 +22,9 @@ CUT_IN = (
     *(str(path.resolve()) for path in (ROOT.parent.parent / "sinks", ROOT.parent.parent / "wal")),
 )
 LIMIT_S = 30.0
-SIGNALS = 300
+SIGNALS, ALL_SIGNALS = 300, 10_000
 STEP = 11
-"""On files every eleventh line is cut: those of the gate are the same as in memory."""
+"""On files every eleventh line is cut, in the slow form each: those of the gate are the same as in memory."""
 LEASE_S = 600.0
 """Nothing is renewed, and nothing runs out, while a test runs."""
 
@@ -32,7 +34,10 @@ class CutError(BaseException):
 
 
 def cut_at(number, call):
-    """Run the call, with an error at its line of this number; return that line, None: it has fewer."""
+    """Run the call, with an error at its line of this number; return that line, None: it has fewer.
+
+    The error, with the frames of its traceback, is there while the deadline is asked for.
+    """
     left, place = number, None
 
     def trace(frame, event, _):
@@ -51,9 +56,11 @@ def cut_at(number, call):
     try:
         call()
     except CutError:
-        pass
+        sys.settrace(None)
+        assert left_of(LIMIT_S) == math.inf, f"a deadline stays after an interrupt at {place}"
     finally:
         sys.settrace(None)
+    assert left_of(LIMIT_S) == math.inf, f"a deadline stays after an interrupt at {place}"
     return place
 
 
@@ -92,12 +99,29 @@ CALLS = {
 }
 
 
-@pytest.fixture(scope="module", params=["memory", "sqlite"])
+@pytest.fixture(scope="module")
 def url(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("interrupted")
     url = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else f"sqlite://{folder}/store"
     write_flights(f"file://{folder}/wal", url)
     return url
+
+
+def two_calls():
+    with one_call():
+        end_of(1.0)
+        with one_call(), one_call(fresh=True):
+            end_of(1.0)
+    with one_call(fresh=True):
+        end_of(1.0)
+    outside().run(end_of, 1.0)
+
+
+def test_an_error_at_each_line_of_a_call_leaves_no_deadline():
+    number = 0
+    while cut_at(number, two_calls) is not None:
+        number += 1
+    assert number > 10
 
 
 def held_leases(store):
@@ -107,9 +131,17 @@ def held_leases(store):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_an_error_at_each_line_leaves_a_gate_that_works(url, call):
+@pytest.mark.parametrize(
+    "url, step",
+    [
+        ("memory", 1),
+        ("sqlite", STEP),
+        pytest.param("sqlite", 1, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)]),
+    ],
+    indirect=["url"],
+)
+def test_an_error_at_each_line_leaves_a_gate_that_works(url, step, call):
     store, number, lines = open_store(url, "flights", None, None), 0, 0
-    step = 1 if url.startswith("memory") else STEP
     while True:
         gate = tidegate.connect(url, "flights")
         gate.version()
@@ -131,8 +163,9 @@ def test_an_error_at_each_line_leaves_a_gate_that_works(url, call):
 @pytest.mark.parametrize(
     "url", ["sqlite"], indirect=True
 )  # the store in memory has a condition of `threading`
+@pytest.mark.parametrize("signals", [SIGNALS, pytest.param(ALL_SIGNALS, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_real_signals_at_any_time_leave_a_gate_that_works(url):
+def test_real_signals_at_any_time_leave_a_gate_that_works(url, signals):
     store, cuts, dice = open_store(url, "flights", None, None), 0, random.Random(7)
 
     def cut(*_):
@@ -142,13 +175,14 @@ def test_real_signals_at_any_time_leave_a_gate_that_works(url):
 
     gate, before = tidegate.connect(url, "flights"), signal.signal(signal.SIGALRM, cut)
     try:
-        while cuts < SIGNALS:
+        while cuts < signals:
             try:
                 signal.setitimer(signal.ITIMER_REAL, dice.uniform(1e-5, 3e-3))
                 for _ in range(100):  # an error within a `__del__` is ignored
                     snapshot(gate)
             except CutError:
-                pass
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                assert left_of(LIMIT_S) == math.inf
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

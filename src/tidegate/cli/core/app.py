@@ -125,7 +125,7 @@ class Commands(TyperGroup):
         if name not in WITHOUT_PLACES and not ctx.resilient_parsing:
             from tidegate.cli.core.settings_file import from_settings_file
 
-            ctx.with_resource(from_settings_file())
+            ctx.with_resource(from_settings_file(rest))
         return name, listed and command(str(name)), rest
 
     def invoke(self, ctx: Any) -> Any:

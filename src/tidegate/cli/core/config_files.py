@@ -15,9 +15,10 @@ import typer
 
 from tidegate.base.urls import scheme_of
 from tidegate.cli.core.app import print_message
-from tidegate.cli.core.settings_file import others_can_read, read_file
+from tidegate.cli.core.settings_file import FILE, is_from_found_file, others_can_read, read_file
 from tidegate.errors import ConfigError
 from tidegate.options.endpoints import StoreRef, parse_stores
+from tidegate.options.logins import OPTION as PROVIDER
 
 WalConfig = Annotated[
     Path | None,
@@ -116,6 +117,11 @@ def _options(given_as: str, path: Path | None, typed: Typed) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError(f"{given_as} {path}: it is not text in UTF-8") from None
     options = _parse(f"{given_as} {path}", lines, typed)
+    if PROVIDER in options and is_from_found_file(given_as):
+        raise ConfigError(
+            f"{given_as} {path}: {PROVIDER} names code to run, and a {FILE} that was found chose this file:"
+            f" if you trust both, give {given_as} yourself"
+        )
     if others_can_read(mode) and any(map(SECRET.search, options)):
         print_message(f"warning: {path} holds a password, and others can read it: chmod 600 {path}")
     return options

@@ -19,7 +19,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote as quoted
 from typing import Any
@@ -55,9 +55,13 @@ _from_file: dict[str, str] = {}
 """The variables that the file has set, with file and line."""
 
 
+_found: set[str] = set()
+"""The options whose values are from a file that was found, and that the command was not given itself."""
+
+
 @contextlib.contextmanager
-def from_settings_file() -> Iterator[None]:
-    """Set the variables that are not set from the file, within the context.
+def from_settings_file(words: Sequence[str] = ()) -> Iterator[None]:
+    """Set the variables that are not set from the file, within the context. ``words``: the command's own.
 
     The file is the one that ``TIDEGATE_CONFIG`` names, or ``tidegate.toml`` in the working folder, if there
     is one. Raises: ConfigError, with file and line: it cannot be read, has another key or value, or others
@@ -75,8 +79,12 @@ def from_settings_file() -> Iterator[None]:
                 if not os.environ.get(variable_of(key)):
                     os.environ[variable_of(key)] = setting.resolved(path)
                     _from_file[variable_of(key)] = f"{path}, line {setting.line}"
+                    option = f"--{key.replace('_', '-')}"
+                    if not named and not any(word.partition("=")[0] == option for word in words):
+                        _found.add(option)
         yield
     finally:
+        _found.clear()
         for variable in _from_file.keys() - before.keys():
             os.environ.pop(variable, None)
             del _from_file[variable]
@@ -96,6 +104,11 @@ def sources(ctx: Any) -> dict[str, str]:
         if source is not None and source.name != "COMMANDLINE" and os.environ.get(variable):
             origins[key] = _from_file.get(variable, variable)
     return origins
+
+
+def is_from_found_file(option: str) -> bool:
+    """Whether the command has this option's value from a file that was found, and not named."""
+    return option in _found
 
 
 def shown_sources(ctx: Any) -> str:

@@ -95,10 +95,13 @@ def test_our_options_are_taken_and_not_passed_on():
         "replication_factor": 2,
         "min_insync_replicas": 1,
         "timeout_s": 7,
+        "credential_provider": "logins:of_ann",
     }
-    assert set(given) == set(OURS)
+    given |= {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+    client = {name: value for name, value in given.items() if "." in name}
+    assert set(given) - set(client) == set(OURS)
     settings = settings_of("kafka://one", given)
-    assert settings == KafkaSettings("one", "p", 3, 2, 1, 7)
+    assert settings == KafkaSettings("one", "p", 3, 2, 1, 7, client, "logins:of_ann")
     for made in (settings.for_admin(), settings.for_producer(), settings.for_consumer()):
         assert not set(made) & set(OURS)
 
@@ -173,7 +176,7 @@ def test_half_of_a_login_is_refused_and_not_shown(given, told):
 
 RUNS_CODE = (
     *("plugin.library.paths", "ssl.engine.location", "ssl.engine.id", "ssl.providers"),
-    *("sasl.kerberos.kinit.cmd", "ssl.certificate.verify_cb", "open_cb", "oauth_cb", "error_cb", "log_cb"),
+    *("sasl.kerberos.kinit.cmd", "ssl.certificate.verify_cb", "open_cb", "error_cb", "log_cb"),
     *(
         "stats_cb",
         "throttle_cb",
@@ -196,6 +199,11 @@ RUNS_CODE = (
 def test_no_option_loads_a_library_or_runs_a_command(name):
     with pytest.raises(ConfigError, match="unknown option"):
         settings_of("kafka://one", {name: "x"})
+
+
+def test_a_callback_is_named_and_not_given():
+    with pytest.raises(ConfigError, match=r"oauth_cb .*name the function in credential_provider"):
+        settings_of("kafka://one", {"oauth_cb": print})
 
 
 @pytest.mark.parametrize("name", IN_A_COMMAND)
