@@ -86,7 +86,7 @@ docs: setup ## Build the documentation as a site, build/site (its tools go into 
 	@test -x .venv-docs/bin/python || python3 -m venv .venv-docs
 	@.venv-docs/bin/pip install -q --disable-pip-version-check -r tools/docs-requirements.txt
 	$(RUN) python tools/link_tree.py
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --clean --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --clean
 
 wheel: setup ## Build the wheel and the sdist, in dist/; `pip wheel .` would leave a copy of the code in build/lib
 	$(RUN) python -m build --outdir dist --no-isolation

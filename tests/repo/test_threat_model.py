@@ -23,7 +23,10 @@ def test_there_are_many():
 
 @pytest.mark.parametrize(
     "page, record",
-    [("SECURITY.md", "docs/records/hostile-tenants.md"), ("docs/threat-model.md", "records/hostile-tenants.md")],
+    [
+        ("SECURITY.md", "docs/records/hostile-tenants.md"),
+        ("docs/threat-model.md", "records/hostile-tenants.md"),
+    ],
 )
 def test_the_summaries_have_their_number(page, record):
     count = sum(len(rows(server)) - 2 for server in SERVERS)
