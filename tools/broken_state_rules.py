@@ -194,10 +194,10 @@ RULES: list[Rule] = [
     ),
     (
         "stride-in-an-old-format",
-        "a release that knows no stride stops at a record with one, and never looks for its keys elsewhere",
+        "a reader that knows no stride stops at a table with one, and never looks for its keys elsewhere",
         "wal/record.py",
-        "    return any(at.stride for at in tables.values())",
-        "    return False",
+        "        stored = self.value_format if stride == 1 else GROUPED + self.value_format",
+        "        stored = self.value_format",
         "tests/unit/committers/test_table_key_groups.py",
     ),
     (
