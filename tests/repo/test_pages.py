@@ -167,6 +167,13 @@ def test_the_menu_is_short():
     assert len(MENU) <= 12
 
 
+@pytest.mark.parametrize(
+    "page, lines", [("README.md", 70), ("SECURITY.md", 40), ("docs/scope.md", 60), ("docs/design.md", 250)]
+)
+def test_what_a_stranger_reads_first_is_short(page, lines):
+    assert len((ROOT / page).read_text().splitlines()) <= lines
+
+
 def test_each_page_is_in_the_menu_or_reachable_from_it():
     reached, waiting = set(), [ROOT / "docs" / place for place in in_menu(MENU)]
     while waiting:

@@ -33,7 +33,5 @@ def test_the_summaries_have_their_number(page, record):
     assert f"[{count} attacks]({record})" in (ROOT / page).read_text()
 
 
-def test_the_report_page_is_short_and_names_the_model():
-    page = (ROOT / "SECURITY.md").read_text()
-    assert len(page.splitlines()) <= 40
-    assert "(docs/threat-model.md)" in page
+def test_the_page_of_reports_links_to_the_model():
+    assert "(docs/threat-model.md)" in (ROOT / "SECURITY.md").read_text()
