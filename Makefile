@@ -30,7 +30,7 @@ DEMO_STORE = $(if $(STORE),--store '$(STORE_URL)')
 help: ## Say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
 
-setup: ## Make .venv from requirements.lock and find Java (every target below does it first; FLOAT=1: the newest libraries)
+setup: ## Make .venv from tools/requirements.lock and find Java (every target below does it first; FLOAT=1: the newest libraries)
 	@FLOAT='$(FLOAT)' tools/setup
 
 # In files the demo needs a part of the libraries only, and no servers.
@@ -56,15 +56,15 @@ oldest: setup ## Run plain tests and Spark's with the oldest libraries that pypr
 	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance tests/services/redis/rights/test_tls.py $(PYTEST_ARGS)
 	TIDEGATE_VENV=$(CURDIR)/.venv-oldest $(RUN) pytest -m "spark and not slow" tests/spark $(LEFT_OPEN) $(PYTEST_ARGS)
 
-locked: setup ## Run plain tests with exactly the libraries of requirements.lock, by their hashes (in .venv-locked)
+locked: setup ## Run plain tests with exactly the libraries of tools/requirements.lock, by their hashes (in .venv-locked)
 	$(RUN) python tools/locked.py make .venv-locked
 	@cp .venv/java-home .venv-locked/ 2>/dev/null || true
 	TIDEGATE_VENV=$(CURDIR)/.venv-locked $(RUN) pytest -n $(JOBS) -m "not slow and not spark" tests/unit tests/conformance $(PYTEST_ARGS)
 
-lock: setup ## Write requirements.lock from scratch: the newest versions that fit
+lock: setup ## Write tools/requirements.lock from scratch: the newest versions that fit
 	$(RUN) python tools/locked.py write
 
-audit: setup ## Ask PyPI whether anything in requirements.lock has a known vulnerability
+audit: setup ## Ask PyPI whether anything in tools/requirements.lock has a known vulnerability
 	$(RUN) python tools/locked.py audit
 
 fuzz: setup ## Fuzz what is read from log and store, guided by coverage (FUZZ_S=60 seconds for each target)
@@ -86,7 +86,7 @@ docs: setup ## Build the documentation as a site, build/site (its tools go into 
 	@test -x .venv-docs/bin/python || python3 -m venv .venv-docs
 	@.venv-docs/bin/pip install -q --disable-pip-version-check -r tools/docs-requirements.txt
 	$(RUN) python tools/link_tree.py
-	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --clean --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --clean
 
 wheel: setup ## Build the wheel and the sdist, in dist/; `pip wheel .` would leave a copy of the code in build/lib
 	$(RUN) python -m build --outdir dist --no-isolation

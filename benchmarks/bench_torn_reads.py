@@ -39,22 +39,11 @@ MARKERS = [f"marker-{number}" for number in range(100)]
 
 def watch(kind: str, url: str, namespace: str, stop: Path) -> None:
     """The reader process: until the file appears; reads, torn ones and numbers seen, as JSON, each second."""
-    import tidegate
-
-    plain = plain_reader(url) if kind == "plain" else None
-    gate = None
+    read = plain_reader(url) if kind == "plain" else versioned_reader(url, namespace)
     reads, torn, seen, told = 0, 0, set(), time.monotonic()
     while True:
         ending = stop.exists()
-        values: list[Any] = []
-        if plain is not None:
-            values = plain()
-        else:
-            with contextlib.suppress(tidegate.ConfigError, tidegate.SnapshotExpiredError):
-                gate = gate or tidegate.connect(url, namespace=namespace)
-                with gate.snapshot() as snapshot:
-                    found = snapshot.table("t").get_many(MARKERS)
-                    values = [found[name]["n"] if name in found else None for name in MARKERS]
+        values = read()
         if values and values[0] is not None:
             reads += 1
             torn += len(set(values)) > 1
@@ -64,6 +53,24 @@ def watch(kind: str, url: str, namespace: str, stop: Path) -> None:
             print(json.dumps({"reads": reads, "torn": torn, "seen": len(seen)}), flush=True)
         if ending:
             return
+
+
+def versioned_reader(url: str, namespace: str) -> Callable[[], list[Any]]:
+    """What tidegate's reader calls: the numbers of all markers in one snapshot. Empty: no version yet."""
+    import tidegate
+
+    gate = None
+
+    def read() -> list[Any]:
+        nonlocal gate
+        with contextlib.suppress(tidegate.ConfigError, tidegate.SnapshotExpiredError):
+            gate = gate or tidegate.connect(url, namespace=namespace)
+            with gate.snapshot() as snapshot:
+                found = snapshot.table("t").get_many(MARKERS)
+                return [found[name]["n"] if name in found else None for name in MARKERS]
+        return []
+
+    return read
 
 
 def plain_reader(url: str) -> Callable[[], list[Any]]:
@@ -114,6 +121,14 @@ def plain_writer(url: str) -> Callable[[Any], object]:
     return write
 
 
+def batch_of(spark: Any, rows: int, number: int) -> Any:
+    """Return the rows of a batch: each with its number, the markers spread over them."""
+    every = rows // len(MARKERS)
+    marker = f"concat('marker-', cast(id div {every} as string))"
+    key = f"if(id % {every} = 0, {marker}, concat('other-', cast(id as string))) as key"
+    return spark.range(0, rows, numPartitions=2).selectExpr(key, f"{number} as n")
+
+
 def main() -> None:
     parser = parser_of(__doc__, wal=False, store=True, rows=50_000, snapshots=10_000, readers=1)
     parser.add_argument("--jars", help="the folder with the connector's jars, for Cassandra")
@@ -132,13 +147,7 @@ def main() -> None:
         spark_on(**connector_settings(arguments.store, arguments.jars)) as spark,
         sink_in(folder, arguments, "-torn", **columns) as sink,
     ):
-
-        def batch(number: int) -> Any:
-            every = arguments.rows // len(MARKERS)  # the markers are spread over the batch
-            marker = f"concat('marker-', cast(id div {every} as string))"
-            key = f"if(id % {every} = 0, {marker}, concat('other-', cast(id as string))) as key"
-            return spark.range(0, arguments.rows, numPartitions=2).selectExpr(key, f"{number} as n")
-
+        batch = functools.partial(batch_of, spark, arguments.rows)
         writers: dict[str, tuple[Callable[[int], object], float]] = {}
         if arguments.only != "tidegate":
             write_plain = plain_writer(arguments.store)

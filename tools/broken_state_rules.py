@@ -193,6 +193,14 @@ RULES: list[Rule] = [
         "tests/unit/committers/test_table_key_groups.py",
     ),
     (
+        "stride-in-an-old-format",
+        "a reader that knows no stride stops at a table with one, and never looks for its keys elsewhere",
+        "wal/record.py",
+        "        stored = self.value_format if stride == 1 else GROUPED + self.value_format",
+        "        stored = self.value_format",
+        "tests/unit/committers/test_table_key_groups.py",
+    ),
+    (
         "local-no-marks",
         "I1: the acks name which run of an instance their rows are of",
         "spark/state/local_state.py",

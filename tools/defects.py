@@ -1,4 +1,4 @@
-"""The page of defects, docs/defects.md, made from docs/defects.toml.
+"""The page of defects, tests/defects.md, made from tests/defects.toml.
 
 tools/run python tools/defects.py [--check]
 """
@@ -16,8 +16,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-SOURCE, PAGE = DOCS / "defects.toml", DOCS / "defects.md"
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+SOURCE, PAGE = TESTS / "defects.toml", TESTS / "defects.md"
 
 AREAS = {
     "Log": ("wal",),
@@ -49,7 +49,7 @@ AREAS = {
 
 
 class Defect(NamedTuple):
-    """One entry of docs/defects.toml."""
+    """One entry of tests/defects.toml."""
 
     where: list[str]
     what: str
@@ -87,9 +87,9 @@ def page(entries: Iterable[Defect]) -> str:
         "",
         f"{total} defects of merged code, all fixed. Each row names the wrong behaviour, the files,",
         "the method that found it, and the test that fails if it returns.",
-        "[Reliability](reliability.md) describes the methods.",
+        "[Reliability](../docs/reliability.md) describes the methods.",
         "",
-        "`tools/run python tools/defects.py` makes this page from `docs/defects.toml`.",
+        "`tools/run python tools/defects.py` makes this page from `tests/defects.toml`.",
         "",
         "| area | defects |",
         "|---|---|",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from markdown import Extension, Markdown
@@ -41,12 +40,7 @@ class SessionsExtension(Extension):
 
 
 def on_config(config: Any) -> Any:
-    """Called by MkDocs first: every decision gets its line, in their order, after their index."""
-    decisions = sorted(
-        Path(config.docs_dir, "decisions").glob("*.md"), key=lambda path: (path.name != "index.md", path.name)
-    )
-    section = next(entry["How it works"] for entry in config.nav if "How it works" in entry)
-    section.append({"Decisions": [f"decisions/{path.name}" for path in decisions]})
+    """Called by MkDocs first."""
     config.markdown_extensions.append(SessionsExtension())
     return config
 

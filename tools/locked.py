@@ -4,7 +4,7 @@
     python tools/locked.py make FOLDER   an environment of exactly these (`make locked`)
     python tools/locked.py audit         ask whether any has a known vulnerability (`make audit`)
 
-pip and uv refuse files of another hash. ``requirements.lock`` has parts, which tools/setup installs in turn.
+pip and uv refuse files of another hash. ``tools/requirements.lock`` has parts: tools/setup installs each.
 pip-audit asks PyPI what is known of vulnerabilities: it is installed for that, in an environment of its own.
 """
 
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LOCK = ROOT / "requirements.lock"
+LOCK = ROOT / "tools" / "requirements.lock"
 PYTHON_MIN = "3.10"
 QUIET = ("-q", "--disable-pip-version-check")
 TITLES = ("installers: written by `make lock`, not by hand; tools/setup installs part by part", "demo", "dev")

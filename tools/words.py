@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIST, ALLOWED = ROOT / "tools/words.toml", ROOT / "tools/words-allowed.toml"
 CODE = ("committers", "sinks", "spark", "wal", "src", "examples", "tools", "readers", "deploy")
 SECTIONS = {
-    "docs": ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md"),
+    "docs": ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "tests/defects.md"),
     "code": CODE,
     "messages": CODE,
 }

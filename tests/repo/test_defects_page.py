@@ -1,4 +1,4 @@
-"""docs/defects.md is made of docs/defects.toml, and its files and tests exist."""
+"""tests/defects.md is made of tests/defects.toml, and its files and tests exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _tool():
 
 TOOL = _tool()
 DEFECTS = TOOL.defects()
-MESSAGE = "after a change of docs/defects.toml run: tools/run python tools/defects.py"
+MESSAGE = "after a change of tests/defects.toml run: tools/run python tools/defects.py"
 
 
 def test_the_page_equals_the_generated_text() -> None:

@@ -16,6 +16,7 @@ def test_the_site_builds_without_a_warning():
         ["make", "docs"], cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "Documentation built" in done.stderr  # with --quiet MkDocs counted no warning, and never failed
     assert "WARNING" not in done.stderr
     writing, reading = (
         (ROOT / "build" / "site" / "reference" / page / "index.html").read_text()

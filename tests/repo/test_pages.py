@@ -18,6 +18,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 import tidegate
 from tidegate import aio
@@ -146,11 +147,41 @@ def test_each_public_name_stands_in_the_reference(module):
         assert any(re.search(rf"^::: {re.escape(place)}$", REFERENCE, re.MULTILINE) for place in places), name
 
 
-def test_each_page_is_in_the_navigation_or_a_decision():
-    navigation = (ROOT / "mkdocs.yml").read_text().partition("nav:")[2]
-    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
-    shown = set(re.findall(r": ([\w/-]+\.md)$", navigation, re.MULTILINE))
-    assert shown == {page for page in pages if not page.startswith("decisions/")}
+MENU = yaml.safe_load((ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2].partition("\n")[2])
+
+
+def in_menu(entries):
+    for entry in entries:
+        for place in entry.values():
+            yield from in_menu(place) if isinstance(place, list) else [place]
+
+
+def linked_pages(page):
+    for link in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text()):
+        target = (page.parent / link).resolve()
+        if target.is_relative_to(ROOT / "docs"):
+            yield target
+
+
+def test_the_menu_is_short():
+    assert len(MENU) <= 12
+
+
+@pytest.mark.parametrize(
+    "page, lines", [("README.md", 70), ("SECURITY.md", 40), ("docs/scope.md", 60), ("docs/design.md", 250)]
+)
+def test_what_a_stranger_reads_first_is_short(page, lines):
+    assert len((ROOT / page).read_text().splitlines()) <= lines
+
+
+def test_each_page_is_in_the_menu_or_reachable_from_it():
+    reached, waiting = set(), [ROOT / "docs" / place for place in in_menu(MENU)]
+    while waiting:
+        page = waiting.pop()
+        if page not in reached:
+            reached.add(page)
+            waiting += linked_pages(page)
+    assert reached == set((ROOT / "docs").rglob("*.md"))
 
 
 def test_no_page_has_a_place_that_was_to_be_filled_in():

@@ -1,4 +1,4 @@
-"""requirements.lock names everything that pyproject.toml asks for, in versions that fit, by their hashes."""
+"""tools/requirements.lock names all that pyproject.toml asks for, in versions that fit, by their hashes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _asked_for() -> list[Requirement]:
 @pytest.fixture(scope="module")
 def locked() -> dict[str, set[Version]]:
     found: dict[str, set[Version]] = {}
-    for name, version in LOCKED.findall((ROOT / "requirements.lock").read_text()):
+    for name, version in LOCKED.findall((ROOT / "tools" / "requirements.lock").read_text()):
         found.setdefault(canonicalize_name(name), set()).add(Version(version))
     return found
 
@@ -46,7 +46,7 @@ def test_what_is_asked_for_is_locked_in_versions_that_fit(asked, locked):
 
 
 def test_everything_has_hashes_and_no_place_it_comes_from():
-    text = (ROOT / "requirements.lock").read_text()
+    text = (ROOT / "tools" / "requirements.lock").read_text()
     entries = re.split(r"\n(?=[A-Za-z0-9])", text.partition("\n")[2].strip())
     assert entries
     assert all("--hash=sha256:" in entry for entry in entries)
@@ -54,7 +54,7 @@ def test_everything_has_hashes_and_no_place_it_comes_from():
 
 
 def test_the_part_for_the_demo_has_what_spark_and_the_commands_ask_for_and_no_more():
-    text = (ROOT / "requirements.lock").read_text()
+    text = (ROOT / "tools" / "requirements.lock").read_text()
     _, *parts = re.split(r"^# part (\w+).*\n", text, flags=re.MULTILINE)
     names = {
         part: {canonicalize_name(name) for name, _ in LOCKED.findall(lines)}

@@ -6,7 +6,8 @@ import pytest
 
 from services.support.hostile import SERVERS, rows
 
-PAGE = (Path(__file__).parents[2] / "docs/records/hostile-tenants.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/records/hostile-tenants.md").read_text()
 
 
 @pytest.mark.parametrize("server", SERVERS)
@@ -20,7 +21,17 @@ def test_there_are_many():
     assert sum(len(rows(server)) - 2 for server in SERVERS) >= 40
 
 
-def test_the_summary_has_their_number():
-    summary = (Path(__file__).parents[2] / "SECURITY.md").read_text()
+@pytest.mark.parametrize(
+    "page, record",
+    [
+        ("SECURITY.md", "docs/records/hostile-tenants.md"),
+        ("docs/threat-model.md", "records/hostile-tenants.md"),
+    ],
+)
+def test_the_summaries_have_their_number(page, record):
     count = sum(len(rows(server)) - 2 for server in SERVERS)
-    assert f"[{count} attacks](docs/records/hostile-tenants.md)" in summary
+    assert f"[{count} attacks]({record})" in (ROOT / page).read_text()
+
+
+def test_the_page_of_reports_links_to_the_model():
+    assert "(docs/threat-model.md)" in (ROOT / "SECURITY.md").read_text()

@@ -19,7 +19,7 @@ def test_actions_of_others_are_named_by_digest():
 
 
 def test_the_lock_has_a_hash_for_each_library_and_names_no_index():
-    lock = (ROOT / "requirements.lock").read_text()
+    lock = (ROOT / "tools" / "requirements.lock").read_text()
     blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", lock)[1:]
     assert all("--hash=sha256:" in block for block in blocks)
     assert "://" not in lock

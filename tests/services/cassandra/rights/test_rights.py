@@ -1,7 +1,7 @@
 """Rights in Cassandra: the lists of docs/cassandra.md are enough; with one less a role is told which.
 
 The roles are granted what the page itself says. What they can do to other namespaces of their keyspace is in
-SECURITY.md, and is shown here, too.
+docs/threat-model.md, and is shown here, too.
 """
 
 import contextlib
