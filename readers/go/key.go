@@ -15,6 +15,7 @@ import (
 
 const (
 	hashSeed       = 42
+	exponentMax    = 999 // of a decimal's text, up and down
 	keyGroupsMax   = 32_768
 	dateLayout     = "2006-01-02"
 	localLayout    = "2006-01-02T15:04:05.000000"
@@ -227,7 +228,7 @@ func exactDecimal(text string, precision, scale int) (Decimal, error) {
 	shift := 0
 	if hasExponent {
 		var err error
-		if shift, err = strconv.Atoi(exponent); err != nil || shift < -1_000 || shift > 1_000 {
+		if shift, err = strconv.Atoi(exponent); err != nil || shift < -exponentMax || shift > exponentMax {
 			return "", fmt.Errorf("%.60s is no decimal(%d,%d)", text, precision, scale)
 		}
 	}
