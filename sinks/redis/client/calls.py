@@ -389,8 +389,8 @@ class Calls:
             try:
                 exchange.node.limit(exchange.connection)  # time has passed, perhaps with another server
                 replies[at] = exchange.connection.read_response(disable_decoding=True)
-            except exceptions.BusyLoadingError as busy:  # redis-py takes it for a lost connection
-                replies[at] = busy
+            except (exceptions.BusyLoadingError, exceptions.AuthenticationError) as answer:
+                replies[at] = answer  # redis-py takes both for a lost connection
             except redis.ResponseError as refused:
                 replies[at] = refused
             except LOST as error:

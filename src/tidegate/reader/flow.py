@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 from tidegate.base import forks
@@ -529,7 +529,17 @@ class SnapshotFlow(TableHints):
         """Do one read at this version, for ``Table``."""
         with events.Reading(self.namespace, table) if events.observers else UNOBSERVED, one_call():
             rows = yield from self._table(table)
-            return (yield from fn(rows, *args))
+            with self._noting():
+                return (yield from fn(rows, *args))
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note a read that finds the version retired: all further ones are refused."""
+        try:
+            yield
+        except SnapshotExpiredError as error:
+            self._hold.active.refused_read(error)
+            raise
 
     def _table(self, table: str) -> Steps[TableReader]:
         self._check()

@@ -64,6 +64,11 @@ class RedisChanges:
         """List one server alone as compared with the log."""
         return self._set(self._meta, servers=server_id, processes=None)
 
+    def listed_servers(self) -> list[str]:
+        """Return the ids of the servers that the pointer lists."""
+        servers: bytes = self._ask(self._meta, b"HGET", b"servers")
+        return servers.decode().split(",")
+
     def _set(self, key: bytes, **fields: bytes | None) -> Undo:
         before = {name: self._ask(key, b"HGET", name.encode()) for name in fields}
         self._put(key, fields)
