@@ -46,16 +46,19 @@ def changes_in(writer: Writer) -> StoreChanges:
 
 
 @contextlib.contextmanager
-def changed(session: Session, change: Callable[[Any, Writer], Undo]) -> Iterator[Writer]:
-    """Change the store while the block runs; after it the reader must read as before."""
+def changed(
+    session: Session, change: Callable[[Any, Writer], Undo], *, reconnects: bool = True
+) -> Iterator[Writer]:
+    """Change the store while the block runs; after it the reader, connected again, must read as before."""
     writer = session.writer("refused", refused_of)
     undo = change(changes_in(writer), writer)
     try:
         yield writer
     finally:
         undo()
-    session.connect(writer.namespace)
-    session.check_newest(writer, ["marker", "notes"])
+    if reconnects:
+        session.connect(writer.namespace)
+        session.check_newest(writer, ["marker", "notes"])
 
 
 def _connected(session: Session) -> Writer:
@@ -101,7 +104,7 @@ def gone(session: Session) -> None:
     session.connect(writer.namespace)
     session.check_newest(writer, ["marker"])
     session.drop("gone")
-    session.refused(("StoreLostError", "ConfigError"), "get", table="marker", key=KEY)
+    session.refused("StoreLostError", "get", table="marker", key=KEY)
 
 
 def made_again(session: Session) -> None:
@@ -151,6 +154,26 @@ def removed(session: Session) -> None:
     note = Removal(3, 1_795_255_200_000_000, "redis://successor:6379").as_writer()
     with changed(session, lambda changes, _: changes.pointer(writer=note)) as writer:
         _refused_from_connect(session, writer, "StoreRemovedError")
+
+
+def removed_meanwhile(session: Session) -> None:
+    """A store that is removed while the reader is connected: only a snapshot that was begun before goes on."""
+    _connected(session)
+    with session.snapshot() as (snapshot, version):
+        note = Removal(3, 1_795_255_200_000_000, "").as_writer()
+        with changed(session, lambda changes, _: changes.pointer(writer=note), reconnects=False) as writer:
+            for do, arguments in (
+                ("get", {"table": "marker", "key": KEY}),
+                ("scan", {"table": "marker"}),
+                ("version", {}),
+                ("tables", {}),
+                ("snapshot", {}),
+                ("snapshot", {"version": version}),
+                ("snapshot", {"version": version - 1}),
+                ("wait_for", {"version": version, "timeout_s": 1}),
+            ):
+                session.refused("StoreRemovedError", do, **arguments)
+            session.check_table(writer, version, "marker", snapshot)
 
 
 def never_back(session: Session) -> None:
@@ -270,6 +293,8 @@ def other_latest(session: Session) -> None:
         check_equal("get at version 2", expected, session.reader.ask("get", table="marker", key=KEY))
         scanned = session.reader.ask("scan", table="marker")
         check_rows("scan", writer.schemas["marker"], writer.expected.rows(2, "marker"), scanned["rows"])
+        check_equal("tables at version 2", ["marker"], session.reader.ask("tables"))
+        session.refused("ConfigError", "get", table="notes", key=["00"])
 
 
 def _refuses_rows(session: Session, error: str) -> None:
@@ -323,6 +348,7 @@ REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-not-ready": not_ready,
     "refuses-filling": filling,
     "refuses-removed": removed,
+    "refuses-removed-meanwhile": removed_meanwhile,
     "refuses-never-back": never_back,
     "refuses-other-history": other_history,
     "refuses-unknown-flag": partial(flags, stored=b'?{"n":7}'),
