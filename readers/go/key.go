@@ -119,7 +119,7 @@ func decodeKey(types []*dataType, content []byte) (Key, error) {
 func (t *dataType) encode(value any) ([]byte, error) {
 	switch t.kind {
 	case "string":
-		if text, fits := value.(string); fits && utf8.ValidString(text) {
+		if text, fits := value.(string); fits && utf8.ValidString(text) && t.name == "string" {
 			return []byte(text), nil
 		}
 	case "binary":
@@ -176,7 +176,9 @@ func (t *dataType) decode(part []byte) (any, error) {
 	text := string(part)
 	switch t.kind {
 	case "string":
-		return text, nil
+		if t.name == "string" { // no key is a char or an interval
+			return text, nil
+		}
 	case "binary":
 		return bytes.Clone(part), nil
 	case "boolean":

@@ -355,7 +355,8 @@ class GateFlow(TableHints):
 
     def _list_tables(self) -> Steps[list[str]]:
         pointer = yield from self._read_pointer()
-        return listed((yield from self._entry_of(pointer)).tables) if pointer.visible else []
+        visible = rules.newest_of(pointer, self._reader.store.where)
+        return listed((yield from self._entry_of(pointer)).tables) if visible else []
 
     def history_steps(self, limit: int | None) -> Steps[list[VersionInfo]]:
         if limit is not None:

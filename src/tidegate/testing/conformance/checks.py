@@ -140,7 +140,7 @@ def many_keys(session: Session) -> None:
     """Check 10,000 keys of one key group in one request: a function of Redis takes fewer in one call."""
     writer = session.writer("refused", refused_of)
     session.connect(writer.namespace)
-    expected = dict((key[0], value) for key, value in writer.expected.rows(writer.visible, "marker"))
+    expected = {key[0]: value for key, value in writer.expected.rows(writer.visible, "marker")}
     names = [f"id{place}" for place in range(MANY_KEYS)]
     for of in ({}, {"snapshot": session.reader.ask("snapshot")["snapshot"]}):
         got = session.reader.ask("get_many", keys={"marker": [[name] for name in names]}, **of)
@@ -162,6 +162,8 @@ def wrong_arguments(session: Session) -> None:
     session.refused("ConfigError", "snapshot", version=writer.visible + 1)
     session.refused("ConfigError", "snapshot", version=2**40)
     session.refused("ConfigError", "snapshot", version=0)  # versions begin with 1
+    session.refused("ConfigError", "snapshot", lease_s=0)
+    session.refused("ConfigError", "snapshot", lease_s=86_401)
     session.check_newest(writer, ["marker"])
 
 

@@ -50,6 +50,9 @@ class ReferenceReader:
             return {"id": request["id"], "error": ConfigError.__name__, "message": str(error)}
         except TidegateError as error:
             return {"id": request["id"], "error": type(error).__name__, "message": str(error)}
+        except (LookupError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
+            text = f"a request that does not fit the protocol: {error!r}"
+            return {"id": request["id"], "error": ConfigError.__name__, "message": text}
 
     def _do(self, name: str, arguments: dict[str, Any]) -> Any:
         calls: dict[str, Callable[..., Any]] = {

@@ -30,6 +30,15 @@ class RedisChanges:
     def pointer(self, **fields: Any) -> Undo:
         return self._set(self._meta, **{name: str(value).encode() for name, value in fields.items()})
 
+    def fields(self, **fields: bytes | None) -> Undo:
+        """Change fields beside the pointer's; None removes one."""
+        return self._set(self._meta, **fields)
+
+    def alias(self, name: str, field: str) -> None:
+        """Remove a field of an alias."""
+        key = beside(name, "alias")
+        self._ask(key, b"HDEL", field.encode())
+
     def schema(self, schema_id: str, content: bytes) -> Undo:
         return self._set(beside(self._namespace, "schemas"), **{schema_id: content})
 

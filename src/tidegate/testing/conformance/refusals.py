@@ -74,8 +74,11 @@ def empty_of(session: Session, namespace: str) -> Writer:
 
 
 def nowhere(session: Session) -> None:
-    """A namespace that does not exist."""
+    """A namespace that does not exist: the connection before is replaced all the same."""
+    _connected(session)
     session.raises("ConfigError", "connect", lambda: session.connect(f"{session.prefix}-nowhere"))
+    session.refused("ConfigError", "version")
+    session.refused("ConfigError", "get", table="marker", key=KEY)
 
 
 def no_version(session: Session) -> None:
@@ -145,8 +148,31 @@ def filling(session: Session) -> None:
     undo = changes_in(writer).pointer(horizon=3)
     try:
         _refused_from_connect(session, writer, NOT_VERIFIED)
+        check_equal("version", 0, session.reader.ask("version"))
+        for do, arguments in (("scan", {"table": "marker"}), ("tables", {}), ("snapshot", {})):
+            session.refused(NOT_VERIFIED, do, **arguments)
     finally:
         undo()
+
+
+def filled_meanwhile(session: Session) -> None:
+    """A store that is filled again under a reader that has seen a version: the filling counts first."""
+    _connected(session)
+    with changed(session, lambda changes, _: changes.pointer(visible=0, horizon=3)):
+        _refuses_all(session, NOT_VERIFIED)
+
+
+def _refuses_all(session: Session, error: str) -> None:
+    """Check that each request for the newest version is refused; a wait has the error at its end."""
+    for do, arguments in (
+        ("version", {}),
+        ("get", {"table": "marker", "key": KEY}),
+        ("scan", {"table": "marker"}),
+        ("tables", {}),
+        ("snapshot", {}),
+        ("wait_for", {"version": 1, "timeout_s": 0.1}),
+    ):
+        session.refused(error, do, **arguments)
 
 
 def removed(session: Session) -> None:
@@ -157,23 +183,21 @@ def removed(session: Session) -> None:
 
 
 def removed_meanwhile(session: Session) -> None:
-    """A store that is removed while the reader is connected: only a snapshot that was begun before goes on."""
+    """A store that is removed while the reader is connected: a snapshot that was begun before goes on."""
     _connected(session)
     with session.snapshot() as (snapshot, version):
         note = Removal(3, 1_795_255_200_000_000, "").as_writer()
         with changed(session, lambda changes, _: changes.pointer(writer=note), reconnects=False) as writer:
-            for do, arguments in (
-                ("get", {"table": "marker", "key": KEY}),
-                ("scan", {"table": "marker"}),
-                ("version", {}),
-                ("tables", {}),
-                ("snapshot", {}),
-                ("snapshot", {"version": version}),
-                ("snapshot", {"version": version - 1}),
-                ("wait_for", {"version": version, "timeout_s": 1}),
-            ):
-                session.refused("StoreRemovedError", do, **arguments)
+            _refuses_all(session, "StoreRemovedError")
+            for given in (version, version - 1):
+                session.refused("StoreRemovedError", "snapshot", version=given)
             session.check_table(writer, version, "marker", snapshot)
+
+
+def half_a_note(session: Session) -> None:
+    """A note of a removal that cannot be read."""
+    with changed(session, lambda changes, _: changes.pointer(writer='{"removed_after":3')) as writer:
+        _refused_from_connect(session, writer, "CorruptError")
 
 
 def never_back(session: Session) -> None:
@@ -297,6 +321,24 @@ def other_latest(session: Session) -> None:
         session.refused("ConfigError", "get", table="notes", key=["00"])
 
 
+def damaged(session: Session, change: Callable[[Any, Writer], Undo]) -> None:
+    """A field of the pointer that no release writes."""
+    _on_redis(session)
+    with changed(session, change) as writer:
+        _refused_from_connect(session, writer, "CorruptError")
+
+
+def half_an_alias(session: Session) -> None:
+    """An alias that lacks a field."""
+    _on_redis(session)
+    writer = session.writer("live", live_of)
+    for field in ("namespace", "uuid"):
+        name = session.set_alias(f"half-{field}", writer)
+        changes: Any = changes_in(writer)
+        changes.alias(name, field)
+        session.raises("CorruptError", f"connect by an alias without {field}", partial(session.connect, name))
+
+
 def _refuses_rows(session: Session, error: str) -> None:
     session.refused(error, "get", table="marker", key=KEY)
     session.refused(error, "scan", table="marker")
@@ -335,6 +377,14 @@ ON_REDIS: dict[str, Callable[[Session], None]] = {
     "refuses-server-not-listed": not_listed,
     "refuses-server-replaced": replaced,
     "latest-of-another-version": other_latest,
+    **{
+        f"refuses-no-{field}": partial(
+            damaged, change=lambda changes, _, of=field: changes.fields(**{of: None})
+        )
+        for field in ("digest", "writer", "servers")
+    },
+    "refuses-latest": partial(damaged, change=lambda changes, _: changes.fields(latest=b"17 {")),
+    "refuses-half-an-alias": half_an_alias,
 }
 """The checks that only Redis has, by name; on other stores they are skipped."""
 
@@ -348,7 +398,9 @@ REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-not-ready": not_ready,
     "refuses-filling": filling,
     "refuses-removed": removed,
+    "refuses-filling-meanwhile": filled_meanwhile,
     "refuses-removed-meanwhile": removed_meanwhile,
+    "refuses-half-a-note": half_a_note,
     "refuses-never-back": never_back,
     "refuses-other-history": other_history,
     "refuses-unknown-flag": partial(flags, stored=b'?{"n":7}'),

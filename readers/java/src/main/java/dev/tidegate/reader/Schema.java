@@ -57,7 +57,7 @@ public final class Schema {
   private final boolean isBytes;
 
   private Schema(JsonNode schema) {
-    String format = schema.path("value_format").asText();
+    String format = schema.path("value_format").asText("json");
     String plain = format.startsWith(GROUPED) ? format.substring(GROUPED.length()) : format;
     if (!FORMATS.contains(plain)) {
       throw new ConfigError("the table's value format is '" + format + "', which this release does not know: upgrade it");

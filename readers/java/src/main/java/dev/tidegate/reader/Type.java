@@ -288,7 +288,7 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
           return simple(Kind.DECIMAL, "decimal(" + arguments[0] + "," + arguments[1] + ")", arguments[0], arguments[1]);
         case "char", "varchar":
           arguments();
-          return simple(Kind.STRING, "string", 0, 0);
+          return simple(Kind.STRING, text.substring(start, at), 0, 0);
         case "array":
           after('<');
           Type element = next();
