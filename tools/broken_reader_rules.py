@@ -1,4 +1,4 @@
-"""Rules of the Python reader, broken on purpose: name, rule, file, text, its replacement, the check that notices.
+"""Rules of the Python reader, broken on purpose: name, rule, file, text, its replacement, its check.
 
 ``tests/services/redis/reader/test_reader_mutants.py`` drives each by the conformance program, whose own code
 is whole. Its part of docs/mutants.md is written from here.
@@ -248,8 +248,8 @@ RULES = [
         "fill-is-no-version",
         "a store that is being filled is not empty",
         RULES_FILE,
-        "    if pointer.filling_at or pointer.lost:\n        raise being_filled(where, pointer)\n    return pointer.visible",
-        "    return pointer.visible",
+        "        raise being_filled(where, pointer)\n    return pointer.visible",
+        "        pass\n    return pointer.visible",
         "refuses-filling",
     ),
     (
@@ -323,7 +323,8 @@ RULES = [
         "src/tidegate/reader/alias_gate.py",
         "            return rules.checked_alias((yield self._read_alias()), self.where, self.alias)",
         (
-            "            if not hasattr(self, 'first'):\n                self.first = yield self._read_alias()\n"
+            "            if not hasattr(self, 'first'):\n"
+            "                self.first = yield self._read_alias()\n"
             "            return rules.checked_alias(self.first, self.where, self.alias)"
         ),
         "alias",
@@ -414,7 +415,8 @@ RULES = [
         "the newest version that was retired is read again",
         FLOW,
         (
-            "        for _ in range(TRIES - 1):\n            with contextlib.suppress(SnapshotExpiredError):\n"
+            "        for _ in range(TRIES - 1):\n"
+            "            with contextlib.suppress(SnapshotExpiredError):\n"
             "                return (yield from steps(*args))\n        return (yield from steps(*args))"
         ),
         "        return (yield from steps(*args))",

@@ -183,7 +183,7 @@ def removed(session: Session) -> None:
 
 
 def removed_meanwhile(session: Session) -> None:
-    """A store that is removed while the reader is connected: a snapshot that was begun before goes on."""
+    """A store that is removed while the reader is connected: a snapshot that was begun before continues."""
     _connected(session)
     with session.snapshot() as (snapshot, version):
         note = Removal(3, 1_795_255_200_000_000, "").as_writer()

@@ -1,4 +1,4 @@
-"""The rules of the Python reader, broken one by one (tools/broken_reader_rules.py): its check notices each."""
+"""The Python reader's rules, broken one by one (tools/broken_reader_rules.py): its check notices each."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tidegate.testing.conformance.writer import Writer
 REFUSE, READ_POINTER = "refuse", "read the pointer again"
 SEND_AGAIN, OTHER_SERVER = "send it again", "send it again with the server's id"
 NO_LEASE = "go on without a lease"
-"""What a reader does after an error reply: ``does`` of ``refusals.json``."""
+"""The next steps of a reader after an error reply: ``does`` of ``refusals.json``."""
 UNAVAILABLE = StoreUnavailableError.__name__
 CALL_S = 10.0
 CALLS_MAX = 10
@@ -141,7 +141,7 @@ class Injected:
             raise SkippedError(f"the reader does not call the function {self.call}")
 
     def _lasts(self, reply: str, error: str) -> None:
-        """Check the error at the deadline; a reader may load missing functions, and is told so again."""
+        """Check the error at the deadline; a reader may load missing functions in vain."""
         self.connect(SHORT_S)
         self.refuse(reply)
         self.refused({error, UNAVAILABLE})

@@ -260,6 +260,8 @@ CORRUPT = (
     Case("no flag", N, ROW),
     Case("an expiry that is cut", N, b"e" + _expiry(AT_US + 1)[:7]),
     Case("a sequence that is cut", N, b"s\x09abc"),
+    Case("bytes with a sequence that is cut", BYTES, b"s\x09abc"),
+    Case("a delete with a sequence that is cut", N, b"d\x09abc"),
     Case("a sequence without its length", N, b"s"),
     Case("a delete marker with a value", N, b"-" + ROW),
     Case("a delete with its sequence, and a value", N, b"d\x03abc" + ROW),
