@@ -277,22 +277,6 @@ RULES = [
         "wrong-arguments",
     ),
     (
-        "lease-of-any-length",
-        "a lease is above 0 and a day at most",
-        RULES_FILE,
-        "if not fits or not 0 < lease_s <= LEASE_MAX_S:",
-        "if not fits:",
-        "wrong-arguments",
-    ),
-    (
-        "retired-version",
-        "a version below the horizon is refused",
-        RULES_FILE,
-        "    if horizon > version:\n",
-        "    if False:\n",
-        "retired",
-    ),
-    (
         "hidden-tables",
         "the tables of timeouts are in no list",
         "src/tidegate/base/names.py",
