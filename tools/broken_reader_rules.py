@@ -371,14 +371,6 @@ RULES = [
         "rows-large",
     ),
     (
-        "scan-goes-on-elsewhere",
-        "a cursor means nothing to another server",
-        READS,
-        "                )\n            self._begin()\n",
-        "                )\n",
-        "faults-scan",
-    ),
-    (
         "scan-keeps-the-last-value",
         "of a key that comes more than once the first value counts",
         "sinks/sorted_rows.py",
