@@ -24,13 +24,10 @@ from tidegate.testing.conformance.session import (
     until,
     write_live,
 )
+from tidegate.testing.conformance.vectors import NO_LEASE, OTHER_SERVER, READ_POINTER, SEND_AGAIN
 from tidegate.testing.conformance.vectors.redis_faults import FaultyServer, server_of
 from tidegate.testing.conformance.writer import Writer
 
-REFUSE, READ_POINTER = "refuse", "read the pointer again"
-SEND_AGAIN, OTHER_SERVER = "send it again", "send it again with the server's id"
-NO_LEASE = "go on without a lease"
-"""The next steps of a reader after an error reply: ``does`` of ``refusals.json``."""
 UNAVAILABLE = StoreUnavailableError.__name__
 CALL_S = 10.0
 CALLS_MAX = 10

@@ -20,7 +20,7 @@ from tidegate.sinks.redis.client.replies import (
     takes_no_functions,
 )
 from tidegate.sinks.redis.reads import refusal
-from tidegate.testing.conformance.vectors.faults import (
+from tidegate.testing.conformance.vectors import (
     NO_LEASE,
     OTHER_SERVER,
     READ_POINTER,
