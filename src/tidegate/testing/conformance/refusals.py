@@ -328,6 +328,11 @@ def damaged(session: Session, change: Callable[[Any, Writer], Undo]) -> None:
         _refused_from_connect(session, writer, "CorruptError")
 
 
+def _without(field: str, changes: Any, _: Writer) -> Undo:
+    undo: Undo = changes.fields(**{field: None})
+    return undo
+
+
 def half_an_alias(session: Session) -> None:
     """An alias that lacks a field."""
     _on_redis(session)
@@ -378,9 +383,7 @@ ON_REDIS: dict[str, Callable[[Session], None]] = {
     "refuses-server-replaced": replaced,
     "latest-of-another-version": other_latest,
     **{
-        f"refuses-no-{field}": partial(
-            damaged, change=lambda changes, _, of=field: changes.fields(**{of: None})
-        )
+        f"refuses-no-{field}": partial(damaged, change=partial(_without, field))
         for field in ("digest", "writer", "servers")
     },
     "refuses-latest": partial(damaged, change=lambda changes, _: changes.fields(latest=b"17 {")),

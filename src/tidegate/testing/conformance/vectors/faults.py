@@ -125,7 +125,7 @@ class Injected:
                 self.lasted.add(error)
                 self._lasts(reply, error)
         elif does == READ_POINTER:
-            self.refuse(reply, times=1)
+            self.refuse(reply, times=2)
             self.ask()
             self._expired(reply)
         elif does == OTHER_SERVER:
