@@ -30,6 +30,8 @@ from tidegate.testing.conformance.writer import Writer
 
 UNAVAILABLE = StoreUnavailableError.__name__
 CALL_S = 10.0
+PASSING_CALLS = 6
+"""The calls with a reply that passes: more than a reader makes that does not wait for it."""
 CALLS_MAX = 10
 """The most calls after which a reader refuses "at once": it may look at the pointer between them."""
 LEFT = (
@@ -119,7 +121,7 @@ class Injected:
             self.refuse(reply)
             self.ask()
         elif does == SEND_AGAIN:
-            self.refuse(reply, times=2 if error == UNAVAILABLE else 1)
+            self.refuse(reply, times=PASSING_CALLS)
             self.ask()
             if error not in self.lasted:  # one reply of each error: it takes the whole time-out
                 self.lasted.add(error)
