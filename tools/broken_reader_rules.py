@@ -455,14 +455,6 @@ RULES = [
         "refusals-of-read",
     ),
     (
-        "same-connection-after-a-failover",
-        "a server that was replaced costs its connections",
-        REPLIES,
-        '("READONLY", Effect.ELSEWHERE)',
-        '("READONLY", Effect.LATER)',
-        "faults-other-primary",
-    ),
-    (
         "unknown-error-is-final",
         "an error of a later release may pass",
         REPLIES,
