@@ -81,7 +81,7 @@ RULES = [
         "numbers-as-doubles",
         "a decimal has all its digits",
         "Type.java",
-        "return exact(new BigDecimal(in.getText()));",
+        "return exact(decimal(in.getText()));",
         "return exact(BigDecimal.valueOf(in.getDoubleValue()));",
         "every_check",
     ),

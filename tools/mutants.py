@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # tools/run keeps it off
 
 from broken_command_rules import RULES as COMMAND_RULES
 from broken_pipeline_rules import RULES as PIPELINE_RULES
+from broken_reader_rules import RULES as READER_RULES
 from broken_redis_rules import RULES as REDIS_RULES
 from broken_rekey_rules import RULES as REKEY_RULES
 from broken_rules import RULES
@@ -167,7 +168,25 @@ def page(noticed: Mapping[str, str]) -> str:
     lines += [
         f"| {m.name} | {m.rule} | `{m.file}` | `{noticed[m.name]}` |" for m in MUTANTS if m.name in noticed
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *readers()]) + "\n"
+
+
+def readers() -> list[str]:
+    """The part of the page about readers: their test fails unless the check of each line notices it."""
+    return [
+        "",
+        "## Readers",
+        "",
+        "These rules of the reader in Python are broken in a copy. The conformance program, whose own code",
+        f"is whole, drives it against Redis, and notices {len(READER_RULES)} of {len(READER_RULES)}:",
+        "`tools/run python -m pytest -m slow tests/services/redis/reader/test_reader_mutants.py`. The",
+        "readers in Go and Java have such lists, too (`tools/broken_go_rules.py`,",
+        "`tools/broken_java_rules.py`).",
+        "",
+        "| mutant | rule | file | check that fails |",
+        "|---|---|---|---|",
+        *(f"| {name} | {rule} | `{file}` | `{check}` |" for name, rule, file, *_, check in READER_RULES),
+    ]
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ import (
 
 const (
 	hashSeed       = 42
+	exponentMax    = 999 // of a decimal's text, up and down
 	keyGroupsMax   = 32_768
 	dateLayout     = "2006-01-02"
 	localLayout    = "2006-01-02T15:04:05.000000"
@@ -118,7 +119,7 @@ func decodeKey(types []*dataType, content []byte) (Key, error) {
 func (t *dataType) encode(value any) ([]byte, error) {
 	switch t.kind {
 	case "string":
-		if text, fits := value.(string); fits && utf8.ValidString(text) {
+		if text, fits := value.(string); fits && utf8.ValidString(text) && t.name == "string" {
 			return []byte(text), nil
 		}
 	case "binary":
@@ -175,7 +176,9 @@ func (t *dataType) decode(part []byte) (any, error) {
 	text := string(part)
 	switch t.kind {
 	case "string":
-		return text, nil
+		if t.name == "string" { // no key is a char or an interval
+			return text, nil
+		}
 	case "binary":
 		return bytes.Clone(part), nil
 	case "boolean":
@@ -227,7 +230,7 @@ func exactDecimal(text string, precision, scale int) (Decimal, error) {
 	shift := 0
 	if hasExponent {
 		var err error
-		if shift, err = strconv.Atoi(exponent); err != nil || shift < -1_000 || shift > 1_000 {
+		if shift, err = strconv.Atoi(exponent); err != nil || shift < -exponentMax || shift > exponentMax {
 			return "", fmt.Errorf("%.60s is no decimal(%d,%d)", text, precision, scale)
 		}
 	}

@@ -163,8 +163,10 @@ func (r *redisStore) find(ctx context.Context, name string) (*identity, *target,
 		}
 		return found, nil, err
 	}
-	if named[0] == "" {
+	if named[0] == "" && named[1] == "" {
 		return nil, nil, nil
+	} else if named[0] == "" || named[1] == "" {
+		return nil, nil, corrupt("%s: the alias has no namespace or no uuid: set it again", of.where)
 	}
 	return nil, &target{named[0], named[1], named[2]}, nil
 }
@@ -209,6 +211,11 @@ func (n *redisNamespace) pointerIn(call *redisCall) (*pointer, error) {
 	fields, found := texts(call.reply), &pointer{listed: map[string]bool{}}
 	if len(fields) < 8 {
 		return nil, corrupt("%s: the pointer has %d fields", n.where, len(fields))
+	}
+	for _, at := range []int{1, 3, 6} {
+		if call.reply.([]any)[at] == nil {
+			return nil, corrupt("%s: the pointer lacks field %d: restore the store from a copy", n.where, at+1)
+		}
 	}
 	var errVisible, errHorizon error
 	found.visible, errVisible = strconv.ParseInt(fields[0], 10, 64)

@@ -45,6 +45,7 @@ func ParseSchema(content []byte) (*Schema, error) {
 			Value   []storedColumn
 		}
 	}
+	stored.ValueFormat = "json" // unless it has another one
 	if err := json.Unmarshal(content, &stored); err != nil {
 		return nil, corrupt("a schema cannot be read: %w", err)
 	}

@@ -1,14 +1,17 @@
 package reader
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -77,7 +80,7 @@ func (s *Schema) decode(content []byte) (Row, error) {
 	if s.Format == "bytes" {
 		return Row{s.Value[0].Name: content}, nil
 	}
-	found, err := object(content)
+	found, err := objectIn(content)
 	if err != nil {
 		return nil, corrupt("the stored value %.60q is no JSON object: %w", content, err)
 	}
@@ -103,21 +106,127 @@ func (s *Schema) decode(content []byte) (Row, error) {
 	return row, nil
 }
 
-// object decodes a JSON object with its numbers as text: a float64 has fewer digits than a bigint or a decimal.
-func object(content []byte) (map[string]any, error) {
-	if !utf8.Valid(content) {
-		return nil, fmt.Errorf("it is not UTF-8")
+// object is a JSON object: of a name that is there twice, the last value counts.
+type object []member
+
+type member struct {
+	name  string
+	value any
+}
+
+func (o object) byName() map[string]any {
+	found := make(map[string]any, len(o))
+	for _, each := range o {
+		found[each.name] = each.value
 	}
-	var found map[string]any
-	decoder := json.NewDecoder(strings.NewReader(string(content)))
-	decoder.UseNumber()
-	if err := decoder.Decode(&found); err != nil {
-		return nil, err
+	return found
+}
+
+// objectIn decodes a JSON object in UTF-8, with its numbers as text: a float64 has fewer digits than a bigint or a
+// decimal. Escapes of surrogates come in pairs, in fields that are ignored, too.
+func objectIn(content []byte) (map[string]any, error) {
+	if !utf8.Valid(content) || !json.Valid(content) || bytes.Contains(content, []byte(`\u`)) && hasLoneSurrogate(content) {
+		return nil, fmt.Errorf("it is not JSON in UTF-8")
 	}
-	if _, err := decoder.Token(); err != io.EOF || found == nil {
-		return nil, fmt.Errorf("more or less than one object")
+	found, isObject := (&validJSON{content}).value().(object)
+	if !isObject {
+		return nil, fmt.Errorf("it is no object")
 	}
-	return found, nil
+	return found.byName(), nil
+}
+
+func hasLoneSurrogate(content []byte) bool {
+	for at := 0; at < len(content); at++ {
+		if content[at] != '\\' {
+			continue
+		} else if at++; content[at] != 'u' {
+			continue
+		}
+		unit := unitAt(content, at-1)
+		at += 4
+		if utf16.IsSurrogate(unit) {
+			if utf16.DecodeRune(unit, unitAt(content, at+1)) == unicode.ReplacementChar {
+				return true
+			}
+			at += 6
+		}
+	}
+	return false
+}
+
+// unitAt returns the UTF-16 unit that is escaped here; 0: none is.
+func unitAt(content []byte, at int) rune {
+	if at+6 > len(content) || content[at] != '\\' || content[at+1] != 'u' {
+		return 0
+	}
+	unit, _ := strconv.ParseUint(string(content[at+2:at+6]), 16, 16)
+	return rune(unit)
+}
+
+// validJSON is the rest of a text that json.Valid has accepted.
+type validJSON struct{ rest []byte }
+
+// next skips spaces, and what separates values; it returns the first byte of what follows.
+func (v *validJSON) next() byte {
+	v.rest = bytes.TrimLeft(v.rest, " \t\r\n,:")
+	return v.rest[0]
+}
+
+func (v *validJSON) take(length int) string {
+	taken := v.rest[:length]
+	v.rest = v.rest[length:]
+	return string(taken)
+}
+
+// value reads the next value: nil, bool, json.Number, string, []any or object.
+func (v *validJSON) value() any {
+	switch v.next() {
+	case '{':
+		found := object{}
+		for v.take(1); v.next() != '}'; {
+			name := v.text()
+			found = append(found, member{name, v.value()})
+		}
+		v.take(1)
+		return found
+	case '[':
+		found := []any{}
+		for v.take(1); v.next() != ']'; {
+			found = append(found, v.value())
+		}
+		v.take(1)
+		return found
+	case '"':
+		return v.text()
+	}
+	end := bytes.IndexAny(v.rest, " \t\r\n,]}")
+	if end < 0 {
+		end = len(v.rest)
+	}
+	switch word := v.take(end); word {
+	case "null":
+		return nil
+	case "true", "false":
+		return word == "true"
+	default:
+		return json.Number(word)
+	}
+}
+
+func (v *validJSON) text() string {
+	end := 1
+	for ; v.rest[end] != '"'; end++ {
+		if v.rest[end] == '\\' {
+			end++
+		}
+	}
+	quoted := v.take(end + 1)
+	if strings.IndexByte(quoted, '\\') < 0 {
+		return quoted[1:end]
+	}
+	var text string
+	json.Unmarshal([]byte(quoted), &text)
+	return text
 }
 
 func (t *dataType) value(found any) (any, error) {
@@ -143,31 +252,37 @@ func (t *dataType) value(found any) (any, error) {
 			}
 			return of, nil
 		}
-	case map[string]any:
+	case object:
 		return t.fieldsOf(of)
 	}
 	return nil, fmt.Errorf("a %T is no %s", found, t.name)
 }
 
-func (t *dataType) fieldsOf(found map[string]any) (any, error) {
+func (t *dataType) fieldsOf(found object) (any, error) {
 	var err error
 	switch t.kind {
 	case "struct":
-		values := make(map[string]any, len(t.fields))
+		values, named := make(map[string]any, len(t.fields)), found.byName()
 		for _, field := range t.fields {
-			if values[field.Name], err = field.of.value(found[field.Name]); err != nil {
+			if values[field.Name], err = field.of.value(named[field.Name]); err != nil {
 				return nil, err
 			}
 		}
 		return values, nil
 	case "map":
-		values := make(map[any]any, len(found))
-		for name, each := range found {
-			key, err := t.key.keyOfMap(name)
+		values, last := make(map[any]any, len(found)), make(map[string]int, len(found))
+		for at, each := range found {
+			last[each.name] = at
+		}
+		for at, each := range found {
+			if last[each.name] != at { // a key NaN replaces no other one
+				continue
+			}
+			key, err := t.key.keyOfMap(each.name)
 			if err != nil {
 				return nil, err
 			}
-			if values[key], err = t.element.value(each); err != nil {
+			if values[key], err = t.element.value(each.value); err != nil {
 				return nil, err
 			}
 		}
@@ -196,7 +311,9 @@ func (t *dataType) text(text string) (any, error) {
 	case "string":
 		return text, nil
 	case "binary":
-		return base64.StdEncoding.Strict().DecodeString(text)
+		if !strings.ContainsAny(text, "\r\n") { // they would be skipped
+			return base64.StdEncoding.Strict().DecodeString(text)
+		}
 	case "float", "double":
 		if text == "NaN" || text == "Infinity" || text == "-Infinity" {
 			return t.number(text)
@@ -205,19 +322,18 @@ func (t *dataType) text(text string) (any, error) {
 		if isDate(text) {
 			return Date(text), nil
 		}
-	case "timestamp":
-		moment, err := time.Parse(time.RFC3339Nano, text)
-		if err == nil {
-			return ofTime(t.kind, moment)
-		}
-	case "timestamp_ntz":
-		moment, err := time.Parse("2006-01-02T15:04:05", text)
-		if err == nil {
+	case "timestamp", "timestamp_ntz":
+		local, isInstant := strings.CutSuffix(text, "Z")
+		fits := len(local) == secondEnd || len(local) > secondEnd+1 && len(local) <= secondEnd+7 && local[secondEnd] == '.'
+		moment, err := time.Parse("2006-01-02T15:04:05", local) // with any fraction
+		if fits && err == nil && isInstant == (t.kind == "timestamp") {
 			return ofTime(t.kind, moment)
 		}
 	}
 	return nil, fmt.Errorf("%.60q is no %s", text, t.name)
 }
+
+const secondEnd = len("2013-01-01T10:00:00")
 
 func ofTime(kind string, moment time.Time) (any, error) {
 	us := moment.UnixMicro()
@@ -231,12 +347,12 @@ func ofTime(kind string, moment time.Time) (any, error) {
 // microseconds, since 1970: the form of older releases.
 func (t *dataType) keyOfMap(text string) (any, error) {
 	number, err := strconv.ParseInt(text, 10, 64)
-	switch isWhole := err == nil; t.kind {
+	isWhole := err == nil && isNumber(text)
+	switch t.kind {
 	case "integer", "decimal", "float", "double":
-		if text == "NaN" || text == "Infinity" || text == "-Infinity" {
-			return t.text(text)
+		if isNumber(text) {
+			return t.number(text)
 		}
-		return t.number(text)
 	case "boolean":
 		if text == "true" || text == "false" {
 			return text == "true", nil
@@ -253,3 +369,5 @@ func (t *dataType) keyOfMap(text string) (any, error) {
 	}
 	return t.text(text)
 }
+
+var isNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`).MatchString // of JSON

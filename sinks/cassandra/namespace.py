@@ -323,14 +323,14 @@ class CassandraNamespace:
         """Check before reading rows: an invisible version may be half applied."""
         made = self.made
         if version > made.highest.visible:
-            check_visible(self.where, version, self._look(made).pointer.visible)
+            check_visible(self.where, version, self._look(made).pointer)
         check_kept(self.where, version, made.highest.horizon)
         return made
 
     def check_after(self, version: int) -> None:
         """Check after missing rows: the horizon moves before anything is deleted."""
         pointer = self.look().pointer
-        check_visible(self.where, version, pointer.visible)
+        check_visible(self.where, version, pointer)
         check_kept(self.where, version, pointer.horizon)
 
     def check_same(self, made: Made) -> None:

@@ -273,7 +273,7 @@ class MemoryStore(SupportsReadWithPointer):
 
     def _check_readable(self, space: MemoryNamespace, version: int, groups: set[int]) -> None:
         """Refuse rather than mix versions (I8, T28). In other stores the order of these reads matters."""
-        check_visible(self.where, version, space.pointer.visible)
+        check_visible(self.where, version, space.pointer)
         oldest = max([space.pointer.horizon, *(space.floors.get(group, 0) for group in groups)])
         check_kept(self.where, version, oldest)
 

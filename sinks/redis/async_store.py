@@ -233,7 +233,7 @@ class AsyncRedisStore(AsyncSupportsReadWithPointer):
     async def _check_readable(self, version: int) -> None:
         """Check against the cached pointer; the key group's floor is compared where the rows are read."""
         if version > self._known.pointer.visible:
-            check_visible(self.where, version, (await self._read_pointer()).pointer.visible)
+            check_visible(self.where, version, (await self._read_pointer()).pointer)
         check_kept(self.where, version, self._horizon)
 
     # -- sending -----------------------------------------------------------------------------------

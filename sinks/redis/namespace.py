@@ -473,7 +473,7 @@ class RedisReads(SupportsReadWithPointer):
     def _check_readable(self, version: int) -> None:
         """Check against the cached pointer; the key group's floor is compared where the rows are read."""
         if version > self._space.visible:
-            check_visible(self.where, version, self._space.pointer().visible)
+            check_visible(self.where, version, self._space.pointer())
         if version < self._space.horizon:
             check_kept(self.where, version, self._space.horizon)
 

@@ -14,11 +14,12 @@ from tidegate.errors import (
     CorruptError,
     SnapshotExpiredError,
     StoreLostError,
+    StoreNotVerifiedError,
     VersionRegressedError,
     proven_final,
 )
 from tidegate.keys.groups import key_group_of_each
-from tidegate.sinks.records import Identity
+from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.columns import batch_from, column_of
 from tidegate.sinks.rules.layout import payload, payloads
 from tidegate.wal.record import UNREADABLE
@@ -96,10 +97,28 @@ class GroupedRows:
 # -- refusals -------------------------------------------------------------------------------------
 
 
-def check_visible(where: str, version: int, visible: int) -> None:
-    """Refuse a version above the visible one: no part of it is shown. Raises: VersionRegressedError."""
-    if version > visible:
-        raise VersionRegressedError(f"{where}: version {version} was requested, the visible one is {visible}")
+def check_visible(where: str, version: int, pointer: Pointer) -> None:
+    """Refuse a version above the visible one: no part of it is shown.
+
+    Raises: VersionRegressedError. StoreNotVerifiedError: the store is being filled.
+    """
+    if version <= pointer.visible:
+        return
+    if pointer.filling_at or pointer.lost:
+        raise being_filled(where, pointer)
+    raise VersionRegressedError(
+        f"{where}: version {version} was requested, the visible one is {pointer.visible}"
+    )
+
+
+def being_filled(where: str, pointer: Pointer) -> StoreNotVerifiedError:
+    """Build the error for a store that shows nothing until its rebuild, or its fill, is complete."""
+    at = f", at version {pointer.filling_at} now" if pointer.filling_at else ""
+    return StoreNotVerifiedError(
+        f"{where} is being rebuilt or filled{at}: nothing can be read before"
+        " its newest version is back; read again later. If no writer runs, `tidegate recover` completes it."
+        " `tidegate status` shows which version of how many is being written"
+    )
 
 
 def check_kept(where: str, version: int, horizon: int) -> None:

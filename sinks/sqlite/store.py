@@ -342,12 +342,12 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
     def _check_visible(self, version: int) -> None:
         """Check before reading rows."""
         if version > self._visible_seen:
-            check_visible(self.where, version, self.pointer().visible)
+            check_visible(self.where, version, self.pointer())
 
     def _check_horizon(self, version: int) -> None:
         """Check after reading rows."""
         pointer = self.pointer()
-        check_visible(self.where, version, pointer.visible)
+        check_visible(self.where, version, pointer)
         check_kept(self.where, version, pointer.horizon)
 
     # -- leases and retirement -----------------------------------------------------------------------

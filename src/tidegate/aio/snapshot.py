@@ -219,7 +219,8 @@ class Snapshot(SnapshotFlow):
     @contextlib.asynccontextmanager
     async def pin(self, table: str) -> AsyncIterator[TableReader]:
         """Give the table's reader, for ``Scan``; it does not close the snapshot."""
-        yield await run_async(self._table(table))
+        with self._noting():
+            yield await run_async(self._table(table))
 
     async def close(self) -> None:
         """Release the lease. Repeatable."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 from tidegate.base import forks
@@ -355,7 +355,8 @@ class GateFlow(TableHints):
 
     def _list_tables(self) -> Steps[list[str]]:
         pointer = yield from self._read_pointer()
-        return listed((yield from self._entry_of(pointer)).tables) if pointer.visible else []
+        visible = rules.newest_of(pointer, self._reader.store.where)
+        return listed((yield from self._entry_of(pointer)).tables) if visible else []
 
     def history_steps(self, limit: int | None) -> Steps[list[VersionInfo]]:
         if limit is not None:
@@ -529,7 +530,17 @@ class SnapshotFlow(TableHints):
         """Do one read at this version, for ``Table``."""
         with events.Reading(self.namespace, table) if events.observers else UNOBSERVED, one_call():
             rows = yield from self._table(table)
-            return (yield from fn(rows, *args))
+            with self._noting():
+                return (yield from fn(rows, *args))
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note a read that finds the version retired: all further ones are refused."""
+        try:
+            yield
+        except SnapshotExpiredError as error:
+            self._hold.active.refused_read(error)
+            raise
 
     def _table(self, table: str) -> Steps[TableReader]:
         self._check()

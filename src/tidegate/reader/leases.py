@@ -143,6 +143,11 @@ class ActiveLease:
             # It may have been renewed or not: the deadline stays, and the same request is sent again.
             self.due = asked_at + self.ttl_s / RETRIES_PER_TTL
 
+    def refused_read(self, error: SnapshotExpiredError) -> None:
+        """Note that a read was refused: the version was retired, whatever a server answers later."""
+        if self.revoked is None and not self._has_run_out:
+            self.revoked = error
+
     def check(self, clock: Clock) -> None:
         """Refuse reads after the deadline, when the lease may be gone (I8).
 

@@ -15,7 +15,6 @@ from tidegate.errors import (
     ConfigError,
     CorruptError,
     SnapshotExpiredError,
-    StoreNotVerifiedError,
     StoreRemovedError,
     VersionRegressedError,
     WaitTimeoutError,
@@ -24,6 +23,7 @@ from tidegate.errors import (
 from tidegate.keys.groups import EPOCH
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer
+from tidegate.sinks.rules.reads import being_filled
 from tidegate.sinks.rules.removal import described, removal_in
 from tidegate.sinks.rules.version_ref import Version, VersionRef, number_of
 from tidegate.sinks.rules.visible import moment, no_version_yet, offsets_at
@@ -272,16 +272,6 @@ def newest_of(pointer: Pointer, where: str) -> int:
     if pointer.filling_at or pointer.lost:
         raise being_filled(where, pointer)
     return pointer.visible
-
-
-def being_filled(where: str, pointer: Pointer) -> StoreNotVerifiedError:
-    """Build the error for a store that shows nothing until its rebuild, or its fill, is complete."""
-    at = f", at version {pointer.filling_at} now" if pointer.filling_at else ""
-    return StoreNotVerifiedError(
-        f"{where} is being rebuilt or filled{at}: nothing can be read before"
-        " its newest version is back; read again later. If no writer runs, `tidegate recover` completes it."
-        " `tidegate status` shows which version of how many is being written"
-    )
 
 
 def check_kept(where: str, version: int, horizon: int) -> None:

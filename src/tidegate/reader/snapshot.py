@@ -39,7 +39,8 @@ class Snapshot(SnapshotFlow):
     @contextlib.contextmanager
     def pin(self, table: str) -> Iterator[TableReader]:
         """Give the table's reader, for ``Scan``; it does not close the snapshot."""
-        yield run(self._table(table))
+        with self._noting():
+            yield run(self._table(table))
 
     def side(self) -> Side:
         """Return this version as one of two, for ``Diff``."""

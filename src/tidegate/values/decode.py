@@ -20,14 +20,18 @@ The keys of an object are always text: those of a map have the form of a value o
 and booleans as text. Before format 2, dates were days and timestamps microseconds since 1970: both
 forms are read. Maps with keys of other types lose them on the way and are refused. A column that the
 value does not have is None: the value is older than the column.
+
+Every other spelling is refused, as by the readers in Go and Java: ``conformance/vectors/values.json``.
 """
 
 from __future__ import annotations
 
+import binascii
 import datetime
 import decimal
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict
@@ -80,12 +84,17 @@ class Values:
             raise ConfigError(
                 f"value format {schema.value_format!r} is not known to this release; upgrade it"
             )
+        if not schema.key or (schema.value_format == "bytes" and len(schema.value) != 1):
+            raise CorruptError(
+                f"a schema of {schema.value_format!r} has {len(schema.key)} key and {len(schema.value)} value"
+                " columns, as no release writes it"
+            )
         self.schema = schema
         self.key_types = schema.key_types
         self._is_bytes = schema.value_format == "bytes"
         self.kinds = kinds = {column.name: self._kind_of_value(column) for column in schema.columns}
         self._fields = fields = {column.name: column.field for column in schema.columns}
-        self._decoder = msgspec.json.Decoder(object_of({fields[n]: kind.reads for n, kind in kinds.items()}))
+        self._decoder = json_values(object_of({fields[n]: kind.reads for n, kind in kinds.items()}))
         self._mends = [(fields[name], kind.mend) for name, kind in kinds.items() if kind.mend is not None]
         self._states = schema.states if schema.older else {}
         self._version_of = {c.field: version for version, columns in self._states.items() for c in columns}
@@ -106,7 +115,7 @@ class Values:
         if self._is_bytes:
             return content
         try:
-            row = self._decoder.decode(content)
+            row = self._decoder.decode(checked_text(content))
             for name, mend in self._mends:
                 value = row.get(name)
                 if value is not None:
@@ -142,7 +151,7 @@ class Values:
         ArithmeticError: some value is not of this schema; ``decode`` finds out which.
         """
         decode = self._decoder.decode
-        rows = [{} if content is None else decode(content) for content in contents.to_pylist()]
+        rows = [{} if content is None else decode(checked_text(content)) for content in contents.to_pylist()]
         for name, mend in self._mends:
             for row in rows:
                 value = row.get(name)
@@ -242,31 +251,120 @@ def _start_of(content: bytes) -> str:
 # -- types ------------------------------------------------------------------------------------
 
 
-def _float_of(value: float | str) -> float:
+_WHOLE = r"-?(?:0|[1-9][0-9]*)"
+_NUMBER = rf"{_WHOLE}(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_matches_whole = re.compile(_WHOLE).fullmatch
+_matches_number = re.compile(_NUMBER).fullmatch
+"""JSON's numbers: Python reads more, as in ``01``, ``1_0``, ``nan`` and the digits of other scripts."""
+_SECONDS = "[0-9]{4}-[0-9]{2}-[0-9]{2}T(?:[01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(?:[.][0-9]{1,6})?"
+SECOND_END = len("2013-01-01T10:00:00")
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
+FLOAT_END = 2.0**128 - 2.0**103
+"""The least number that no 32-bit float is near: above the largest one by half a step."""
+EXPONENT_MAX = 999
+"""The largest exponent, up and down, of a decimal's text."""
+
+
+def checked_text(content: bytes) -> bytes:
+    """Return the bytes if they are UTF-8, also in fields that are ignored. Raises: UnicodeDecodeError."""
+    if not content.isascii():
+        content.decode()
+    return content
+
+
+def json_values(reads: Any) -> Any:
+    """Return a decoder of stored JSON: a decimal's number is an int or a Decimal, never text."""
+    return msgspec.json.Decoder(reads, float_hook=_decimal_in)
+
+
+def _decimal_in(text: str) -> decimal.Decimal:
+    """Return the number of JSON's text. Raises: ValueError: its exponent is beyond all that are written."""
+    _, _, exponent = text.lower().partition("e")
+    if exponent and (len(exponent) > 8 or abs(int(exponent)) > EXPONENT_MAX):
+        raise ValueError(f"not exactly one of decimal: an exponent beyond {EXPONENT_MAX}")
+    return decimal.Decimal(text)
+
+
+def _double_of(value: float | str) -> float:
     return float(value)
 
 
+def _float_of(value: float | str) -> float:
+    """Convert to a float. Raises: ValueError: it is beyond the range of 32 bits."""
+    number = float(value)
+    if abs(number) >= FLOAT_END and value not in _NO_NUMBERS:
+        raise ValueError("a number beyond the range of float")
+    return number
+
+
 def _decimal_of(precision: int, scale: int) -> Mend:
-    """Return a conversion that adds all digits of the scale, and refuses other numbers.
+    """Return a conversion that adds all digits of the scale, and refuses other numbers. Zero has no sign.
 
     Arrow ends the process at 1E-999999999.
     """
 
-    def checked(number: decimal.Decimal) -> decimal.Decimal:
+    def checked(number: object) -> decimal.Decimal:
+        if not isinstance(number, int | decimal.Decimal) or isinstance(number, bool):
+            raise ValueError("no number")  # noqa: TRY004 - a stored value that does not fit
         try:
-            return exact_decimal(number, precision, scale)
+            exact = exact_decimal(decimal.Decimal(number), precision, scale)
         except decimal.DecimalException:
             raise ValueError(f"a number that is not exactly one of decimal({precision},{scale})") from None
+        return exact or exact.copy_abs()
 
     return checked
 
 
-def _time_key(reads: Any, of_number: Mend) -> Mend:
+def _bytes_of(text: str) -> bytes:
+    """Convert from base64 as it is written: padded, on one line, spare bits zero. Raises: ValueError."""
+    content = binascii.a2b_base64(text)
+    if binascii.b2a_base64(content, newline=False) != text.encode():
+        raise ValueError("no base64")
+    return content
+
+
+def _time_of(zone: datetime.timezone | None) -> Mend:
+    """Return the conversion of a time's text: in UTC it ends with Z, a wall clock's has no zone."""
+    fits = re.compile(_SECONDS + "Z" * (zone is not None)).fullmatch
+
+    def convert(text: str) -> Any:
+        if fits(text) is None:
+            raise ValueError("no time as it is written")
+        if len(text) < SECOND_END + 7:  # Python 3.10 reads fractions of 3 and 6 digits alone
+            text = f"{text[:SECOND_END]}.{text[SECOND_END + 1 :].removesuffix('Z'):0<6}"
+        return datetime.datetime.fromisoformat(text[: SECOND_END + 7]).replace(tzinfo=zone)
+
+    return convert
+
+
+def _key_of(fits: Callable[[str], object], of_text: Mend) -> Mend:
+    """Return the conversion of a map's key from the texts that fit. Raises: ValueError: one does not."""
+
+    def convert(text: str) -> Any:
+        if not fits(text):
+            raise ValueError("a map's key that is not of its type")
+        return of_text(text)
+
+    return convert
+
+
+def _whole_key(bits: int) -> Mend:
+    most = 2 ** (bits - 1)
+    return _key_of(lambda text: _matches_whole(text) and len(text) <= 20 and -most <= int(text) < most, int)
+
+
+def _float_key(end: float) -> Mend:
+    def fits(text: str) -> bool:
+        return text in _NO_NUMBERS or (_matches_number(text) is not None and abs(float(text)) < end)
+
+    return _key_of(fits, float)
+
+
+def _time_key(of_text: Mend, of_number: Mend) -> Mend:
     """Return the conversion of a map's key that is a date or time: its text, or a whole number since 1970."""
 
     def convert(text: str) -> Any:
-        is_number = text.removeprefix("-").isdecimal()
-        return of_number(int(text)) if is_number else msgspec.convert(text, type=reads)
+        return of_number(int(text)) if _matches_whole(text) and len(text) <= 20 else of_text(text)
 
     return convert
 
@@ -283,8 +381,7 @@ def _naive_of_us(us: int) -> datetime.datetime:
     return _timestamp_of_us(us).replace(tzinfo=None)
 
 
-_AWARE = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
-_NAIVE = Annotated[datetime.datetime, msgspec.Meta(tz=False)]
+_INSTANT, _WALL_CLOCK = _time_of(datetime.timezone.utc), _time_of(None)
 
 _FLOAT = float | Literal["NaN", "Infinity", "-Infinity"]
 
@@ -300,34 +397,34 @@ def _arrow(name: str, *arguments: str) -> Callable[[], Any]:
 
 SIMPLE: dict[str, Kind] = {
     "string": Kind(str, _arrow("string")),
-    "binary": Kind(bytes, _arrow("binary")),
+    "binary": Kind(str, _arrow("binary"), _bytes_of),
     "boolean": Kind(bool, _arrow("bool_")),
     "tinyint": Kind(_whole(8), _arrow("int8")),
     "smallint": Kind(_whole(16), _arrow("int16")),
     "int": Kind(_whole(32), _arrow("int32")),
     "bigint": Kind(_whole(64), _arrow("int64")),
     "float": Kind(_FLOAT, _arrow("float32"), _float_of),
-    "double": Kind(_FLOAT, _arrow("float64"), _float_of),
+    "double": Kind(_FLOAT, _arrow("float64"), _double_of),
     "date": Kind(datetime.date, _arrow("date32")),
-    "timestamp": Kind(_AWARE, _arrow("timestamp", "us", "UTC")),
-    "timestamp_ntz": Kind(_NAIVE, _arrow("timestamp", "us")),
+    "timestamp": Kind(str, _arrow("timestamp", "us", "UTC"), _INSTANT),
+    "timestamp_ntz": Kind(str, _arrow("timestamp", "us"), _WALL_CLOCK),
     "void": Kind(type(None), _arrow("null")),
 }
 """Types without parameters."""
 
 KEYS_OF_MAPS: dict[str, Mend] = {
     "string": str,
-    "boolean": lambda text: text == "true",
-    "tinyint": int,
-    "smallint": int,
-    "int": int,
-    "bigint": int,
-    "float": float,
-    "double": float,
-    "decimal": decimal.Decimal,
-    "date": _time_key(datetime.date, _date_of_days),
-    "timestamp": _time_key(_AWARE, _timestamp_of_us),
-    "timestamp_ntz": _time_key(_NAIVE, _naive_of_us),
+    "boolean": _key_of(("true", "false").__contains__, "true".__eq__),
+    "tinyint": _whole_key(8),
+    "smallint": _whole_key(16),
+    "int": _whole_key(32),
+    "bigint": _whole_key(64),
+    "float": _float_key(FLOAT_END),
+    "double": _float_key(math.inf),
+    "decimal": _key_of(_matches_number, _decimal_in),
+    "date": _time_key(lambda text: msgspec.convert(text, type=datetime.date), _date_of_days),
+    "timestamp": _time_key(_INSTANT, _timestamp_of_us),
+    "timestamp_ntz": _time_key(_WALL_CLOCK, _naive_of_us),
 }
 """The conversions of the text of a map's key to its value."""
 
@@ -369,7 +466,7 @@ def _read_type(text: str, whole: str) -> tuple[Kind, str]:
             arguments, rest = _read_arguments(rest, whole)
             if len(arguments) != 2 or not 1 <= arguments[0] <= 38 or arguments[1] > 38:
                 raise _unknown(whole)
-            return Kind(decimal.Decimal, lambda: pa.decimal128(*arguments), _decimal_of(*arguments)), rest
+            return Kind(Any, lambda: pa.decimal128(*arguments), _decimal_of(*arguments)), rest
         case "char" | "varchar":
             _, rest = _read_arguments(rest, whole)
             return SIMPLE["string"], rest
@@ -413,7 +510,7 @@ def _read_map(rest: str, whole: str) -> tuple[Kind, str]:
     value, rest = _read_type(_after(rest, ",", whole), whole)
     mend_key = KEYS_OF_MAPS[name]
     if name == "decimal" and (fits := key.mend) is not None:
-        return _map(key, lambda text: fits(decimal.Decimal(text)), value), _after(rest, ">", whole)
+        return _map(key, lambda text: fits(mend_key(text)), value), _after(rest, ">", whole)
     return _map(key, mend_key, value), _after(rest, ">", whole)
 
 

@@ -19,7 +19,7 @@ from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.columns import CASTS, TIME_TYPES, key_columns
 from tidegate.keys.groups import decimal_parts
 from tidegate.sinks.rules.layout import unpack
-from tidegate.values.decode import Values, described, object_of, values_of
+from tidegate.values.decode import Values, described, json_values, object_of, values_of
 from tidegate.wal.record import JSON_RENAMED, JSON_STATES, Column, TableSchema
 from tidegate.wal.value_flags import EXPIRING, EXPIRY_END, VALUE, VALUE_END
 
@@ -162,7 +162,7 @@ class _JsonChecks:
         self._columns = columns
         times = {column.field: TIMES[column.type] for column in columns if column.type in TIMES}
         row = _row_of({name: str if name in times else kind.reads for name, kind in kinds.items()})
-        self._decode = msgspec.json.Decoder(row.type).decode
+        self._decode = json_values(row.type).decode
         self._times = [(name, row.cell(name), kinds[name].arrow, pattern) for name, pattern in times.items()]
         self._open = [
             (row.cell(name), kind)
@@ -221,8 +221,8 @@ def _row_of(reads: dict[str, Any]) -> _Row:
 
 
 def _is_open(kind: Any) -> bool:
-    """Return whether parsed values may still be invalid: decimals, times, and types that contain
-    them or maps.
+    """Return whether parsed values may still be invalid: decimals, times, floats, base64, and types that
+    contain them or maps.
     """
     if pa.types.is_map(kind):
         return not pa.types.is_string(kind.key_type) or _is_open(kind.item_type)
@@ -230,4 +230,5 @@ def _is_open(kind: Any) -> bool:
         return _is_open(kind.value_type)
     if pa.types.is_struct(kind):
         return any(_is_open(field.type) for field in kind)
-    return bool(pa.types.is_decimal(kind) or pa.types.is_temporal(kind))
+    checks = (pa.types.is_decimal, pa.types.is_temporal, pa.types.is_float32, pa.types.is_binary)
+    return any(is_one(kind) for is_one in checks)

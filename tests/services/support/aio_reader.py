@@ -6,7 +6,6 @@ It is a program: ``python -m services.support.aio_reader``.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Awaitable
 from typing import Any
@@ -42,18 +41,17 @@ class AsyncReferenceReader(ReferenceReader):
         return dict(self.done(self._scanned(table, snapshot)))
 
     async def _scanned(self, table: str, snapshot: str | None) -> dict[str, Any]:
-        async with contextlib.AsyncExitStack() as stack:
-            if snapshot is None:
-                source = await stack.enter_async_context(self.gate.snapshot())
-            else:
-                source = self._source(snapshot)
-            reader = await stack.enter_async_context(source.pin(table))
-            schema = reader.view.values.schema
+        scan = self._source(snapshot).table(table).scan()
+        try:
+            view = (await scan._start()).view
+            schema = view.values.schema
             rows = [
                 [canonical_key(schema.key_types, key), canonical_value(schema, value)]
-                async for key, value in source.table(table).scan()
+                async for key, value in scan
             ]
-            return {"version": reader.view.version, "rows": rows}
+            return {"version": view.version, "rows": rows}
+        finally:
+            await scan.close()
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ type request struct {
 	Key         []any              `json:"key"`
 	Keys        map[string][][]any `json:"keys"`
 	Snapshot    string             `json:"snapshot"`
-	Version     int64              `json:"version"`
-	LeaseS      float64            `json:"lease_s"`
+	Version     *int64             `json:"version"`
+	LeaseS      *float64           `json:"lease_s"`
 	TimeoutS    float64            `json:"timeout_s"`
 	Types       []string           `json:"types"`
 	Values      []any              `json:"values"`
@@ -137,7 +137,17 @@ func (p *program) do(ctx context.Context, asked *request) (any, error) {
 	case "scan":
 		return scan(ctx, from, asked.Table)
 	case "snapshot":
-		taken, err := p.gate.Snapshot(ctx, asked.Version, time.Duration(asked.LeaseS*float64(time.Second)))
+		version, lease := int64(0), time.Duration(0) // of the library: the newest, and its own time
+		if asked.Version != nil {
+			version = *asked.Version
+		}
+		if asked.LeaseS != nil {
+			lease = time.Duration(*asked.LeaseS * float64(time.Second))
+		}
+		if asked.Version != nil && version < 1 || asked.LeaseS != nil && lease <= 0 {
+			return nil, fmt.Errorf("version %d and lease %v: both are 1 or more, where they are given", version, lease)
+		}
+		taken, err := p.gate.Snapshot(ctx, version, lease)
 		if err != nil {
 			return nil, err
 		}
@@ -150,7 +160,10 @@ func (p *program) do(ctx context.Context, asked *request) (any, error) {
 		delete(p.snapshots, asked.Snapshot)
 		return true, nil
 	case "wait_for":
-		return p.gate.WaitFor(ctx, asked.Version, time.Duration(asked.TimeoutS*float64(time.Second)))
+		if asked.Version == nil {
+			return nil, fmt.Errorf("wait_for has a version")
+		}
+		return p.gate.WaitFor(ctx, *asked.Version, time.Duration(asked.TimeoutS*float64(time.Second)))
 	}
 	return nil, errUnsupported
 }
@@ -160,12 +173,13 @@ func (p *program) connect(ctx context.Context, asked *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.gate != nil {
+		p.gate.Close()
+		p.gate = nil
+	}
 	gate, err := reader.Connect(ctx, asked.URL, asked.Namespace, options)
 	if err != nil {
 		return nil, err
-	}
-	if p.gate != nil {
-		p.gate.Close()
 	}
 	p.gate, p.snapshots, p.schemas = gate, map[string]*reader.Snapshot{}, map[string]*reader.Schema{}
 	return map[string]any{"uuid": gate.UUID(), "namespace": gate.Namespace()}, nil

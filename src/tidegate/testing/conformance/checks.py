@@ -15,8 +15,11 @@ from tidegate.testing.conformance.session import (
     Session,
     SkippedError,
     check_equal,
+    check_values,
+    check_version,
     history_of,
     live_of,
+    refused_of,
     until,
     write_live,
 )
@@ -33,6 +36,7 @@ LEASE_S = 0.5
 PAUSE_S = 0.02
 """The pause between two versions: the lease of a reader is revoked after ``max_layers`` of them."""
 FEW_VERSIONS = 4
+MANY_KEYS = 10_000
 
 
 # -- vectors ------------------------------------------------------------------------------------------
@@ -132,6 +136,20 @@ def tables(session: Session) -> None:
     check_equal("tables", shown, session.reader.ask("tables"))
 
 
+def many_keys(session: Session) -> None:
+    """Check 10,000 keys of one key group in one request: a function of Redis takes fewer in one call."""
+    writer = session.writer("refused", refused_of)
+    session.connect(writer.namespace)
+    expected = {key[0]: value for key, value in writer.expected.rows(writer.visible, "marker")}
+    names = [f"id{place}" for place in range(MANY_KEYS)]
+    for of in ({}, {"snapshot": session.reader.ask("snapshot")["snapshot"]}):
+        got = session.reader.ask("get_many", keys={"marker": [[name] for name in names]}, **of)
+        check_version("get_many", got, writer.visible)
+        pairs = [([name], expected.get(name)) for name in names]
+        check_values("get_many of 10,000 keys", writer.schemas["marker"], pairs, got["rows"]["marker"])
+    session.connect(writer.namespace)
+
+
 def wrong_arguments(session: Session) -> None:
     """Check that a table that does not exist, and keys of another type, are refused."""
     writer = session.writer("history", history_of)
@@ -143,6 +161,9 @@ def wrong_arguments(session: Session) -> None:
     session.refused("ConfigError", "get", table="marker", key=["id1", "7"])
     session.refused("ConfigError", "snapshot", version=writer.visible + 1)
     session.refused("ConfigError", "snapshot", version=2**40)
+    session.refused("ConfigError", "snapshot", version=0)  # versions begin with 1
+    session.refused("ConfigError", "snapshot", lease_s=0)
+    session.refused("ConfigError", "snapshot", lease_s=86_401)
     session.check_newest(writer, ["marker"])
 
 
@@ -295,6 +316,7 @@ CHECKS: dict[str, Check] = {
     "rows-evolved": partial(rows_of, tables=["evolved"]),
     "newest": newest,
     "tables": tables,
+    "many-keys": many_keys,
     "wrong-arguments": wrong_arguments,
     "merged": merged,
     "retired": retired,

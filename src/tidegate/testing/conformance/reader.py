@@ -20,7 +20,6 @@ from tidegate.base.decoders import json_decoder
 from tidegate.base.steps import Steps, run
 from tidegate.errors import BadRecordError, ConfigError, TidegateError, VersionRegressedError
 from tidegate.keys.groups import key_group
-from tidegate.reader.snapshot import Snapshot
 from tidegate.reader.table import TableReader, TablesReader, hashable
 from tidegate.testing.conformance.canonical import canonical_key, canonical_value, key_of
 from tidegate.testing.conformance.vectors.keys import encoded
@@ -52,6 +51,9 @@ class ReferenceReader:
             return {"id": request["id"], "error": ConfigError.__name__, "message": str(error)}
         except TidegateError as error:
             return {"id": request["id"], "error": type(error).__name__, "message": str(error)}
+        except (LookupError, TypeError, ValueError, AttributeError, msgspec.MsgspecError) as error:
+            text = f"a request that does not fit the protocol: {error!r}"
+            return {"id": request["id"], "error": ConfigError.__name__, "message": text}
 
     def _do(self, name: str, arguments: dict[str, Any]) -> Any:
         calls: dict[str, Callable[..., Any]] = {
@@ -152,13 +154,13 @@ class ReferenceReader:
 
     def scan(self, table: str, snapshot: str | None = None) -> dict[str, Any]:
         """Read all rows of a table, with their version."""
-        with self._pinned(snapshot) as source, source.pin(table) as reader:
-            schema = reader.view.values.schema
+        with self._source(snapshot).table(table).scan() as scan:
+            view = scan._start().view  # noqa: SLF001 - it has the version
+            schema = view.values.schema
             rows = [
-                [canonical_key(schema.key_types, key), canonical_value(schema, value)]
-                for key, value in reader.rows()
+                [canonical_key(schema.key_types, key), canonical_value(schema, value)] for key, value in scan
             ]
-            return {"version": reader.view.version, "rows": rows}
+            return {"version": view.version, "rows": rows}
 
     def snapshot(self, version: int | None = None, lease_s: float = LEASE_S) -> dict[str, Any]:
         """Take a snapshot, under a name."""
@@ -193,22 +195,6 @@ class ReferenceReader:
         if snapshot not in self._snapshots:
             raise ConfigError(f"there is no snapshot {snapshot!r}")
         return self._snapshots[snapshot]
-
-    def _pinned(self, snapshot: str | None) -> Any:
-        return self.gate.snapshot() if snapshot is None else _Open(self._source(snapshot))
-
-
-class _Open:
-    """A snapshot that a block does not close."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-
-    def __enter__(self) -> Snapshot:
-        return self._snapshot
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def rows_of(rows: TableReader, keys: list[Any]) -> Steps[tuple[int, list[Any]]]:

@@ -30,6 +30,15 @@ class RedisChanges:
     def pointer(self, **fields: Any) -> Undo:
         return self._set(self._meta, **{name: str(value).encode() for name, value in fields.items()})
 
+    def fields(self, **fields: bytes | None) -> Undo:
+        """Change fields beside the pointer's; None removes one."""
+        return self._set(self._meta, **fields)
+
+    def alias(self, name: str, field: str) -> None:
+        """Remove a field of an alias."""
+        key = beside(name, "alias")
+        self._ask(key, b"HDEL", field.encode())
+
     def schema(self, schema_id: str, content: bytes) -> Undo:
         return self._set(beside(self._namespace, "schemas"), **{schema_id: content})
 
@@ -63,6 +72,11 @@ class RedisChanges:
     def servers(self, server_id: bytes) -> Undo:
         """List one server alone as compared with the log."""
         return self._set(self._meta, servers=server_id, processes=None)
+
+    def listed_servers(self) -> list[str]:
+        """Return the ids of the servers that the pointer lists."""
+        servers: bytes = self._ask(self._meta, b"HGET", b"servers")
+        return servers.decode().split(",")
 
     def _set(self, key: bytes, **fields: bytes | None) -> Undo:
         before = {name: self._ask(key, b"HGET", name.encode()) for name in fields}

@@ -46,16 +46,19 @@ def changes_in(writer: Writer) -> StoreChanges:
 
 
 @contextlib.contextmanager
-def changed(session: Session, change: Callable[[Any, Writer], Undo]) -> Iterator[Writer]:
-    """Change the store while the block runs; after it the reader must read as before."""
+def changed(
+    session: Session, change: Callable[[Any, Writer], Undo], *, reconnects: bool = True
+) -> Iterator[Writer]:
+    """Change the store while the block runs; after it the reader, connected again, must read as before."""
     writer = session.writer("refused", refused_of)
     undo = change(changes_in(writer), writer)
     try:
         yield writer
     finally:
         undo()
-    session.connect(writer.namespace)
-    session.check_newest(writer, ["marker", "notes"])
+    if reconnects:
+        session.connect(writer.namespace)
+        session.check_newest(writer, ["marker", "notes"])
 
 
 def _connected(session: Session) -> Writer:
@@ -71,8 +74,11 @@ def empty_of(session: Session, namespace: str) -> Writer:
 
 
 def nowhere(session: Session) -> None:
-    """A namespace that does not exist."""
+    """A namespace that does not exist: the connection before is replaced all the same."""
+    _connected(session)
     session.raises("ConfigError", "connect", lambda: session.connect(f"{session.prefix}-nowhere"))
+    session.refused("ConfigError", "version")
+    session.refused("ConfigError", "get", table="marker", key=KEY)
 
 
 def no_version(session: Session) -> None:
@@ -101,7 +107,7 @@ def gone(session: Session) -> None:
     session.connect(writer.namespace)
     session.check_newest(writer, ["marker"])
     session.drop("gone")
-    session.refused(("StoreLostError", "ConfigError"), "get", table="marker", key=KEY)
+    session.refused("StoreLostError", "get", table="marker", key=KEY)
 
 
 def made_again(session: Session) -> None:
@@ -142,8 +148,31 @@ def filling(session: Session) -> None:
     undo = changes_in(writer).pointer(horizon=3)
     try:
         _refused_from_connect(session, writer, NOT_VERIFIED)
+        check_equal("version", 0, session.reader.ask("version"))
+        for do, arguments in (("scan", {"table": "marker"}), ("tables", {}), ("snapshot", {})):
+            session.refused(NOT_VERIFIED, do, **arguments)
     finally:
         undo()
+
+
+def filled_meanwhile(session: Session) -> None:
+    """A store that is filled again under a reader that has seen a version: the filling counts first."""
+    _connected(session)
+    with changed(session, lambda changes, _: changes.pointer(visible=0, horizon=3)):
+        _refuses_all(session, NOT_VERIFIED)
+
+
+def _refuses_all(session: Session, error: str) -> None:
+    """Check that each request for the newest version is refused; a wait has the error at its end."""
+    for do, arguments in (
+        ("version", {}),
+        ("get", {"table": "marker", "key": KEY}),
+        ("scan", {"table": "marker"}),
+        ("tables", {}),
+        ("snapshot", {}),
+        ("wait_for", {"version": 1, "timeout_s": 0.1}),
+    ):
+        session.refused(error, do, **arguments)
 
 
 def removed(session: Session) -> None:
@@ -151,6 +180,24 @@ def removed(session: Session) -> None:
     note = Removal(3, 1_795_255_200_000_000, "redis://successor:6379").as_writer()
     with changed(session, lambda changes, _: changes.pointer(writer=note)) as writer:
         _refused_from_connect(session, writer, "StoreRemovedError")
+
+
+def removed_meanwhile(session: Session) -> None:
+    """A store that is removed while the reader is connected: a snapshot that was begun before continues."""
+    _connected(session)
+    with session.snapshot() as (snapshot, version):
+        note = Removal(3, 1_795_255_200_000_000, "").as_writer()
+        with changed(session, lambda changes, _: changes.pointer(writer=note), reconnects=False) as writer:
+            _refuses_all(session, "StoreRemovedError")
+            for given in (version, version - 1):
+                session.refused("StoreRemovedError", "snapshot", version=given)
+            session.check_table(writer, version, "marker", snapshot)
+
+
+def half_a_note(session: Session) -> None:
+    """A note of a removal that cannot be read."""
+    with changed(session, lambda changes, _: changes.pointer(writer='{"removed_after":3')) as writer:
+        _refused_from_connect(session, writer, "CorruptError")
 
 
 def never_back(session: Session) -> None:
@@ -270,6 +317,31 @@ def other_latest(session: Session) -> None:
         check_equal("get at version 2", expected, session.reader.ask("get", table="marker", key=KEY))
         scanned = session.reader.ask("scan", table="marker")
         check_rows("scan", writer.schemas["marker"], writer.expected.rows(2, "marker"), scanned["rows"])
+        check_equal("tables at version 2", ["marker"], session.reader.ask("tables"))
+        session.refused("ConfigError", "get", table="notes", key=["00"])
+
+
+def damaged(session: Session, change: Callable[[Any, Writer], Undo]) -> None:
+    """A field of the pointer that no release writes."""
+    _on_redis(session)
+    with changed(session, change) as writer:
+        _refused_from_connect(session, writer, "CorruptError")
+
+
+def _without(field: str, changes: Any, _: Writer) -> Undo:
+    undo: Undo = changes.fields(**{field: None})
+    return undo
+
+
+def half_an_alias(session: Session) -> None:
+    """An alias that lacks a field."""
+    _on_redis(session)
+    writer = session.writer("live", live_of)
+    for field in ("namespace", "uuid"):
+        name = session.set_alias(f"half-{field}", writer)
+        changes: Any = changes_in(writer)
+        changes.alias(name, field)
+        session.raises("CorruptError", f"connect by an alias without {field}", partial(session.connect, name))
 
 
 def _refuses_rows(session: Session, error: str) -> None:
@@ -310,6 +382,12 @@ ON_REDIS: dict[str, Callable[[Session], None]] = {
     "refuses-server-not-listed": not_listed,
     "refuses-server-replaced": replaced,
     "latest-of-another-version": other_latest,
+    **{
+        f"refuses-no-{field}": partial(damaged, change=partial(_without, field))
+        for field in ("digest", "writer", "servers")
+    },
+    "refuses-latest": partial(damaged, change=lambda changes, _: changes.fields(latest=b"17 {")),
+    "refuses-half-an-alias": half_an_alias,
 }
 """The checks that only Redis has, by name; on other stores they are skipped."""
 
@@ -323,6 +401,9 @@ REFUSALS: dict[str, Callable[[Session], None]] = {
     "refuses-not-ready": not_ready,
     "refuses-filling": filling,
     "refuses-removed": removed,
+    "refuses-filling-meanwhile": filled_meanwhile,
+    "refuses-removed-meanwhile": removed_meanwhile,
+    "refuses-half-a-note": half_a_note,
     "refuses-never-back": never_back,
     "refuses-other-history": other_history,
     "refuses-unknown-flag": partial(flags, stored=b'?{"n":7}'),

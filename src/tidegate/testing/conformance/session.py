@@ -259,11 +259,15 @@ def write_live(writer: Writer) -> int:
 
 
 def refused_of(session: Session, namespace: str) -> Writer:
-    """Make the namespace whose store is changed by hand: one key group, three versions, none retired."""
+    """Make the namespace whose store is changed by hand: one key group, three versions, none retired.
+
+    The table ``notes`` is new in version 3.
+    """
     schemas = {name: rows.TABLES[name] for name in ("marker", "notes")}
     writer = session.new_writer(namespace, schemas, key_groups=1, keep_versions=50, max_layers=100)
-    for _ in range(3):
-        write_live(writer)
+    for number in (1, 2):
+        writer.write({"marker": {f"id{place}": {"n": number} for place in range(20)}})
+    write_live(writer)
     return writer
 
 

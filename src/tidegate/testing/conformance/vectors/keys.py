@@ -62,6 +62,13 @@ REFUSED = (
     *_of("date", "2013-02-30", "2013-01-31T00:00:00.000000Z"),
     *_of("decimal(4,2)", "123.45", "1.234"),
     *_of("string", *TRUTHS),
+    *(
+        Key((name,), ("x",))
+        for name in ("char(1)", "varchar(10)", "string collate UTF8_LCASE", "interval day")
+    ),
+    *_of("float", "1.5"),
+    *_of("double", "1.5"),
+    *_of("void", None),
     Key(("string", "int"), ("EWR",)),
     Key(("string",), ("EWR", "7")),
 )

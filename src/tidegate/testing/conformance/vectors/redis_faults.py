@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PIECE_BYTES, CONNECT_S = 65_536, 5.0
 ANSWERED = b"FCALL FCALL_RO EVAL EVAL_RO EVALSHA EVALSHA_RO HMGET HGET XREAD".split()
 """The commands that get the error reply: those of a reader after its login."""
+CALLS = (b"FCALL", b"FCALL_RO")
 SCRIPT = b"return redis.error_reply(ARGV[1])"
 FULL = b"-ERR max number of clients reached\r\n"
 
@@ -37,13 +38,21 @@ class FaultyServer:
         """The commands that got the error reply of the present rule."""
         self.is_full = False
         """Whether the server takes no further connection."""
-        self._reply, self._times, self._older_than = "", 0, 0
+        self._reply, self._times, self._older_than, self._after = "", 0, 0, 0
+        self._function = b""
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._admit, name="faulty-server", daemon=True).start()
 
-    def refuse(self, reply: str, times: int = 1 << 30, *, only_open: bool = False) -> None:
-        """Answer the next commands with this error; ``only_open``: on the connections that are open now."""
+    def refuse(
+        self, reply: str, times: int = 1 << 30, *, function: str = "", after: int = 0, only_open: bool = False
+    ) -> None:
+        """Answer the next commands with this error.
+
+        ``function``: only calls of that one, without its library's name. ``after``: the number of those that
+        pass before. ``only_open``: only on the connections that are open now.
+        """
         self._older_than = self.opened if only_open else 1 << 30
+        self._function, self._after = f"_{function}".encode() * bool(function), after
         self.answered = 0
         self._reply, self._times = reply, times
 
@@ -96,8 +105,13 @@ class FaultyServer:
 
     def _changed(self, frame: bytes, number: int) -> bytes:
         """Return what the server gets for a command."""
-        words = frame.split(b"\r\n", 3)
+        words = frame.split(b"\r\n", 5)
         if self.answered >= self._times or number > self._older_than or words[2].upper() not in ANSWERED:
+            return frame
+        if self._function and not (words[2].upper() in CALLS and words[4].endswith(self._function)):
+            return frame
+        if self._after:
+            self._after -= 1
             return frame
         self.answered += 1
         return packed(b"EVAL", SCRIPT, b"0", self._reply.encode())

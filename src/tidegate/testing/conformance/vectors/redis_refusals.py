@@ -20,18 +20,29 @@ from tidegate.sinks.redis.client.replies import (
     takes_no_functions,
 )
 from tidegate.sinks.redis.reads import refusal
+from tidegate.testing.conformance.vectors import (
+    NO_LEASE,
+    OTHER_SERVER,
+    READ_POINTER,
+    REFUSE,
+    SEND_AGAIN,
+)
 
 ID = "8e5b4a1d0c9f3e7a6b2d5c8f1e4a7b0d3c6f9e2a"
 UUID = "0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10"
 HEADER = "tg:{flights/5}:h"
-REFUSE, READ_POINTER = "refuse", "read the pointer again"
-SEND_AGAIN, OTHER_SERVER = "send it again", "send it again with the server's id"
-NO_LEASE = "go on without a lease"
 
 REPLIES: tuple[tuple[str, str, type[Exception]], ...] = (
     ("pointer", "TGNONE ", exceptions.ResponseError),
     ("pointer", f"TGOTHER {UUID}", exceptions.ResponseError),
     ("pointer", "TGNUMBER 4503599627370496", exceptions.ResponseError),
+    (
+        "pointer",
+        "NOPERM this user has no permissions to run the 'fcall_ro' command",
+        exceptions.NoPermissionError,
+    ),
+    ("pointer", "BUSY Redis is busy running a script.", exceptions.ResponseError),
+    ("pointer", "ERR Function not found", exceptions.ResponseError),
     ("read", f"TGOTHER {UUID}", exceptions.ResponseError),
     ("read", f"TGSERVER {ID}", exceptions.ResponseError),
     ("read", "TGSERVER replica", exceptions.ResponseError),
@@ -42,6 +53,20 @@ REPLIES: tuple[tuple[str, str, type[Exception]], ...] = (
     ("read", f"TGLOST {HEADER} moved from {ID}", exceptions.ResponseError),
     ("read", "TGLISTS 8000000", exceptions.ResponseError),
     ("read", "TGUNKNOWN of a later release", exceptions.ResponseError),
+    ("scan", f"TGOTHER {UUID}", exceptions.ResponseError),
+    ("scan", f"TGSERVER {ID}", exceptions.ResponseError),
+    ("scan", "TGSERVER replica", exceptions.ResponseError),
+    ("scan", "TGEXPIRED 7", exceptions.ResponseError),
+    ("scan", f"TGLOST {HEADER}", exceptions.ResponseError),
+    ("scan", "TGCURSOR 7:0", exceptions.ResponseError),
+    (
+        "scan",
+        "NOPERM this user has no permissions to run the 'fcall_ro' command",
+        exceptions.NoPermissionError,
+    ),
+    ("scan", "LOADING Redis is loading the dataset in memory", exceptions.BusyLoadingError),
+    ("scan", "ERR Function not found", exceptions.ResponseError),
+    ("lease", f"TGOTHER {UUID}", exceptions.ResponseError),
     ("lease", "TGEXPIRED 7", exceptions.ResponseError),
     ("lease", "TGAHEAD 9", exceptions.ResponseError),
     ("lease", "TGLEASE ", exceptions.ResponseError),
@@ -50,6 +75,7 @@ REPLIES: tuple[tuple[str, str, type[Exception]], ...] = (
     ("lease", "MISCONF Errors writing to the AOF file", exceptions.ResponseError),
     ("lease", "NOREPLICAS Not enough good replicas to write.", exceptions.ResponseError),
     ("lease", "READONLY You can't write against a read only replica.", exceptions.ReadOnlyError),
+    ("lease", "BUSY Redis is busy running a script.", exceptions.ResponseError),
     ("lease", "NOPERM this user has no permissions to run the 'fcall' command", exceptions.NoPermissionError),
     (
         "read",
@@ -93,7 +119,7 @@ def refusal_vectors() -> list[dict[str, Any]]:
 
 
 def _outcome(name: str, text: str, kind: type[Exception]) -> dict[str, Any]:
-    call = Call(HEADER.encode(), name, (), at_server=name == "read")
+    call = Call(HEADER.encode(), name, (), at_server=name in ("read", "scan"))
     try:
         answer = answer_of(_raised(kind, text), call, "here", "server")
     except TidegateError as error:

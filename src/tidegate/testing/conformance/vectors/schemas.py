@@ -84,7 +84,15 @@ ACCEPTED: tuple[dict[str, Any], ...] = (
         "comment": "a field that this release does not know",
     },
 )
+ACCEPTED_TOO: tuple[dict[str, Any], ...] = (
+    {"key": _KEY, "value": _VALUE},
+    {"key": _KEY, "value": [{"name": "b", "type": "string"}], "value_format": "bytes"},
+)
+"""Schemas without a format, which is ``json``; and of bytes, whatever the type of the column."""
 REFUSED: tuple[dict[str, Any], ...] = (
+    {"key": [], "value": _VALUE, "value_format": "json"},
+    {"key": _KEY, "value": [], "value_format": "bytes"},
+    {"key": _KEY, "value": [{"name": "b", "type": "binary"}, *_VALUE], "value_format": "bytes"},
     {"key": _KEY, "value": _VALUE, "value_format": "json2"},
     {"key": _KEY, "value": _VALUE, "value_format": "grouped_"},
     {"key": _KEY, "value": _VALUE, "value_format": "avro"},
@@ -99,12 +107,12 @@ def schema_vectors() -> dict[str, list[dict[str, Any]]]:
     """Return types with trees, and schemas that are accepted or refused: each with a stored value."""
     return {
         "types": [{"type": name, "tree": tree} for name, tree in TREES.items()],
-        "schemas": [_vector(schema) for schema in (*ACCEPTED, *REFUSED)],
+        "schemas": [_vector(schema) for schema in (*ACCEPTED, *ACCEPTED_TOO, *REFUSED)],
     }
 
 
 def _vector(schema: dict[str, Any]) -> dict[str, Any]:
-    stored = STORED.get(schema["value_format"].removeprefix("grouped_"), b"+{}")
+    stored = STORED.get(schema.get("value_format", "json").removeprefix("grouped_"), b"+{}")
     vector = {"schema": schema, "stored": stored.hex(), "decided_at_us": 0}
     try:
         return {**vector, "value": decoded(schema, stored, 0)}

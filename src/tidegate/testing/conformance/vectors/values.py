@@ -260,6 +260,8 @@ CORRUPT = (
     Case("no flag", N, ROW),
     Case("an expiry that is cut", N, b"e" + _expiry(AT_US + 1)[:7]),
     Case("a sequence that is cut", N, b"s\x09abc"),
+    Case("bytes with a sequence that is cut", BYTES, b"s\x09abc"),
+    Case("a delete with a sequence that is cut", N, b"d\x09abc"),
     Case("a sequence without its length", N, b"s"),
     Case("a delete marker with a value", N, b"-" + ROW),
     Case("a delete with its sequence, and a value", N, b"d\x03abc" + ROW),
@@ -284,4 +286,184 @@ CORRUPT = (
     Case("an unknown value format", {**N, "value_format": "json2"}, b"+" + ROW),
     Case("an unknown type", _json("n uint"), b"+" + ROW),
 )
-CASES = (*TYPES, *NESTED, *FLAGS, *SCHEMAS, *STATE_VERSIONS, *WITH_TREES, *CORRUPT)
+
+
+def _spelled(kind: str, *texts: str) -> list[Case]:
+    """Return a case for each JSON text of one column, named after the text."""
+    schema = _json(f"c {kind}")
+    return [Case(f"{kind}: {text[:40]}", schema, f'+{{"c":{text}}}'.encode()) for text in texts]
+
+
+def _keyed(kind: str, *keys: str) -> list[Case]:
+    return _spelled(f"map<{kind},int>", *(f'{{"{key}":1}}' for key in keys))
+
+
+def _raw(name: str, kind: str, content: bytes) -> Case:
+    return Case(name, _json(f"c {kind}"), b"+" + content)
+
+
+ARABIC = "\u0661\u0662"
+STRICT = (
+    *_keyed("boolean", "true", "TRUE", "1", "0", "x", "", " true"),
+    *_keyed("tinyint", "-128", "127", "128", "10958", "-129"),
+    *_keyed("smallint", "32768"),
+    *_keyed(
+        "int", "-0", "0", "2147483648", "01", "00", "-01", "+1", "1_0", " 1", "1 ", "1.0", "1e2", "-", ARABIC
+    ),
+    *_keyed("bigint", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "9" * 25),
+    *_keyed(
+        "float",
+        "3.4028235E38",
+        "3.5e38",
+        "-1e40",
+        "1e-60",
+        "NaN",
+        "Infinity",
+        "nan",
+        "-inf",
+        "+1.5",
+        "1.",
+        ".5",
+    ),
+    *_keyed(
+        "double", "1.5", "1E+2", "-0.0", "1e400", "1e-400", "nan", "NAN", "inf", "+Infinity", "01.5", "1_0.5"
+    ),
+    *_keyed("double", "1.", ".5", "0x1p3", "1.5d", "", " 1.5", ARABIC),
+    *_keyed(
+        "decimal(4,2)",
+        "1.5",
+        "-0.00",
+        "150e-2",
+        "1.234",
+        "123.45",
+        "01.5",
+        "+1.5",
+        "1_0",
+        "NaN",
+        "",
+        ".5",
+        "5.",
+    ),
+    *_keyed(
+        "date",
+        "2013-1-1",
+        "20130101",
+        "2013-01-01 ",
+        "2932897",
+        "-719163",
+        "9" * 25,
+        "+15706",
+        "015706",
+        "1_5",
+    ),
+    *_keyed("date", "2013-01-01T00:00:00", "0000-12-31", ARABIC),
+    *_keyed(
+        "timestamp", "2013-01-01T10:00:00.000000", "2013-01-01 10:00:00.000000Z", "253402300800000000", "+7"
+    ),
+    *_keyed("timestamp_ntz", "2013-01-01T10:00:00.000000Z", "-62135596800000001", "-62135596800000000", "07"),
+    *_spelled("boolean", '"true"', "1", "0", "[]"),
+    *_spelled("tinyint", "128", "-129", "-0", "7.0", "7e0", "true"),
+    *_spelled("bigint", "-9223372036854775809", "1e3", "9007199254740993.0"),
+    *_spelled(
+        "float", "3.5e38", "-1e40", "3.4028235E38", "1e-60", '"1.5"', '"nan"', '"inf"', '"+Infinity"', "true"
+    ),
+    *_spelled("double", "1e400", "-1e400", "1e-400", "0e99999", '"1.5"', '"INF"', "3", "1" + "0" * 30),
+    *_spelled(
+        "decimal(4,2)", '"7"', '"1.50"', "-0.0", "-0", "0e999", "0E-999", "0e1000", "0e99999", "0E-99999"
+    ),
+    *_spelled("decimal(4,2)", "1500e-3", "15e-1", "0.15e1", "1.500000", "1e2", "99.995", "true", '"NaN"'),
+    *_spelled(
+        "date", '"2013-1-1"', '"20130101"', '"0000-01-01"', '"2013-01-01T00:00:00"', "15706", '" 2013-01-01"'
+    ),
+    *_spelled("date", '"2013-W01-1"', '"2012-02-29"', '"1900-02-29"'),
+    *(
+        case
+        for kind, zone in (("timestamp", "Z"), ("timestamp_ntz", ""))
+        for case in _spelled(
+            kind,
+            *(
+                f'"{text}{zone}"'
+                for text in (
+                    "2013-01-01T10:00:00",
+                    "2013-01-01T10:00:00.5",
+                    "2013-01-01T10:00:00.000",
+                    "2013-01-01T10:00:00.0000007",
+                    "2013-01-01T10:00:00,500000",
+                    "2013-01-01T10:00:00.",
+                    "2013-01-01 10:00:00.000000",
+                    "2013-01-01t10:00:00.000000",
+                    "2013-01-01T10:00",
+                    "2013-01-01T24:00:00.000000",
+                    "2013-01-01T23:59:60.000000",
+                    "2013-W01-1T10:00:00.000000",
+                    "0000-12-31T23:59:59.000000",
+                    "2013-01-01",
+                )
+            ),
+        )
+    ),
+    *_spelled(
+        "timestamp",
+        *(
+            f'"2013-01-01T10:00:00.000000{zone}"'
+            for zone in ("+00:00", "-00:00", "z", "+0000", "+01:00", " Z")
+        ),
+        "1357034400000000",
+    ),
+    *_spelled(
+        "binary",
+        '"AA=="',
+        '"AB=="',
+        '"AAE="',
+        '"AAF="',
+        '"AA"',
+        '"A"',
+        '"AAH_"',
+        '"AA==AA=="',
+        '"===="',
+        '"AA= ="',
+    ),
+    *_spelled("binary", r'"AA\n=="', r'"AAH/\r\n"', '"AAH/\u00e9"', "[0]"),
+    *_spelled(
+        "string",
+        r'"\ud83d"',
+        r'"\udc00"',
+        r'"\ud83d\u0041"',
+        r'"\ud83d\ud83d\udeeb"',
+        r'"\ud83d\n"',
+        r'"\\ud83d"',
+    ),
+    *_spelled("string", r'"\x41"', r'"\u00g0"', r'"\/"', r'"\u0000"', "NaN", "'x'"),
+    *_spelled("map<string,int>", r'{"\ud83d":1}', r'{"\u0061":1}', '{"a":1,"a":2}', "[]", "[1]", '{"a":1.0}'),
+    *_spelled("map<date,int>", '{"2013-01-01":1,"15706":2}', '{"15706":1,"2013-01-01":2}'),
+    *_spelled("map<decimal(4,2),int>", '{"1.5":1,"1.50":2}', '{"1.50":1,"15e-1":2}'),
+    *_spelled("map<double,int>", '{"1.0":1,"1":2}', '{"0.0":1,"-0.0":2}', '{"NaN":1,"NaN":2}'),
+    *_spelled("struct<a:int>", '{"a":1,"a":2}', "[1]", '"{}"', "{}"),
+    *_spelled("array<int>", "{}", '"[]"', "[1,]", "[,1]", "[1 2]"),
+    *_spelled("int", "07", "+7", "7.", "0x7", "- 7", "", "7,", "Infinity", "null"),
+    _raw("a name twice", "int", b'{"c":1,"c":2}'),
+    _raw("a name in escapes", "int", rb'{"\u0063":7}'),
+    _raw("a name with a lone surrogate", "int", rb'{"c":7,"\ud83d":1}'),
+    _raw("an ignored field with a lone surrogate", "int", rb'{"z":"\ud83d","c":7}'),
+    _raw("an ignored field that is no UTF-8", "int", b'{"z":"\xff","c":7}'),
+    _raw("an ignored field with an encoded surrogate", "int", b'{"z":"\xed\xa0\xbd","c":7}'),
+    _raw("an ignored field with a control character", "int", b'{"z":"\n","c":7}'),
+    _raw("an ignored field with a number that is none", "int", b'{"z":01,"c":7}'),
+    _raw("an ignored field without a value", "int", b'{"z":,"c":7}'),
+    _raw("a name that is no UTF-8", "int", b'{"\xff":1,"c":7}'),
+    _raw("a text that is no UTF-8", "string", b'{"c":"\xc3\x28"}'),
+    _raw("a text of too many bytes for its character", "string", b'{"c":"\xc0\xaf"}'),
+    _raw("a control character in a text", "string", b'{"c":"\t"}'),
+    _raw("a comma at the end", "int", b'{"c":7,}'),
+    _raw("a comment", "int", b'{"c":7/**/}'),
+    _raw("a name without quotes", "int", b"{c:7}"),
+    _raw("a mark of the byte order", "int", b'\xef\xbb\xbf{"c":7}'),
+    _raw("JSON in UTF-16", "int", '{"c":7}'.encode("utf-16-le")),
+    _raw("spaces around the JSON", "int", b' \t\r\n{ "c" : 7 }\n'),
+    _raw("a space that JSON does not know", "int", b'{"c":\x0b7}'),
+    _raw("a byte zero after the JSON", "int", b'{"c":7}\x00'),
+    _raw("two objects", "int", b'{"c":7}{"c":7}'),
+    _raw("null", "int", b"null"),
+)
+"""Spellings at the edges of each type: what is refused here no release writes."""
+CASES = (*TYPES, *NESTED, *FLAGS, *SCHEMAS, *STATE_VERSIONS, *WITH_TREES, *CORRUPT, *STRICT)

@@ -236,7 +236,7 @@ public final class Gate implements AutoCloseable {
     Deadline deadline = Deadline.after(options.timeout);
     return call(reader -> SpaceReader.again(() -> {
       Pointer pointer = reader.pointer(deadline);
-      return pointer.visible() == 0 ? List.<String>of() : reader.entryOf(pointer, deadline).listed();
+      return pointer.visible() == 0 && !pointer.filling() ? List.<String>of() : reader.entryOf(pointer, deadline).listed();
     }), deadline);
   }
 

@@ -98,7 +98,7 @@ final class Keys {
       String text = null;
       switch (type.kind()) {
         case STRING -> {
-          if (value instanceof String string) {
+          if (value instanceof String string && type.text().equals("string")) { // no key is a char or an interval
             ByteBuffer utf8 = StandardCharsets.UTF_8.newEncoder().encode(CharBuffer.wrap(string));
             return Arrays.copyOf(utf8.array(), utf8.limit());
           }

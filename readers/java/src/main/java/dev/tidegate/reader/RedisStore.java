@@ -73,8 +73,11 @@ final class RedisStore implements Store {
   public Target alias(String name, Deadline deadline) {
     String key = "tg:{" + name + "}:alias";
     List<?> fields = (List<?>) plain(key, deadline, "HMGET", key, "namespace", "uuid", "revision");
-    if (fields.get(0) == null || fields.get(1) == null) {
+    if (fields.get(0) == null && fields.get(1) == null) {
       return null;
+    }
+    if (fields.get(0) == null || fields.get(1) == null) {
+      throw new CorruptError(where + ": the alias " + name + " has no namespace or no uuid: set it again");
     }
     return new Target(RedisServers.text(fields.get(0)), RedisServers.text(fields.get(1)));
   }
@@ -295,6 +298,11 @@ final class RedisStore implements Store {
     }
 
     private void note(List<?> fields) {
+      for (int field : new int[] {1, 3, 6}) {
+        if (fields.get(field) == null) {
+          throw new CorruptError(this.place + ": the pointer lacks field " + (field + 1) + ": restore the store from a copy");
+        }
+      }
       Set<String> listed = new HashSet<>(Arrays.asList(RedisServers.text(fields.get(6)).split(",")));
       listed.remove("");
       known = new Known(number(fields.get(0)), listed);

@@ -12,6 +12,8 @@ import com.fasterxml.jackson.databind.json.JsonMapper;
 import dev.tidegate.reader.TidegateException.ConfigError;
 import dev.tidegate.reader.TidegateException.CorruptError;
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.time.DateTimeException;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -55,7 +57,7 @@ public final class Schema {
   private final boolean isBytes;
 
   private Schema(JsonNode schema) {
-    String format = schema.path("value_format").asText();
+    String format = schema.path("value_format").asText("json");
     String plain = format.startsWith(GROUPED) ? format.substring(GROUPED.length()) : format;
     if (!FORMATS.contains(plain)) {
       throw new ConfigError("the table's value format is '" + format + "', which this release does not know: upgrade it");
@@ -135,12 +137,39 @@ public final class Schema {
     if (isBytes) {
       return new Row(Map.of(value.get(0).name(), content), version, true);
     }
-    try (JsonParser in = JSON.createParser(content)) {
+    try (JsonParser in = JSON.createParser(textOf(content))) {
       return row(in);
     } catch (IOException | IllegalArgumentException | ArithmeticException | DateTimeException unfit) {
       String why = unfit instanceof JacksonException ? ((JacksonException) unfit).getOriginalMessage() : unfit.getMessage();
       throw new CorruptError(
           "the stored value " + Stored.shown(content) + " does not fit the table's columns (" + value + "): " + why, unfit);
+    }
+  }
+
+  /** The text of JSON in UTF-8, in which escapes of surrogates come in pairs, in fields that are ignored, too. */
+  private static String textOf(byte[] content) throws IOException {
+    String text = StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(content)).toString();
+    int at = text.indexOf("\\u") < 0 ? -1 : text.indexOf('\\');
+    for (; at >= 0; at = text.indexOf('\\', at)) {
+      int unit = unitAt(text, at);
+      boolean paired = Character.isHighSurrogate((char) unit) && Character.isLowSurrogate((char) unitAt(text, at + 6));
+      if (!paired && Character.isSurrogate((char) unit)) {
+        throw new IllegalArgumentException("it has half of a pair of surrogates");
+      }
+      at += paired ? 12 : unit > 0 ? 6 : 2;
+    }
+    return text;
+  }
+
+  /** The UTF-16 unit that is escaped here; 0: none is. */
+  private static int unitAt(String text, int at) {
+    if (!text.startsWith("\\u", at) || at + 6 > text.length()) {
+      return 0;
+    }
+    try {
+      return Integer.parseInt(text, at + 2, at + 6, 16);
+    } catch (NumberFormatException none) {
+      return 0;
     }
   }
 

@@ -36,7 +36,9 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
   private static final Set<String> NO_NUMBERS = Set.of("NaN", "Infinity", "-Infinity");
   private static final Pattern DATE = Pattern.compile("\\d{4}-\\d\\d-\\d\\d");
   private static final Pattern TIME = Pattern.compile("\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\d(\\.\\d{1,6})?");
-  private static final Pattern WHOLE = Pattern.compile("-?\\d{1,20}");
+  private static final Pattern WHOLE = Pattern.compile("-?(0|[1-9]\\d{0,19})");
+  private static final Pattern NUMBER = Pattern.compile("-?(0|[1-9]\\d*)(\\.\\d+)?([eE][+-]?\\d+)?");
+  private static final int EXPONENT_MAX = 999;
 
   // -- values ------------------------------------------------------------------------------------
 
@@ -53,7 +55,9 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
       case STRING:
         return textual(in);
       case BINARY:
-        return Base64.getDecoder().decode(textual(in));
+        byte[] content = Base64.getDecoder().decode(textual(in));
+        check(Base64.getEncoder().encodeToString(content).equals(in.getText())); // no spare bits, no padding left out
+        return content;
       case BOOLEAN:
         check(token.isBoolean());
         return token == JsonToken.VALUE_TRUE;
@@ -62,12 +66,10 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
         return whole(new BigInteger(in.getText()));
       case FLOAT, DOUBLE:
         check(token.isNumeric() || NO_NUMBERS.contains(textual(in)));
-        Number number = floating(in.getText());
-        check(token == JsonToken.VALUE_STRING || Double.isFinite(number.doubleValue()));
-        return number;
+        return floating(in.getText());
       case DECIMAL:
         check(token.isNumeric());
-        return exact(new BigDecimal(in.getText()));
+        return exact(decimal(in.getText()));
       case DATE, TIMESTAMP, TIMESTAMP_NTZ:
         return time(textual(in));
       case ARRAY:
@@ -113,8 +115,15 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
         check(text.equals("true") || text.equals("false"));
         yield text.equals("true");
       }
-      case FLOAT, DOUBLE -> floating(text);
-      case DECIMAL -> exact(new BigDecimal(text));
+      case FLOAT, DOUBLE -> {
+        check(NO_NUMBERS.contains(text) || NUMBER.matcher(text).matches());
+        Number number = floating(text);
+        yield number.doubleValue() == 0 ? floating("0") : number; // zero is one key, with and without a sign
+      }
+      case DECIMAL -> {
+        check(NUMBER.matcher(text).matches());
+        yield exact(decimal(text));
+      }
       case TINYINT, SMALLINT, INT, BIGINT -> {
         check(WHOLE.matcher(text).matches());
         yield whole(new BigInteger(text));
@@ -153,10 +162,15 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
 
   /** The float or double that this text is: a float is not rounded twice. */
   private Number floating(String text) {
-    if (kind == Kind.FLOAT) {
-      return Float.valueOf(text);
-    }
-    return Double.valueOf(text);
+    Number number = kind == Kind.FLOAT ? (Number) Float.valueOf(text) : (Number) Double.valueOf(text);
+    check(NO_NUMBERS.contains(text) || Double.isFinite(number.doubleValue()));
+    return number;
+  }
+
+  private static BigDecimal decimal(String text) {
+    int exponent = Math.max(text.indexOf('e'), text.indexOf('E'));
+    check(exponent < 0 || Math.abs(Long.parseLong(text.substring(exponent + 1))) <= EXPONENT_MAX);
+    return new BigDecimal(text);
   }
 
   boolean holds(BigInteger number) {
@@ -274,7 +288,7 @@ record Type(Kind kind, String text, int precision, int scale, Type key, Type ele
           return simple(Kind.DECIMAL, "decimal(" + arguments[0] + "," + arguments[1] + ")", arguments[0], arguments[1]);
         case "char", "varchar":
           arguments();
-          return simple(Kind.STRING, "string", 0, 0);
+          return simple(Kind.STRING, text.substring(start, at), 0, 0);
         case "array":
           after('<');
           Type element = next();

@@ -225,11 +225,11 @@ final class Checks {
   }
 
   private static RedisServers.Call call(byte[] key) {
-    return new RedisServers.Call(key, node -> List.of(Store.utf8("GET"), key));
+    return new RedisServers.Call(key, false, node -> List.of(Store.utf8("GET"), key));
   }
 
   private static RedisServers.Call failing() {
-    return new RedisServers.Call(keyOf(true), node -> {
+    return new RedisServers.Call(keyOf(true), false, node -> {
       throw new ArithmeticException();
     });
   }
