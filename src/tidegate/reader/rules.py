@@ -417,12 +417,10 @@ def expired(where: str, version: int, horizon: int) -> SnapshotExpiredError:
     )
 
 
-def no_version_yet(namespace: str) -> ConfigError:
-    """Build the error for reads before the first version."""
-    return ConfigError(
-        f"namespace {namespace} has no visible version yet: the first batch makes version 1, and"
-        " gate.wait_for(1) in Python waits for it"
-    )
+def no_version_yet(namespace: str, not_shown: str = "") -> ConfigError:
+    """Build the error for reads before the first version. ``not_shown``: the end, if the log has versions."""
+    made = ": the first batch makes version 1, and gate.wait_for(1) in Python waits for it"
+    return ConfigError(f"namespace {namespace} has no visible version yet{not_shown or made}")
 
 
 def waited(wanted: Awaited, timeout: float, visible: int, namespace: str) -> WaitTimeoutError:
