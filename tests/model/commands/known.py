@@ -47,17 +47,18 @@ MENDED = {
     "a killed restore-from names itself": "backup drop restore-from!stage.before_ack",
     "relog without an adoption": "adopt lose-log relog",
     "relog without a batch": "replace replace replace lose-log relog",
+    "a store that is given again has versions that the log no longer has": (
+        "add-store load remove-store trim restore trim add-store"
+    ),
+    "an older copy has versions that the log no longer has": "copies drop-table trim older-store recover",
+    "an import of older due times": "export due batch import",
+    "a log that was trimmed in the middle": (
+        "copies clock-back lose-end older-both rewind batch batch trim lose-store"
+    ),
 }
 """By name, the word that found it."""
 
-KNOWN: dict[str, Known] = {
-    "a store that is given again has versions that the log no longer has": Known(
-        "add-store load remove-store trim restore trim add-store",
-        r"verify of \S+: .*expected to be there: the version is not retired",
-        "remove-store trim add-store",
-        "a store that was removed keeps its horizon, and verify expects the log to have all from there on",
-    ),
-}
+KNOWN: dict[str, Known] = {}
 
 
 def known_as(word: Sequence[str], wrong: str) -> str:
