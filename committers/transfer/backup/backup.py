@@ -14,6 +14,7 @@ import msgspec
 
 from tidegate.base.clock import Clock
 from tidegate.base.files import make_folder, remove_folder, sync_folder
+from tidegate.base.names import saved_by_relog
 from tidegate.committers.background.pin import EXPORT, VersionPin
 from tidegate.committers.opening.open import not_shown
 from tidegate.committers.transfer.backup.blobs import copy_blobs
@@ -278,7 +279,7 @@ def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: Catal
     remove_folder(part)
     held = VersionPin(store, entry.version, Clock(), EXPORT)  # first: a long log is folded for a while
     try:
-        view = _fold_to(log, entry, held)
+        view = _fold_to(log, identity.name, entry, held)
         written = export(store, identity, entry.version, part)
     finally:
         held.give_back()
@@ -292,7 +293,7 @@ def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: Catal
     return Link(FULL, after, entry.version, entry.decided_at_us, size, rows, digest_of(part, FULL))
 
 
-def _fold_to(log: Log, entry: CatalogEntry, held: VersionPin) -> View:
+def _fold_to(log: Log, name: str, entry: CatalogEntry, held: VersionPin) -> View:
     """Fold the log up to the decision of the version after the entry's.
 
     Raises: WalGapError: log and store do not fit.
@@ -306,7 +307,8 @@ def _fold_to(log: Log, entry: CatalogEntry, held: VersionPin) -> View:
         ends = f"its version {decided.version}" if decided else "no version"
         raise WalGapError(
             f"{log.where} does not have the decision of version {entry.version} with the store's digest, it"
-            f" has {ends} there: check --wal and --store, and see `tidegate verify`; nothing was written"
+            f" has {ends} there: check --wal and --store, and see `tidegate verify`; nothing was written. If"
+            f" both are right, the log lost records: {saved_by_relog(name, entry.version)}"
         )
     return view
 

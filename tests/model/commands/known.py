@@ -51,6 +51,7 @@ MENDED = {
         "add-store load remove-store trim restore trim add-store"
     ),
     "an older copy has versions that the log no longer has": "copies drop-table trim older-store recover",
+    "a backup of a copy whose log lost its end": "rekey finish lose-end cron",
     "an import of older due times": "export due batch import",
     "a log that was trimmed in the middle": (
         "copies clock-back lose-end older-both rewind batch batch trim lose-store"

@@ -24,7 +24,7 @@ from tidegate.cli.core.options import (
 )
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.versions import number_or_time
-from tidegate.committers.opening.lifecycle import Side, refuse, refuse_other_uuid
+from tidegate.committers.opening.lifecycle import Side, refuse, refuse_other_uuid, shown_in
 from tidegate.committers.opening.open import refuse_lost
 from tidegate.committers.opening.rekeyed import moved_from
 from tidegate.committers.transfer.backup.backup import FULL_EVERY, KEEP, BackedUp
@@ -126,7 +126,8 @@ def _backed_up(
     try:
         log = open_log(wal, namespace, wal_options(wal_config))
         try:
-            marks, identity = Side(catch_up(View(), log).state), opened.identity()
+            shown, identity = shown_in(opened), opened.identity()
+            marks = Side(catch_up(View(), log).state, shown)
             if marks.state is not None:
                 refuse_other_uuid(log, opened, marks.state)
             if identity is None:
