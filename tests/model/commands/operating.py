@@ -81,7 +81,7 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
         content = content._replace(event=max(content.event, here.undone))
     new = here._replace(
         content=content, versions={}, damaged="", shown=True, generation=0,
-        lineage=LINEAGES.index(lineage) if lineage else here.lineage,  # the command prints whom it follows
+        lineage=LINEAGES.index(lineage) if lineage else -1,  # the command prints whom it follows: maybe none
     )  # fmt: skip
     if facts["last_batch_unknown"]:  # the command prints that a batch that comes again counts twice
         truth = truth._replace(first=truth.event)
