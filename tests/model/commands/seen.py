@@ -112,7 +112,7 @@ def _settled(truth: Truth, name: str, space: Space, shown: Any) -> Truth | str:
             return (
                 f"version {version} of {name} shows {full(rows[1])} now; before, {full(known[0].at(rows[0]))}"
             )
-    if versions[visible][0] < space.time_us and not space.damaged:
+    if versions[visible][0] < space.time_us and space.shown and not space.damaged:
         return f"version {visible} of {name} has time {versions[visible][0]}, the one before {space.time_us}"
     seen[uuid, visible] = (space.content, space.shape)
     seen = {at: each for at, each in seen.items() if at[1] in versions}
