@@ -59,7 +59,15 @@ MENDED = {
 }
 """By name, the word that found it."""
 
-KNOWN: dict[str, Known] = {}
+KNOWN: dict[str, Known] = {
+    "a checkpoint that was set back before a relog": Known(
+        "restore batch rewind lose-end",
+        r"advice does not lead out: .*comes again, the last one decided is",
+        "rewind",
+        "a relog counts the undone batches in, as it prints; the error of a query whose checkpoint was set back"
+        " names no command that sets it forward",
+    ),
+}
 
 
 def known_as(word: Sequence[str], wrong: str) -> str:
