@@ -64,8 +64,8 @@ KNOWN: dict[str, Known] = {
         "restore batch rewind lose-end",
         r"advice does not lead out: .*comes again, the last one decided is",
         "rewind",
-        "a relog counts the undone batches in, as it prints; the error of a query whose checkpoint was set back"
-        " names no command that sets it forward",
+        "a relog counts the undone batches in, as it prints; the error of a query whose checkpoint was set"
+        " back names no command that sets it forward",
     ),
 }
 
