@@ -220,7 +220,8 @@ def at_copy(world: World) -> Space:
 def older_log(truth: Truth, world: World, outcome: Outcome) -> Truth:
     if has_older_store(world):
         return older_both(truth, world, outcome)
-    if not world.uuid_of(truth.name) and len(truth.stores) == 1:  # the older log rebuilds the lost store
+    shown = readable(world, truth.name, newest=True)
+    if shown is None and len(truth.stores) == 1:  # the older log rebuilds the lost store
         return older_both(truth, world, outcome).with_space(truth.name, shown=False)
     return truth.with_space(truth.name, damaged="the log is an older copy")
 
