@@ -40,7 +40,7 @@ RULES = [
         "committers/transfer/import_rows.py",
         " | dict.fromkeys(own_tables.queues_of(given), 1)",
         "",
-        "tests/unit/committers/test_companions.py",
+        TEST,
     ),
     (
         "commands-verify-before-a-start",
@@ -56,7 +56,7 @@ RULES = [
         "committers/operations/relog.py",
         "saved.entry.decided_at_us\n    state = Folded(",
         "0\n    state = Folded(",
-        "tests/unit/cli/operate/test_relog.py",
+        TEST,
     ),
     (
         "commands-backup-without-marks",
@@ -80,7 +80,7 @@ RULES = [
         "src/tidegate/cli/operate/backup.py",
         '            refuse("backup", namespace, marks)\n',
         "",
-        "tests/unit/cli/operate/test_lifecycle.py",
+        TEST,
     ),
     (
         "commands-load-under-any-token",

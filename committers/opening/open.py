@@ -42,7 +42,7 @@ from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.records import Identity, Pointer, Stamp
 from tidegate.sinks.rules.fit import Fit, fit_of
 from tidegate.sinks.store import Store
-from tidegate.wal.log import Appended
+from tidegate.wal.log import Appended, Log
 from tidegate.wal.record import Folded, Genesis, Summary
 
 logger = logging.getLogger("tidegate")
@@ -243,14 +243,23 @@ def refuse_without_log(coordinator: Coordinator) -> None:
             raise _log_behind(coordinator, why, store.pointer().visible, store)
 
 
-def refuse_lost(coordinator: Coordinator) -> None:
+def not_shown(state: Folded | None) -> str:
+    """Return the end of a message about a store that shows no version, where the log has some."""
+    if state is None or not state.last_version:
+        return ""
+    return (
+        f"; its log has {state.last_version}: `tidegate recover` makes visible what it has; if a `tidegate"
+        " restore-from FOLDER` was interrupted, run it again"
+    )
+
+
+def refuse_lost(log: Log, store: Store, state: Folded | None) -> None:
     """Refuse a store that has nothing of a log with decided versions. Raises: StoreLostError."""
-    state = coordinator.decisions.catch_up()
-    if state is not None and state.last_version and coordinator.store.identity() is None:
+    if state is not None and state.last_version and store.identity() is None:
         raise StoreLostError(
-            f"{coordinator.store.where}: there is nothing here, and {coordinator.log.where} has"
-            f" {state.last_version} decided versions of namespace {state.name}. Nothing was made: `tidegate"
-            " recover` rebuilds the store from the log; for a new namespace use another name"
+            f"{store.where}: there is nothing here, and {log.where} has {state.last_version} decided versions"
+            f" of namespace {state.name}: is the store's disk mounted, and its URL right? Nothing was made:"
+            " `tidegate recover` rebuilds a lost store from the log; for a new namespace use another name"
         )
 
 

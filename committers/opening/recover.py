@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Callable
 
 from tidegate.base.names import saved_by_relog
 from tidegate.committers.commit import complete
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import rebuild_lost
+from tidegate.committers.repair.log_reach import has_manifest
 from tidegate.committers.repair.repair import repair
-from tidegate.committers.steps.decided_versions import decided_versions_from
+from tidegate.committers.steps.decided_versions import decided_versions, decided_versions_from
+from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.wal.record import DecidedVersion
@@ -43,7 +47,25 @@ def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: Fals
             _refuse_if_no_longer_held(coordinator, decided, error)
             raise
         recovered.append(decided.version)
+    if visible and recovered and not rebuilt:
+        _retire_trimmed(coordinator, visible)
     return recovered
+
+
+def _retire_trimmed(coordinator: Coordinator, visible: int) -> None:
+    """Retire the versions up to the one that was visible which the log no longer has.
+
+    A store that was put back, or removed and added again, has versions that all stores of the list had
+    retired before the log was trimmed. Nothing repairs or retires them later, so readers do not get them.
+    """
+    store, log, horizon = coordinator.store, coordinator.log, coordinator.store.pointer().horizon
+    versions = decided_versions(log, coordinator.folded, horizon + 1)
+    older = itertools.takewhile(lambda decided: decided.version <= visible, versions)
+    trimmed = [decided.version for decided in older if not has_manifest(log, decided)]
+    if trimmed and log.retention_s() is None:  # a log with a retention may lose what is needed
+        kept = coordinator.store.pointer().visible - trimmed[-1] + 1
+        options = dataclasses.replace(coordinator.options, keep_versions=kept)
+        retire_up_to(log, store, coordinator.folded, options, lambda: False)
 
 
 def _resumed(coordinator: Coordinator, visible: int) -> list[int]:

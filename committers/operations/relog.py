@@ -19,7 +19,7 @@ from tidegate.base.names import RELOG_TOKEN, following_name, relog_command
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.open import ensure_made, open_namespace
+from tidegate.committers.opening.open import ensure_made, not_shown, open_namespace
 from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.committers.steps.decided_versions import decided_versions
@@ -148,9 +148,13 @@ def _newest(old: Coordinator) -> tuple[Store, Identity]:
         raise ConfigError(f"the stores given are of different namespaces named {name}: give those of one")
     newest = max(present, key=lambda each: each[0].pointer().visible)
     if not newest[0].pointer().visible:
+        dropped = (
+            f": `tidegate drop --namespace {name}`, then start the query on a new checkpoint; or, if there is"
+            " a backup, `tidegate restore-from FOLDER` after the drop"
+        )
         raise ConfigError(
-            f"{newest[0].where} shows no version of namespace {name}, so there is nothing to save: `tidegate"
-            f" drop --namespace {name}`, then start the query on a new checkpoint"
+            f"{newest[0].where} shows no version of namespace {name}, so there is nothing to save"
+            f"{not_shown(old.decisions.catch_up()) or dropped}"
         )
     return newest
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.committers.transfer.backup.chain import FULL, read_chain
-from tidegate.committers.transfer.export_format import Manifest, batches_of
+from tidegate.committers.transfer.export_format import Manifest, batches_of, read_manifest
 from tidegate.committers.transfer.import_rows import read_whole
 from tidegate.errors import ConfigError
 from tidegate.wal.record import DecidedVersion
@@ -31,34 +31,47 @@ class Base(NamedTuple):
 def read_base(coordinator: Coordinator, target: DecidedVersion, folder: Path) -> Base:
     """Read an export, or the newest one of a folder of backups, and check that ``target`` continues it.
 
-    Raises: ConfigError: it is of another namespace or history, or of a newer version. Otherwise as
-    ``read_whole``.
+    ``refuse_other_base`` was called. Raises: ConfigError: it is of a newer version, or of one that the log no
+    longer knows. Otherwise as ``read_whole``.
     """
     folder = _export_in(folder, target.version)
     manifest, _ = read_whole(folder)
+    if manifest.version > target.version:
+        raise ConfigError(
+            f"{folder} is an export of version {manifest.version}, which is newer than {target.version}: give"
+            f" one of version {target.version} or an older one"
+        )
+    if decided_version(coordinator.decisions, manifest.version) is None:
+        raise ConfigError(
+            f"{folder} is an export of version {manifest.version}, and {coordinator.log.where} no longer has"
+            " its decision: give a newer export; `tidegate import FOLDER` makes a version of this one"
+        )
+    return Base(folder, manifest)
+
+
+def refuse_other_base(coordinator: Coordinator, folder: Path, version: int) -> None:
+    """Refuse an export, or a folder of backups, of another namespace or history. Its rows are not read.
+
+    Of a folder of backups it is the full one that ``read_base`` takes, else the oldest. Raises: ConfigError:
+    as described. Otherwise as ``read_manifest``.
+    """
+    full = [link for link in chain.links if link.kind == FULL] if (chain := read_chain(folder)) else []
+    if full:
+        older = [link for link in full if link.version <= version]
+        folder = folder / (older[-1] if older else full[0]).name
+    manifest, _ = read_manifest(folder)
     state, name = coordinator.folded, coordinator.endpoints.namespace
     if (manifest.uuid, manifest.key_groups) != (state.namespace, state.key_groups):
         raise ConfigError(
             f"{folder} is an export of namespace {manifest.namespace} ({manifest.uuid}), not of {name}"
             f" ({state.namespace}): give one of {name}; `tidegate import FOLDER` takes rows of others"
         )
-    if manifest.version > target.version:
-        raise ConfigError(
-            f"{folder} is an export of version {manifest.version}, which is newer than {target.version}: give"
-            f" one of version {target.version} or an older one"
-        )
     decided = decided_version(coordinator.decisions, manifest.version)
-    if decided is None:
-        raise ConfigError(
-            f"{folder} is an export of version {manifest.version}, and {coordinator.log.where} no longer has"
-            " its decision: give a newer export; `tidegate import FOLDER` makes a version of this one"
-        )
-    if decided.digest != manifest.digest:
+    if decided is not None and decided.digest != manifest.digest:
         raise ConfigError(
             f"{folder} is an export of version {manifest.version} with digest {manifest.digest}, and the"
             f" log has it with {decided.digest}: it is of another history of {name}; give another one"
         )
-    return Base(folder, manifest)
 
 
 def _export_in(folder: Path, version: int) -> Path:

@@ -15,8 +15,9 @@ from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.barrier import refuse_restored_strides
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
+from tidegate.committers.opening.open import not_shown
 from tidegate.committers.opening.rekeyed import made_whole
-from tidegate.committers.operations.restore_base import Base, read_base
+from tidegate.committers.operations.restore_base import Base, read_base, refuse_other_base
 from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import oldest_whole, present_before, tables_lost
 from tidegate.committers.steps.decided_versions import decided_version, decided_versions
@@ -81,7 +82,9 @@ def plan_restore(
     state, pointer = coordinator.decisions.catch_up(), coordinator.store.pointer()
     name = coordinator.endpoints.namespace
     if state is None or not pointer.visible:
-        raise ConfigError(f"namespace {name} has no visible version yet, so there is none to restore")
+        raise ConfigError(
+            f"namespace {name} has no visible version yet, so there is none to restore{not_shown(state)}"
+        )
     if reprocess and state.lineage is None:
         raise ConfigError(
             f"namespace {name} follows no query, so there is nothing to replay: leave --reprocess out"
@@ -101,6 +104,8 @@ def plan_restore(
         raise _unguarded(state, kept, version, name)
     undone, returned = _between(history, state.last_version if made is None else made - 1, version)
     first, manifest, export = 0, None, None
+    if base is not None:  # also where its rows are not needed
+        refuse_other_base(coordinator, base, version)
     if made is None and version < pointer.horizon:
         first, manifest, export = _source(coordinator, state, target, base, pointer.horizon)
     if made is None:

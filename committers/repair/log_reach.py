@@ -86,11 +86,20 @@ def refuse_unrecoverable(coordinator: Coordinator) -> None:
 
 
 def oldest_whole(log: Log, state: Folded, version: int, has: Has | None = None) -> int:
-    """Return the oldest version from ``version`` on that the log still has, by ``is_whole`` unless given."""
-    has = has or is_whole
-    return next(
-        (decided.version for decided in decided_versions(log, state, version) if has(log, decided)), 0
-    )
+    """Return the oldest version from ``version`` on that the log still has; 0: it has none.
+
+    Without ``has`` that is by ``is_whole``, and no later manifest is missing: a log whose clock went back is
+    trimmed of versions in the middle.
+    """
+    oldest = 0
+    for decided in decided_versions(log, state, version):
+        if not oldest:
+            oldest = decided.version if (has or is_whole)(log, decided) else 0
+            if oldest and has:
+                break
+        elif not has_manifest(log, decided):
+            oldest = 0
+    return oldest
 
 
 def present_before(decisions: DecisionLog, version: int) -> frozenset[str]:

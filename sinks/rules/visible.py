@@ -19,12 +19,10 @@ def moment(microseconds: int) -> datetime.datetime:
     return EPOCH + datetime.timedelta(microseconds=microseconds)
 
 
-def no_version_yet(namespace: str) -> ConfigError:
-    """Build the error for reads before the first version."""
-    return ConfigError(
-        f"namespace {namespace} has no visible version yet: the first batch makes version 1, and"
-        " gate.wait_for(1) in Python waits for it"
-    )
+def no_version_yet(namespace: str, not_shown: str = "") -> ConfigError:
+    """Build the error for reads before the first version. ``not_shown``: the end, if the log has versions."""
+    made = ": the first batch makes version 1, and gate.wait_for(1) in Python waits for it"
+    return ConfigError(f"namespace {namespace} has no visible version yet{not_shown or made}")
 
 
 def no_entry(where: str, version: int) -> CorruptError:

@@ -14,7 +14,9 @@ import msgspec
 
 from tidegate.base.clock import Clock
 from tidegate.base.files import make_folder, remove_folder, sync_folder
+from tidegate.base.names import saved_by_relog
 from tidegate.committers.background.pin import EXPORT, VersionPin
+from tidegate.committers.opening.open import not_shown
 from tidegate.committers.transfer.backup.blobs import copy_blobs
 from tidegate.committers.transfer.backup.chain import (
     FULL,
@@ -41,7 +43,7 @@ from tidegate.errors import ConfigError, CorruptError, SnapshotExpiredError, Wal
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.visible import no_entry, no_version_yet
 from tidegate.sinks.store import Store
-from tidegate.wal.catch_up import source_offsets_of
+from tidegate.wal.catch_up import catch_up, decided_versions, source_offsets_of
 from tidegate.wal.fold import View, decided_for, last_batch_within
 from tidegate.wal.log import Log
 from tidegate.wal.record import DecidedVersion, Folded, Summary, decode_record, encode_record
@@ -105,7 +107,8 @@ def _add(
 ) -> BackedUp:
     version = store.pointer().visible
     if not version:
-        raise no_version_yet(identity.name)
+        state = catch_up(View(), log).state
+        raise no_version_yet(identity.name, not_shown(state))
     last = chain.links[-1].version if chain.links else 0
     if version < last:
         raise ConfigError(
@@ -128,6 +131,8 @@ def _add(
             cause = str(gone)
             logger.warning("%s: a new full backup is written, since %s", folder, cause)
     if link is None:
+        if chain.links and version > last:
+            _refuse_log_of_other_history(log, folder, reached_by(folder, chain.since_full, last).decided)
         # The newest version again: the try of an increment may have read for longer than a version is kept.
         entry = _entry(store, store.pointer().visible)
         link = _full(log, store, identity, folder, entry, last)
@@ -140,6 +145,18 @@ def _refuse_other_history(folder: Path, before: Reached, entry: CatalogEntry, st
             f"version {entry.version} has digest {before.decided.digest} in {folder}, {entry.digest} in"
             f" {store.where}: older copies of log and store were put back, so the history is another one;"
             " give a new folder; nothing was written"
+        )
+
+
+def _refuse_log_of_other_history(log: Log, folder: Path, last: DecidedVersion) -> None:
+    """Refuse a log that has the chain's last version with another digest, where it still has it at all."""
+    state = catch_up(View(), log).state
+    known = None if state is None else next(decided_versions(log, state, last.version), None)
+    if known is not None and known.version == last.version and known.digest != last.digest:
+        raise ConfigError(
+            f"version {last.version} has digest {last.digest} in {folder}, {known.digest} in {log.where}:"
+            " older copies of log and store were put back, so the history is another one; give a new folder;"
+            " nothing was written"
         )
 
 
@@ -262,7 +279,7 @@ def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: Catal
     remove_folder(part)
     held = VersionPin(store, entry.version, Clock(), EXPORT)  # first: a long log is folded for a while
     try:
-        view = _fold_to(log, entry, held)
+        view = _fold_to(log, identity.name, entry, held)
         written = export(store, identity, entry.version, part)
     finally:
         held.give_back()
@@ -276,7 +293,7 @@ def _full(log: Log, store: Store, identity: Identity, folder: Path, entry: Catal
     return Link(FULL, after, entry.version, entry.decided_at_us, size, rows, digest_of(part, FULL))
 
 
-def _fold_to(log: Log, entry: CatalogEntry, held: VersionPin) -> View:
+def _fold_to(log: Log, name: str, entry: CatalogEntry, held: VersionPin) -> View:
     """Fold the log up to the decision of the version after the entry's.
 
     Raises: WalGapError: log and store do not fit.
@@ -290,7 +307,8 @@ def _fold_to(log: Log, entry: CatalogEntry, held: VersionPin) -> View:
         ends = f"its version {decided.version}" if decided else "no version"
         raise WalGapError(
             f"{log.where} does not have the decision of version {entry.version} with the store's digest, it"
-            f" has {ends} there: check --wal and --store, and see `tidegate verify`; nothing was written"
+            f" has {ends} there: check --wal and --store, and see `tidegate verify`; nothing was written. If"
+            f" both are right, the log lost records: {saved_by_relog(name, entry.version)}"
         )
     return view
 

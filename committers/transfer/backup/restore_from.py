@@ -39,7 +39,7 @@ from tidegate.committers.steps.decided_versions import (
     decided_versions,
     decided_versions_from,
 )
-from tidegate.committers.transfer.backup.contents import Contents, Reached
+from tidegate.committers.transfer.backup.contents import Contents, Reached, reached_at
 from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, StoreUnavailableError, WalGapError, WalUnavailableError
 from tidegate.sinks.aliases import Target, refuse_writing
@@ -220,6 +220,7 @@ def _refuse_other_history(coordinator: Coordinator, reached: Reached, folder: Pa
     if known is not None and known.digest == digest_of_restored(backup.digest, state.namespace):
         return
     if state.namespace != reached.state.namespace:
+        _refuse_other_version(coordinator, reached, folder)
         raise ConfigError(
             f"{folder} is of namespace {reached.state.namespace}, {where} of {state.namespace}: give a"
             f" --namespace that does not exist yet; {nothing}"
@@ -236,6 +237,27 @@ def _refuse_other_history(coordinator: Coordinator, reached: Reached, folder: Pa
             f"version {backup.version} has digest {backup.digest} in {folder}, {known.digest} in {where}:"
             f" they are of two histories; restore under a --namespace that does not exist yet; {nothing}"
         )
+
+
+def _refuse_other_version(coordinator: Coordinator, reached: Reached, folder: Path) -> None:
+    """Refuse a log that a restore of another version of this backup has begun. Raises: ConfigError."""
+    state, wanted = coordinator.folded, reached.decided.version
+    for decided in state.recent:
+        if not isinstance(decided.origin, RestoreOrigin) and decided.version != state.last_version:
+            continue
+        version = decided.origin.version if isinstance(decided.origin, RestoreOrigin) else decided.version
+        known = recent_version(state, version)
+        try:
+            held = reached_at(folder, version).decided
+        except ConfigError:  # the backup does not have it
+            continue
+        if known is not None and known.digest == digest_of_restored(held.digest, state.namespace):
+            raise ConfigError(
+                f"{coordinator.log.where} was begun by a restore of version {version} of {folder}, and"
+                f" {coordinator.store.where} shows nothing yet: `tidegate restore-from {folder} --to"
+                f" {version}` completes it. For version {wanted} first remove what was begun: `tidegate drop"
+                f" --namespace {state.name} --force`; nothing was written"
+            )
 
 
 # -- the log continues --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 import shlex
@@ -9,25 +10,31 @@ from collections.abc import Callable
 
 from model.commands.operating import relogged, restored_from
 from model.commands.truth import LINEAGES, Truth
-from model.commands.world import Outcome, World
+from model.commands.world import Outcome, Time, World
 from model.commands.writing import query
 
 COMMAND = re.compile(r"`tidegate ([^`]+)`")
 NAMESPACE = re.compile(r"set namespace='([^']+)'")
-STEPS_MAX = 12
+STEPS_MAX = 5
 AFTER_BATCH = "run this command after its next batch"
-CLOCKS = "Set the clocks right"
+CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC continues", re.DOTALL)
+"""The clocks are right at the next letter, or time passes (docs/operations.md, Wrong clocks)."""
 NO_WAY = "no log can rebuild this store"
-"""Without a backup there is no way: the log was trimmed, and the store is gone."""
+"""Without a backup it is made again from the input (docs/operations.md, Rebuild from the input)."""
 
 
-def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: str) -> str:
+def advised(
+    world: World, outcome: Outcome, again: Callable[[], Outcome], what: str, *, must: bool = False
+) -> str:
     """Follow the advice of a refusal until the refused call is accepted; '' if it is, or none is given.
 
     The commands of one message are run in their order, and the call after each of them. A command of the
-    operator may stay refused, with nothing left to do, unless its message asks to run it again.
+    operator may stay refused, with nothing left to do, unless its message asks to run it again, or with
+    ``must``. It is accepted, too, if the advice is the same command with other options, and that works.
     """
-    must = what.startswith("the query") or "command again" in outcome.text
+    own = what.partition("!")[0]
+    given = must or what.startswith("the query")  # a step has to be given, and not one that removes the rows
+    must = given or "command again" in outcome.text
     tried: list[str] = []
     refused: dict[str, str] = {}
     refused_text = ""
@@ -63,6 +70,8 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
             waiting, refused = [*waiting, *refused.values()], {}
             followed = [_followed(each, words, done, world) for each in world.truths]
             world.truths = tuple(followed)
+            if not must or words[0] == own:
+                return ""
         if not must:
             return ""
         last = again()
@@ -70,16 +79,32 @@ def advised(world: World, outcome: Outcome, again: Callable[[], Outcome], what: 
             return f"{what} after {tried}: {last.crash}"
         if last.done:
             return ""
+        if CLOCKS.search(last.text):
+            break
         waiting += [each for each in COMMAND.findall(last.text) if each not in waiting]
         names += [each for each in NAMESPACE.findall(last.text) if f"namespace={each!r}" not in tried]
-    if not tried or (worked and not must):
+    if waits := CLOCKS.search(last.text):
+        at = datetime.datetime.fromisoformat(f"{waits[1]}+00:00")
+        Time.us = max(Time.us, round(at.timestamp() * 1e6) + 1_000_000)
+        last = again()
+        return "" if last.done else f"{what} is refused after {waits[1]}, too: {_short(last)}"
+    if (worked and not must) or (not tried and not given):
         return ""
-    if CLOCKS in last.text:
-        return ""  # they are set right, or time passes
     if NO_WAY in outcome.text + refused_text and world.truth.name not in world.truth.backups:
-        return ""
+        return _made_again(world, what)
     ends = f"{tried}{refused_text}; the last: {_short(last)}"
     return f"{what}: {_short(outcome)}; its advice does not lead out: {ends}"
+
+
+def _made_again(world: World, what: str) -> str:
+    """Rebuild from the input: the namespace is dropped, and a query on a new checkpoint makes it again."""
+    known = world.truth
+    if not any(letter.startswith("trim") for letter in world.word):
+        return f"{what}: it says that the log was trimmed, which it never was"
+    done = world.run("drop", "--namespace", known.name, "--force", "--yes")
+    if done.done:
+        done = query(world, lineage=known.lineage + 1, event=0, first=0)
+    return "" if done.done else f"{what}: no rebuild from the input: {_short(done)}"
 
 
 def _destroys(world: World, words: list[str]) -> bool:

@@ -21,7 +21,7 @@ from model.commands.writing import query
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import TidegateError
 from tidegate.keys.groups import key_group
-from tidegate.sinks.memory import store
+from tidegate.sinks.memory import aliases, store
 from tidegate.sinks.open_store import open_store
 from tidegate.wal import memory_log
 from tidegate.wal.open_log import open_log
@@ -90,9 +90,19 @@ def wrong_batches(world: World) -> str:
 
 
 def mirrored(world: World) -> str:
-    """A mirror and a reader of the alias have the visible rows."""
+    """A mirror has the visible rows. It reads one namespace."""
     truth = world.truth
-    if not truth.here.shown or (rows := newest_rows(world, truth.name)) is None:
+    if not truth.here.shown:
+        return ""
+    key = (truth.name, world.space_digest(truth.name))
+    return str(_mirrors.get(key, functools.partial(_mirrored, world, truth)))
+
+
+_mirrors = Answers()
+
+
+def _mirrored(world: World, truth: truths.Truth) -> str:
+    if (rows := newest_rows(world, truth.name)) is None:
         return ""
     tables = [name for name in TABLES if name in rows]
     with world.trial(), tidegate.connect(world.url(), truth.name) as gate, gate.mirror(tables) as mirror:
@@ -180,32 +190,39 @@ def verified(world: World) -> str:
 
 
 def restorable(world: World) -> str:
-    """Each backup makes the namespace again where log and store are gone, and its query continues."""
-    parts = world.parts()
-    for name, kept in world.truth.backups.items():
-        others = [world.space_digest(at, place) for place, at in store._spaces if at != name]
-        key = (name, repr(kept), repr(world.truth.stores), parts["aliases"], parts["files"], Time.us, *others)
-        if wrong := _restorables.get(key, functools.partial(_restorable, world, name, kept[0])):
+    """Each backup is whole, and makes the namespace again where log and store are gone."""
+    for name, (content, *rest) in world.truth.backups.items():
+        folder = world.files_of(f"backup-{name}")
+        if wrong := _whole_backups.get((name, folder), functools.partial(_whole_backup, world, name)):
+            return str(wrong)
+        passed = tuple(key for key, due in content.dues.items() if due <= Time.us)
+        alive = (repr(content.alive(Time.us)), passed, repr(rest), repr(world.truth.stores))
+        others = sorted((place, at) for place, at in store._spaces if at != name)
+        key = (name, folder, alive, repr(aliases._places), *others)
+        if wrong := _restorables.get(key, functools.partial(_restorable, world, name, content)):
             return str(wrong)
     return ""
 
 
-_restorables = Answers()
-"""By the name, what is true of the backup, the files, the time, the aliases, and the other namespaces: the
-namespace itself is emptied before it is restored.
+_whole_backups, _restorables = Answers(), Answers()
+"""By the name, the backup's files, the part of its content that lives now, the aliases, and the names of the
+other namespaces: the namespace itself is emptied before it is restored, and no other one is read.
 """
+
+
+def _whole_backup(world: World, name: str) -> str:
+    checked = world.run("backup", f"backup-{name}", "--check")
+    return "" if checked.done else f"backup --check of {name}: {' '.join(checked.text.split())}"
 
 
 def _restorable(world: World, name: str, content: Content) -> str:
     with world.trial():
-        checked = world.run("backup", f"backup-{name}", "--check")
         for (_, at), each in _everything(name):
             if at == name:
                 each()
         made = world.run("restore-from", f"backup-{name}", "--yes", "--json", namespace=name)
         if made.crash or not made.done:
-            why = " ".join(made.text.split())
-            return f"the backup of {name} (--check: exit {checked.code}) cannot be restored: {why}"
+            return f"the backup of {name} cannot be restored: {' '.join(made.text.split())}"
         shown = readable(world, name)
         if shown is None or not same(content, shown[1][max(shown[1])]):
             return f"the backup of {name} restores {shown and full(shown[1][max(shown[1])][1])}"

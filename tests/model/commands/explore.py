@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from model.commands import checks
-from model.commands.advice import CLOCKS, advised
+from model.commands.advice import advised
 from model.commands.held import hold
 from model.commands.known import known_as
 from model.commands.letters import LETTERS
+from model.commands.operating import copy_is_unfinished
 from model.commands.seen import settle
 from model.commands.truth import Truth
 from model.commands.world import Outcome, Time, World, digest_of
@@ -57,24 +58,35 @@ class Explored:
         )
 
 
+def fits(world: World) -> bool:
+    """Whether the newest export can be imported: its table ``ref`` has the key that the one here has."""
+    (_, _, exported), here = world.truth.exports[-1], world.truth.here.shape
+    return healthy(world) and (exported is None or here is None or exported.key == here.key)
+
+
 MUST: dict[str, Callable[[World], bool]] = {
     "backup": healthy,
+    "import": fits,
     "relog": lambda world: world.truth.here.shown and world.truth.here.damaged == "the log is gone",
 }
-"""The states in which a letter may not be refused, with whatever advice."""
+"""The states in which a letter is accepted, or becomes so by the advice of its refusal."""
 
 
 def step(world: World, letter: str, explored: Explored, *, advice: bool = True) -> str:
     """Do one letter; return what is wrong with it. ``advice``: that of a refusal is followed, too."""
     name, _, failpoint = letter.partition(KILL)
     Time.letter, Time.ids = f"{letter} {world.word.count(letter)} {bool(world.held)}", 0
+    world.unchanged = None  # a letter may change anything
     of = LETTERS[name]
     must = name in MUST and MUST[name](world)
     outcome = world.killed(lambda: of.act(world), failpoint) if failpoint else of.act(world)
     if outcome.crash:
         return f"{letter}: {outcome.crash}"
-    if must and outcome.code and CLOCKS not in outcome.text:
-        return f"{letter} is refused where it must work: {outcome.text}"
+    if must and outcome.code:
+        with world.trial():
+            wrong = advised(world, outcome, lambda: of.act(world), letter, must=True)
+        if wrong:
+            return f"{letter} is refused where it must work: {wrong}"
     before = world.truths
     if outcome.killed:
         after = [each for truth in before for each in _after_kill(truth, world, name)]
@@ -90,6 +102,8 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
         world.truths = (*world.truths, *before)  # it may have been a replay
     if name == "cron" and outcome.done:
         return f"{letter}: the backup of a moved namespace ends with exit 0: {outcome.text.strip()}"
+    if name == "backup-copy" and outcome.done and all(copy_is_unfinished(each, world) for each in before):
+        return f"{letter}: an unfinished copy is backed up: {outcome.text.strip()}"
     wrong = settle(world)
     if wrong:
         return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"

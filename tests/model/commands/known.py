@@ -47,15 +47,25 @@ MENDED = {
     "a killed restore-from names itself": "backup drop restore-from!stage.before_ack",
     "relog without an adoption": "adopt lose-log relog",
     "relog without a batch": "replace replace replace lose-log relog",
+    "a store that is given again has versions that the log no longer has": (
+        "add-store load remove-store trim restore trim add-store"
+    ),
+    "an older copy has versions that the log no longer has": "copies drop-table trim older-store recover",
+    "a backup of a copy whose log lost its end": "rekey finish lose-end cron",
+    "an import of older due times": "export due batch import",
+    "a log that was trimmed in the middle": (
+        "copies clock-back lose-end older-both rewind batch batch trim lose-store"
+    ),
 }
 """By name, the word that found it."""
 
 KNOWN: dict[str, Known] = {
-    "a store that is given again has versions that the log no longer has": Known(
-        "add-store load remove-store trim restore trim add-store",
-        r"verify of \S+: .*expected to be there: the version is not retired",
-        "remove-store trim add-store",
-        "a store that was removed keeps its horizon, and verify expects the log to have all from there on",
+    "a checkpoint that was set back before a relog": Known(
+        "restore batch rewind lose-end",
+        r"advice does not lead out: .*comes again, the last one decided is",
+        "rewind",
+        "a relog counts the undone batches in, as it prints; the error of a query whose checkpoint was set"
+        " back names no command that sets it forward",
     ),
 }
 

@@ -126,16 +126,16 @@ LETTERS: dict[str, Letter] = {
     # backups
     "backup": Letter(
         lambda w: wr.there(w) and w.truth.here.shown,
-        lambda w: w.run("backup", f"backup-{w.truth.name}"),
+        op.back_up,
         op.backed_up,
     ),
     "backup-copy": Letter(
-        lambda w: op.has_copy(w) and wr.healthy(w) and op.is_whole_copy(w),
-        lambda w: w.run("backup", f"backup-{op.copy_name(w)}", namespace=op.copy_name(w)),
+        lambda w: op.has_copy(w) and op.is_whole_copy(w),
+        lambda w: op.back_up(w, op.copy_name(w)),
         lambda t, w, o: op.backed_up(t, w, o, op.copy_name(w)),
     ),
     "cron": Letter(
-        lambda w: bool(w.truth.spaces["n"].moved) and not w.truth.spaces["n"].damaged and wr.healthy(w),
+        lambda w: bool(w.truth.spaces["n"].moved) and not w.truth.spaces["n"].damaged,
         lambda w: w.run("backup", "backup-n", namespace="n"),
     ),
     "restore-from": Letter(lambda w: w.truth.name in w.truth.backups, op.restore_from, op.restored_from),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -79,8 +80,8 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
         here = here._replace(event=max(here.event, here.undone))
         content = content._replace(event=max(content.event, here.undone))
     new = here._replace(
-        content=content, versions={}, damaged="", shown=True, generation=0, time_us=0,
-        lineage=LINEAGES.index(lineage) if lineage else here.lineage,  # the command prints whom it follows
+        content=content, versions={}, damaged="", shown=True, generation=0,
+        lineage=LINEAGES.index(lineage) if lineage else -1,  # the command prints whom it follows: maybe none
     )  # fmt: skip
     if facts["last_batch_unknown"]:  # the command prints that a batch that comes again counts twice
         truth = truth._replace(first=truth.event)
@@ -109,6 +110,19 @@ def dropped(truth: Truth, *_: object) -> Truth:
 # -- backups ------------------------------------------------------------------------------------------
 
 
+def back_up(world: World, name: str = "") -> Outcome:
+    """Back up a namespace; where the folder has another one's backups, in a new folder."""
+    name = name or world.truth.name
+    outcome = world.run("backup", f"backup-{name}", namespace=name)
+    if "give another folder" in outcome.text or "give a new folder" in outcome.text:
+        outcome = world.run("backup", f"backup-{name}-new", namespace=name)
+        if outcome.done:
+            folder, world.files, world.unchanged = world.folder / f"backup-{name}", None, None
+            shutil.rmtree(folder)
+            folder.with_name(f"{folder.name}-new").rename(folder)
+    return outcome
+
+
 def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
     here, shown = truth.spaces[name or truth.name], readable(world, name or truth.name, newest=True)
     if here.before is not None and shown is not None and same(here.before, max(shown[1].items())[1]):
@@ -131,7 +145,9 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
     damaged = "" if facts["way"] == "new" else here.damaged
     new = here._replace(content=content, shape=shape, shown=True, damaged=damaged)
     if facts["way"] == "new":
-        new = new._replace(event=event, versions={}, lineage=lineage, generation=0, moved=here.moved)
+        new = new._replace(
+            event=event, versions={}, lineage=lineage, generation=0, moved=here.moved, time_us=0
+        )
         truth = truth.without_source(truth.name)._replace(event=event + 1, lineage=lineage, first=first)
     return truth._replace(spaces={**truth.spaces, truth.name: new})
 
@@ -204,6 +220,9 @@ def at_copy(world: World) -> Space:
 def older_log(truth: Truth, world: World, outcome: Outcome) -> Truth:
     if has_older_store(world):
         return older_both(truth, world, outcome)
+    shown = readable(world, truth.name, newest=True)
+    if shown is None and len(truth.stores) == 1:  # the older log rebuilds the lost store
+        return older_both(truth, world, outcome).with_space(truth.name, shown=False)
     return truth.with_space(truth.name, damaged="the log is an older copy")
 
 
@@ -223,18 +242,18 @@ def may_put_back(world: World) -> bool:
 
 
 def store_lost(truth: Truth, *_: object) -> Truth:
-    if "gone" in truth.here.damaged:
+    if "gone" in truth.here.damaged and len(truth.stores) == 1:
         return truth._replace(spaces={**truth.spaces, truth.name: NOTHING})
     return truth.with_space(truth.name, shown=False)
 
 
 NOTHING = Space(shown=False)
-"""A namespace without log and store: the next batch makes it from scratch, with a warning."""
+"""A namespace without log and any store: the next batch makes it from scratch, with a warning."""
 
 
 def lost(damage: str) -> Callable[[Truth, World, Outcome], Truth]:
     def then(truth: Truth, world: World, _: Outcome) -> Truth:
-        if "gone" in damage and not truth.here.shown:
+        if "gone" in damage and not truth.here.shown and len(truth.stores) == 1:
             older = at_copy(world)._replace(damaged=damage) if has_older_store(world) else NOTHING
             return truth._replace(spaces={**truth.spaces, truth.name: older})
         damaged = "; ".join(filter(None, (truth.here.damaged, damage)))
@@ -261,6 +280,10 @@ def not_copied_yet(world: World) -> bool:
 
 def with_ref(world: World) -> bool:
     return healthy(world) and world.truth.here.shape is not None
+
+
+def copy_is_unfinished(truth: Truth, world: World) -> bool:
+    return bool(truth.spaces[copy_name(world)].copy_of)
 
 
 def is_whole_copy(world: World) -> bool:

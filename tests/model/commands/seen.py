@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import tidegate
@@ -27,8 +28,10 @@ def readable(world: World, name: str, *, newest: bool = False) -> tuple[str, dic
     return shown
 
 
-_read = Answers()
-"""What readers get, by the digest of the store: reading the same store again takes most of the time."""
+_read, _rows = Answers(), Answers()
+"""What readers get, by the digest of the store, and of its part up to a version: reading the same again takes
+most of the time.
+"""
 
 
 def _readable(world: World, name: str, *, newest: bool) -> tuple[str, dict[int, Any]] | None:
@@ -40,7 +43,11 @@ def _readable(world: World, name: str, *, newest: bool) -> tuple[str, dict[int, 
                 found = opened.identity()
             if found is None or not visible:
                 return None
-            return found.uuid, {each: rows_at(gate, each) for each in range(oldest, visible + 1)}
+            versions = {}
+            for each in range(oldest, visible + 1):
+                state = world.version_digest(name, each)
+                versions[each] = _rows.get(state, functools.partial(rows_at, gate, each))
+            return found.uuid, versions
     except TidegateError:
         return None
 
@@ -105,6 +112,8 @@ def _settled(truth: Truth, name: str, space: Space, shown: Any) -> Truth | str:
             return (
                 f"version {version} of {name} shows {full(rows[1])} now; before, {full(known[0].at(rows[0]))}"
             )
+    if versions[visible][0] < space.time_us and space.shown and not space.damaged:
+        return f"version {visible} of {name} has time {versions[visible][0]}, the one before {space.time_us}"
     seen[uuid, visible] = (space.content, space.shape)
     seen = {at: each for at, each in seen.items() if at[1] in versions}
     return truth.with_space(name, versions=seen, shown=True, before=None, time_us=versions[visible][0])

@@ -135,6 +135,8 @@ class World:
         self.word: tuple[str, ...] = ()
         self.files: Files | None = None
         """The folder's files; None: a command may have changed them."""
+        self.unchanged: dict[str, Any] | None = None
+        """The last copy of all places, while nothing was written since."""
         self.start: tuple[Any, ...] = ()
         """The state in which each word begins, once it was made."""
         self.clear()
@@ -179,7 +181,7 @@ class World:
             "COLUMNS": "10000",
         }
         words = [str(each) for each in arguments]
-        self.files = None
+        self.files = self.unchanged = None
         try:
             with _in_folder(self.folder):
                 result = CliRunner().invoke(app, words, prog_name="tidegate", env=settings)
@@ -193,6 +195,7 @@ class World:
 
     def attempt(self, call: Any) -> Outcome:
         """Call a function of the library as a query does; its warnings are in the text."""
+        self.unchanged = None
         with _warnings() as shown:
             try:
                 found = call()
@@ -206,7 +209,9 @@ class World:
     # -- copies ---------------------------------------------------------------------------------------
 
     def places(self) -> dict[str, Any]:
-        """Return a copy of log, stores, aliases and files."""
+        """Return a copy of log, stores, aliases and files, which is not changed."""
+        if self.unchanged is not None:
+            return self.unchanged
         logs = {
             at: _copied(vars(each))
             for at, each in memory_log._contents.items()
@@ -222,6 +227,7 @@ class World:
 
     def put_back(self, kept: dict[str, Any], *parts: str) -> None:
         """Put a copy back, in the objects that open handles have, too."""
+        self.unchanged = None
         contents: tuple[tuple[str, Any, Any], ...] = (
             ("logs", memory_log._contents, memory_log._Content),
             ("spaces", store._spaces, MemoryNamespace),
@@ -263,6 +269,7 @@ class World:
     def restore(self, kept: tuple[Any, ...]) -> None:
         places, state, (Time.us, Time.ids, Time.letter) = kept
         self.put_back(places, "logs", "spaces", "files")
+        self.unchanged = places
         self.truths, drivers, copies, self.held, self.word = state
         self.drivers, self.copies = tuple(driver.copy() for driver in drivers), dict(copies)
 
@@ -289,12 +296,30 @@ class World:
         parts = {name: digest_of(part) for name, part in state.items()}
         return {**parts, "files": places["files"].digest, "copies": self.copies.get("digest", "")}
 
+    def files_of(self, folder: str) -> str:
+        """A digest of the files below one folder."""
+        if self.files is None:
+            self.files = Files(answers.files_in(self.folder))
+        return self.files.digest_below(f"{self.folder / folder}/")
+
     def space_digest(self, name: str, place: str = PLACE) -> str:
         """A digest of a namespace in a store (the primary), as far as readers of versions see it."""
         space = store._spaces.get((place, name))
         if space is None or space.identity is None:
             return ""
         return digest_of((space.identity, space.pointer, space.catalog, space.floors, space.rows))
+
+    def version_digest(self, name: str, version: int) -> str:
+        """A digest of all in the primary that a reader of this version may find: its entry, rows up to it."""
+        space = store._spaces[PLACE, name]
+        oldest = max([space.pointer.horizon, *space.floors.values()])
+        rows = [
+            (at, key, [each for each in versions.items() if each[0] <= version])
+            for at, of_group in space.rows.items()
+            for key, versions in of_group.items()
+        ]
+        entry, schemas = space.catalog.get(version), sorted(space.schemas)
+        return digest_of((space.identity, entry, version, oldest <= version, schemas, sorted(rows)))
 
     def uuid_of(self, name: str) -> str:
         """Return the uuid of a namespace in the primary; '': it has none."""
@@ -345,6 +370,12 @@ class Files(dict[str, bytes]):
     @functools.cached_property
     def digest(self) -> str:
         return digest_of(self)
+
+    def digest_below(self, folder: str) -> str:
+        kept: dict[str, str] = self.__dict__.setdefault("below", {})
+        if folder not in kept:
+            kept[folder] = digest_of({path: each for path, each in self.items() if path.startswith(folder)})
+        return kept[folder]
 
 
 def _copied(value: Any) -> Any:

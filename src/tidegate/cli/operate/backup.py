@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.base.text import shown_bytes
+from tidegate.base.urls import redact
 from tidegate.cli.core.config_files import StoreConfig, WalConfig, store_options, wal_options
 from tidegate.cli.core.operation import Operation, catch_up_others, operation
 from tidegate.cli.core.options import (
@@ -24,7 +24,8 @@ from tidegate.cli.core.options import (
 )
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.versions import number_or_time
-from tidegate.committers.opening.lifecycle import Side, refuse, refuse_other_uuid
+from tidegate.committers.opening.lifecycle import Side, refuse, refuse_other_uuid, shown_in
+from tidegate.committers.opening.open import refuse_lost
 from tidegate.committers.opening.rekeyed import moved_from
 from tidegate.committers.transfer.backup.backup import FULL_EVERY, KEEP, BackedUp
 from tidegate.committers.transfer.backup.backup import backup as make_backup
@@ -41,11 +42,13 @@ from tidegate.committers.transfer.backup.restore_from import (
     restore_from as restore_backup,
 )
 from tidegate.errors import ConfigError, StoreRemovedError
+from tidegate.reader.rules import described_origin
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.rules.visible import moment
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import BatchOrigin, Folded
+from tidegate.wal.record import BatchOrigin, Folded, ImportOrigin, LoadOrigin
 
 LOST_SHOWN_MAX = 20
 """The number of lost batches that are printed one by one."""
@@ -122,17 +125,18 @@ def _backed_up(
 ) -> tuple[BackedUp, Side]:
     opened = open_store(store, namespace, store_options(store_config))
     try:
-        identity = opened.identity()
-        if identity is None:
-            raise ConfigError(
-                f"there is no namespace {namespace} in {opened.where}: check --store and --namespace; a"
-                " query's first batch makes it"
-            )
         log = open_log(wal, namespace, wal_options(wal_config))
         try:
-            marks = Side(catch_up(View(), log).state)
+            shown, identity = shown_in(opened), opened.identity()
+            marks = Side(catch_up(View(), log).state, shown)
             if marks.state is not None:
                 refuse_other_uuid(log, opened, marks.state)
+            if identity is None:
+                refuse_lost(log, opened, marks.state)
+                raise ConfigError(
+                    f"there is no namespace {namespace} in {opened.where}: check --store and --namespace; a"
+                    " query's first batch makes it"
+                )
             refuse("backup", namespace, marks)
             done = make_backup(log, opened, identity, folder, full_every, keep)
             if opened.pointer().is_removed:
@@ -220,7 +224,10 @@ def restore_from(
         work.refuse_if_writer_alive(coordinator)
         # The log, where there is one, knows of a later adoption than the backup.
         state = reached.state if plan.way is Way.NEW else coordinator.folded
-        preview = _preview(plan, work.namespace, state)
+        given = [each.name for each in coordinator.endpoints.stores]
+        # A log that is there refuses another list than its own.
+        not_given = sorted(set(state.stores) - set(given)) if plan.way is Way.NEW else []
+        preview = [*_preview(plan, work, state), *map(_not_given, not_given)]
         if not yes:
             print("\n".join(preview), file=sys.stderr)
             confirm(_question(plan, work.namespace))
@@ -234,15 +241,23 @@ def restore_from(
         "lineage": done.lineage,
     }
     facts |= {"lost": [_lost(each) for each in plan.lost], "source_offsets": plan.source_offsets or None}
+    facts |= {"stores_not_given": not_given}
     facts |= {"last_batch": plan.kept.batch_id if plan.kept else None}
     work.report(facts, _lines(done, work.namespace, preview if yes else []), standings)
+
+
+def _not_given(name: str) -> str:
+    return (
+        f"store {name} of the backup's list is not given. It may show a newer version, which is kept only if"
+        f" you stop here: give it as --store {name}=URL, too, and the command compares it"
+    )
 
 
 def _lost(decided: Any) -> dict[str, Any]:
     origin = decided.origin
     batch = origin.batch_id if isinstance(origin, BatchOrigin) else None
-    decided_at = datetime.datetime.fromtimestamp(decided.decided_at_us / 1e6, datetime.timezone.utc)
-    return {"version": decided.version, "batch": batch, "decided_at": decided_at.isoformat()}
+    facts = {"version": decided.version, "batch": batch, "origin": described_origin(origin)}
+    return {**facts, "decided_at": moment(decided.decided_at_us).isoformat()}
 
 
 def _question(plan: Plan, namespace: str) -> str:
@@ -250,11 +265,11 @@ def _question(plan: Plan, namespace: str) -> str:
     return f"{where}namespace {namespace} would be made again from version {plan.version} of the backup"
 
 
-def _preview(plan: Plan, namespace: str, state: Folded) -> list[str]:
+def _preview(plan: Plan, work: Operation, state: Folded) -> list[str]:
     """Return what is restored, what is lost, and how the query has its rows again."""
-    moved, lineage = moved_from(state), state.lineage
+    namespace, moved, lineage = work.namespace, moved_from(state), state.lineage
     if moved is not None:
-        losses = [] if plan.way is Way.CONTINUE else _losses(plan, namespace)
+        losses = [] if plan.way is Way.CONTINUE else _losses(plan, work)
         return [*losses, f"namespace {namespace} was moved to {moved.to}, and refuses queries as before"]
     if plan.way is Way.CONTINUE:
         line = f"the log has every version after version {plan.version} of the backup, up to {plan.last}"
@@ -263,7 +278,7 @@ def _preview(plan: Plan, namespace: str, state: Folded) -> list[str]:
             return lines
         lines.append("a restore has undone its last batches, and they may come again:")
     else:
-        lines = _losses(plan, namespace)
+        lines = _losses(plan, work)
     if lineage is None:
         return lines
     if plan.kept is None:
@@ -287,28 +302,30 @@ def _preview(plan: Plan, namespace: str, state: Folded) -> list[str]:
     return lines
 
 
-def _losses(plan: Plan, namespace: str) -> list[str]:
+def _losses(plan: Plan, work: Operation) -> list[str]:
     if plan.way is Way.NEW:
         return [
-            f"there is no log: everything after version {plan.version} of the backup is lost",
-            f"namespace {namespace} gets a new uuid, so readers have to connect again",
+            f"there is no log at {redact(work.wal)}: is --wal right, and the disk of a log in files mounted?",
+            f"without it everything after version {plan.version} of the backup is lost; loads and imports",
+            "  after it come again as they were given, with the same token",
+            f"namespace {work.namespace} gets a new uuid, so readers have to connect again",
         ]
     shown = [_lost(each) for each in plan.lost]
     lines = [
         f"versions after version {plan.version} of the backup are lost, since the log lost rows or --to",
         f"  leaves them out; {len(shown)} decisions of them are still known:",
         *(
-            f"  version {each['version']}, {_of(each['batch'])}, decided at {each['decided_at']}"
+            f"  version {each['version']}, {each['origin']}, decided at {each['decided_at']}"
             for each in shown[:LOST_SHOWN_MAX]
         ),
     ]
     if len(shown) > LOST_SHOWN_MAX:
         lines.append(f"  ... {len(shown) - LOST_SHOWN_MAX} more: --json lists all")
+    if any(isinstance(each.origin, LoadOrigin | ImportOrigin) for each in plan.lost):
+        lines.append(
+            "a load comes again under another token, an import by `tidegate import DIR --token TEXT`"
+        )
     return lines
-
-
-def _of(batch: int | None) -> str:
-    return "no batch" if batch is None else f"batch {batch}"
 
 
 def _lines(done: RestoredFrom, namespace: str, before: list[str]) -> list[str]:

@@ -135,14 +135,15 @@ def _identity_of(store: Store, *, force: bool) -> Identity | None:
 def _refuse_without_log(work: Operation, coordinator: Coordinator, alone: str = "") -> None:
     """Raise ConfigError when a store shows a version and the log has nothing of it: it may be another log."""
     state = coordinator.decisions.view.state
-    for store in coordinator.stores:
+    for each, store in zip(coordinator.endpoints.stores, coordinator.stores, strict=True):
         identity = store.identity()
         visible = store.pointer().visible if identity is not None else 0
         if visible and (state is None or identity is None or identity.uuid != state.namespace):
             raise ConfigError(
                 f"{store.where} shows version {visible} of namespace {work.namespace}, and the log"
                 f" {redact(work.wal)} has nothing of it: check --wal; nothing was removed. If its log is"
-                f" gone, `tidegate drop --namespace {work.namespace}{alone} --force` removes the rest"
+                f" gone, `tidegate drop --namespace {work.namespace}{alone.format(each.name)} --force`"
+                " removes the rest"
             )
 
 
@@ -154,7 +155,7 @@ def _refuse_listed(work: Operation, coordinator: Coordinator) -> None:
         refuse_aliased(store)
         _refuse_written(store)
     state = coordinator.decisions.catch_up()
-    _refuse_without_log(work, coordinator, " --only-stores")
+    _refuse_without_log(work, coordinator, " --only-stores --store {}=URL")
     for each, store in zip(coordinator.endpoints.stores, coordinator.stores, strict=True):
         identity = store.identity()
         if state is None or identity is None or identity.uuid != state.namespace:

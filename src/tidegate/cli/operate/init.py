@@ -38,7 +38,7 @@ def init(
     """
     with work.coordinator(key_groups=key_groups) as coordinator:
         prepared = [part for each in coordinator.stores for part in each.prepare()]
-        refuse_lost(coordinator)
+        refuse_lost(coordinator.log, coordinator.store, coordinator.decisions.catch_up())
         fresh = coordinator.store.identity() is None
         state = ensure_made(coordinator)
         coordinator.log.create()  # again, when a part of it was removed

@@ -86,9 +86,9 @@ def recover(
 
 def _readable(rebuilt: list[int], default: int) -> str:
     return (
-        f"the store had lost every row: versions {rebuilt[0]} to {rebuilt[-1]} are readable again, by the"
-        f" store's default of {default}. If the query's keep_versions is above that, run `tidegate drop"
-        " --only-stores --force` for this store, then `tidegate recover --keep-versions N`"
+        f"the store had no row: versions {rebuilt[0]} to {rebuilt[-1]} are readable there, by its default of"
+        f" {default}. If the query's keep_versions is above that, run `tidegate drop --only-stores --store"
+        " NAME=URL --force` for this store alone, then `tidegate recover --keep-versions N`"
     )
 
 

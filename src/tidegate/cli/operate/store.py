@@ -126,6 +126,8 @@ def remove(
         successor = successor_url(coordinator, redirect) if redirect else ""
         other = None
         if removed_at is not None:
+            if name not in coordinator.folded.stores:
+                _refuse_stranger(removed_at, coordinator)
             other = opened.enter_context(other_successor(coordinator, removed_at, successor))
         removed = remove_store(coordinator, name)
         listed = coordinator.folded.stores
@@ -146,6 +148,25 @@ def remove(
             f"its data is where it was: `tidegate drop --only-stores --store {name}=URL` removes it",
         ]
     work.report({"removed": removed, "listed": listed, **noted}, [*lines, note], standings)
+
+
+def _refuse_stranger(at: StoreRef, coordinator: Coordinator) -> None:
+    """Refuse a store with another namespace of this name, as restore-from without a log leaves one behind.
+
+    Raises: ConfigError.
+    """
+    name = coordinator.endpoints.namespace
+    with contextlib.closing(open_store(at.url, name, at.options)) as store:
+        identity = store.identity()
+        if identity is None or identity.uuid == coordinator.folded.namespace:
+            return
+        raise ConfigError(
+            f"store {at.name} shows version {store.pointer().visible} of another namespace {name}"
+            f" ({identity.uuid}), which {coordinator.log.where} never had: there is nothing to remove from"
+            f" its list, and nothing was written. `tidegate drop --only-stores --store {at.name}=URL --force`"
+            f" removes its rows; `tidegate relog --namespace {name} --to NEW --store {at.name}=URL`, with a"
+            " --wal without a log of this name, keeps them"
+        )
 
 
 def _note_in(at: StoreRef, coordinator: Coordinator, successor: str, other: Store | None) -> Removal | None:

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from support.cli import done, done_json, options_for, refused, run
+from support.cli import done, done_json, options_for, readers_only, refused, run
 from support.places import rows_by_table, silence_writer
 from tidegate.base import failpoints
-from tidegate.errors import CorruptError, TidegateError
+from tidegate.errors import CorruptError, StoreLostError, TidegateError
 from tidegate.options import Options
 from tidegate.testing.example import BATCHES, LINEAGE, Example
 
@@ -152,6 +152,75 @@ def test_a_killed_restore_of_an_older_version_is_named_by_the_next_one(options, 
     assert "a restore has undone its last batches, and they may come again" in text
     assert "set its checkpoint back to batch" in text
     assert done_json("restore", "--to", "2", "--reprocess", *options, *more)["generation"] == 1
+
+
+def test_a_backup_of_a_lost_store_names_the_loss(options, tmp_path):
+    shutil.rmtree(tmp_path / "store")
+    text = refused(StoreLostError.exit_code, "backup", tmp_path / "backup", *options)
+    assert "has 3 decided versions of namespace flights" in text
+    assert "is the store's disk mounted" in text
+    assert "version 3 is visible" in run("recover", *options).stdout
+    assert "version 3 of namespace flights" in done("backup", tmp_path / "backup", *options)
+
+
+def test_restore_from_without_a_log_asks_for_the_right_one_and_for_the_listed_stores(two, tmp_path):
+    where, a, b = two
+    for name in ("wal", "b"):
+        shutil.rmtree(tmp_path / name)
+    asked = run("restore-from", tmp_path / "backup", *where, a).stderr
+    assert f"there is no log at file://{tmp_path}/wal: is --wal right" in asked
+    assert "not given" not in asked
+    run("restore-from", tmp_path / "backup", *where, a, b, "--yes")
+    done("backup", tmp_path / "both", *where, a)
+    for name in ("wal", "a"):
+        shutil.rmtree(tmp_path / name)
+    asked = run("restore-from", tmp_path / "both", *where, a).stderr
+    assert "store b of the backup's list is not given" in asked
+    made = done_json("restore-from", tmp_path / "both", *where, a, "--yes")
+    assert made["stores_not_given"] == ["b"]
+    silence_writer(tmp_path / "a")
+    stranger = refused(2, "store", "remove", "b", *where, a, b)
+    assert "store b shows version 3 of another namespace flights" in stranger
+    assert "`tidegate drop --only-stores --store b=URL --force`" in stranger
+    listed = refused(2, "drop", "--only-stores", *where, b, "--yes")
+    assert "`tidegate drop --namespace flights --only-stores --store b=URL --force`" in listed
+    done("drop", "--only-stores", *where, b, "--force", "--yes")
+    assert "version 4 is visible" in run("recover", *where, a).stdout
+
+
+def test_lost_imports_are_listed_by_their_tokens(options, tmp_path):
+    done("export", tmp_path / "export", *readers_only(options))
+    done("import", tmp_path / "export", "--token", "of-tuesday", *options, "--yes")
+    shutil.rmtree(tmp_path / "store")
+    text = done("restore-from", tmp_path / "backup", "--to", "2", *options, "--yes")
+    assert "version 3, batch 2, decided at" in text
+    assert "version 4, import of-tuesday, decided at" in text
+    assert "a load comes again under another token, an import by `tidegate import DIR --token TEXT`" in text
+
+
+KILLS = ["open.before_append", "open.after_claim", "decide.before_append", "decide.after_append"]
+
+
+@pytest.mark.parametrize("killed", KILLS)
+def test_a_killed_restore_without_a_log_is_named_by_every_command(options, tmp_path, killed):
+    done("backup", tmp_path / "backup", *options)
+    for name in ("store", "wal"):
+        shutil.rmtree(tmp_path / name)
+    failpoints.arm(f"{killed}=raise")
+    run("restore-from", tmp_path / "backup", *options, "--to", "2", "--yes")
+    failpoints.arm(None)
+    more = ["--yes", "--force"]
+    commands = [["recover"], ["repair"], ["relog", "--yes"], ["restore", "--to", "1", "--yes"]]
+    commands += [["adopt", "--lineage", f"9{LINEAGE[1:]}", "--yes"], ["backup", tmp_path / "elsewhere"]]
+    for command in commands:
+        ended = run(*command, *options)
+        assert ended.exit_code, command
+        assert "restore-from" in ended.stderr, command
+    other = refused(2, "restore-from", tmp_path / "backup", *options, *more)
+    assert f"was begun by a restore of version 2 of {tmp_path}/backup" in other
+    assert f"`tidegate restore-from {tmp_path}/backup --to 2`" in other
+    made = done_json("restore-from", tmp_path / "backup", *options, *more, "--to", "2")
+    assert made["visible"] == 3
 
 
 @pytest.mark.parametrize("lineage, words", [("0e9d3f5c-9f2e-4f3f-8a63-7a0f7a2c9a10", "has taken over since")])

@@ -48,12 +48,12 @@ def test_recover_of_a_lost_store_keeps_as_many_versions_as_it_is_given(flights, 
     monkeypatch.setattr(SqliteStore, "keep_versions_default", 1)
     elsewhere = [f"--store=sqlite://{tmp_path}/elsewhere", *flights[1:]]
     text = run("recover", *elsewhere).stdout
-    assert "versions 3 to 3 are readable again, by the store's default of 1" in text
+    assert "versions 3 to 3 are readable there, by its default of 1" in text
     dropped = run("drop", "--only-stores", "--force", "--yes", *elsewhere)
     assert dropped.exit_code == 0, dropped.output
     result = run("recover", "--keep-versions", "2", *elsewhere)
     assert "it is rebuilt, with versions 2 to 3 readable" in result.stderr
-    assert "readable again" not in result.stdout
+    assert "readable there" not in result.stdout
 
 
 def test_recover_refuses_a_log_that_is_not_the_stores(stuck, flights):

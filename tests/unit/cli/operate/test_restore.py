@@ -10,7 +10,7 @@ from support.clocks import ClockAhead
 from support.places import rows_by_table
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.options import Options
-from tidegate.testing.example import Example
+from tidegate.testing.example import Example, write_flights
 
 BATCHES, KEPT = 6, 2
 HOUR_S = 3_600
@@ -130,6 +130,15 @@ def test_an_export_is_a_base_and_is_named(history, options, tmp_path):
     assert "version 5, which is newer than 4" in refused(
         2, "restore", "--to", 4, "--base", folder, "--yes", *options
     )
+
+
+def test_an_export_of_another_history_is_refused_though_its_rows_are_not_needed(history, options, tmp_path):
+    other = tmp_path / "other"
+    write_flights(f"file://{other}/wal", f"sqlite://{other}/store", "flights")
+    done("export", tmp_path / "export", f"--store=sqlite://{other}/store", "--namespace=flights")
+    text = refused(2, "restore", "--to", 5, "--base", tmp_path / "export", "--yes", *options)
+    assert "is an export of namespace flights (" in text
+    assert done_json("status", *options)["visible"] == 6
 
 
 def test_all_stores_of_the_list_get_the_restored_version(history, options, tmp_path):

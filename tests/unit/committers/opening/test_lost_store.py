@@ -143,6 +143,21 @@ def test_a_rebuilt_store_holds_one_base_and_the_kept_versions(place):
     assert versions == {*range(VERSIONS - KEPT + 1, VERSIONS + 1)}
 
 
+@pytest.mark.parametrize("lost", [2, KEPT, VERSIONS - 1])
+def test_a_log_without_a_version_in_the_middle_rebuilds_nothing(tmp_path, lost):
+    """A clock that went back makes a later version look older, so that it is trimmed before the others."""
+    name = new_place()
+    place = Place(f"memory://{name}", f"memory://{name}")
+    example = place.writer()
+    place.write(example, VERSIONS)
+    decided = next(each for each in example.driver.folded.recent if each.version == lost)
+    example.driver.log._content.segments.pop(decided.manifest_address.partition(":")[0])
+    example.close()
+    place.lose()
+    with pytest.raises(WalGapError, match=rf"versions {lost + 1} to {VERSIONS} only.* no log can rebuild"):
+        place.writer()
+
+
 @pytest.mark.parametrize("name", ["fill.after_begin", "fill.after_group", "seal.after", "publish.before"])
 def test_no_reader_sees_the_past_as_the_present(place, name):
     """Killed at each step, a rebuild shows nothing; the next driver ends it at the same version."""

@@ -294,7 +294,7 @@ def test_a_folder_that_lost_its_chain_keeps_its_links_after_a_killed_run(files):
     assert {path.name for path in files.folder.iterdir()} == before
 
 
-def test_older_copies_of_log_and_store_are_noticed_and_their_history_gets_a_full_backup(files, tmp_path):
+def test_older_copies_of_log_and_store_are_noticed_and_their_history_gets_another_folder(files, tmp_path):
     files.backup(full_every=9)
     files.example.close()
     for name in ("wal", "store"):
@@ -313,7 +313,11 @@ def test_older_copies_of_log_and_store_are_noticed_and_their_history_gets_a_full
     with pytest.raises(ConfigError, match=r"version 7 has digest .* give a new folder"):
         files.backup(full_every=9)
     files.write(9)
-    assert files.backup(full_every=9).link.kind == FULL
+    for full_every in (1, 9):  # the next link is a full one, or an increment
+        with pytest.raises(ConfigError, match=r"version 7 has digest .* put back, .* give a new folder"):
+            files.backup(full_every=full_every)
+    files.folder = tmp_path / "another"
+    assert files.backup().link.kind == FULL
     assert backed_up(files.folder, 8) == stored(files.driver.store)
 
 
