@@ -20,6 +20,7 @@ from typing import Any
 
 from tidegate.base.checks import Check
 from tidegate.errors import StoreNotVerifiedError, TidegateError
+from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.capabilities import (
     Lost,
@@ -50,6 +51,7 @@ from tidegate.sinks.redis.client.replies import Call, plain
 from tidegate.sinks.redis.client.resp import hset, rows_of
 from tidegate.sinks.redis.keys import EVERY_META, beside, changes_key, namespace_of
 from tidegate.sinks.redis.leases import Leases
+from tidegate.sinks.redis.limits import limits_of
 from tidegate.sinks.redis.namespace import RedisNamespace, RedisReads
 from tidegate.sinks.redis.reads import (
     catalog_in,
@@ -370,8 +372,11 @@ class RedisStore(
     def confirm(self, version: int, *, replicas: int, aof: bool) -> None:
         upkeep.confirm(self._space, version, replicas, aof=aof)
 
-    def checks(self, *, thorough: bool = False) -> list[Check]:
+    def checks(self, *, thorough: bool = False, value_bytes_max: int = VALUE_BYTES_MAX) -> list[Check]:
         checks = redis_checks.set_up(self._space, thorough=thorough)
+        limit = limits_of(self._space, value_bytes_max, thorough=thorough)
+        self.value_bytes_max, self.value_limit = (limit.value_bytes, limit.why) if limit.why else (None, "")
+        checks.append(limit.check)
         if not thorough:
             return checks
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 import sys
@@ -16,13 +17,18 @@ from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-
 from tidegate.base.names import check_name, escape
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.wal.kafka.clients import Clients
-from tidegate.wal.kafka.settings import CHANGELOG, MARGIN_S, RECORD_BYTES_MAX, KafkaSettings
+from tidegate.wal.kafka.settings import (
+    CHANGELOG,
+    MARGIN_S,
+    MESSAGE_BYTES,
+    RECORD_BYTES_MAX,
+    KafkaSettings,
+)
 
 REPLICAS_MOST = 3
 DECISIONS_SEGMENT_BYTES = 16 * 1024 * 1024
 CHANGELOG_SEGMENT_BYTES = 128 * 1024 * 1024
 """Trimmed records take disk until their whole segment is trimmed."""
-MESSAGE_BYTES = 1_048_588
 CONFIRM_AFTER_S = 0.2
 FEW_BROKERS = frozenset({KafkaError.INVALID_REPLICATION_FACTOR})
 """Brokers also return this while one of them is away."""
@@ -37,6 +43,7 @@ REFUSED_TOPICS = frozenset(
     }
 )
 """Errors for topics that the brokers will not accept later either."""
+REQUEST_BYTES = "socket.request.max.bytes"
 NOT_THERE = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
@@ -121,6 +128,21 @@ class Topics:
         # them yet.
         late = frozenset({NOT_THERE})
         return self._clients.ask(self._clients.admin, "the configuration of its topics", describe, late)
+
+    def request_bytes(self) -> dict[str, int]:
+        """Return the largest request that each broker takes, by its id; empty where they bar the question."""
+
+        def describe(admin: Any) -> dict[str, int]:
+            ids = map(str, admin.list_topics(self.names.decisions, self._request_s).brokers)
+            resources = [ConfigResource(ConfigResource.Type.BROKER, each) for each in ids]
+            futures = admin.describe_configs(resources, request_timeout=self._request_s)
+            found = {}
+            for resource, future in futures.items():
+                with contextlib.suppress(KafkaException):
+                    found[resource.name] = int(self._result(future)[REQUEST_BYTES].value)
+            return found
+
+        return self._clients.ask(self._clients.admin, "the configuration of the brokers", describe)
 
     # -- creation and removal -----------------------------------------------------------------------
 

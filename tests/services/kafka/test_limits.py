@@ -8,7 +8,8 @@ import pytest
 
 from services.support.kafka.query import Query
 from tidegate.committers.commit import commit
-from tidegate.errors import ConfigError
+from tidegate.committers.opening.open import open_namespace
+from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.options import VALUE_BYTES_MAX
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.kafka.address import parse_address
@@ -127,3 +128,27 @@ def test_a_log_that_is_used_on_both_sides_of_a_fork(query, kafka, closes, in_use
     assert done.returncode == 0, done.stderr[-3000:]
     records = [entry.content for entry in query.log().decisions()]
     assert records == [b"parent", b"child", b"again"]
+
+
+def test_a_quota_that_is_met_is_named(private_kafka, tmp_path):
+    """Nothing is decided: a batch that is not staged in time fails with the quota's name."""
+    cluster = private_kafka(brokers=1)
+    query = Query(cluster.bootstrap, tmp_path)
+    driver = query.run(batches=1)
+    quota = ("--alter", "--add-config", "producer_byte_rate=10000", "--entity-type", "clients")
+    cluster.tool("kafka.admin.ConfigCommand", *quota, "--entity-default")
+    rows = {"large": {b"key": incompressible(6_000_000)}}
+    slow = query.log(timeout_s=3.0)
+    with pytest.raises(WalUnavailableError, match=r"above its quota: raise producer_byte_rate"):
+        commit(driver, ArrowBarrier(slow, rows, batch("lineage", 1), driver.folded.key_groups))
+    query.close()
+
+
+def test_a_broker_that_takes_smaller_requests_than_a_record_is_refused(private_kafka, tmp_path):
+    cluster = private_kafka(brokers=1, settings={"socket.request.max.bytes": 2_000_000})
+    query = Query(cluster.bootstrap, tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"socket.request.max.bytes is 2,000,000 at broker .*at least 8,454,144"
+    ):
+        open_namespace(query.driver(safe=True), "lineage")
+    query.close()
