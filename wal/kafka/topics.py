@@ -155,12 +155,17 @@ class Topics:
 
         def make(admin: Any) -> None:
             brokers = len(admin.list_topics(self.names.decisions, self._request_s).brokers)
-            futures = admin.create_topics(
-                self._wanted(brokers), operation_timeout=self._request_s, request_timeout=self._request_s
-            )
-            for future in futures.values():
-                self._result(future, KafkaError.TOPIC_ALREADY_EXISTS)
+            for only_check in (True, False):  # so that neither is made where the other one is refused
+                futures = admin.create_topics(
+                    self._wanted(brokers),
+                    operation_timeout=self._request_s,
+                    request_timeout=self._request_s,
+                    validate_only=only_check,
+                )
+                for future in futures.values():
+                    self._result(future, KafkaError.TOPIC_ALREADY_EXISTS)
 
+        self._refuse_prefix()
         try:
             self._clients.ask(self._clients.admin, "making its topics", make, FEW_BROKERS)
         except WalUnavailableError as error:
@@ -170,9 +175,31 @@ class Topics:
                     msg = f"{error}, or set a smaller replication_factor"
                     raise WalUnavailableError(msg) from said
                 raise
-            msg = f"{error}: the brokers do not take such topics; change the option that is meant"
-            raise ConfigError(msg) from said
+            why = said.args[0].str()
+            way = "the brokers do not take such topics; change the option that is meant"
+            if "collides" in why:
+                way = (
+                    "Kafka takes '.' and '_' in names for the same; nothing was made. Take another namespace"
+                    " or topic_prefix, or delete that topic if nobody uses it"
+                )
+            raise ConfigError(f"{self._clients.where}: making its topics: {why}: {way}") from said
         self._await(there=True)
+
+    def _refuse_prefix(self) -> None:
+        """Refuse topics whose names begin like those of another namespace. Raises: ConfigError.
+
+        The rights of its writer are granted by that beginning, so they would count here, too.
+        """
+        prefix, found = self._settings.topic_prefix, {}
+        if "." in prefix:
+            with contextlib.suppress(ConfigError):  # this user may not see that topic
+                found = self._described(f"{prefix}.decisions")
+        if found:
+            raise ConfigError(
+                f"{self._clients.where}: topic_prefix {prefix} is the name of another namespace's topics"
+                f" ({prefix}.decisions), whose writer has rights on all that begin so: nothing was made. Take"
+                " another topic_prefix"
+            )
 
     def _wanted(self, brokers: int) -> list[NewTopic]:
         replicas = self._settings.replication_factor or min(REPLICAS_MOST, max(brokers, 1))

@@ -18,6 +18,7 @@ import pyarrow as pa
 from tidegate.base.decoders import json_decoder, msgpack_decoder
 from tidegate.errors import CorruptError
 from tidegate.keys.groups import encode_key
+from tidegate.values.decode import cause_of
 from tidegate.wal.record import UNREADABLE
 from tidegate.wal.staging.own_tables import QUEUE_SCHEMA
 from tidegate.wal.value_flags import VALUE
@@ -73,7 +74,9 @@ def decoded(content: bytes, kind: type[Kind], where: str) -> Kind:
     try:
         return decoder.decode(content)  # type: ignore[no-any-return]
     except UNREADABLE as error:
-        raise CorruptError(f"{where} has a row that cannot be read, {error}; run `tidegate verify`") from None
+        raise CorruptError(
+            f"{where} has a row that cannot be read, {cause_of(error)}; run `tidegate verify`"
+        ) from None
 
 
 def queued_by_group(dues: Iterable[tuple[int, Any]], where: str) -> Iterator[tuple[int, KeysByTime]]:

@@ -1,12 +1,16 @@
 """Changes and records that are as large as they may be, and one byte larger; a log used across a fork."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import uuid
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from services.support.kafka.query import Query
+from support.wait import wait_until
 from tidegate.committers.commit import commit
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import ConfigError, WalUnavailableError
@@ -15,6 +19,7 @@ from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.kafka.address import parse_address
 from tidegate.wal.kafka.log import ENVELOPE_BYTES
 from tidegate.wal.kafka.settings import PIECE_BYTES_MAX, RECORD_BYTES_MAX
+from tidegate.wal.open_log import open_log
 
 pytestmark = pytest.mark.xdist_group("kafka")
 
@@ -152,3 +157,35 @@ def test_a_broker_that_takes_smaller_requests_than_a_record_is_refused(private_k
     ):
         open_namespace(query.driver(safe=True), "lineage")
     query.close()
+
+
+@pytest.mark.parametrize("kind", ["decisions", "changelog"])
+def test_a_topic_that_kafka_holds_equal_is_refused_before_anything_is_made(kafka, tmp_path, kind):
+    """``a_b`` is escaped, so that no two namespaces collide; another user's topic may."""
+    prefix = f"q{uuid.uuid4().hex[:12]}"
+    planted = f"{prefix}.orders._eu.{kind}"
+    admin = AdminClient(kafka.client_settings)
+    admin.create_topics([NewTopic(planted, 1, 1)])[planted].result(30)
+    log = open_log(kafka.url, "orders_eu", {"topic_prefix": prefix, "replication_factor": 1})
+    with contextlib.closing(log):
+        with pytest.raises(
+            ConfigError, match=rf"collides with existing topic: {planted}.*nothing was made. Take"
+        ):
+            log.create()
+        made = [name for name in admin.list_topics(timeout=30).topics if name.startswith(prefix)]
+        assert made == [planted]
+        admin.delete_topics([planted])[planted].result(30)
+        wait_until(lambda: planted not in admin.list_topics(timeout=30).topics, "it is deleted")
+        log.create()
+        log.drop()
+
+
+def test_a_prefix_within_another_namespaces_topics_is_refused(kafka, log, query):
+    prefix = f"{query.prefix}.{query.namespace}"
+    inner = open_log(kafka.url, "x", {"topic_prefix": prefix, "replication_factor": 1})
+    with contextlib.closing(inner):
+        with pytest.raises(
+            ConfigError, match=f"topic_prefix {prefix} is the name of another namespace's topics"
+        ):
+            inner.create()
+        assert list(inner.decisions()) == []
