@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -68,7 +67,8 @@ def _shown(wanted: bytes | None, there: bytes | None) -> tuple[str, str]:
         "no row" if each is None else f"a row of {len(each)} bytes" for each in (wanted, there)
     )
     if wanted is not None and there is not None:
-        same = len(os.path.commonprefix([wanted, there]))
+        pairs = enumerate(zip(wanted, there, strict=False))
+        same = next((at for at, (one, other) in pairs if one != other), min(len(wanted), len(there)))
         found += f", another from byte {same + 1} on"
     return expected, found
 

@@ -19,7 +19,7 @@ from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.columns import CASTS, TIME_TYPES, key_columns
 from tidegate.keys.groups import decimal_parts
 from tidegate.sinks.rules.layout import unpack
-from tidegate.values.decode import cause_of, described, object_of, Values, values_of
+from tidegate.values.decode import Values, cause_of, described, object_of, values_of
 from tidegate.wal.record import JSON_RENAMED, JSON_STATES, Column, TableSchema
 from tidegate.wal.value_flags import EXPIRING, EXPIRY_END, VALUE, VALUE_END
 
