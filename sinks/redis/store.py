@@ -51,7 +51,6 @@ from tidegate.sinks.redis.client.replies import Call, plain
 from tidegate.sinks.redis.client.resp import hset, rows_of
 from tidegate.sinks.redis.keys import EVERY_META, beside, changes_key, namespace_of
 from tidegate.sinks.redis.leases import Leases
-from tidegate.sinks.redis.limits import limits_of
 from tidegate.sinks.redis.namespace import RedisNamespace, RedisReads
 from tidegate.sinks.redis.reads import (
     catalog_in,
@@ -67,6 +66,7 @@ from tidegate.sinks.redis.upkeep import attempts
 from tidegate.sinks.redis.upkeep import merge as upkeep
 from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
 from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
+from tidegate.sinks.redis.upkeep.limits import limits_of
 from tidegate.sinks.redis.upkeep.migrate import migrate
 from tidegate.sinks.redis.upkeep.self_check import row_counts, self_check
 from tidegate.sinks.redis.upkeep.sweep import UNSEARCHED, sweep

@@ -18,7 +18,6 @@ import pyarrow as pa
 from tidegate.base.decoders import json_decoder, msgpack_decoder
 from tidegate.errors import CorruptError
 from tidegate.keys.groups import encode_key
-from tidegate.values.decode import cause_of
 from tidegate.wal.record import UNREADABLE
 from tidegate.wal.staging.own_tables import QUEUE_SCHEMA
 from tidegate.wal.value_flags import VALUE
@@ -75,7 +74,7 @@ def decoded(content: bytes, kind: type[Kind], where: str) -> Kind:
         return decoder.decode(content)  # type: ignore[no-any-return]
     except UNREADABLE as error:
         raise CorruptError(
-            f"{where} has a row that cannot be read, {cause_of(error)}; run `tidegate verify`"
+            f"{where} has a row that cannot be read, {type(error).__name__}; run `tidegate verify`"
         ) from None
 
 

@@ -19,8 +19,8 @@ from tidegate.errors import ConfigError
 from tidegate.options import Endpoints, Options
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis import checks as redis_checks
-from tidegate.sinks.redis.limits import SETTINGS
 from tidegate.sinks.redis.store import RedisStore
+from tidegate.sinks.redis.upkeep.limits import SETTINGS
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.memory_log import MemoryLog
 

@@ -14,8 +14,8 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import BadRecordError, ConfigError, TidegateError
 from tidegate.options import Endpoints, Options
-from tidegate.sinks.redis.limits import BULK, CLIENTS, OUTPUT, QUERY
 from tidegate.sinks.redis.store import RedisStore
+from tidegate.sinks.redis.upkeep.limits import BULK, CLIENTS, OUTPUT, QUERY
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.memory_log import MemoryLog
 

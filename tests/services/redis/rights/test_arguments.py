@@ -22,7 +22,10 @@ MANY, WAIT_S = 100_000, 2.0
 """Arguments of a call, and the longest wait of another client: without a bound it is many times this long."""
 REFUSED = r"TGLISTS \d+"
 MOST = {
-    "drop": 20_000, "look": 300, "read": 600, "rows": 600,
+    "drop": 20_000,
+    "look": 300,
+    "read": 600,
+    "rows": 600,
     **dict.fromkeys(("seal", "seal_many", "seal_again"), 2_750),
 }
 """The limits that are not 1,100 arguments."""

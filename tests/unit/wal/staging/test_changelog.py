@@ -212,8 +212,16 @@ def test_of_a_key_of_several_columns_the_text_is_checked():
 @pytest.mark.parametrize(
     "types,row,said",
     [
-        (("int",), (0, 0, None, b'+{"n":5}'), "batch 7, table flights, a row without a key, whose value takes 7 bytes"),
-        (("int",), (0, 0, None, b"+\xff"), "batch 7, table flights, a row without a key, whose value takes 1 bytes"),
+        (
+            ("int",),
+            (0, 0, None, b'+{"n":5}'),
+            "batch 7, table flights, a row without a key, whose value takes 7 bytes",
+        ),
+        (
+            ("int",),
+            (0, 0, None, b"+\xff"),
+            "batch 7, table flights, a row without a key, whose value takes 1 bytes",
+        ),
         (("int",), (0, 0, b"5", None), "batch 7, table flights, key 5: its value is null"),
         (("string", "int"), (0, 0, b"3:EWR,2:15,", None), "batch 7, table flights, key ('EWR', 15): its"),
         (("string",), (0, 0, b"\xff", b"+"), r"batch 7, table flights, key b'\xff': its key is not valid"),
