@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -214,18 +213,20 @@ def stage_spec(coordinator: Coordinator, barrier: Barrier, attempt: str) -> Stag
         tuple(_time_columns(barrier.schemas[name]) for name in barrier.tables),
         tuple(stride_of(coordinator, barrier, name) for name in barrier.tables),
         isinstance(barrier.origin, ImportOrigin),
-        min(_of_stores(coordinator), default=math.inf) <= coordinator.options.value_bytes_max,
+        _least_store(coordinator)[1],
     )
 
 
 def value_bytes_max(coordinator: Coordinator) -> int:
     """Return the largest value that the options and all stores allow."""
-    return min(coordinator.options.value_bytes_max, VALUE_BYTES_MAX, *_of_stores(coordinator))
+    return min(coordinator.options.value_bytes_max, VALUE_BYTES_MAX, _least_store(coordinator)[0])
 
 
-def _of_stores(coordinator: Coordinator) -> list[int]:
-    """List the limits of values that stores have."""
-    return [store.value_bytes_max for store in coordinator.stores if store.value_bytes_max is not None]
+def _least_store(coordinator: Coordinator) -> tuple[int, str]:
+    """Return the smallest limit of values of a store, and why; no reason: that of the options is smaller."""
+    most = coordinator.options.value_bytes_max
+    limits = [(s.value_bytes_max, s.value_limit) for s in coordinator.stores if s.value_bytes_max is not None]
+    return min((each for each in limits if each[0] <= most), default=(most, ""))
 
 
 def _time_columns(schema: TableSchema) -> tuple[tuple[str, str], ...]:

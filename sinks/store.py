@@ -22,6 +22,7 @@ from typing import Any
 
 from tidegate.base.checks import ONLY_REDIS, Check
 from tidegate.errors import ConfigError
+from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.records import (
     ABOVE_ALL,
@@ -52,7 +53,11 @@ class Store(Attempts):
     where: str
     keep_versions_default = 100  # the versions that stay readable unless ``keep_versions`` is set
     value_bytes_max: int | None = None
-    """The largest value that the store takes; None: any that the options allow."""
+    """The largest value that the store takes; None: any that the options allow. ``checks`` notes what the
+    servers' settings allow.
+    """
+    value_limit = "the store allows no more, whatever value_bytes_max is"
+    """Why it is ``value_bytes_max``, and the way to raise it."""
     apply_bytes = 0
     """The best size of one ``apply``, in bytes of keys and values; 0: one frame."""
     size_counts = ""
@@ -413,11 +418,13 @@ class Store(Attempts):
         if replicas or aof:
             raise ConfigError(f"{self.where}: {ONLY_REDIS}")
 
-    def checks(self, *, thorough: bool = False) -> list[Check]:
-        """Check the store's set-up, as far as promises depend on it. It writes nothing.
+    def checks(self, *, thorough: bool = False, value_bytes_max: int = VALUE_BYTES_MAX) -> list[Check]:
+        """Check the store's set-up, as far as promises depend on it. It writes nothing there.
 
         A driver that opens makes the checks that take a round trip or two; ``thorough`` is for
         `tidegate doctor`. A setting that the servers do not report is a warning, never an error.
+        ``value_bytes_max``: the largest value that the options allow. Where the servers allow less, the
+        store's own ``value_bytes_max`` is that afterwards.
         """
         return []
 

@@ -31,7 +31,8 @@ def refuse_unsafe_store(coordinator: Coordinator) -> None:
     """Refuse a store that fails a check, as ``require_safe_setup``."""
     store, options = coordinator.store, coordinator.options
     asked = store.checks_of_confirm(replicas=options.wait_replicas, aof=options.wait_aof)
-    _refuse(store.where, [*store.checks(), *asked], allow=options.allow_unsafe)
+    found = store.checks(value_bytes_max=options.value_bytes_max)
+    _refuse(store.where, [*found, *asked], allow=options.allow_unsafe)
 
 
 def _refuse(where: str, checks: Sequence[Check], *, allow: bool) -> None:

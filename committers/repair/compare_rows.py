@@ -15,7 +15,6 @@ from tidegate.wal.staging.validate import shown_key
 KEYS_AT_ONCE = 10_000
 KEYS_NAMED = 3
 """The number of keys of one run that findings name; the rest are counted."""
-SHOWN_BYTES = 60
 KEYS_PER_PASS = 2_000_000
 """The approximate number of keys in memory at once; more are compared in several passes over the log."""
 
@@ -54,7 +53,7 @@ def _findings(
     place = f"{store.part_of(run.group)}, version {version}, key group {run.group}, table {run.table}"
     types = key_types.get(run.table, ())
     named = [
-        Finding(f"{place}, key {shown_key(key, types)}", _shown(wanted), _shown(there))
+        Finding(f"{place}, key {shown_key(key, types)}", *_shown(wanted, there))
         for key, wanted, there in wrong[:KEYS_NAMED]
     ]
     if len(wrong) > KEYS_NAMED:
@@ -62,11 +61,16 @@ def _findings(
     return named
 
 
-def _shown(content: bytes | None) -> str:
-    if content is None:
-        return "no row"
-    cut = "" if len(content) <= SHOWN_BYTES else f"... ({len(content)} bytes)"
-    return f"{content[:SHOWN_BYTES]!r}{cut}"
+def _shown(wanted: bytes | None, there: bytes | None) -> tuple[str, str]:
+    """Describe two stored values by their sizes and the first byte that differs: findings go into logs."""
+    expected, found = (
+        "no row" if each is None else f"a row of {len(each)} bytes" for each in (wanted, there)
+    )
+    if wanted is not None and there is not None:
+        pairs = enumerate(zip(wanted, there, strict=False))
+        same = next((at for at, (one, other) in pairs if one != other), min(len(wanted), len(there)))
+        found += f", another from byte {same + 1} on"
+    return expected, found
 
 
 class Unlike(NamedTuple):

@@ -1,8 +1,8 @@
 """Checks that keyspace, tables and nodes in Cassandra are set up as the guarantees require.
 
-On open, three small requests read the nodes' view of the schema. `tidegate doctor` sends each node
-of this data centre more (``node_checks.py``). Managed services bar some of it: a check without its
-data is a warning with that reason.
+On open, three small requests read the nodes' view of the schema, and one the settings of each node
+of this data centre. `tidegate doctor` sends each of them more (``node_checks.py``). Managed services
+bar some of it: a check without its data is a warning with that reason.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tidegate.sinks.cassandra.client.schema import KEYSPACES, planned
 from tidegate.sinks.cassandra.client.settings import CONSISTENCY, READ_AT, is_loopback
 from tidegate.sinks.cassandra.client.statements import tables
 from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
+from tidegate.sinks.rules.limits import ValueLimit
 
 WHOLE = "a version is seen whole or not at all (I1)"
 KEPT = "visible versions stay (I3, I10)"
@@ -57,8 +58,13 @@ class Keyspace(NamedTuple):
     transient: bool = False
 
 
-def set_up(space: CassandraNamespace, value_bytes_max: int, *, thorough: bool) -> list[Check]:
-    """Return one result per check. Writes nothing."""
+def set_up(
+    space: CassandraNamespace, value_bytes_max: int, *, thorough: bool
+) -> tuple[list[Check], ValueLimit]:
+    """Return one result per check, and the limit of values. Writes nothing.
+
+    ``value_bytes_max``: the largest value that options and store allow.
+    """
     session = space.session
     hosts = session.cluster.metadata.all_hosts()
     nodes = [Node(str(h.address), str(h.datacenter), h.is_up, str(h.release_version or "")) for h in hosts]
@@ -70,10 +76,16 @@ def set_up(space: CassandraNamespace, value_bytes_max: int, *, thorough: bool) -
     if rows or session.settings.create:
         checks += _keyspace(space, keyspace, nodes, existing)
     checks += _tables(space)
-    if thorough:
+    settings = limits.settings_of(space)
+    limit = limits.limits(settings, value_bytes_max, session.settings.passed.get("protocol_version", 4))
+    if thorough or limit.why:
+        checks.append(limit.check)
+    if not thorough:
+        checks += limits.refused(settings)
+    else:
         copies = sum(keyspace.copies.values())
-        checks += limits.set_up(space, existing, copies, value_bytes_max)
-    return checks
+        checks += limits.set_up(space, existing, copies, settings)
+    return checks, limit
 
 
 def _made(space: CassandraNamespace) -> Made | None:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tidegate.base.checks import Check, Outcome, by_server, number_of
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.options import KEY_BYTES_MAX
 from tidegate.sinks.cassandra.client.session import FETCH_ROWS, Fields
 from tidegate.sinks.cassandra.namespace import CassandraNamespace, Made
-from tidegate.sinks.cassandra.rows import KEYS_AT_ONCE
+from tidegate.sinks.cassandra.rows import KEYS_AT_ONCE, PAGE_FIRST, TOGETHER_BYTES
+from tidegate.sinks.rules.limits import Limit, ValueLimit, value_limit
 
 APPLIED = "decided versions can be applied (I4)"
 LEASED = "leases last as long as promised (I8), versions by time"
@@ -30,6 +31,15 @@ MIB = 1024**2
 PARTITION_WARN_BYTES, PARTITION_WANTED_BYTES = 100 * MIB, 50 * MIB
 OVERHEAD_BYTES = 4 * 1024
 """The overhead of a batch of one row, beside its key and value."""
+READ_SIZES = ("local_read_size_fail_threshold", "coordinator_read_size_fail_threshold")
+"""The limits of a page that is read, which count with ``read_thresholds_enabled``."""
+MESSAGE_SIZE, MESSAGES_SINCE = "native_transport_max_message_size", 5
+"""A node refuses a larger message of this version of the protocol. Unless an option is set, it is 4."""
+SIZES = (
+    *("max_mutation_size", "native_transport_max_frame_size", MESSAGE_SIZE),
+    *("column_value_size_fail_threshold", *READ_SIZES),
+)
+"""The settings that limit a request, a mutation, a column or a read."""
 TOMBSTONES_MIN = 100_000
 """Cassandra's default."""
 UNITS = {"B": 1, "KiB": 1024, "MiB": MIB, "GiB": 1024 * MIB}
@@ -46,7 +56,7 @@ class Clock(NamedTuple):
 
 
 def set_up(
-    space: CassandraNamespace, existing: Made | None, copies: int, value_bytes_max: int
+    space: CassandraNamespace, existing: Made | None, copies: int, nodes: Mapping[str, Settings | None]
 ) -> list[Check]:
     """Return one result per check, for every node of this data centre. Writes nothing."""
     session = space.session
@@ -56,10 +66,8 @@ def set_up(
         Check("schema", "pass" if agreed else "warn", "all nodes agree" if agreed else differs, APPLIED)
     ]
     checks.append(clocks([_clock(space, host) for host in session.hosts()]))
-    nodes = {str(host.address): _settings(space, host) for host in session.hosts()}
     looks: list[Callable[[Settings], Check]] = [
         refusals,
-        lambda settings: sizes(settings, value_bytes_max),
         lambda settings: commit_log(settings, copies),
     ]
     for look in looks:
@@ -68,10 +76,15 @@ def set_up(
     return checks
 
 
+def settings_of(space: CassandraNamespace) -> dict[str, Settings | None]:
+    """Read the settings of every node here that is up; None: it bars them, or does not answer."""
+    return {str(host.address): _settings(space, host) for host in space.session.hosts()}
+
+
 def _settings(space: CassandraNamespace, host: Any) -> Settings | None:
     try:
         return {row["name"]: str(row["value"]) for row in space.session.plain(SETTINGS, host=host)}
-    except ConfigError:
+    except (ConfigError, StoreUnavailableError):
         return None
 
 
@@ -116,6 +129,11 @@ def clocks(readings: Sequence[Clock]) -> Check:
 # -- settings -----------------------------------------------------------------------------------------
 
 
+def refused(nodes: Mapping[str, Settings | None]) -> list[Check]:
+    """Return the failed checks of ``refusals`` of the nodes that report their settings."""
+    return [check for check in _by_server(nodes, refusals) if check.outcome == "fail"]
+
+
 def refusals(settings: Settings) -> Check:
     """Check for settings by which a node would refuse tidegate's requests."""
     wrong = list(_refused(settings))
@@ -147,6 +165,10 @@ def _refused(settings: Settings) -> Iterator[str]:
         limit = number_of(settings, name)
         if limit is not None and 0 <= limit < least:
             yield f"{name} {limit}: {least:,} {reason} at once; raise it to that"
+    batch = in_bytes(settings.get("batch_size_fail_threshold", ""))
+    if batch is not None and batch < 2 * TOGETHER_BYTES:
+        few = f"{TOGETHER_BYTES:,} bytes of several key groups are written at once"
+        yield f"batch_size_fail_threshold {batch:,}: {few}; raise it to {2 * TOGETHER_BYTES:,}"
     for kind in ("read", "write"):
         name = f"{kind}_consistency_levels_disallowed"
         levels = set(re.findall(r"\w+", settings.get(name, ""))) & {"LOCAL_QUORUM", "SERIAL"}
@@ -158,20 +180,27 @@ def _refused(settings: Settings) -> Iterator[str]:
         yield "minimum_timestamp_fail_threshold: a version is applied with the time of its decision; unset it"
 
 
-def sizes(settings: Settings, value_bytes_max: int) -> Check:
-    """Check that the largest value fits into a request, a mutation and a column."""
-    wanted = value_bytes_max + KEY_BYTES_MAX + OVERHEAD_BYTES
-    names = ("native_transport_max_frame_size", "max_mutation_size", "column_value_size_fail_threshold")
-    limits = {name: size for name in names if (size := in_bytes(settings.get(name, ""))) is not None}
-    if not limits:
-        return Check("value size", "warn", "not reported", APPLIED)
-    least = min(limits, key=lambda name: limits[name])
-    if limits[least] < wanted:
-        fits = max(1, limits[least] - KEY_BYTES_MAX - OVERHEAD_BYTES)
-        has = f"{least} is {limits[least]:,} bytes"
-        small = f"{has}: set value_bytes_max to at most {fits:,}, or raise it to {wanted:,}"
-        return Check("value size", "warn", small, APPLIED)
-    return Check("value size", "pass", f"values of {value_bytes_max / MIB:.0f} MiB fit", APPLIED)
+def limits(nodes: Mapping[str, Settings | None], wanted: int, protocol: int = 4) -> ValueLimit:
+    """Return the smallest limit of a value that any node has: of a request, a mutation, a column or a read.
+
+    ``wanted``: the largest value that the options allow. A node that bars its settings is taken to have the
+    defaults, which ``value_bytes_max`` of the store fits.
+    """
+    told = {at: settings for at, settings in nodes.items() if settings}
+    found = [limit for at, settings in told.items() for limit in _limits(at, settings, protocol)]
+    barred = ", ".join(sorted(nodes.keys() - told.keys()))
+    return value_limit(found, wanted, f"not known: system_views is barred at {barred}" if barred else "")
+
+
+def _limits(at: str, settings: Settings, protocol: int) -> Iterator[Limit]:
+    known = {name: size for name in SIZES if (size := in_bytes(settings.get(name, ""))) is not None}
+    for name, size in known.items():
+        if name in READ_SIZES and settings.get("read_thresholds_enabled") != "true":
+            continue
+        if name == MESSAGE_SIZE and protocol < MESSAGES_SINCE:
+            continue
+        times = PAGE_FIRST if name in READ_SIZES else 1
+        yield Limit(name, at, size, times, KEY_BYTES_MAX + OVERHEAD_BYTES)
 
 
 def commit_log(settings: Settings, copies: int) -> Check:

@@ -14,6 +14,7 @@ import msgspec
 from cassandra import ConsistencyLevel
 
 from tidegate.base.checks import Check
+from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.capabilities import SupportsNamespaces
 from tidegate.sinks.cassandra import leases, self_check
@@ -310,8 +311,11 @@ class CassandraStore(SupportsNamespaces):
     def size(self) -> int:
         return self._space.session.size()
 
-    def checks(self, *, thorough: bool = False) -> list[Check]:
-        return set_up(self._space, self.value_bytes_max, thorough=thorough)
+    def checks(self, *, thorough: bool = False, value_bytes_max: int = VALUE_BYTES_MAX) -> list[Check]:
+        known = CassandraStore.value_bytes_max, CassandraStore.value_limit
+        checks, limit = set_up(self._space, min(value_bytes_max, known[0]), thorough=thorough)
+        self.value_bytes_max, self.value_limit = (limit.value_bytes, limit.why) if limit.why else known
+        return checks
 
     def rows_of(self, table: str, keys: Sequence[bytes], version: int, stride: int = 1) -> Any:
         return column_of(self._rows.look_up("of_version", table, keys, stride, version))

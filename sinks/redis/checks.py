@@ -1,7 +1,8 @@
 """Checks that the servers of a store in Redis are set up as its guarantees require.
 
-On open, each primary gets one round trip, without CONFIG. `tidegate doctor` checks more. Managed
-services bar some commands: a check without its data is a warning with that reason.
+On open, each primary gets one round trip here, without CONFIG, and one in ``upkeep/limits.py``. `tidegate
+doctor` checks more. Managed services bar some commands: a check without its data is a warning with
+that reason.
 """
 
 from __future__ import annotations

@@ -39,11 +39,11 @@ from tidegate.sinks.rules.reads import (
 from tidegate.sinks.sorted_rows import SortedRows
 from tidegate.wal.record import TableSchema
 
-KEYS_AT_ONCE = 1_000
-ARGS_AT_ONCE = 1_000
-"""Names and schemas that one call of a function is given; it takes no more than 3,000 arguments."""
+KEYS_AT_ONCE = 500
+ARGS_AT_ONCE = 500
+"""Names and schemas that one call of a function is given: another client waits for some 3 ms at most."""
 NEWEST = 2**52
-CATALOG_PAGE_MIN = 1_250
+CATALOG_PAGE_MIN = 625
 PAGE_ROWS, PAGE_BYTES = 1_000, 64 * 1024
 SCAN_TRIES = 20
 ROWS_AT_ONCE = 8_000
@@ -105,7 +105,7 @@ def catalog_range(oldest: int, newest: int | None) -> tuple[bytes, bytes]:
 def version_after(page: list[CatalogEntry], newest: int | None) -> int | None:
     """Return the version that the next page of the catalog begins with; None: there is none.
 
-    A call answers the entries of at most 2,500 versions. A page is taken for the last one if it has less than
+    A call answers the entries of at most 1,250 versions. A page is taken for the last one if it has less than
     half of them.
     """
     if len(page) < CATALOG_PAGE_MIN or (newest is not None and page[-1].version >= newest):

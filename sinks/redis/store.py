@@ -20,6 +20,7 @@ from typing import Any
 
 from tidegate.base.checks import Check
 from tidegate.errors import StoreNotVerifiedError, TidegateError
+from tidegate.options import VALUE_BYTES_MAX
 from tidegate.sinks.aliases import Aliases
 from tidegate.sinks.capabilities import (
     Lost,
@@ -64,6 +65,7 @@ from tidegate.sinks.redis.upkeep import attempts
 from tidegate.sinks.redis.upkeep import merge as upkeep
 from tidegate.sinks.redis.upkeep import rebuild as redis_rebuild
 from tidegate.sinks.redis.upkeep.fill import Fill, refuse_half_filled
+from tidegate.sinks.redis.upkeep.limits import limits_of
 from tidegate.sinks.redis.upkeep.self_check import row_counts, self_check
 from tidegate.sinks.redis.upkeep.sweep import UNSEARCHED, sweep
 from tidegate.sinks.redis.upkeep.usage import refused_writes, usage
@@ -363,8 +365,11 @@ class RedisStore(RedisReads, SupportsApplyAndSeal, SupportsRebuild, SupportsUsag
     def confirm(self, version: int, *, replicas: int, aof: bool) -> None:
         upkeep.confirm(self._space, version, replicas, aof=aof)
 
-    def checks(self, *, thorough: bool = False) -> list[Check]:
+    def checks(self, *, thorough: bool = False, value_bytes_max: int = VALUE_BYTES_MAX) -> list[Check]:
         checks = redis_checks.set_up(self._space, thorough=thorough)
+        limit = limits_of(self._space, value_bytes_max, thorough=thorough)
+        self.value_bytes_max, self.value_limit = (limit.value_bytes, limit.why) if limit.why else (None, "")
+        checks.append(limit.check)
         if not thorough:
             return checks
         try:

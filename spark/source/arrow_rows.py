@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidegate.errors import CorruptError
 from tidegate.keys.columns import key_columns
 from tidegate.spark.state.reduce import TYPES, ReducedColumn, parse
-from tidegate.values.decode import SIMPLE, Values
+from tidegate.values.decode import SIMPLE, Values, cause_of
 
 INSTANT = "timestamp_ltz"
 """Spark's name of an instant that does not depend on ``spark.sql.timestampType``, as ``timestamp`` does."""
@@ -70,7 +70,7 @@ def columns_of(batch: Any, values: Values, where: str) -> dict[str, Any]:
                 cells = [row[column.name] for row in rows]
                 columns[column.name] = pa.array(cells, kinds[column.name])
     except (ValueError, ArithmeticError, RecursionError, msgspec.MsgspecError, pa.ArrowException) as error:
-        raise _which(keys, contents, values, where, error) from error
+        raise _which(keys, contents, values, where, error) from None  # the cause has the value
     return columns
 
 
@@ -83,7 +83,7 @@ def _which(keys: Any, contents: Any, values: Values, where: str, error: Exceptio
                 values.decode(content)
         except CorruptError as bad:
             return CorruptError(f"{where}, key {key!r}: {bad}")
-    return CorruptError(f"{where}: stored values do not fit the table's columns: {error}")
+    return CorruptError(f"{where}: stored values do not fit the table's columns: {cause_of(error)}")
 
 
 def record_batch(columns: dict[str, Any], schema: Any) -> Any:

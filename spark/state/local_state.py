@@ -224,8 +224,7 @@ def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[
 
     for content in chain.from_iterable(part.to_pylist() for part in parts):
         if content.startswith(NOT_TEXT):
-            lost = f"text that is not valid UTF-8: {content[1:121].decode(errors='replace')}"
-            raise BadRecordError(f"{shown()}: a row has a {lost}; nothing was decided")
+            raise BadRecordError(f"{shown()}: a row has a text that is not valid UTF-8; nothing was decided")
         if content.startswith(UNUSABLE):
             why, advice = reason_of(content)
             raise BadRecordError(f"{shown()}: a row cannot be used: {why}; nothing was decided; {advice}")

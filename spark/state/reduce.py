@@ -23,6 +23,7 @@ import pyarrow.json as pj
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import decimal_parts, exact_decimal
+from tidegate.values.decode import cause_of
 from tidegate.wal.record import UNREADABLE, Column
 from tidegate.wal.staging.validate import BadRow, shown_key
 from tidegate.wal.value_flags import VALUE_END
@@ -340,13 +341,12 @@ def _parse_or_name(
                 parse(values.slice(place, 1), columns)
             except pa.ArrowInvalid as error:
                 shown = shown_key(key, table.key_types)
-                value = values[place].as_py()[:200].decode(errors="replace")
                 mend = "; delete that row, or write it again" * bool(what)
                 msg = (
-                    f"table {table.name}, key {shown}: {what}{value}: {error}; nothing was decided; dates and"
-                    f" timestamps have to be of the years 1 to 9999{mend}"
+                    f"table {table.name}, key {shown}: {what}unusable: {cause_of(error)}; nothing was"
+                    f" decided; dates and timestamps have to be of the years 1 to 9999{mend}"
                 )
-                raise BadRecordError(msg) from error
+                raise BadRecordError(msg) from None  # the cause has the row
         raise
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from tidegate.base.checks import Check
-from tidegate.wal.kafka.settings import PIECE_BYTES_MAX
+from tidegate.wal.kafka.settings import PIECE_BYTES_MAX, REQUEST_BYTES
 from tidegate.wal.kafka.topics import Names, Topic
 from tidegate.wal.record import DECIDED_BYTES_MAX
 
@@ -45,6 +45,19 @@ def checks(
             )
         ]
     return found
+
+
+def request_size(brokers: Mapping[str, int]) -> Check:
+    """Check that every broker takes a request with the largest record. ``brokers``: their limits, by id."""
+    promise = "whatever was staged can be decided"
+    least = min(brokers, key=lambda broker: brokers[broker], default=None)
+    if least is None:
+        unknown = "not known: DescribeConfigs on brokers is barred; by default they take 104,857,600 bytes"
+        return Check("request size", "pass", unknown, promise)
+    if brokers[least] < REQUEST_BYTES:
+        has = f"socket.request.max.bytes is {brokers[least]:,} at broker {least}"
+        return Check("request size", "fail", f"{has}; it must be at least {REQUEST_BYTES:,}", promise)
+    return Check("request size", "pass", f"{brokers[least]:,} bytes", promise)
 
 
 def retention_s(settings: TopicSettings) -> float | None:

@@ -26,7 +26,7 @@ from tidegate.base import forks
 from tidegate.base.urls import over_its_time
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.options.logins import NoLoginError, Provider
-from tidegate.wal.kafka.settings import CHANGELOG, KafkaSettings
+from tidegate.wal.kafka.settings import CHANGELOG, MESSAGE_BYTES, RECORD_BYTES_MAX, KafkaSettings
 
 logger = logging.getLogger("tidegate.kafka")
 logger.addHandler(logging.NullHandler())  # else Python prints records without a handler on standard error
@@ -106,6 +106,8 @@ END_S = 5.0
 LAST_ANSWER_S = 1.0
 """How long the answer to a consumer's last fetch is awaited. After a time-out no others are awaited."""
 
+THROTTLED_S = 1.0
+"""A pause of this length by a quota is the cause of an answer that did not come in time."""
 IDLE_MAX = 4
 """How many idle clients of one kind a process keeps for a cluster. Each has about five threads."""
 
@@ -117,13 +119,20 @@ permanently, also for those that were deleted.
 
 
 class _Notes(threading.local):
-    """The last error that the clients reported during this thread's call, and the number of refusals."""
+    """The reports of the clients during this thread's call: the last error, the number of refusals, and the
+    longest time for which brokers made this user wait.
+    """
 
     last: KafkaError | None = None
     refusals = 0
+    throttled_s = 0.0
 
     def clear(self) -> None:
-        self.last, self.refusals = None, 0
+        self.last, self.refusals, self.throttled_s = None, 0, 0.0
+
+    def throttle(self, event: Any) -> None:
+        """Record a broker's pause, of which librdkafka tells seconds."""
+        self.throttled_s = max(self.throttled_s, event.throttle_time)
 
     def add(self, error: KafkaError) -> None:
         self.refusals += is_refused(error)
@@ -352,7 +361,9 @@ class Clients:
         # The callback holds neither this log nor the pool, so a log that nobody closes is freed.
         configuration = configuration | self._login()
         try:
-            return kind(configuration | {"error_cb": self._pool.notes.add}, logger=logger)
+            notes = self._pool.notes
+            callbacks = {"error_cb": notes.add, "throttle_cb": notes.throttle}
+            return kind(configuration | callbacks, logger=logger)
         except (KafkaException, TypeError, ValueError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._TIMED_OUT:  # noqa: SLF001
                 self.unavailable("the first token", error.args[0])
@@ -449,7 +460,7 @@ class Clients:
         self, what: str, error: KafkaError | None = None, cause: BaseException | None = None
     ) -> NoReturn:
         """Raise ConfigError when the brokers refuse this user, else WalUnavailableError."""
-        noted = self._pool.notes.last
+        noted, throttled_s = self._pool.notes.last, self._pool.notes.throttled_s
         self._pool.notes.clear()
         shown = [one for one in (error, noted) if one is not None]
         said = self.settings.hide("; ".join(dict.fromkeys(one.str() for one in shown)))
@@ -476,10 +487,20 @@ class Clients:
                 f"{self.where}: {what}: {said}: {hint}, see `tidegate doctor`"
             ) from cause
         if any(one.code() == KafkaError.MSG_SIZE_TOO_LARGE for one in shown):
-            hint = "the topic's max.message.bytes is smaller than a record, see `tidegate doctor`"
+            least = RECORD_BYTES_MAX if ".decisions" in what else MESSAGE_BYTES
+            hint = (
+                "the topic's max.message.bytes is smaller than a record: set it to at least"
+                f" {least} (`kafka-configs --alter --add-config`), see `tidegate doctor`"
+            )
             raise WalUnavailableError(f"{self.where}: {what}: {said}: {hint}") from cause
         silent = f"no answer within {self.settings.timeout_s:g} s"
         msg = f"{self.where}: {what}: {said or silent}; look whether the brokers run and can be reached"
+        if throttled_s >= THROTTLED_S:
+            msg = (
+                f"{self.where}: {what}: {said or silent}; the brokers made this user wait for"
+                f" {throttled_s:.0f} s, since it is above its quota: raise producer_byte_rate or"
+                " consumer_byte_rate of the user (`kafka-configs --entity-type users`), or timeout_s"
+            )
         raise WalUnavailableError(msg) from cause
 
     def _lacks(self, what: str) -> str:

@@ -87,9 +87,10 @@ class KafkaLog(Log):
         found = self._topics.look(*self._topics.names, rights=True)
         if not found:
             return []
-        return kafka_checks.checks(
+        checks = kafka_checks.checks(
             self._topics.names, found, self._topics.settings_of(*found), self._settings.grant, self._saving
         )
+        return [*checks, kafka_checks.request_size(self._topics.request_bytes())]
 
     def retention_s(self) -> float | None:
         found = self._topics.look(*self._topics.names)

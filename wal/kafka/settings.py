@@ -24,6 +24,8 @@ MARGIN_S = 5.0
 PARTITIONS = 8
 PIECE_BYTES_MAX = 950_000
 """The most bytes of a blob in one message: by default brokers take 1 MiB with its envelope."""
+MESSAGE_BYTES = 1_048_588
+"""The limit of messages of the change-log's topic, which is the brokers' default."""
 CHANGELOG = ".changelog"
 """The suffix of the topic that is read in large pieces, by readers that process each."""
 AT_END_MS = 5
@@ -72,6 +74,10 @@ CLIENT = re.compile(
     r"|(fetch|queued|session|heartbeat)\.[a-z.]+|max\.(poll|partition)\.[a-z.]+"
 )
 """The client's options that are passed on: no library to load, no command, no callback."""
+REQUEST_BYTES = RECORD_BYTES_MAX + 64 * 1024
+"""The most bytes of a request or an answer with one message."""
+LEAST = {"queue.buffering.max.kbytes": REQUEST_BYTES // 1024, "receive.message.max.bytes": REQUEST_BYTES}
+"""Options with which a client could never send, or receive, the largest message."""
 IN_A_COMMAND = ("sasl.kerberos.principal", "sasl.kerberos.keytab", "sasl.kerberos.service.name")
 """librdkafka writes these into the command line of ``kinit``, which a shell runs."""
 PLAIN = re.compile(r"[A-Za-z0-9_.@/:+-]+")
@@ -251,6 +257,12 @@ def _check(ours: Mapping[str, Any], client: Mapping[str, Any]) -> None:
     for name, value in client.items():
         if not isinstance(value, str | int | float | bool):
             msg = f"option {name} of a kafka log must be text, a number or a truth value"
+            raise ConfigError(msg)
+        if name in LEAST and not (str(value).isdigit() and int(value) >= LEAST[name]):
+            msg = (
+                f"option {name} of a kafka log is {value}; it must be at least {LEAST[name]:,}, for a"
+                " record or a piece of a frame would never fit: raise it, or leave it out"
+            )
             raise ConfigError(msg)
         if name in IN_A_COMMAND and not PLAIN.fullmatch(str(value)):
             msg = f"option {name} of a kafka log has other characters than A-Z a-z 0-9 _ . @ / : + -"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 import sys
@@ -16,13 +17,18 @@ from confluent_kafka.admin import ConfigResource, NewTopic  # type: ignore[attr-
 from tidegate.base.names import check_name, escape
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.wal.kafka.clients import Clients
-from tidegate.wal.kafka.settings import CHANGELOG, MARGIN_S, RECORD_BYTES_MAX, KafkaSettings
+from tidegate.wal.kafka.settings import (
+    CHANGELOG,
+    MARGIN_S,
+    MESSAGE_BYTES,
+    RECORD_BYTES_MAX,
+    KafkaSettings,
+)
 
 REPLICAS_MOST = 3
 DECISIONS_SEGMENT_BYTES = 16 * 1024 * 1024
 CHANGELOG_SEGMENT_BYTES = 128 * 1024 * 1024
 """Trimmed records take disk until their whole segment is trimmed."""
-MESSAGE_BYTES = 1_048_588
 CONFIRM_AFTER_S = 0.2
 FEW_BROKERS = frozenset({KafkaError.INVALID_REPLICATION_FACTOR})
 """Brokers also return this while one of them is away."""
@@ -37,6 +43,7 @@ REFUSED_TOPICS = frozenset(
     }
 )
 """Errors for topics that the brokers will not accept later either."""
+REQUEST_BYTES = "socket.request.max.bytes"
 NOT_THERE = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
@@ -122,6 +129,21 @@ class Topics:
         late = frozenset({NOT_THERE})
         return self._clients.ask(self._clients.admin, "the configuration of its topics", describe, late)
 
+    def request_bytes(self) -> dict[str, int]:
+        """Return the largest request that each broker takes, by its id; empty where they bar the question."""
+
+        def describe(admin: Any) -> dict[str, int]:
+            ids = map(str, admin.list_topics(self.names.decisions, self._request_s).brokers)
+            resources = [ConfigResource(ConfigResource.Type.BROKER, each) for each in ids]
+            futures = admin.describe_configs(resources, request_timeout=self._request_s)
+            found = {}
+            for resource, future in futures.items():
+                with contextlib.suppress(KafkaException):
+                    found[resource.name] = int(self._result(future)[REQUEST_BYTES].value)
+            return found
+
+        return self._clients.ask(self._clients.admin, "the configuration of the brokers", describe)
+
     # -- creation and removal -----------------------------------------------------------------------
 
     def create(self) -> None:
@@ -133,12 +155,17 @@ class Topics:
 
         def make(admin: Any) -> None:
             brokers = len(admin.list_topics(self.names.decisions, self._request_s).brokers)
-            futures = admin.create_topics(
-                self._wanted(brokers), operation_timeout=self._request_s, request_timeout=self._request_s
-            )
-            for future in futures.values():
-                self._result(future, KafkaError.TOPIC_ALREADY_EXISTS)
+            for only_check in (True, False):  # so that neither is made where the other one is refused
+                futures = admin.create_topics(
+                    self._wanted(brokers),
+                    operation_timeout=self._request_s,
+                    request_timeout=self._request_s,
+                    validate_only=only_check,
+                )
+                for future in futures.values():
+                    self._result(future, KafkaError.TOPIC_ALREADY_EXISTS)
 
+        self._refuse_prefix()
         try:
             self._clients.ask(self._clients.admin, "making its topics", make, FEW_BROKERS)
         except WalUnavailableError as error:
@@ -148,9 +175,31 @@ class Topics:
                     msg = f"{error}, or set a smaller replication_factor"
                     raise WalUnavailableError(msg) from said
                 raise
-            msg = f"{error}: the brokers do not take such topics; change the option that is meant"
-            raise ConfigError(msg) from said
+            why = said.args[0].str()
+            way = "the brokers do not take such topics; change the option that is meant"
+            if "collides" in why:
+                way = (
+                    "Kafka takes '.' and '_' in names for the same; nothing was made. Take another namespace"
+                    " or topic_prefix, or delete that topic if nobody uses it"
+                )
+            raise ConfigError(f"{self._clients.where}: making its topics: {why}: {way}") from said
         self._await(there=True)
+
+    def _refuse_prefix(self) -> None:
+        """Refuse topics whose names begin like those of another namespace. Raises: ConfigError.
+
+        The rights of its writer are granted by that beginning, so they would count here, too.
+        """
+        prefix, found = self._settings.topic_prefix, {}
+        if "." in prefix:
+            with contextlib.suppress(ConfigError):  # this user may not see that topic
+                found = self._described(f"{prefix}.decisions")
+        if found:
+            raise ConfigError(
+                f"{self._clients.where}: topic_prefix {prefix} is the name of another namespace's topics"
+                f" ({prefix}.decisions), whose writer has rights on all that begin so: nothing was made. Take"
+                " another topic_prefix"
+            )
 
     def _wanted(self, brokers: int) -> list[NewTopic]:
         replicas = self._settings.replication_factor or min(REPLICAS_MOST, max(brokers, 1))

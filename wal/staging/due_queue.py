@@ -73,7 +73,9 @@ def decoded(content: bytes, kind: type[Kind], where: str) -> Kind:
     try:
         return decoder.decode(content)  # type: ignore[no-any-return]
     except UNREADABLE as error:
-        raise CorruptError(f"{where} has a row that cannot be read, {error}; run `tidegate verify`") from None
+        raise CorruptError(
+            f"{where} has a row that cannot be read, {type(error).__name__}; run `tidegate verify`"
+        ) from None
 
 
 def queued_by_group(dues: Iterable[tuple[int, Any]], where: str) -> Iterator[tuple[int, KeysByTime]]:

@@ -28,7 +28,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     ``time_columns`` hold, per table, the key columns, and field and name of the value columns that
     may hold dates or times. ``strides`` holds, per table, the distance of its key groups; empty: 1.
     ``stored``: the rows exist already, as stored, so one that does not fit is never quarantined.
-    ``of_stores``: the limit of values is that of a store, and no option raises it.
+    ``of_stores``: why the limit of values is that of a store, and the way; empty: it is the option's.
     """
 
     namespace: str
@@ -47,7 +47,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     time_columns: tuple[tuple[tuple[str, str], ...], ...] = ()
     strides: tuple[int, ...] = ()
     stored: bool = False
-    of_stores: bool = False
+    of_stores: str = ""
 
     def stride(self, table: str) -> int:
         """Return the distance between two key groups of a table."""
@@ -60,5 +60,5 @@ class StageSpec(msgspec.Struct, frozen=True):
     def size_advice(self, what: str) -> str:
         """Return the advice for a key or a value that is too long."""
         if what == "value" and self.of_stores:
-            return "make it smaller: the store allows no more, whatever value_bytes_max is"
+            return f"make it smaller: {self.of_stores}"
         return "make it smaller or raise value_bytes_max" if what == "value" else "make it smaller"

@@ -168,10 +168,14 @@ def _is_text(key: bytes | None, types: Sequence[str]) -> bool:
 
 
 def describe(batch: Any, bad: BadRow, spec: StageSpec) -> str:
-    """Describe the refusal: table, key (or value), cause, and remedy."""
+    """Describe the refusal: table, key, cause, and remedy. It has no part of the value."""
     key, value = batch["k"][bad.row].as_py(), batch["v"][bad.row].as_py()
     table = batch["t"][bad.row].as_py()
-    shown = f"key {shown_key(key, spec.key_types[table])}" if key is not None else f"value {_value(value)}"
+    shown = "a row without a key"
+    if key is not None:
+        shown = f"key {shown_key(key, spec.key_types[table])}"
+    elif value is not None:
+        shown += f", whose value takes {len(content_of(value))} bytes"
     aside = '; on_bad_record="quarantine" sets such rows aside instead' * (spec.quarantine is None)
     if spec.stored:
         aside = "; stored rows are not set aside: change it where it is from, or take a store that allows it"
@@ -188,15 +192,6 @@ def shown_key(key: bytes, types: Sequence[str]) -> str:
         return _short(repr(decode_key(key, types)), len(key))
     except (CorruptError, UnicodeDecodeError):
         return _short(repr(key), len(key))
-
-
-def _value(stored: bytes | None) -> str:
-    """Format the value without its flags byte, as text where it is text."""
-    content = content_of(stored or b"")
-    try:
-        return _short(content.decode(), len(content))
-    except UnicodeDecodeError:
-        return _short(repr(content), len(content))
 
 
 def _short(text: str, size: int, most: int = 120) -> str:

@@ -52,10 +52,13 @@ NOT_SAVED = (
     " is unchanged"
 )
 CUT_BY_SERVER = ("losed by server", "reset by peer", "onnection lost")
-LARGE_REPLY = (
+TOO_LARGE = (
     "a server closes a connection without a word if a reply is larger than client-output-buffer-limit normal,"
-    " or when maxmemory-clients is reached: raise it, or read fewer keys at once"
+    " if a request is larger than proto-max-bulk-len or client-query-buffer-limit, or when maxmemory-clients"
+    " is reached: raise it there, or read fewer keys at once"
 )
+NOBODY_THERE = ("refused", "unreachable", "not known", "no route", "name resolution", "loading")
+"""The words of errors that a server without TLS, or with it, does not cause."""
 UNREACHED = (
     "nothing that is visible or decided is lost by that. Look whether its server runs and can be reached at"
     " this address (`tidegate doctor`); then read again, or start a query that has ended"
@@ -270,7 +273,8 @@ def answer_of(
             f"{where}: {address} cannot use the value at {call.key.decode(errors='replace')}: {message};"
             " if somebody changed it, restore the store from a copy"
         )
-    raise ConfigError(f"{where}: {address} answered: {message}")
+    large = f"; {TOO_LARGE}" * ("bulk length" in message)
+    raise ConfigError(f"{where}: {address} answered: {message}{large}")
 
 
 def why_again(address: object, error: Exception) -> str:
@@ -354,13 +358,17 @@ def no_answer(
     ``certificate``: the file of this client's certificate. ``has_answered``: a server has answered before, so
     that TLS is not the cause.
     """
-    text = f"{where}: no answer within {timeout_s} s: {str(later).rstrip('.')}"
-    if "rediss" in where.partition("://")[0]:
-        if renew := over_its_time(str(later), certificate):
-            return ConfigError(f"{text}; {renew}")
+    text, tls = (
+        f"{where}: no answer within {timeout_s} s: {str(later).rstrip('.')}",
+        "rediss" in where.partition("://")[0],
+    )
+    if tls and (renew := over_its_time(str(later), certificate)):
+        return ConfigError(f"{text}; {renew}")
+    cut = any(said in str(later) for said in CUT_BY_SERVER)
+    if has_answered:
+        text += f" ({TOO_LARGE})" * cut
+    elif tls and not any(said in str(later).lower() for said in NOBODY_THERE):
         text += " (the URL asks for TLS: does the server speak it?)"
-    elif any(said in str(later) for said in CUT_BY_SERVER):
-        text += (
-            f" ({LARGE_REPLY})" if has_answered else " (if the server speaks TLS, the URL begins with rediss)"
-        )
+    elif cut and not tls:
+        text += " (if the server speaks TLS, the URL begins with rediss)"
     return StoreUnavailableError(f"{text}; {UNREACHED}")

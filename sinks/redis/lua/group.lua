@@ -274,27 +274,24 @@ end
 -- A page has about so many bytes at most: the server and the reader hold all of it. The first rows of a hash, which has no
 -- order, tell how many more fit.
 local PAGE_BYTES, PAGE_ROWS_MAX, SAMPLE_ROWS = 1048576, 1000, 8
+-- The same of a call that moves or drops what it looks at.
+local MERGE_ROWS_MAX = 256
 
--- The next cursor in a hash, and key and stored value of about so many of its rows, of fewer if they are large.
+-- The next cursor in a hash, and key and stored value of about so many of its rows, of fewer if they are large. Each part
+-- has at most twice the rows before it, so that some large rows behind small ones are not taken together.
 local function page_of(source, cursor, wanted)
-  local page = redis.call('HSCAN', source, cursor, 'COUNT', math.min(wanted, SAMPLE_ROWS))
-  local sample, bytes = page[2], 0
-  if page[1] == '0' or #sample == 0 or #sample / 2 >= wanted then
-    return page[1], sample
-  end
-  for _, part in ipairs(sample) do
-    bytes = bytes + #part
-  end
-  local rows = #sample / 2
-  local more = math.min(wanted - rows, math.floor((PAGE_BYTES - bytes) * rows / bytes))
-  if more < 1 then
-    return page[1], sample
-  end
-  page = redis.call('HSCAN', source, page[1], 'COUNT', more)
-  for _, part in ipairs(sample) do
-    page[2][#page[2] + 1] = part
-  end
-  return page[1], page[2]
+  local rows, bytes, more, page = {}, 0, math.min(wanted, SAMPLE_ROWS), nil
+  repeat
+    page = redis.call('HSCAN', source, cursor, 'COUNT', more)
+    cursor = page[1]
+    for _, part in ipairs(page[2]) do
+      rows[#rows + 1] = part
+      bytes = bytes + #part
+    end
+    local read = #rows / 2
+    more = read > 0 and math.min(wanted - read, 2 * read, math.floor((PAGE_BYTES - bytes) * read / bytes)) or 0
+  until cursor == '0' or more < 1
+  return cursor, rows
 end
 
 -- Key and stored value of all rows of these hashes, the newest first, or nil where they have more bytes.
@@ -686,7 +683,7 @@ writes.merge = function(keys, args)
       if not based then
         redis.call('UNLINK', base)  -- none is listed: what is there is of a key group that was lost
       end
-      local page = redis.call('HSCAN', changes, args[7], 'COUNT', text(at_most(PAGE_ROWS_MAX, args[6])))
+      local page = redis.call('HSCAN', changes, args[7], 'COUNT', text(at_most(MERGE_ROWS_MAX, args[6])))
       cursor, moved = page[1], #page[2] / 2
       gone = gone + move(page[2], changes, base)
     end
@@ -727,7 +724,7 @@ writes.expire = function(keys, args)
   if refusal then
     return refusal
   end
-  local page = redis.call('HSCAN', base, args[6], 'COUNT', text(at_most(PAGE_ROWS_MAX, args[7])))
+  local page = redis.call('HSCAN', base, args[6], 'COUNT', text(at_most(MERGE_ROWS_MAX, args[7])))
   local rows, layers = page[2], layers_of(header[3])
   for at = 1, #rows, 2 do
     local replaced = not expired(rows[at + 1], args[5])
@@ -811,7 +808,7 @@ reads.mergeable = function(keys, args)
   if layer < start then
     gone = gone + redis.call('HLEN', changes)
   else
-    local rows = math.ceil(at_most(PAGE_ROWS_MAX, args[9]) / (1 + #newer / 8))  -- each is looked for in the newer ones
+    local rows = math.ceil(at_most(MERGE_ROWS_MAX, args[9]) / (1 + #newer / 8))  -- each is looked for in the newer ones
     local page = redis.call('HSCAN', changes, layer == asked and args[8] or '0', 'COUNT', text(rows))
     cursor = page[1]
     for at = 1, #page[2], 2 do

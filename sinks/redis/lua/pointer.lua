@@ -247,7 +247,7 @@ writes.publish_filled = function(keys, args)
 end
 
 -- Some milliseconds of the server. A client that gets many entries asks for those above the last one.
-local CATALOG_MAX, NUMBERS_END = 2500, 2 ^ 52
+local CATALOG_MAX, NUMBERS_END = 1250, 2 ^ 52
 
 -- uuid, oldest, newest: the entries there are, ascending, each "<published, us> <entry>".
 reads.catalog = function(keys, args)

@@ -67,10 +67,10 @@ class Encoder:
         """
         if self._is_bytes:
             if not isinstance(value, bytes | bytearray | memoryview):
-                raise BadRecordError(f"{shown(value)} is not bytes, which the table's values are")
+                raise BadRecordError(f"{kind_shown(value)} is not bytes, which the table's values are")
             return bytes(value)
         if type(value) is not dict and not isinstance(value, Mapping):
-            raise BadRecordError(f"{shown(value)} is not a dict by column name")
+            raise BadRecordError(f"{kind_shown(value)} is not a dict by column name")
         pieces, unknown_names = [], len(value)
         for name, lead, write in self._fields:
             field = value.get(name)
@@ -93,14 +93,25 @@ def encoder_of(schema: TableSchema) -> Encoder:
     return Encoder(schema)
 
 
-def shown(value: object) -> str:
-    """Format a value and its type, for messages."""
-    text = repr(value)
-    return f"{text[:SHOWN_MAX]}{'...' * (len(text) > SHOWN_MAX)} ({type(value).__name__})"
+def kind_shown(value: object) -> str:
+    """Format a value for messages by its type alone: errors go into logs.
+
+    >>> kind_shown("a secret")
+    'a value of type str'
+    """
+    return f"a value of type {type(value).__name__}"
+
+
+def shown(key: object) -> str:
+    """Format a key and its type, for messages."""
+    text = repr(key)
+    return f"{text[:SHOWN_MAX]}{'...' * (len(text) > SHOWN_MAX)} ({type(key).__name__})"
 
 
 def _described(column: Column, unfit: _Unfit) -> str:
-    return f"column {column.name}{unfit.path} ({column.type}): {shown(unfit.value)} is not {unfit.expected}"
+    return (
+        f"column {column.name}{unfit.path} ({column.type}): {kind_shown(unfit.value)} is not {unfit.expected}"
+    )
 
 
 # -- types ------------------------------------------------------------------------------------
@@ -164,7 +175,10 @@ def _map(write_key: Write, write: Write) -> Write:
     def write_map(value: Any) -> str:
         if not isinstance(value, Mapping):
             raise _Unfit(value, "a dict")
-        entries = [f"{write_key(key)}:{_nested(write, item, f'[{key!r}]')}" for key, item in value.items()]
+        entries = [
+            f"{write_key(key)}:{_nested(write, item, f'[entry {place}]')}"
+            for place, (key, item) in enumerate(value.items(), 1)
+        ]
         return "{" + ",".join(entries) + "}"
 
     return write_map

@@ -19,7 +19,7 @@ from tidegate.errors import ConfigError, CorruptError
 from tidegate.keys.columns import CASTS, TIME_TYPES, key_columns
 from tidegate.keys.groups import decimal_parts
 from tidegate.sinks.rules.layout import unpack
-from tidegate.values.decode import Values, described, json_values, object_of, values_of
+from tidegate.values.decode import Values, cause_of, described, json_values, object_of, values_of
 from tidegate.wal.record import JSON_RENAMED, JSON_STATES, Column, TableSchema
 from tidegate.wal.value_flags import EXPIRING, EXPIRY_END, VALUE, VALUE_END
 
@@ -189,7 +189,7 @@ class _JsonChecks:
                 pa.array(cells, kind.arrow)
         except FAULTS as error:
             columns = described(self._columns)
-            raise Unfit(f"it does not fit the table's columns ({columns}): {error}") from None
+            raise Unfit(f"it does not fit the table's columns ({columns}): {cause_of(error)}") from None
 
     def _rows(self, contents: list[bytes]) -> list[Any]:
         """Parse the values; return an empty list where no column needs another check."""

@@ -193,8 +193,9 @@ def test_settings_that_refuse_us(private_cassandra):
     for words in ("allow_filtering_enabled false", "product_fail_threshold 50", "disallowed has SERIAL"):
         assert words in refused.found
     assert (found["value size"].outcome, found["commit log"].outcome) == ("warn", "warn")
-    assert "max_mutation_size is 1,048,576 bytes: set value_bytes_max to at most 1,011,712" in (
-        found["value size"].found
+    assert (
+        "max_mutation_size is 1,048,576 bytes at 127.0.0.1: a larger value than 1,011,712 bytes is refused"
+        in (found["value size"].found)
     )
     assert "writes of 10s" in found["commit log"].found
 
@@ -309,6 +310,7 @@ def test_a_slow_reply_proves_nothing_of_a_clock():
         ("group_by_enabled", "false", "group by key"),
         ("user_timestamps_enabled", "false", "timestamp"),
         ("page_size_fail_threshold", "500", "1,000 rows"),
+        ("batch_size_fail_threshold", "8KiB", "raise it to 10,240"),
         ("write_consistency_levels_disallowed", "[LOCAL_QUORUM, ANY]", "has LOCAL_QUORUM: take it out"),
         ("maximum_timestamp_fail_threshold", "1d", "tidegate drop"),
         ("minimum_timestamp_fail_threshold", "1d", "time of its decision"),
@@ -319,6 +321,35 @@ def test_guardrails(name, value, words):
     assert (found.outcome, found.may_be_allowed) == ("fail", False)
     assert words in found.found
     assert node_checks.refusals({name: "-1"}).outcome == "pass" or "_timestamp_" in name
+
+
+MOST = 15 * MIB
+
+
+@pytest.mark.parametrize(
+    "settings, fits, named",
+    [
+        ({}, MOST, ""),
+        ({"max_mutation_size": "16MiB", "native_transport_max_frame_size": "16MiB"}, MOST, ""),
+        ({"max_mutation_size": "2MiB"}, 2 * MIB - 36_864, "max_mutation_size is 2,097,152 bytes"),
+        ({"native_transport_max_message_size": "1MiB"}, MOST, ""),  # of protocol 5
+        ({"native_transport_max_frame_size": "4MiB"}, 4 * MIB - 36_864, "frame_size is 4,194,304"),
+        ({"column_value_size_fail_threshold": "1MiB"}, MIB - 36_864, "column_value_size_fail_threshold is"),
+        ({"local_read_size_fail_threshold": "64MiB"}, MOST, ""),
+        (
+            {"local_read_size_fail_threshold": "64MiB", "read_thresholds_enabled": "true"},
+            (64 * MIB - 36_864) // 32,
+            "local_read_size_fail_threshold is",
+        ),
+    ],
+)
+def test_the_smallest_limit_of_any_node_counts(settings, fits, named):
+    large = {"max_mutation_size": "16MiB"}
+    found = node_checks.limits({"10.0.0.1": large, "10.0.0.2": settings}, MOST)
+    assert (found.value_bytes, named in found.why, bool(found.why)) == (fits, True, bool(named))
+    assert named == "" or ("10.0.0.2" in found.why and "restart the query" in found.why)
+    assert found.check.outcome == ("warn" if named or not settings else "pass")
+    assert settings or "system_views is barred at 10.0.0.2" in found.check.found
 
 
 @pytest.mark.parametrize(

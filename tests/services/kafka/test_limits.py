@@ -1,19 +1,25 @@
 """Changes and records that are as large as they may be, and one byte larger; a log used across a fork."""
 
+import contextlib
 import json
 import subprocess
 import sys
+import uuid
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from services.support.kafka.query import Query
+from support.wait import wait_until
 from tidegate.committers.commit import commit
-from tidegate.errors import ConfigError
+from tidegate.committers.opening.open import open_namespace
+from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.options import VALUE_BYTES_MAX
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.kafka.address import parse_address
 from tidegate.wal.kafka.log import ENVELOPE_BYTES
 from tidegate.wal.kafka.settings import PIECE_BYTES_MAX, RECORD_BYTES_MAX
+from tidegate.wal.open_log import open_log
 
 pytestmark = pytest.mark.xdist_group("kafka")
 
@@ -127,3 +133,59 @@ def test_a_log_that_is_used_on_both_sides_of_a_fork(query, kafka, closes, in_use
     assert done.returncode == 0, done.stderr[-3000:]
     records = [entry.content for entry in query.log().decisions()]
     assert records == [b"parent", b"child", b"again"]
+
+
+def test_a_quota_that_is_met_is_named(private_kafka, tmp_path):
+    """Nothing is decided: a batch that is not staged in time fails with the quota's name."""
+    cluster = private_kafka(brokers=1)
+    query = Query(cluster.bootstrap, tmp_path)
+    driver = query.run(batches=1)
+    quota = ("--alter", "--add-config", "producer_byte_rate=10000", "--entity-type", "clients")
+    cluster.tool("kafka.admin.ConfigCommand", *quota, "--entity-default")
+    rows = {"large": {b"key": incompressible(6_000_000)}}
+    slow = query.log(timeout_s=3.0)
+    with pytest.raises(WalUnavailableError, match=r"above its quota: raise producer_byte_rate"):
+        commit(driver, ArrowBarrier(slow, rows, batch("lineage", 1), driver.folded.key_groups))
+    query.close()
+
+
+def test_a_broker_that_takes_smaller_requests_than_a_record_is_refused(private_kafka, tmp_path):
+    cluster = private_kafka(brokers=1, settings={"socket.request.max.bytes": 2_000_000})
+    query = Query(cluster.bootstrap, tmp_path)
+    with pytest.raises(
+        ConfigError, match=r"socket.request.max.bytes is 2,000,000 at broker .*at least 8,454,144"
+    ):
+        open_namespace(query.driver(safe=True), "lineage")
+    query.close()
+
+
+@pytest.mark.parametrize("kind", ["decisions", "changelog"])
+def test_a_topic_that_kafka_holds_equal_is_refused_before_anything_is_made(kafka, tmp_path, kind):
+    """``a_b`` is escaped, so that no two namespaces collide; another user's topic may."""
+    prefix = f"q{uuid.uuid4().hex[:12]}"
+    planted = f"{prefix}.orders._eu.{kind}"
+    admin = AdminClient(kafka.client_settings)
+    admin.create_topics([NewTopic(planted, 1, 1)])[planted].result(30)
+    log = open_log(kafka.url, "orders_eu", {"topic_prefix": prefix, "replication_factor": 1})
+    with contextlib.closing(log):
+        with pytest.raises(
+            ConfigError, match=rf"collides with existing topic: {planted}.*nothing was made. Take"
+        ):
+            log.create()
+        made = [name for name in admin.list_topics(timeout=30).topics if name.startswith(prefix)]
+        assert made == [planted]
+        admin.delete_topics([planted])[planted].result(30)
+        wait_until(lambda: planted not in admin.list_topics(timeout=30).topics, "it is deleted")
+        log.create()
+        log.drop()
+
+
+def test_a_prefix_within_another_namespaces_topics_is_refused(kafka, log, query):
+    prefix = f"{query.prefix}.{query.namespace}"
+    inner = open_log(kafka.url, "x", {"topic_prefix": prefix, "replication_factor": 1})
+    with contextlib.closing(inner):
+        with pytest.raises(
+            ConfigError, match=f"topic_prefix {prefix} is the name of another namespace's topics"
+        ):
+            inner.create()
+        assert list(inner.decisions()) == []

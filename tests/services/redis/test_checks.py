@@ -21,6 +21,7 @@ from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis import checks as redis_checks
 from tidegate.sinks.redis.store import RedisStore
+from tidegate.sinks.redis.upkeep.limits import SETTINGS
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.memory_log import MemoryLog
 
@@ -69,13 +70,21 @@ def outcomes(found):
 def test_a_server_that_is_set_up_well(redis):
     found = checks(redis.url)
     assert set(outcomes(found).values()) == {"pass"}
-    assert set(found) == {"version", "functions", "eviction", "persistence", "replicas", "memory"}
+    assert set(found) == {
+        "version",
+        "functions",
+        "eviction",
+        "persistence",
+        "replicas",
+        "memory",
+        "value size",
+    }
     assert found["persistence"].found == "appendonly, appendfsync always"
     assert found["version"].found.startswith("Redis ")
     assert all(check.promise for check in found.values())
 
 
-def test_at_open_one_round_trip_and_no_config(private_redis):
+def test_at_open_two_round_trips_and_only_limits_of_config(private_redis):
     server = private_redis()
     before = server.info("commandstats")
     found = checks(server.url, thorough=False)
@@ -85,8 +94,9 @@ def test_at_open_one_round_trip_and_no_config(private_redis):
         for command, stats in after.items()
         if command.startswith("cmdstat_")
     }
-    assert not any("config" in command and count for command, count in calls.items())
-    assert sum(calls.values()) <= 6  # and the test's own
+    of_config = sum(count for command, count in calls.items() if "config" in command)
+    assert of_config == len(SETTINGS)
+    assert sum(calls.values()) - of_config <= 7  # and the test's own
     assert set(outcomes(found).values()) == {"pass"}
 
 

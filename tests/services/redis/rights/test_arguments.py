@@ -21,6 +21,14 @@ pytestmark = pytest.mark.xdist_group("redis-hostile")
 MANY, WAIT_S = 100_000, 2.0
 """Arguments of a call, and the longest wait of another client: without a bound it is many times this long."""
 REFUSED = r"TGLISTS \d+"
+MOST = {
+    "drop": 20_000,
+    "look": 300,
+    "read": 600,
+    "rows": 600,
+    **dict.fromkeys(("seal", "seal_many", "seal_again"), 2_750),
+}
+"""The limits that are not 1,100 arguments."""
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +111,7 @@ def test_a_script_has_the_same_guard(world, name):
             client.eval(script_of(name).text, 1, query.meta, name, *["x"] * MANY)
         if name != "drop":
             with pytest.raises(redis.ResponseError, match=REFUSED):
-                client.eval(script_of(name).text, 1, query.meta, name, *["x"] * 3_001)
+                client.eval(script_of(name).text, 1, query.meta, name, *["x"] * 2_751)
 
 
 def test_a_page_is_bounded_whatever_is_asked_for(world):
@@ -130,9 +138,91 @@ def test_a_page_is_bounded_whatever_is_asked_for(world):
     assert 0 < moved < 2_000
 
 
+def test_a_page_of_rows_of_many_sizes_is_bounded(world):
+    """Small rows come first, or large ones: what was read so far decides how many more are read."""
+    client, query, _ = world
+    header = header_of(query)
+    uuid, own = client.hget(query.meta, "uuid"), client.hget(header, "s")
+    layer = f"{header[:-1]}mixed:d:1:{uuid}"
+    for n in range(1_000):
+        client.hset(layer, f"k{n}", "+" * (1_000_000 if n % 30 == 0 else 10))
+    client.hset(header, "l:mixed", "1")
+    cursor, largest, rows = "1:0", 0, set()
+    while cursor != "0":
+        _, cursor, _, page = call(
+            client, "scan", header, uuid, own, "mixed", "2", "0", cursor, "1000", "1048576"
+        )
+        largest, rows = max(largest, sum(map(len, page))), rows | set(page[::2])
+    client.unlink(layer)
+    assert len(rows) == 1_000
+    assert largest < 15_000_000  # of 34 MB
+
+
+LAYERS, CPU_MS = 14, 25
+
+
+def at_their_limits(client, query):
+    """Calls with as many arguments as their functions take, of much: name, key, arguments."""
+    header, meta = header_of(query), query.meta
+    uuid, own = client.hget(meta, "uuid"), client.hget(header, "s")
+    for layer in range(1, LAYERS + 1):
+        rows = {f"{layer}k{n}": "+" * 50 for n in range(2_000)}
+        client.hset(f"{header[:-1]}deep:d:{layer}:{uuid}", mapping=rows)
+    newest_first = ",".join(map(str, range(LAYERS, 0, -1)))
+    client.hset(f"{header[:-1]}wide:d:1:{uuid}", mapping={f"k{n}": "+" * 900 for n in range(5_000)})
+    client.hset(header, mapping={"l:deep": newest_first, "l:wide": "1"})
+    names_of = [f"t{n}" for n in range(2_700)]
+    some = [part for name in names_of[:900] for part in (name, "1", "d" * 32)]
+    many = str(2**40)
+    yield "read", header, (uuid, own, "deep", str(LAYERS), "0", *names_of[:595])
+    yield "rows", header, (uuid, own, "wide", "1", *names_of[:595])
+    yield "scan", header, (uuid, own, "wide", "1", "0", "1:0", many, many)
+    yield "mergeable", header, (uuid, own, "wide", "2", "0", "\x7f" * 8, "0", "0", many)
+    yield "look", header, (uuid, own, "1", *names_of[:297])
+    yield "seal", header, (uuid, own, "9", *some)
+    yield "seal_again", header, (uuid, own, "9", *some)
+    yield "merge", header, (uuid, own, "wide", "2", "0", many, "0")
+    yield "catalog", meta, (uuid, "0", str(2**52))
+    schemas = [part for name in names_of[:545] for part in (name, "s" * 1_000)]
+    yield "put_schemas", meta, (uuid, *schemas)
+    yield "schemas", meta, (uuid, *names_of[:1_099])
+    yield "note_tables", meta, (uuid, *names_of[:1_099])
+    yield "forget_schemas", meta, (uuid, client.hget(meta, "visible"), *names_of[:1_090])
+    yield "put_entries", meta, (uuid, *[part for n in range(360) for part in (str(n), "1", "e" * 500)])
+    yield "remove", meta, ("uuid", uuid, *[f"{header}:gone:{n}" for n in range(1_090)])
+
+
+def test_a_call_at_its_limits_takes_a_few_milliseconds_of_the_server(world):
+    """By the server's own count of its processor's time, which no other program adds to."""
+    client, query, server = world
+
+    def spent_ms():
+        cpu = server.info("cpu")
+        return 1e3 * (cpu["used_cpu_user_main_thread"] + cpu["used_cpu_sys_main_thread"])
+
+    found = {}
+    for name, key, args in at_their_limits(client, query):
+        took = []
+        for _ in range(1 if name == "merge" else 5):
+            before = spent_ms()
+            call(client, name, key, *args)
+            took.append(spent_ms() - before)
+        found[name] = min(took)
+    print({name: f"{ms:.1f} ms" for name, ms in found.items()})
+    assert {name: ms for name, ms in found.items() if ms > CPU_MS} == {}
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_function_has_its_own_limit(world, name):
+    client, query, _ = world
+    most = MOST.get(name, 1_100)
+    with pytest.raises(redis.ResponseError, match=f"TGLISTS {most}"):
+        call(client, name, header_of(query), *["x"] * (most + 1))
+
+
 def test_the_calls_of_a_namespace_with_the_most_tables_fit():
     most = tables_max(1)
-    assert 4 + 3 * most <= SEALED_AT_ONCE + 4 < 3_000
+    assert 4 + 3 * most <= SEALED_AT_ONCE + 4 < 2_750
     assert most == pytest.approx(870, abs=20)
 
 
@@ -145,7 +235,7 @@ def test_a_catalog_comes_in_pages(world):
         catalog, mapping={str(n): entry.replace('"version":2', f'"version":{n}') for n in range(3, 4_000)}
     )
     client.hset(query.meta, "visible", "3999")
-    assert len(call(client, "catalog", query.meta, uuid, "0", str(2**52))) == 2_500
+    assert len(call(client, "catalog", query.meta, uuid, "0", str(2**52))) == 1_250
     store = query.store()
     assert [each.version for each in store.catalog()] == [*range(1, 4_000)]
     assert [each.version for each in store.catalog(100, 2_700)] == [*range(100, 2_701)]

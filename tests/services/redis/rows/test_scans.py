@@ -220,7 +220,7 @@ def read_by_restore(store: RedisStore) -> dict[bytes, bytes]:
     coordinator = SimpleNamespace(store=store, folded=SimpleNamespace(key_groups=GROUPS))
     rows: dict[bytes, bytes] = {}
     places = []
-    for batch in restore._rows(coordinator, Held(), ("t",), one, two, None):
+    for batch in restore._rows(coordinator, Held(), {"t": None}, one, two):
         groups, _, keys, values = (column.to_pylist() for column in batch.columns)
         rows.update(zip(keys, values, strict=True))
         places += groups

@@ -107,6 +107,14 @@ class KafkaCluster:
         """Where the proxy passes on to."""
         return "127.0.0.1", self._ports[n].proxied
 
+    def tool(self, main: str, *arguments: str) -> None:
+        """Run a tool of Kafka's own to its end. Raises: RuntimeError with what it printed."""
+        ran = Guarded(
+            self._java(main, "--bootstrap-server", self.bootstrap, *arguments), self.folder / "tool.log"
+        )
+        if ran.wait(START_S):
+            raise RuntimeError((self.folder / "tool.log").read_text()[-3000:])
+
     # -- start and stop ---------------------------------------------------------------------------
 
     def __enter__(self) -> Self:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 
 from tidegate.errors import ConfigError, TidegateError, WalUnavailableError
 from tidegate.wal.kafka import clients as kafka_clients
@@ -16,7 +16,7 @@ from tidegate.wal.kafka import producer as kafka_producing
 from tidegate.wal.kafka.checks import _copies
 from tidegate.wal.kafka.clients import Clients
 from tidegate.wal.kafka.producer import DeliveryReports
-from tidegate.wal.kafka.settings import settings_of
+from tidegate.wal.kafka.settings import MESSAGE_BYTES, RECORD_BYTES_MAX, settings_of
 from tidegate.wal.kafka.topics import Topic
 
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
@@ -196,3 +196,21 @@ def test_an_acknowledgement_without_an_offset_is_no_acknowledgement_i3(idle):
         for again in (reports.all_in, lambda: reports.send(b"y")):
             with pytest.raises(WalUnavailableError, match="delivered without its offset"):
                 again()
+
+
+@pytest.mark.parametrize("topic, least", [("decisions", RECORD_BYTES_MAX), ("changelog", MESSAGE_BYTES)])
+def test_a_message_that_a_topic_does_not_take_names_the_size_that_is_enough(topic, least):
+    clients = Clients(settings_of("kafka://b:9092", {}), "kafka://b:9092")
+    with pytest.raises(WalUnavailableError, match=f"tidegate.n.{topic}.*set it to at least {least} "):
+        clients.unavailable(f"writing to tidegate.n.{topic}", KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+
+
+@pytest.mark.parametrize("pauses_s, named", [((), False), ((0.2,), False), ((0.5, 42.0, 0.0), True)])
+def test_a_quota_is_named_where_brokers_made_this_user_wait(pauses_s, named):
+    clients = Clients(settings_of("kafka://b:9092", {}), "kafka://b:9092")
+    for pause_s in pauses_s:
+        clients._pool.notes.throttle(ThrottleEvent("b", 1, pause_s))
+    for told in (named, False):  # the next call begins anew
+        with pytest.raises(WalUnavailableError) as raised:
+            clients.unavailable("writing to tidegate.n.changelog")
+        assert ("wait for 42 s" in str(raised.value)) is ("producer_byte_rate" in str(raised.value)) is told

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.wal.kafka.settings import FIXED, IN_A_COMMAND, OURS, KafkaSettings, settings_of
+from tidegate.wal.kafka.settings import FIXED, IN_A_COMMAND, LEAST, OURS, KafkaSettings, settings_of
 
 SECRETS = {
     "security.protocol": "SASL_SSL",
@@ -81,11 +81,21 @@ def test_an_unknown_option_of_ours_is_named_with_those_there_are():
         ("topic_prefix", ""),
         ("topic_prefix", "a/b"),
         ("sasl.username", ["ann"]),
+        *((name, least - 1) for name, least in LEAST.items()),
+        ("receive.message.max.bytes", "1000000"),
+        ("queue.buffering.max.kbytes", "a"),
     ],
 )
 def test_a_value_out_of_range_is_refused(name, value):
     with pytest.raises(ConfigError, match=name):
         settings_of("kafka://one", {name: value})
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_a_client_that_could_never_send_a_record_or_receive_one_is_refused(name):
+    with pytest.raises(ConfigError, match=f"{name} .* is 1; it must be at least {LEAST[name]:,}, .*raise it"):
+        settings_of("kafka://one", {name: 1})
+    assert settings_of("kafka://one", {name: str(LEAST[name])}).client[name] == str(LEAST[name])
 
 
 def test_our_options_are_taken_and_not_passed_on():

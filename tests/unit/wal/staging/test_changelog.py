@@ -171,7 +171,7 @@ def test_the_header_says_whose_frame_it_is():
 @pytest.mark.parametrize(
     "row,words",
     [
-        ((0, 0, None, b"+the value"), ["flights", "key is null", "the value"]),
+        ((0, 0, None, b"+the value"), ["flights", "key is null", "whose value takes 9 bytes"]),
         ((0, 1, b"k1", None), ["alerts", "k1", "value is null", "use delete"]),
         ((0, 0, b"k" * 101, b"+"), ["flights", "kkk", "key takes 101 bytes, 100 are", "make it smaller"]),
         ((0, 1, b"k2", b"+" + b"v" * 1_001), ["alerts", "k2", "value takes 1001 bytes, 1000"]),
@@ -212,8 +212,16 @@ def test_of_a_key_of_several_columns_the_text_is_checked():
 @pytest.mark.parametrize(
     "types,row,said",
     [
-        (("int",), (0, 0, None, b'+{"n":5}'), 'batch 7, table flights, value {"n":5}: its key is null'),
-        (("int",), (0, 0, None, b"+\xff"), r"batch 7, table flights, value b'\xff': its key is null"),
+        (
+            ("int",),
+            (0, 0, None, b'+{"n":5}'),
+            "batch 7, table flights, a row without a key, whose value takes 7 bytes",
+        ),
+        (
+            ("int",),
+            (0, 0, None, b"+\xff"),
+            "batch 7, table flights, a row without a key, whose value takes 1 bytes",
+        ),
         (("int",), (0, 0, b"5", None), "batch 7, table flights, key 5: its value is null"),
         (("string", "int"), (0, 0, b"3:EWR,2:15,", None), "batch 7, table flights, key ('EWR', 15): its"),
         (("string",), (0, 0, b"\xff", b"+"), r"batch 7, table flights, key b'\xff': its key is not valid"),
