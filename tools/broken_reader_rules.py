@@ -474,8 +474,8 @@ RULES = [
         "login-passes",
         "a refused login is refused at once",
         CALLS,
-        "except (exceptions.BusyLoadingError, exceptions.AuthenticationError) as answer:",
-        "except exceptions.BusyLoadingError as answer:",
+        "except exceptions.AuthenticationError as refused:  # likewise",
+        "except exceptions.NoScriptError as refused:",
         "refusals-of-read",
     ),
     (
@@ -489,7 +489,7 @@ RULES = [
     (
         "no-lease-no-snapshot",
         "a server that takes no writes is read without leases",
-        LEASES,
+        "sinks/rules/leases.py",
         "        if not refusal.writes_refused:\n            raise\n",
         "        raise\n",
         "refusals-of-lease",

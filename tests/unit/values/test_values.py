@@ -370,6 +370,8 @@ def test_a_decimal_that_its_type_has_not_is_no_value(text):
 
 
 def test_zero_has_the_digits_of_its_type():
-    """At 0e-999999999 Arrow ends the process, too."""
+    """At 0e-999999999 Arrow ends the process, too: it is refused."""
     decimals = values_of(schema_of("decimal(4,2)"))
-    assert str(decimals.decode(b'{"c0":0e-999999999}')["c0"]) == "0.00"
+    with pytest.raises(CorruptError, match="not exactly one of decimal"):
+        decimals.decode(b'{"c0":0e-999999999}')
+    assert str(decimals.decode(b'{"c0":0e-999}')["c0"]) == "0.00"
