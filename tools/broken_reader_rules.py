@@ -342,7 +342,7 @@ RULES = [
         "keys-without-a-limit",
         "one call has a thousand keys at most",
         READS,
-        "KEYS_AT_ONCE = 1_000",
+        "KEYS_AT_ONCE = 500",
         "KEYS_AT_ONCE = 1 << 30",
         "many-keys",
     ),

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from tidegate.keys.groups import key_group
 from tidegate.sinks.memory.namespace import MemoryNamespace
 from tidegate.sinks.records import Counts, Finding, RowCount
-from tidegate.sinks.rules.floors import floor_found
 from tidegate.sinks.rules.seals import findings
+from tidegate.sinks.rules.visible import floor_found
 
 
 def verify(space: MemoryNamespace, where: str, version: int, counts: Counts) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Rules about visible versions and their entries, and the errors for those that are missing. Pure."""
+"""Rules about visible versions, their entries and floors, and the errors for those that are missing. Pure."""
 
 from __future__ import annotations
 
@@ -55,3 +55,16 @@ def offsets_at(entries: list[CatalogEntry]) -> str:
         if entry.source_offsets or isinstance(entry.origin, RestoreOrigin):
             return entry.source_offsets
     return ""
+
+
+def floor_found(floor: object, visible: int) -> str:
+    """Describe a floor above the horizon, with a safe next step."""
+    if isinstance(floor, int) and floor <= visible:
+        return (
+            f"floor {floor}: readers are refused below it; their newer versions are whole, and a retirement"
+            " that reaches it ends this"
+        )
+    return (
+        f"floor {floor!r:.60}: readers are refused at every version up to it; restore the store from a copy,"
+        " or fill a new one from another store (`tidegate store add NAME=URL`)"
+    )

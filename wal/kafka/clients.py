@@ -490,7 +490,7 @@ class Clients:
             least = RECORD_BYTES_MAX if ".decisions" in what else MESSAGE_BYTES
             hint = (
                 "the topic's max.message.bytes is smaller than a record: set it to at least"
-                f" {least} (`kafka-configs --alter --add-config`), see `tidegate doctor`"
+                f" {least}, see `tidegate doctor`"
             )
             raise WalUnavailableError(f"{self.where}: {what}: {said}: {hint}") from cause
         silent = f"no answer within {self.settings.timeout_s:g} s"
@@ -499,7 +499,7 @@ class Clients:
             msg = (
                 f"{self.where}: {what}: {said or silent}; the brokers made this user wait for"
                 f" {throttled_s:.0f} s, since it is above its quota: raise producer_byte_rate or"
-                " consumer_byte_rate of the user (`kafka-configs --entity-type users`), or timeout_s"
+                " consumer_byte_rate of the user, or timeout_s"
             )
         raise WalUnavailableError(msg) from cause
 

@@ -15,7 +15,7 @@ from tidegate.sinks.redis.keys import base_key, header_key
 from tidegate.sinks.redis.namespace import RedisNamespace
 from tidegate.sinks.redis.reads import NEWEST, number
 from tidegate.sinks.redis.seals import Header, headers, headers_of
-from tidegate.sinks.rules.floors import floor_found
+from tidegate.sinks.rules.visible import floor_found
 
 ANY_VERSION, ANY_START = number(NEWEST - 1), b"0"
 BASE = 0
