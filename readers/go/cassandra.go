@@ -401,5 +401,5 @@ func (n *cassandraNamespace) drop(ctx context.Context, id string, lease cassandr
 }
 
 func (n *cassandraNamespace) awaitNewer(context.Context, int64) error {
-	return errors.New("Cassandra tells of no new version")
+	return errors.New("Cassandra reports no new version")
 }

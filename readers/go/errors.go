@@ -71,7 +71,7 @@ func finalConfigError(format string, args ...any) error {
 	return &ConfigError{failed(format, args), true}
 }
 
-// isFinal returns whether it is proven that a call never succeeds on this gate. Any other error passes: a wait goes on.
+// isFinal returns whether it is proven that a call never succeeds on this gate. Any other error passes: a wait continues.
 func isFinal(err error) bool {
 	var config *ConfigError
 	return is[*CorruptError](err) || is[*VersionRegressedError](err) || is[*StoreRemovedError](err) ||

@@ -236,7 +236,7 @@ type Rows struct {
 	found    []storedRow  // the rest of the page
 	key      Key
 	row      Row
-	isAhead  bool // Next has moved to the row, and nobody was told
+	isAhead  bool // Next has moved to the row, and has not returned it
 	err      error
 }
 

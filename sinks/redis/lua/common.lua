@@ -46,7 +46,7 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
--- What one call goes through of lists in a header or the pointer, and how often, is bounded: a writer may make its own
+-- A call goes through a bounded part of the lists in a header or the pointer, a bounded number of times: a writer may make its own
 -- lists as long as it likes, and a call that compares them keeps the server from everybody. The lists that tidegate
 -- writes have some kilobytes.
 local GONE_THROUGH_MAX, ATTEMPT_MAX = 8000000, 200
@@ -59,7 +59,7 @@ local function go_through(count)
   end
 end
 
--- What a call is given is bounded as well, for any user may call a function with as many arguments as it likes, and every
+-- The arguments of a call are bounded as well, for any user may call a function with as many arguments as it likes, and every
 -- other client waits meanwhile: with these numbers some 5 ms. The key of a row has at most 32 KiB. The first arguments of
 -- a call on a key group are names and numbers, which its loops repeat.
 local ARGS_MAX, KEYS_MAX, ARGS_BYTES_MAX, HEAD, HEAD_BYTES_MAX = 1100, 32, 67108864, 3, 1024

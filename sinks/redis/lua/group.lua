@@ -1,7 +1,7 @@
 -- The rows of one key group. KEYS[1] is its header, tg:{<namespace>/<group>}:h, a hash:
---   u          the namespace's uuid; with "!" and tokens behind it while what was lost is put back (rebuild.lua)
+--   u          the namespace's uuid; followed by "!" and tokens while lost rows are put back (rebuild.lua)
 --   s          the server's id at which it was last compared with the log
---   floor      versions up to it are merged, and can no longer be told apart
+--   floor      versions up to it are merged, and no longer distinct
 --   l:<table>  the sealed versions above the base, newest first: "7,6"
 --   b:<table>  the newest version in the base; there exactly as long as the base is
 --   k:<table>  a digest of the base's keys, and their number, where they are known to be one layer's
@@ -11,8 +11,8 @@
 --   discarded  "<attempt>,...": attempts that the log lost, and a person gave up: they are never sealed here
 --   filling    the key group is being filled at this version from another store, and is not whole yet
 --   lost, lost:<table>, lost_base:<table>   what was lost and is not back yet (rebuild.lua)
--- Beside it: <table>:d:<version>:<uuid>, the changes of one version, and <table>:b, the base. Changes come as
--- <table>:d:<version>:<uuid>:<attempt>; the seal gives them the shorter name. Metadata never lies in a data hash.
+-- Its data hashes: <table>:d:<version>:<uuid>, the changes of one version, and <table>:b, the base. Changes come as
+-- <table>:d:<version>:<uuid>:<attempt>; the seal gives them the shorter name. A data hash has no metadata.
 -- A d: hash that is not listed is never looked at, nor one of another uuid: what a namespace that was
 -- dropped sent late.
 -- ARGV[1] is the uuid, ARGV[2] the id of the server that the caller means; behind a comma the id of the one where
@@ -93,7 +93,7 @@ end
 
 local EXISTS_AT_ONCE = 1000  -- Lua hands a call some 8,000 arguments at most
 
--- What a header lists is there, or was lost: evicted, removed by hand, not brought along by a failover. A key that
+-- A hash that a header lists exists, or was lost: evicted, removed by hand, not brought along by a failover. A key that
 -- is not found in one source is looked for in an older one, which would be wrong where the newer one was lost.
 local function refuse_gone(sources)
   for first = 1, #sources, EXISTS_AT_ONCE do
@@ -168,7 +168,7 @@ local function without(versions, version)
   return left
 end
 
--- uuid: what stands in the header, made if there was none.
+-- uuid: returns the uuid of the header, which is made if there is none.
 writes.make = function(keys, args)
   if redis.call('HSETNX', keys[1], 'u', args[1]) == 1 then
     redis.call('HSET', keys[1], 's', server_id())
@@ -271,13 +271,13 @@ reads.read = function(keys, args)
   return read_many(keys[1], sources, args)
 end
 
--- A page has about so many bytes at most: the server and the reader hold all of it. The first rows of a hash, which has no
+-- A page has about this number of bytes at most: the server and the reader hold all of it. The first rows of a hash, which has no
 -- order, tell how many more fit.
 local PAGE_BYTES, PAGE_ROWS_MAX, SAMPLE_ROWS = 1048576, 1000, 8
 -- The same of a call that moves or drops what it looks at.
 local MERGE_ROWS_MAX = 256
 
--- The next cursor in a hash, and key and stored value of about so many of its rows, of fewer if they are large. Each part
+-- The next cursor in a hash, and key and stored value of about this number of its rows, of fewer if they are large. Each part
 -- has at most twice the rows before it, so that some large rows behind small ones are not taken together.
 local function page_of(source, cursor, wanted)
   local rows, bytes, more, page = {}, 0, math.min(wanted, SAMPLE_ROWS), nil
@@ -365,7 +365,7 @@ reads.scan = function(keys, args)
   return { args[2], after and after .. ':0' or '0', rows, page }
 end
 
--- A version as a seal is told it: "<version>:<decided, us>:<attempt>", or its number alone.
+-- A version as an argument of a seal: "<version>:<decided, us>:<attempt>", or its number alone.
 local function sealed_as(told)
   local version, at, attempt = string.match(told, '^(%d+):(%d+):(.+)$')
   return version or told, attempt, version and version .. ' ' .. at .. ' ' .. attempt
@@ -397,7 +397,7 @@ end
 
 -- uuid, server, version, then table, count and a digest of the keys or '', again and again: mark the version as whole.
 -- Tables and what belongs to them stand from `first` to `last` of the arguments.
--- What does not fit, as table and count found, again and again; empty: sealed. In this order: sealed already
+-- Returns each table whose count does not fit, with the count; empty: sealed. In this order: sealed already
 -- (its rows may be on the way to the base), under the floor (a late zombie), counted.
 local function seal(key, args, first, last)
   local told, attempt, note = sealed_as(args[3])
@@ -451,7 +451,7 @@ writes.seal = function(keys, args)
 end
 
 -- Several key groups at once, where no Cluster keeps them apart. uuid, server, version, then for each key how many
--- tables, and the same as for one: for each key what does not fit. What was sealed before a key that refuses stays sealed.
+-- tables, and the same as for one: for each key what does not fit. Keys before one that refuses stay sealed.
 writes.seal_many = function(keys, args)
   local refusal = refuse_server(args)
   local at, found = 4, {}
@@ -516,7 +516,7 @@ writes.discard = function(keys, args)
   return 1
 end
 
--- uuid, server, version: make room for a fill at this version. What lies below it goes, and is never read nor
+-- uuid, server, version: make room for a fill at this version. Rows of older versions are removed, and never read nor
 -- sealed again. One that comes late, at or below the floor or under a later fill, changes nothing.
 writes.begin_fill = function(keys, args)
   local refusal = refuse_stranger(keys[1], args)
@@ -577,8 +577,8 @@ writes.end_fill = function(keys, args)
   return 1
 end
 
--- Whether a stored value has expired at a time, given as it stands in values: 8 bytes, big-endian, signed.
--- What is too short to have an expiry has not expired: readers report it, and retirement goes on.
+-- Whether a stored value has expired at a time, in the form of values: 8 bytes, big-endian, signed.
+-- A value that is too short for an expiry has not expired: readers report it, and retirement continues.
 local function expired(value, at)
   local kind = string.sub(value, 1, 1)
   if (kind ~= 'e' and kind ~= 'x') or #value < 9 then
@@ -596,7 +596,7 @@ local function expired(value, at)
   return true
 end
 
--- Key and stored value, again and again, from a layer to the base; how many rows went by it.
+-- Pairs of key and stored value, from a layer to the base; then the number of rows that were passed.
 local function move(pairs_of, changes, base)
   local keys, rows, deleted, gone = {}, pairs_of, {}, 0
   for at = 1, #pairs_of, 2 do
@@ -740,7 +740,7 @@ writes.expire = function(keys, args)
     end
   end
   if #found > 0 and args[8] == '1' then
-    -- A reader below the horizon is refused from now on, not told that there is no row.
+    -- A reader below the horizon is refused from now on, and never gets the answer that there is no row.
     redis.call('HSET', keys[1], 'floor', text(math.max(tonumber(header[1]) or 0, upto)))
     -- Of a layer whose merge is under way the keys that went may be in the base already, and are not in both then.
     local oldest = layers[#layers]
@@ -881,13 +881,13 @@ writes.stamp = function(keys, args)
     return refusal
   end
   local whole = tonumber(redis.call('HGET', keys[1], 'whole')) or 0
-  -- Written even when it stands there (T32): WAIT counts up to its connection's last write, and nothing
+  -- Written even when it is the same (T32): WAIT counts up to its connection's last write, and nothing
   -- behind a call that wrote nothing.
   redis.call('HSET', keys[1], 'whole', math.max(tonumber(args[3]), whole))
   return 1
 end
 
--- uuid, server, table, version, key, ...: what lies there of exactly this version.
+-- uuid, server, table, version, key, ...: the stored values of exactly this version.
 reads.rows = function(keys, args)
   local refusal = refuse_stranger_but_rebuild(keys[1], args)
   if refusal then

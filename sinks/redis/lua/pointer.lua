@@ -1,4 +1,4 @@
--- The pointer of a namespace and what lies beside it: catalog, schemas, leases.
+-- The pointer of a namespace, its catalog, schemas and leases.
 -- KEYS[1] is tg:{<namespace>}:meta. ARGV[1] is the namespace's uuid, but for create.
 
 local function beside(key, name)
@@ -229,7 +229,7 @@ local function flip(keys, args, filled)
     redis.call('HSET', keys[1], 'filled', args[3])
   end
   redis.call('HSET', catalog, args[3], content)
-  -- Who waits for a version sleeps on this stream. After a failover it may be ahead of the pointer.
+  -- A reader that waits for a version sleeps on this stream. After a failover it may be ahead of the pointer.
   local added = redis.pcall('XADD', stream, 'MAXLEN', '16', args[3] .. '-0', 'visible', args[3])
   if type(added) == 'table' and added.err then
     redis.call('UNLINK', stream)
@@ -277,7 +277,7 @@ reads.catalog = function(keys, args)
 end
 
 -- uuid, then version, when it was decided, and its entry, again and again: entries that the catalog lost, of versions
--- that can be read. What is there stays. How many were put back.
+-- that can be read. Existing entries stay. Returns the number that was put back.
 writes.put_entries = function(keys, args)
   local refusal = refuse_other(keys[1], args[1])
   if refusal then
@@ -664,8 +664,8 @@ writes.drop = function(keys, args)
   return 1
 end
 
--- The field of this key that says whose it is, what stood there, then keys of the same hash tag: they go, unless
--- something else stands there now: then a namespace has been made under the name since. 1, or 0 and nothing changed.
+-- The field of this key that names its owner, its former value, then keys of the same hash tag: they are removed, unless
+-- it has another value now: then a namespace has been made under the name since. 1, or 0 and nothing changed.
 writes.remove = function(keys, args)
   local stands = redis.call('HGET', keys[1], args[1])
   if stands and stands ~= args[2] then

@@ -1,4 +1,4 @@
--- What a key group lost, and how it is put back. docs/decisions/0029.
+-- The losses of a key group, and how its rows are put back. docs/decisions/0029.
 -- A repair that finds a loss marks the header: u becomes <uuid>!<token>,<token>..., a token for each repair. Readers and
 -- merges are refused from then on. Nothing is deleted. The header keeps what is lost until it is back:
 --   lost                 versions from this one on may be missing; 0: the header itself was lost, and all with it
@@ -41,8 +41,8 @@ local function mark_by(key, uuid, stands, token)
   end
 end
 
--- What the header lists and is not there: tables, each with its layers that are left, those that are gone, and the
--- version of its base if that is gone. What lies before the table's start is nobody's loss.
+-- The hashes that the header lists and that are missing: tables, each with its layers that are left, those that are gone, and the
+-- version of its base if that is gone. A hash from before the table's start is no loss.
 local function gone_of(key, uuid, starts)
   local fields, gone = redis.call('HGETALL', key), {}
   for at = 1, #fields, 2 do
@@ -239,7 +239,7 @@ end
 
 -- uuid, server, token, version, then tokens: this repair has put back all that was lost, versions from this one on
 -- among it; the tokens are those that it saw when it began. 1: the key group is whole, and counts at this server.
--- 0: something is still lost, or a repair that began later goes on.
+-- 0: something is still lost, or a repair that began later continues.
 writes.end_rebuild = function(keys, args)
   local refusal = refuse_stranger_but_rebuild(keys[1], args)
   if refusal then

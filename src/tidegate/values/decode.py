@@ -84,11 +84,8 @@ class Values:
             raise ConfigError(
                 f"value format {schema.value_format!r} is not known to this release; upgrade it"
             )
-        if not schema.key or (schema.value_format == "bytes" and len(schema.value) != 1):
-            raise CorruptError(
-                f"a schema of {schema.value_format!r} has {len(schema.key)} key and {len(schema.value)} value"
-                " columns, as no release writes it"
-            )
+        if schema.value_format == "bytes" and len(schema.value) != 1:
+            raise CorruptError(f"a schema of 'bytes' has {len(schema.value)} value columns, not one")
         self.schema = schema
         self.key_types = schema.key_types
         self._is_bytes = schema.value_format == "bytes"

@@ -24,7 +24,7 @@ type work struct {
 	reader, bare func() error
 }
 
-// bench measures reads of a namespace that benchmarks/bench_readers.py has written, in turns with bare reads of plain
+// bench measures reads of a namespace that benchmarks/bench_readers.py has written, alternately with bare reads of plain
 // hashes, and prints medians as JSON: microseconds, and the round trips of one call.
 func bench(arguments []string) {
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)

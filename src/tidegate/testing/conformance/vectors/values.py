@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidegate.base.decoders import json_decoder
-from tidegate.errors import TidegateError
+from tidegate.errors import CorruptError, TidegateError
 from tidegate.sinks.rules.layout import payload
 from tidegate.testing.conformance.canonical import canonical_value
 from tidegate.values.decode import values_of
@@ -40,8 +40,11 @@ def decoded(schema: dict[str, Any], stored: bytes, at_us: int) -> Any:
 
 
 def as_table(schema: dict[str, Any]) -> TableSchema:
-    """Return a schema's JSON object as the product reads it."""
-    return json_decoder(TableSchema).decode(msgspec.json.encode(schema))
+    """Return a schema's JSON object as the product reads it. Raises: CorruptError: it has no key."""
+    table = json_decoder(TableSchema).decode(msgspec.json.encode(schema))
+    if not table.key:  # a reader of a table refuses it, too; rows of functions have such schemas
+        raise CorruptError("the schema has no key column")
+    return table
 
 
 def value_vectors() -> list[dict[str, Any]]:

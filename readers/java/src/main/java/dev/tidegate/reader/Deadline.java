@@ -14,7 +14,7 @@ record Deadline(long endNanos) {
     return new Deadline(System.nanoTime() + time.toNanos());
   }
 
-  /** The end of a part of the call, which takes so long at most. */
+  /** The end of a part of the call, which takes this time at most. */
   Deadline within(long millis) {
     return leftMillis() <= millis ? this : after(Duration.ofMillis(millis));
   }

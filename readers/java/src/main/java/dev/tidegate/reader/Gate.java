@@ -130,7 +130,7 @@ public final class Gate implements AutoCloseable {
     }
     synchronized (spaces) {
       if (store != at) {
-        return opened; // the gate has moved: this call is told so, too
+        return opened; // the gate has moved: this call learns it, too
       }
       SpaceReader known = spaces.remove(target); // another call may have opened it meanwhile
       known = known == null ? opened : known;

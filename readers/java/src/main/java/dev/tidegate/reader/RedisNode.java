@@ -48,7 +48,7 @@ final class RedisNode implements AutoCloseable {
       flush();
     }
 
-    /** Read one reply. Throws JedisConnectionException: it did not come by the deadline. */
+    /** Read one reply. Throws JedisConnectionException: it did not arrive before the deadline. */
     Object reply(Deadline deadline) {
       setSoTimeout(millis(deadline));
       return getOne();

@@ -41,7 +41,7 @@ final class RedisServers implements AutoCloseable {
   private static final int SLOTS = 16_384;
   private static final int PAUSE_MS = 10;
   private static final int PAUSE_MAX_MS = 200;
-  /** What a server says that another one has replaced: its connections are closed, and its name is looked up again. */
+  /** The reply of a server that another one has replaced: its connections are closed, and its name is looked up again. */
   private static final Pattern ELSEWHERE = Pattern.compile("^(READONLY|MASTERDOWN|UNBLOCKED|TGSERVER replica)\\b.*", Pattern.DOTALL);
   /** The replies that no repetition mends, or that the caller handles. Any other one proves nothing, and passes. */
   private static final Pattern FINAL = Pattern.compile(
@@ -90,7 +90,7 @@ final class RedisServers implements AutoCloseable {
     sentinelConfig = configOf(tls, options.sentinelUsername, options.sentinelPassword, 0);
   }
 
-  /** How to connect within so many milliseconds. */
+  /** The settings of a connection that is made within this number of milliseconds. */
   private IntFunction<JedisClientConfig> configOf(boolean tls, String user, String password, int database) {
     SSLContext context = tls ? StoreUrl.sslContext(options) : null;
     return millis -> {
@@ -269,7 +269,7 @@ final class RedisServers implements AutoCloseable {
 
   // -- which servers -----------------------------------------------------------------------------
 
-  /** Find the servers anew, unless another thread did since {@code seen}: one at a time looks for them. */
+  /** Find the servers again, unless another thread did since {@code seen}: one at a time looks for them. */
   private Servers refresh(Servers seen, Deadline deadline) {
     if (!deadline.takes(refreshes::tryLock)) {
       throw new JedisConnectionException("there was no time left to find the servers");
@@ -365,7 +365,7 @@ final class RedisServers implements AutoCloseable {
           why = refused;
           continue;
         }
-        throw new ConfigError("store " + url.shown() + ": " + seed + " does not tell the slots of a Cluster: " + refused.getMessage(), refused, false);
+        throw new ConfigError("store " + url.shown() + ": " + seed + " does not list the slots of a Cluster: " + refused.getMessage(), refused, false);
       }
     }
     throw new JedisConnectionException("no server of the Cluster answers: " + (why == null ? "" : why.getMessage()), why);

@@ -35,7 +35,7 @@ final class RedisStore implements Store {
 
   private final String where;
   private final RedisServers servers;
-  /** Connections of calls that wait for a version, a second each: reads do not queue behind them. */
+  /** Connections of calls that wait for a version, a second each: reads do not wait for them. */
   private final RedisServers waits;
 
   RedisStore(StoreUrl url, Options options) {

@@ -10,7 +10,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
-/** What a reader asks of a store. Thread-safe. Every call ends by its deadline. */
+/** The calls of a reader to a store. Thread-safe. Every call ends by its deadline. */
 interface Store extends AutoCloseable {
   /** The namespace that an alias names. */
   record Target(String namespace, String uuid) {

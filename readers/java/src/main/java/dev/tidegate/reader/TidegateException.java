@@ -16,7 +16,7 @@ public abstract class TidegateException extends RuntimeException {
     this.writesRefused = writesRefused;
   }
 
-  /** Whether it is proven that a call never succeeds on this gate. Any other error passes: a wait goes on. */
+  /** Whether it is proven that a call never succeeds on this gate. Any other error passes: a wait continues. */
   boolean isFinal() {
     return isFinal || this instanceof VersionRegressedError || this instanceof CorruptError || this instanceof StoreRemovedError;
   }

@@ -18,7 +18,7 @@ import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Protocol;
 
 /**
- * The reads of benchmarks/bench_readers.py in turns with those of the bare client, once the JIT has compiled both. Arguments:
+ * The reads of benchmarks/bench_readers.py alternately with those of the bare client, once the JIT has compiled both. Arguments:
  * {@code bench -rounds N -key-groups 128 URL NAMESPACE}. It prints medians in microseconds, and the round trips of one call.
  */
 final class Bench {

@@ -278,7 +278,7 @@ final class Checks {
     check(reader.at(two, Map.of("t0", List.of(List.of("a"))), deadline).of("t0").get(0) != null, "a row is missing");
   }
 
-  /** A scan that met an error throws it again, and releases its lease: the rows behind it would be a part of the table. */
+  /** A scan that met an error throws it again, and releases its lease: the rows after it would be a part of the table. */
   private static void scans() {
     byte[] schema = Store.utf8("{\"key\":[{\"name\":\"k\",\"type\":\"string\"}],\"value\":[],\"value_format\":\"json\"}");
     List<String> released = new ArrayList<>();
