@@ -147,10 +147,10 @@ RULES = [
         "vectors-schemas",
     ),
     (
-        "schema-without-key",
-        "a schema has a key, of bytes one value column",
+        "schema-of-many-bytes",
+        "a schema of bytes has one value column",
         DECODE,
-        'if not schema.key or (schema.value_format == "bytes" and len(schema.value) != 1):',
+        'if schema.value_format == "bytes" and len(schema.value) != 1:',
         "if False:",
         "vectors-schemas",
     ),
