@@ -15,6 +15,7 @@ from tidegate.spark.calls.column_cache import cached
 from tidegate.spark.calls.columns import (
     check_value_type,
     column,
+    has_collation,
     json_value,
     key_bytes,
     schema_column,
@@ -68,6 +69,8 @@ def changes_call(
             raise ConfigError(f"table {table}: sequence_by column {field.name} is a key or the operation")
     if op is not None and (not isinstance(op.dataType, StringType) or op.name in taken):
         raise ConfigError(f"table {table}: op_column {op.name} must be a string column outside the key")
+    if op is not None and has_collation(op.dataType):
+        raise ConfigError(f"table {table}: op_column {op.name} has a collation; cast it to plain string")
     argument: object = delete_values
     texts = isinstance(argument, Collection) and not isinstance(argument, str | bytes)
     if op is not None and not (texts and delete_values):

@@ -59,6 +59,12 @@ _KEY_TYPES = (
 )
 
 
+def has_collation(kind: types.DataType) -> bool:
+    """Whether texts of this type that differ in their bytes may be equal."""
+    collation = getattr(kind, "collation", "UTF8_BINARY")
+    return isinstance(kind, types.StringType) and collation != "UTF8_BINARY"
+
+
 def column(name: str) -> Column:
     """Return the column of exactly this name, dots included."""
     return cached(functions.col, "`" + name.replace("`", "``") + "`")
@@ -91,7 +97,7 @@ def check_key_type(table: str, field: types.StructField) -> None:
             " binary, integer, boolean, date, timestamp, timestamp_ntz or decimal: cast it to one of them"
         )
         raise ConfigError(msg)
-    if isinstance(kind, types.StringType) and getattr(kind, "collation", "UTF8_BINARY") != "UTF8_BINARY":
+    if has_collation(kind):
         msg = f"table {table}: key column {field.name} has a collation; cast it to binary or plain string"
         raise ConfigError(msg)
 

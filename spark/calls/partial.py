@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, functions, types
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.checks import Names, columns_named, field_of
 from tidegate.spark.calls.column_cache import cached
-from tidegate.spark.calls.columns import column, json_value
+from tidegate.spark.calls.columns import column, has_collation, json_value
 from tidegate.wal.value_flags import DELETE, VALUE
 
 _KEY, _ORDER, _VALUE, _BAD, _NEWEST = (
@@ -25,6 +25,13 @@ PLAIN: dict[type[types.DataType], type] = {
     **dict.fromkeys((types.ByteType, types.ShortType, types.IntegerType, types.LongType), int),
 }
 """The Python type of a placeholder, by the column's type."""
+BITS: dict[type[types.DataType], int] = {
+    types.ByteType: 8,
+    types.ShortType: 16,
+    types.IntegerType: 32,
+    types.LongType: 64,
+}
+"""A placeholder beyond its column's range is none: a cast would give another value."""
 
 
 class Unchanged(NamedTuple):
@@ -96,10 +103,15 @@ def _is_null(name: str) -> Column:
 
 def _fits(kind: types.DataType, placeholder: object) -> bool:
     if isinstance(kind, types.ArrayType):
+        if has_collation(kind.elementType):
+            return False
         return isinstance(placeholder, list | tuple) and all(
             _fits(kind.elementType, one) for one in placeholder
         )
-    return type(placeholder) is PLAIN.get(type(kind))
+    if type(placeholder) is not PLAIN.get(type(kind)):
+        return False
+    bits = BITS.get(type(kind))
+    return bits is None or (isinstance(placeholder, int) and (placeholder + 2 ** (bits - 1)) >> bits == 0)
 
 
 def _hashable(placeholder: object) -> object:
@@ -107,6 +119,8 @@ def _hashable(placeholder: object) -> object:
 
 
 def _holds(name: str, kind: types.DataType, placeholder: object) -> Column:
+    if isinstance(kind, types.StringType):  # byte by byte, whatever the column's collation
+        return column(name).cast("binary").eqNullSafe(functions.lit(placeholder).cast("binary"))
     return column(name).eqNullSafe(_literal(placeholder).cast(kind))
 
 

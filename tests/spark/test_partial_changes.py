@@ -170,6 +170,7 @@ WRONG = [
     ({"ignore_nulls": "siez"}, "column 'siez' is missing.*did you mean"),
     ({"keep_when": "body"}, "must be the placeholder of each column"),
     ({"keep_when": {"size": "5"}}, "not of the type of column size, int"),
+    ({"keep_when": {"size": 2**31}}, "not of the type of column size, int"),
     ({"keep_when": {"body": b"x"}}, "not of the type of column body, string"),
     ({"keep_when": {"tags": "x"}}, "not of the type of column tags"),
     ({"keep_when": {"more": {}}}, "name them in ignore_nulls"),

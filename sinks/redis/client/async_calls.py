@@ -190,13 +190,13 @@ class AsyncCalls:
         most: int,
     ) -> tuple[list[int], str]:
         """Exchange one server's calls; return those to send again, and why."""
-        read = 0
+        read, ahead = 0, AHEAD if most == FLIGHT_CALLS else 1  # after a cut: one after another
         flights: list[tuple[int, asyncio.Future[list[Any]]]] = []
         try:
             await self._make_ready(node)
             waiting = self._flights(calls, mine, node, listed, most)
             while True:
-                while len(flights) < AHEAD and (contents := next(waiting, None)):
+                while len(flights) < ahead and (contents := next(waiting, None)):
                     flights.append((len(contents), asyncio.ensure_future(node.ask(contents))))
                 if not flights:
                     break

@@ -63,6 +63,8 @@ class _Exchange:
     node: Node
     calls: list[int]
     flight: int
+    one_flight: bool = False
+    """Whether a flight is sent only after the replies to the one before."""
     connection: Any = None
     fresh: bool = True
     sent: int = 0
@@ -77,6 +79,8 @@ class _Exchange:
         Small flights let other clients' calls in between. Of them the round-trip time has room for
         more: these are on the wire, not queued at the server.
         """
+        if self.one_flight:
+            return self.flight
         far = int(self.node.answer_s / FLIGHT_S) if self.flight < FLIGHT_CALLS else 0
         return (AHEAD + far) * self.flight
 
@@ -147,13 +151,13 @@ class Calls:
         servers refuse this user.
         """
         replies: list[Any] = [None] * len(calls)
-        left = list(range(len(calls)))
+        left, cut = list(range(len(calls))), False
         for attempt in self.retrying():
             with attempt:
-                left, why = self._round(calls, left, replies, once=once, flight=flight)
+                left, why = self._round(calls, left, replies, once=once, flight=flight, one_flight=cut)
                 if left:
                     if any(said in why for said in CUT_BY_SERVER):
-                        flight = max(1, flight // 2)  # its replies may be too large together
+                        cut, flight = True, max(1, flight // 2)  # its replies may be too large together
                     raise RetryLater(why)
         return replies
 
@@ -291,7 +295,14 @@ class Calls:
         return reply
 
     def _round(
-        self, calls: Sequence[Call], left: list[int], replies: list[Any], *, once: bool, flight: int
+        self,
+        calls: Sequence[Call],
+        left: list[int],
+        replies: list[Any],
+        *,
+        once: bool,
+        flight: int,
+        one_flight: bool,
     ) -> tuple[list[int], str]:
         """Send each server the rest of its calls; return those without an answer, and why."""
         why = ""
@@ -301,7 +312,7 @@ class Calls:
         for at in left:
             try:
                 node = self.servers.node_of(calls[at].key)
-                exchanges.setdefault(id(node), _Exchange(node, [], flight)).calls.append(at)
+                exchanges.setdefault(id(node), _Exchange(node, [], flight, one_flight)).calls.append(at)
                 asked[at] = node
             except DENIED as error:
                 raise denied(self.where, error) from error

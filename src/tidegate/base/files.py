@@ -91,14 +91,17 @@ def create(path: Path, flags: int) -> int:
 def open_private(path: Path, flags: int = os.O_RDWR) -> int:
     """Open a file that has rows in it, or will have: this user's own, with mode 0600, whatever the umask.
 
-    It is created if needed. Raises: PermissionError: another user's, or more than a plain file with one name:
-    its owner could read the rows, or choose them. OSError: it cannot be opened, or is a symbolic link.
+    It is created if needed. Raises: PermissionError: another user's, writable for others, or more than a
+    plain file with one name: somebody else could read the rows, or choose them. OSError: it cannot be
+    opened, or is a symbolic link.
     """
     fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
             raise PermissionError(errno.EPERM, "it is another user's, or has another name too", str(path))
+        if status.st_mode & 0o022:
+            raise PermissionError(errno.EPERM, "others may write it: remove it", str(path))
         if status.st_mode & 0o077:
             os.fchmod(fd, 0o600)
     except BaseException:

@@ -180,6 +180,8 @@ class Provider:
         try:
             return function()
         except ConfigError as error:
+            if not str(function.__module__).startswith("tidegate."):  # its text may have a token
+                raise NoLoginError(f"{self._called} raised {_place(error)}; call it by itself") from None
             raise ConfigError(f"{self._called}: {error}") from None
 
     def _function(self) -> Callable[[], Any]:
@@ -193,6 +195,8 @@ class Provider:
                 f"{self._called}: this process finds no module {module}: install it on each machine, or put"
                 " its folder on PYTHONPATH"
             ) from error
+        except Exception as error:  # noqa: BLE001 - of the user's module
+            raise ConfigError(f"{self._called}: its module cannot be imported: {_place(error)}") from None
         if not callable(function):
             raise ConfigError(f"{self._called}: the module {module} has no function {name}; {FORM}")
         return function  # type: ignore[no-any-return]

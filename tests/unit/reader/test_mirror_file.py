@@ -53,6 +53,15 @@ def path(tmp_path):
     return tmp_path / "mirror.db"
 
 
+@pytest.mark.parametrize("mode", [0o602, 0o620, 0o666])
+def test_a_file_that_others_may_write_is_refused(gate, path, mode):
+    gate.mirror(["aircraft"], path=path).close()
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match="others may write it: remove it"):
+        gate.mirror(["aircraft"], path=path)
+    assert path.stat().st_mode & 0o777 == mode
+
+
 def aircraft(number):
     return {"carrier": "UA", "flights": number}
 

@@ -13,7 +13,8 @@ from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import BadRecordError, ConfigError, TidegateError
-from tidegate.options import Endpoints, Options
+from tidegate.options.endpoints import Endpoints
+from tidegate.options import Options
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.sinks.redis.upkeep.limits import BULK, CLIENTS, OUTPUT, QUERY
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
@@ -77,6 +78,7 @@ def check_at_the_limit(driver, setting, count=10):
         batch.num_rows for g in range(KEY_GROUPS) for batch in driver.store.scan_stored("t", g, last)
     )
     assert scanned == len(rows)
+    assert None not in driver.store.get_stored("t", list(rows), last).to_pylist(), "together above a limit"
 
 
 @pytest.mark.parametrize("setting", LIMITS)
