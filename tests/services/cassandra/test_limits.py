@@ -9,8 +9,8 @@ from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import BadRecordError, ConfigError
-from tidegate.options.endpoints import Endpoints
 from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cassandra.node_checks import MIB
 from tidegate.sinks.cassandra.store import CassandraStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch

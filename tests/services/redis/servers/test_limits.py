@@ -13,8 +13,8 @@ from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.errors import BadRecordError, ConfigError, TidegateError
-from tidegate.options.endpoints import Endpoints
 from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.sinks.redis.upkeep.limits import BULK, CLIENTS, OUTPUT, QUERY
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
