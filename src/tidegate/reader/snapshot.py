@@ -42,6 +42,10 @@ class Snapshot(SnapshotFlow):
         with self._noting():
             yield run(self._table(table))
 
+    def reader(self, table: str) -> TableReader:
+        """Give the table's reader, for a mirror: an error of the other version is none of this one."""
+        return run(self._table(table))
+
     def side(self) -> Side:
         """Return this version as one of two, for ``Diff``."""
         return Side(self.version, self._entry, self._check)

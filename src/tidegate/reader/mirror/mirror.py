@@ -334,7 +334,7 @@ class Mirror(MirrorReads):
                 return
         with self._place.draft() as draft:
             for name in self._existing(taken):
-                with taken.pin(name) as reader:
+                with contextlib.nullcontext(taken.reader(name)) as reader:
                     self._replace(draft, reader)
             draft.finish(at_of(taken))
         self.full_reads += 1
@@ -355,7 +355,7 @@ class Mirror(MirrorReads):
 
         same: frozenset[str] | None = None
         for name in self._existing(taken):
-            with taken.pin(name) as reader:
+            with contextlib.nullcontext(taken.reader(name)) as reader:
                 if draft.stride_of(name) != reader.view.stride:  # None: it is new
                     self._replace(draft, reader)
                     continue

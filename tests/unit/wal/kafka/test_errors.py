@@ -201,7 +201,7 @@ def test_an_acknowledgement_without_an_offset_is_no_acknowledgement_i3(idle):
 @pytest.mark.parametrize("topic, least", [("decisions", RECORD_BYTES_MAX), ("changelog", MESSAGE_BYTES)])
 def test_a_message_that_a_topic_does_not_take_names_the_size_that_is_enough(topic, least):
     clients = Clients(settings_of("kafka://b:9092", {}), "kafka://b:9092")
-    with pytest.raises(WalUnavailableError, match=f"tidegate.n.{topic}.*set it to at least {least} "):
+    with pytest.raises(WalUnavailableError, match=f"tidegate.n.{topic}.*set it to at least {least}, "):
         clients.unavailable(f"writing to tidegate.n.{topic}", KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
 
 
