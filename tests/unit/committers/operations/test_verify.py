@@ -227,7 +227,7 @@ def test_a_delete_marker_that_was_lost(kept):
     kept.in_shards("DELETE FROM t_aircraft WHERE version = 3")
     found = kept.found()
     assert "version 3" in found
-    assert "b'-', found no row" in found
+    assert "a row of 1 bytes, found no row" in found
 
 
 def test_a_version_that_is_not_sealed(kept):
