@@ -287,8 +287,8 @@ class Follower:
         at = events.Labels(self.namespace, self.name)
         events.count(events.Count.ALARMS, at, kind="behind")
         logger.warning(
-            "ALARM: store %s has been behind the log for %.0f s (the limit is %.0f): version %s is visible"
-            " there, %s is decided; the log is not trimmed meanwhile; bring it back, or run"
+            "ALARM: store %s has been behind the log for %.0f s (15 times alarm_s is %.0f): version %s is"
+            " visible there, %s is decided; the log is not trimmed meanwhile; bring it back, or run"
             " `tidegate store remove %s`: %s",
             self.name,
             now - self._level_at,

@@ -1,4 +1,4 @@
-"""Logins by the name of a function, on real servers: tokens end and passwords change, and work goes on."""
+"""Logins by the name of a function, on real servers: tokens end and passwords change during the work."""
 
 import asyncio
 import contextlib

@@ -29,7 +29,7 @@ FORMS = (
     *(f'"{MARKER}"', f'["{MARKER}"]', f'{{"a":"{MARKER}"}}', f'{{"{MARKER}":"{MARKER}"}}'),
     *(f"{MARKER}", f'"{MARKER}', f'{{"{MARKER}":1', f"1e{MARKER}"),
 )
-"""What stands in the place of a value: another type, or no JSON."""
+"""Damaged contents in place of a value: another type, or no JSON."""
 READS = (
     *("status", "history", "doctor", "verify", "repair", "vacuum", "recover", "diff 1 2", "changes 2 t"),
     *("get t k", "scan t", "export {out}", "import {out} --yes", "backup {backup}", "store list"),

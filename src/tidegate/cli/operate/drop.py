@@ -126,7 +126,7 @@ def _refuse_other(work: Operation, coordinator: Coordinator, in_log: Folded) -> 
 def _identity_of(store: Store, *, force: bool) -> Identity | None:
     try:
         return store.identity()
-    except TidegateError:  # it is damaged, has an older format, or does not answer
+    except TidegateError:  # it is damaged, of another format, or does not answer
         if not force:
             raise
         return None

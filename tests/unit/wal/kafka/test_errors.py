@@ -210,7 +210,7 @@ def test_a_quota_is_named_where_brokers_made_this_user_wait(pauses_s, named):
     clients = Clients(settings_of("kafka://b:9092", {}), "kafka://b:9092")
     for pause_s in pauses_s:
         clients._pool.notes.throttle(ThrottleEvent("b", 1, pause_s))
-    for told in (named, False):  # the next call begins anew
+    for told in (named, False):  # the next call has its own notes
         with pytest.raises(WalUnavailableError) as raised:
             clients.unavailable("writing to tidegate.n.changelog")
         assert ("wait for 42 s" in str(raised.value)) is ("producer_byte_rate" in str(raised.value)) is told
