@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.base.deadline import check_ends
+from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
 from tidegate.committers.barrier import NONE_BROUGHT, stride_here, value_bytes_max
 from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
-from tidegate.committers.operations.finish import finish_decided
-from tidegate.committers.operations.rename_column import rename_barrier
+from tidegate.committers.rename_column import rename_barrier
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
 from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from tidegate.base.clock import Clock
 from tidegate.committers.background.follower import Follower, followers_of
+from tidegate.committers.background.pipeline import PipelineThread
 from tidegate.committers.background.worker import Background
 from tidegate.committers.barrier import Barrier
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator, process_writer
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.pipeline import PipelineThread
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Watch
 from tidegate.errors import TidegateError

@@ -37,7 +37,7 @@ RULES = [
     (
         "commands-import-without-queues",
         "I13: an import of due times makes their queue",
-        "committers/transfer/import_rows.py",
+        "committers/exports/import_rows.py",
         " | dict.fromkeys(own_tables.queues_of(given), 1)",
         "",
         TEST,

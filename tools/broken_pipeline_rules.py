@@ -9,7 +9,7 @@ RULES: list[Rule] = [
     (
         "pipeline-newest-first",
         "I7: versions in flight become visible in order",
-        "committers/pipeline.py",
+        "committers/background/pipeline.py",
         "        in_flight_version = self._line[0]\n        try:",
         "        in_flight_version = self._line[-1]\n        try:",
         "tests/unit/committers/test_pipeline_thread.py",
@@ -17,7 +17,7 @@ RULES: list[Rule] = [
     (
         "pipeline-stale-state",
         "I1: local state is read at a base version that is visible",
-        "committers/pipeline.py",
+        "committers/background/pipeline.py",
         "        if barrier.needs_visible_base:\n",
         "        if False:\n",
         "tests/unit/committers/test_pipeline.py",
@@ -25,7 +25,7 @@ RULES: list[Rule] = [
     (
         "pipeline-error-forgotten",
         "I10: an error in the background ends the line and is raised",
-        "committers/pipeline.py",
+        "committers/background/pipeline.py",
         "            self.failed = error\n",
         "            self._line.popleft()\n            self._visible += 1\n",
         "tests/unit/committers/test_pipeline.py",
@@ -33,7 +33,7 @@ RULES: list[Rule] = [
     (
         "pipeline-without-room",
         "I11: no more are decided than may be in flight",
-        "committers/pipeline.py",
+        "committers/background/pipeline.py",
         "lambda: self.in_flight < most",
         "lambda: True",
         "tests/unit/committers/test_pipeline.py",
@@ -41,7 +41,7 @@ RULES: list[Rule] = [
     (
         "pipeline-fences-itself",
         "an own fencing Open fences nothing that is in flight",
-        "committers/pipeline.py",
+        "committers/background/pipeline.py",
         "                if self._coordinator.epoch == mine.epoch:\n",
         "                if True:\n",
         "tests/unit/committers/test_pipeline.py",
@@ -57,7 +57,7 @@ RULES: list[Rule] = [
     (
         "pipeline-leaves-what-a-fenced-driver-decided",
         "I4: so it is in the line of a pipelined driver",
-        "committers/pipeline.py",
+        "committers/background/pipeline.py",
         "        for each in decided_since(self._coordinator, base, in_flight_version):\n",
         "        for each in [in_flight_version]:\n",
         "tests/unit/committers/test_commit_races.py",
@@ -73,7 +73,7 @@ RULES: list[Rule] = [
     (
         "pipeline-schemas-of-the-store-alone",
         "the next batch knows the tables of what is in flight",
-        "committers/pipeline.py",
+        "committers/background/pipeline.py",
         "            self._schemas.update(in_flight_version.manifest.schemas)\n",
         "            pass\n",
         "tests/unit/committers/test_pipeline.py",

@@ -44,7 +44,7 @@ RULES: list[Rule] = [
     (
         "schema-rename-repeated",
         "a rename that was decided is not made a second time",
-        "committers/operations/rename_column.py",
+        "committers/rename_column.py",
         "    return any(token.startswith(lead) and token.endswith(end) for token in coordinator.folded.once)",
         "    return False",
         "tests/crash/test_rename.py tests/unit/committers/test_schema_changes.py",

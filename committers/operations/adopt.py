@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.lifecycle import Lifecycle, Side, lifecycle_of, refuse
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.rekeyed import moved_from, source_of
+from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.committers.steps.append import append_adopted
 from tidegate.errors import ConfigError
 

@@ -12,7 +12,7 @@ from tidegate.base.names import RELEASE_TOKEN
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.keys.groups import key_group
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.record import LoadOrigin

@@ -24,7 +24,7 @@ from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.steps.fill_groups import rows_by_group
-from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, CorruptError, FencedError, WalGapError
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.fit import Fit, described, fit_of

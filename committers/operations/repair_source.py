@@ -17,11 +17,11 @@ from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.barrier import catalog_entry
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
+from tidegate.committers.exports.export_format import batches_of
+from tidegate.committers.exports.import_rows import read_whole
 from tidegate.committers.repair.lost_pointer import resumed_horizon
 from tidegate.committers.repair.rebuild import Source, not_for
 from tidegate.committers.steps.decided_versions import decided_version
-from tidegate.committers.transfer.export_format import batches_of
-from tidegate.committers.transfer.import_rows import read_whole
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.sinks.capabilities import SupportsRebuild

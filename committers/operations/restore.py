@@ -26,7 +26,7 @@ from tidegate.committers.repair.companions import add_queues
 from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.steps.append import append_rewound
 from tidegate.committers.steps.decided_versions import decided_versions
-from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.sinks.diff import changes_to, untouched
 from tidegate.sinks.records import CatalogEntry

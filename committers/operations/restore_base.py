@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.export_format import Manifest, batches_of, read_manifest
+from tidegate.committers.exports.import_rows import read_whole
 from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.committers.transfer.backup.chain import FULL, read_chain
-from tidegate.committers.transfer.export_format import Manifest, batches_of, read_manifest
-from tidegate.committers.transfer.import_rows import read_whole
 from tidegate.errors import ConfigError
 from tidegate.wal.record import DecidedVersion
 

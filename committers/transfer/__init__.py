@@ -1,4 +1,1 @@
-"""Export and import: a version as checked files, and files as a version.
-
-An export may have been written by anyone, so nothing in it is trusted.
-"""
+"""Copies of a namespace: backups and the restore from them, and another number of key groups."""

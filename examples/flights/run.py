@@ -18,8 +18,8 @@ from typing import Any
 
 from tidegate.base import failpoints
 from tidegate.cli.inspect.doctor_disks import folder_of
-from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import ensure_made
+from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.demo.data import BATCHES, rows, write_days
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options import Options

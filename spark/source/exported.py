@@ -1,6 +1,6 @@
 """An exported folder as Spark reads it, on any file system: its manifest, its files' checksums, its rows.
 
-``committers/transfer/export_format.py`` defines the format. A task holds the bytes of one file in
+``committers/exports/export_format.py`` defines the format. A task holds the bytes of one file in
 memory at a time, at most 256 MB of rows.
 """
 
@@ -14,10 +14,9 @@ import xxhash
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from tidegate.committers.repair.companions import queue_of_rows
-from tidegate.committers.transfer import export_format
-from tidegate.committers.transfer.export_format import MANIFEST, File, Manifest, Table
-from tidegate.committers.transfer.export_rows import (
+from tidegate.committers.exports import export_format
+from tidegate.committers.exports.export_format import MANIFEST, File, Manifest, Table
+from tidegate.committers.exports.export_rows import (
     NEXT_STEP,
     UNORDERED,
     RowsOf,
@@ -26,6 +25,7 @@ from tidegate.committers.transfer.export_rows import (
     rows_of,
     stored_bytes_max,
 )
+from tidegate.committers.repair.companions import queue_of_rows
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.spark.calls.checks import first_line
 from tidegate.spark.calls.columns import key_group

@@ -6,8 +6,8 @@ import pytest
 
 from support.places import rows_by_table
 from tidegate.base import failpoints
-from tidegate.committers.operations.rename_column import rename_column
 from tidegate.committers.operations.verify import verify
+from tidegate.committers.rename_column import rename_column
 from tidegate.options import Options
 from tidegate.testing.example import Example
 from tidegate.testing.process.forked import Forked

@@ -17,7 +17,7 @@ FOLDERS = ("committers", "sinks", "wal", "spark", "src/tidegate")
 NAMED_ONLY = {
     "committers/coordinator.py": "store remove",  # the writer of a note
     "committers/transfer/backup/chain.py": "backup",  # the maker of a folder
-    "committers/transfer/export_format.py": "export",
+    "committers/exports/export_format.py": "export",
     "spark/source/exported.py": "export",
     "src/tidegate/cli/core/parquet.py": "quarantine export",
 }

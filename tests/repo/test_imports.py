@@ -44,6 +44,26 @@ LAYERS = [
     "demo",
 ]
 
+# Who needs what: a writer or a reader needs the library alone. Modules that no prefix names are the library.
+ZONES = {
+    "tools": [
+        "tidegate.cli",
+        "tidegate.status",
+        "tidegate.ui",
+        "tidegate.committers.operations",
+        "tidegate.committers.transfer",
+        "tidegate.__main__",
+    ],
+    "proofs": [
+        "tidegate.testing",
+        "tidegate.torture",
+        "tidegate.bench",
+        "tidegate.demo",
+        "tidegate.cli.trials",  # the commands that start them
+    ],
+}
+MAY_IMPORT = {"library": {"library"}, "tools": {"library", "tools"}, "proofs": {"library", "tools", "proofs"}}
+
 ENTRIES_MAX = 14
 """How many entries a folder of the package has at most, ``__init__.py`` not counted."""
 UNCOUNTED = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
@@ -151,6 +171,24 @@ def room_of(module):
     return parts[1] if parts[0] == "tidegate" and len(parts) > 1 and parts[1] in LAYERS else None
 
 
+def zone_of(module):
+    """The zone of a dotted name inside tidegate: that of the longest prefix that names it."""
+    prefixes = [
+        (len(prefix), zone)
+        for zone, names in ZONES.items()
+        for prefix in names
+        if f"{module}.".startswith(f"{prefix}.")
+    ]
+    return max(prefixes)[1] if prefixes else "library"
+
+
+def through_walls(module, source):
+    allowed = MAY_IMPORT[zone_of(module)]
+    return [
+        name for name in imports_of(source) if name.startswith("tidegate.") and not {zone_of(name)} <= allowed
+    ]
+
+
 def upward_imports(source, room):
     allowed = LAYERS[: LAYERS.index(room) + 1]
     return [
@@ -213,6 +251,17 @@ def test_imports_go_one_way():
         if name != "tidegate"
     }
     assert {name: imported for name, imported in upward.items() if imported} == {}
+
+
+def test_the_library_imports_neither_tools_nor_proofs():
+    """Nor do the tools import the proofs: each zone works where those above it are not installed."""
+    through = {name: through_walls(name, path.read_text()) for name, path in MODULES.items()}
+    assert {name: imported for name, imported in through.items() if imported} == {}
+
+
+@pytest.mark.parametrize("zone, names", ZONES.items())
+def test_each_prefix_of_a_zone_names_a_module(zone, names):
+    assert [name for name in names if name not in MODULES] == []
 
 
 def test_no_module_imports_itself_through_others():
@@ -284,6 +333,21 @@ def test_pyproject_lists_every_folder_that_holds_python_files():
 )
 def test_upward_imports_are_found(source, room):
     assert upward_imports(source, room)
+
+
+@pytest.mark.parametrize(
+    "module, source, is_through",
+    [
+        ("tidegate.spark.sink", "from tidegate.committers.operations import drop", True),
+        ("tidegate.committers.commit", "def f():\n    import tidegate.torture.run", True),
+        ("tidegate.cli.inspect.status", "from tidegate.testing import process", True),
+        ("tidegate.cli.trials.torture", "import tidegate.torture.run", False),
+        ("tidegate.cli.operate.drop", "from tidegate.committers.operations import drop", False),
+        ("tidegate.torture.run", "import tidegate.status.look", False),
+    ],
+)
+def test_imports_through_walls_are_found(module, source, is_through):
+    assert bool(through_walls(module, source)) == is_through
 
 
 def test_downward_imports_are_allowed():

@@ -10,9 +10,9 @@ from simulation.invariants import Violation
 from simulation.plays import actors, state_hosts
 from simulation.run import run_schedules
 from simulation.schedule import parts_of
-from tidegate.committers import commit, pipeline, states
+from tidegate.committers import commit, states
 from tidegate.committers.apply import apply
-from tidegate.committers.background import fill, follower
+from tidegate.committers.background import fill, follower, pipeline
 from tidegate.committers.opening import open as opening
 from tidegate.committers.states import Event
 from tidegate.committers.steps import trim

@@ -9,7 +9,7 @@ import pytest
 from sink_threads import sink_threads
 
 from tidegate.base import failpoints
-from tidegate.committers.pipeline import PipelineThread
+from tidegate.committers.background.pipeline import PipelineThread
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.sinks.cache import in_flight
 from tidegate.sinks.open_store import open_store

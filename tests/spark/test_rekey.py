@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 
 import tidegate
 from tidegate.base import failpoints
-from tidegate.committers.local_coordinator import coordinator_for
+from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.committers.transfer.rekey.move import finish, follow
 from tidegate.errors import ConfigError
 from tidegate.options import Options

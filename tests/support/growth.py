@@ -25,11 +25,11 @@ import pytest
 import tidegate
 import tidegate.aio
 from support.wait import DEADLINE_S, EVERY_S, wait_until
+from tidegate.committers.background.pipeline import PipelineThread
 from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.pipeline import PipelineThread
 from tidegate.committers.steps import trim
 from tidegate.options import PIPELINED, Options
 from tidegate.options.endpoints import Endpoints

@@ -11,7 +11,7 @@ import msgspec
 from support.places import rows_by_table
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import coordinator_for
+from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.committers.transfer.rekey.move import finish, follow, is_finished
 from tidegate.keys.groups import key_group
 from tidegate.options import Options

@@ -33,10 +33,10 @@ from pyarrow import parquet
 from tampering.made_export import KEY_GROUPS, MadeTable, make_export, placed
 from tampering.stores import changed
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.export_format import MANIFEST, manifest_in
+from tidegate.committers.exports.export_rows import ROWS, RowsOf, rows_of
+from tidegate.committers.exports.import_rows import import_rows, read_whole
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.committers.transfer.export_format import MANIFEST, manifest_in
-from tidegate.committers.transfer.export_rows import ROWS, RowsOf, rows_of
-from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import TidegateError
 from tidegate.keys.groups import encode_key, key_group
 from tidegate.options import Options

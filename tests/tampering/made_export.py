@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 from pyarrow import parquet
 
-from tidegate.committers.transfer.export_format import MANIFEST, checksum_of, place_of
-from tidegate.committers.transfer.export_rows import ROWS
+from tidegate.committers.exports.export_format import MANIFEST, checksum_of, place_of
+from tidegate.committers.exports.export_rows import ROWS
 from tidegate.keys.groups import key_group
 from tidegate.wal.record import TableSchema
 

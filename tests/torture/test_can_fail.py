@@ -22,7 +22,7 @@ NOT_READ_BACK = (
 )
 NOT_RECOVERED = ("committers/opening/open.py", "    return recover(coordinator)\n", "    return []\n")
 NOTHING_FINISHED = (
-    "committers/operations/finish.py",
+    "committers/background/finish.py",
     '        recovered = open_namespace(coordinator, None, command="recover")\n',
     "        recovered = []\n",
 )

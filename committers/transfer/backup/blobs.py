@@ -11,6 +11,7 @@ import xxhash
 
 from tidegate.base.files import create
 from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.exports.export_format import checksum_of, opened
 from tidegate.committers.transfer.backup.chain import (
     BLOBS,
     INDEX,
@@ -19,7 +20,6 @@ from tidegate.committers.transfer.backup.chain import (
     VersionBlobs,
     read_sealed,
 )
-from tidegate.committers.transfer.export_format import checksum_of, opened
 from tidegate.errors import CorruptError
 from tidegate.wal.frame import decode_frame
 from tidegate.wal.log import Blob, Log

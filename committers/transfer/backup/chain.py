@@ -25,7 +25,7 @@ import xxhash
 
 from tidegate.base.decoders import json_decoder
 from tidegate.base.files import close, create, make_folder, open_lock, remove_folder, sync_above, sync_folder
-from tidegate.committers.transfer.export_format import MANIFEST, opened
+from tidegate.committers.exports.export_format import MANIFEST, opened
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.record import UNREADABLE, Count, DecidedVersion, KeyGroups

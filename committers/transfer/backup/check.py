@@ -17,6 +17,9 @@ import pyarrow as pa
 from tidegate.base.clock import Clock
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.export_format import check_files, place_of
+from tidegate.committers.exports.export_format import read_manifest as read_export
+from tidegate.committers.exports.export_rows import ROWS
 from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.transfer.backup.blobs import BackupBlobs
 from tidegate.committers.transfer.backup.chain import (
@@ -37,9 +40,6 @@ from tidegate.committers.transfer.backup.restore_from import (
     restore_from,
     summary_of,
 )
-from tidegate.committers.transfer.export_format import check_files, place_of
-from tidegate.committers.transfer.export_format import read_manifest as read_export
-from tidegate.committers.transfer.export_rows import ROWS
 from tidegate.errors import CorruptError, TidegateError
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.memory import store as memory_store

@@ -12,6 +12,14 @@ from typing import NamedTuple
 import msgspec
 
 from tidegate.committers.apply.apply import read_manifest
+from tidegate.committers.exports.export_format import (
+    Manifest,
+    batches_of,
+    check_files,
+)
+from tidegate.committers.exports.export_format import (
+    read_manifest as read_export,
+)
 from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.transfer.backup.blobs import BackupBlobs
 from tidegate.committers.transfer.backup.chain import (
@@ -26,14 +34,6 @@ from tidegate.committers.transfer.backup.chain import (
     check_digest,
     read_sealed,
     require_chain,
-)
-from tidegate.committers.transfer.export_format import (
-    Manifest,
-    batches_of,
-    check_files,
-)
-from tidegate.committers.transfer.export_format import (
-    read_manifest as read_export,
 )
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.wal.fold import Entry, View, fold_all

@@ -39,8 +39,8 @@ from tidegate.committers.steps.decided_versions import (
     decided_versions,
     decided_versions_from,
 )
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.committers.transfer.backup.contents import Contents, Reached, reached_at
-from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, StoreUnavailableError, WalGapError, WalUnavailableError
 from tidegate.sinks.aliases import Target, refuse_writing
 from tidegate.sinks.capabilities import SupportsRebuild

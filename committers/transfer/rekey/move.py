@@ -15,6 +15,7 @@ from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.barrier import value_bytes_max
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.dealt_rows import TableRows
 from tidegate.committers.opening.lifecycle import Side, ask, refuse
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.rekeyed import Moved, Source, is_whole, moved_from
@@ -22,7 +23,6 @@ from tidegate.committers.repair.companions import queue_rows
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.steps.decided_versions import RetirementBacklog, decided_versions
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.committers.transfer.dealt_rows import TableRows
 from tidegate.committers.transfer.rekey.begin import begin, known_source
 from tidegate.committers.transfer.rekey.compare import compare
 from tidegate.committers.transfer.rekey.versions import (

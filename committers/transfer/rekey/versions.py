@@ -15,13 +15,13 @@ from tidegate.committers.apply.apply import chunks_of, plan, read_manifest
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.dealt_rows import TableRows, buckets_for, deal, sorted_rows
+from tidegate.committers.exports.import_rows import strides_of
 from tidegate.committers.opening.rekeyed import COPY, Source
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.steps.fill_groups import rows_by_group
-from tidegate.committers.transfer.dealt_rows import TableRows, buckets_for, deal, sorted_rows
-from tidegate.committers.transfer.import_rows import strides_of
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.committers.transfer.rekey.begin import last_batch, state_at
-from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import values_at

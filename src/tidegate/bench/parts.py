@@ -17,8 +17,8 @@ from tidegate.bench.batches import sink_for, spark_rows, stream
 from tidegate.bench.plan import TABLE, Plan
 from tidegate.bench.report import Figure, compared
 from tidegate.committers.apply.processes import LocalApply
-from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.errors import TidegateError
 from tidegate.options import Options
 from tidegate.reader.open_gate import connect

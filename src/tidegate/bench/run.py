@@ -21,8 +21,8 @@ from tidegate.bench.baselines.interface import Baselines, baselines_for
 from tidegate.bench.batches import session
 from tidegate.bench.plan import PARTS, Plan
 from tidegate.bench.report import Report
-from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.operations.drop import drop_namespace
+from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.errors import TidegateError
 
 Progress = Callable[[str], None]

@@ -12,8 +12,8 @@ from model.commands.answers import Answers
 from model.commands.truth import LINEAGES, TIMEOUT_US, Shape
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import followers_in
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
 from tidegate.errors import ConfigError

@@ -18,7 +18,7 @@ from services.support.redis.query import query_on
 from services.support.workloads.query import AWAY_S, KEY_GROUPS, LINEAGE, ROWS, SEED, Reader
 from support.concurrency import WAIT_S, Failpoints, Meanwhile, within
 from support.driver_process import rows_of
-from tidegate.committers.pipeline import PipelineThread
+from tidegate.committers.background.pipeline import PipelineThread
 from tidegate.errors import FencedError, StoreUnavailableError
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 

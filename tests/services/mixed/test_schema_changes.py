@@ -7,7 +7,7 @@ import pytest
 import tidegate
 import tidegate.aio
 from services.support.workloads.random_versions import writer_on
-from tidegate.committers.operations.rename_column import rename_column
+from tidegate.committers.rename_column import rename_column
 from tidegate.wal.record import Column, TableSchema
 
 WIDE = TableSchema((Column("tailnum", "string"),), (Column("carrier", "string"), Column("flights", "bigint")))

@@ -16,8 +16,8 @@ import pyarrow as pa
 from simulation.invariants import History, live, require
 from simulation.plays.world import Actor, Crashed, Status, TaskLostError, World
 from support.faulty import Backwards, Call, FaultyLog, FaultyStore
+from tidegate.committers.background.pipeline import Changes, Pipeline
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.pipeline import Changes, Pipeline
 from tidegate.errors import (
     SnapshotExpiredError,
     StoreUnavailableError,

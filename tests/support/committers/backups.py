@@ -10,16 +10,16 @@ from tidegate.base.clock import Clock
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.export import export
+from tidegate.committers.exports.import_rows import import_rows, read_whole
 from tidegate.committers.operations import restore as restoring
 from tidegate.committers.operations.adopt import adopt
-from tidegate.committers.operations.rename_column import rename_column
 from tidegate.committers.operations.restore_plan import plan_restore as plan_older
+from tidegate.committers.rename_column import rename_column
 from tidegate.committers.transfer.backup.backup import backup
 from tidegate.committers.transfer.backup.chain import FULL, Index, read_sealed, require_chain
 from tidegate.committers.transfer.backup.contents import contents_of, reached_at, version_in
 from tidegate.committers.transfer.backup.restore_from import plan_restore, restore_from
-from tidegate.committers.transfer.export import export
-from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store

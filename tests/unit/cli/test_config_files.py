@@ -19,7 +19,7 @@ from tidegate.testing.example import write_flights
 from tidegate.wal.memory_log import MemoryLog
 
 SECRET = "hunter2-and-more"
-OPENED_IN = ("committers.local_coordinator", "status.look", "cli.inspect.doctor_servers")
+OPENED_IN = ("committers.operations.local_coordinator", "status.look", "cli.inspect.doctor_servers")
 
 
 @pytest.fixture(autouse=True)
@@ -232,7 +232,8 @@ def test_no_command_shows_a_password_whatever_goes_wrong_t48(
 def test_a_traceback_does_not_show_it_either_t48(flights, written):
     """An error that nobody foresaw, in a process of its own."""
     code = (
-        "from tidegate.committers import local_coordinator as common; from tidegate.cli import main\n"
+        "from tidegate.committers.operations import local_coordinator as common\n"
+        "from tidegate.cli import main\n"
         "def broken(url, namespace, options):\n"
         "    raise RuntimeError(sorted(options))\n"
         "common.open_log = broken\n"

@@ -72,7 +72,7 @@ def log(monkeypatch):
         return Log(Log.name, namespace)
 
     for module in (
-        "committers.local_coordinator",
+        "committers.operations.local_coordinator",
         "status.look",
         "cli.inspect.doctor_servers",
         "testing.example",

@@ -2,8 +2,8 @@ import pytest
 
 from support.committers.pipelines import Gates
 from support.places import driver_at, new_place
+from tidegate.committers.background.pipeline import PipelineThread
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.pipeline import PipelineThread
 
 
 @pytest.fixture

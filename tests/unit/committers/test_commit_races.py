@@ -8,9 +8,9 @@ from support.places import driver_at
 from tidegate.base.clock import Clock
 from tidegate.committers import commit as committing
 from tidegate.committers import states
+from tidegate.committers.background.pipeline import Pipeline
 from tidegate.committers.commit import commit, until_decided
 from tidegate.committers.opening.open import ensure_made, open_namespace
-from tidegate.committers.pipeline import Pipeline
 from tidegate.errors import FencedError, LineageError, OutcomeUnknownError, WalUnavailableError
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.fold import fold

@@ -9,10 +9,10 @@ from support.committers.pipelines import DEADLINE_S, Gates, barrier_of, check_co
 from support.places import driver_at, fails
 from support.wait import wait_until
 from tidegate.base import failpoints
+from tidegate.committers.background.pipeline import Pipeline, PipelineThread
 from tidegate.committers.commit import until_decided
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.recover import recover
-from tidegate.committers.pipeline import Pipeline, PipelineThread
 from tidegate.committers.steps.phases import Phases
 from tidegate.committers.steps.retire import BEHIND_LEAST
 from tidegate.committers.steps.trim import keep_from_us

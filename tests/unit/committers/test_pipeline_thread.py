@@ -8,8 +8,8 @@ import threading
 from support.committers.pipelines import DEADLINE_S, barrier_of, check_content, visible
 from support.places import driver_at, fails
 from support.wait import wait_until
+from tidegate.committers.background.pipeline import Pipeline, PipelineThread
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.pipeline import Pipeline, PipelineThread
 from tidegate.errors import (
     CorruptError,
     StoreUnavailableError,
@@ -70,7 +70,7 @@ import sys, threading
 sys.argv = [{folder!r}]
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.pipeline import PipelineThread
+from tidegate.committers.background.pipeline import PipelineThread
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store

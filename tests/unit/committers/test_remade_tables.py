@@ -12,14 +12,14 @@ import pytest
 
 import tidegate
 from support.places import new_place, rows_by_table
-from tidegate.committers.local_coordinator import coordinator_for, followers_in
+from tidegate.committers.exports.export import export
+from tidegate.committers.exports.import_rows import import_rows, read_whole
+from tidegate.committers.operations.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.repair.below_horizon import repair_all
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.committers.transfer.export import export
-from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.committers.transfer.rekey.move import finish, follow
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints, StoreRef

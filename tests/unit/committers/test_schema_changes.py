@@ -10,8 +10,8 @@ import pytest
 import tidegate
 from support.cli import done, done_json, options_for, refused, run
 from support.places import rows_by_table
-from tidegate.committers.operations.rename_column import rename_column
 from tidegate.committers.operations.verify import verify
+from tidegate.committers.rename_column import rename_column
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import Options

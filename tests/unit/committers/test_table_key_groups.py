@@ -12,12 +12,12 @@ from support.cli import done, done_json
 from support.places import rows_by_table
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports import export_format
+from tidegate.committers.exports.export import export
+from tidegate.committers.exports.import_rows import import_rows, read_whole
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.operations.verify import verify
-from tidegate.committers.transfer import export_format
-from tidegate.committers.transfer.export import export
-from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import ConfigError, CorruptError, TidegateError
 from tidegate.keys.groups import key_group
 from tidegate.options import Options

@@ -21,11 +21,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import tidegate
 from support.faulty import Call, FaultyLog, FaultyStore
 from support.wait import wait_until
+from tidegate.committers.background.pipeline import PipelineThread
 from tidegate.committers.background.worker import Background
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.pipeline import PipelineThread
 from tidegate.errors import BadRecordError, ConfigError, FencedError, StoreUnavailableError
 from tidegate.observe import events, metrics
 from tidegate.observe.events import Commit, Count, Gauge, Labels, Observer

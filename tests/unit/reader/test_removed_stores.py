@@ -11,8 +11,8 @@ import tidegate.aio
 from tidegate.base.clock import Clock
 from tidegate.committers.background.membership import add_store, leave_note, remove_store, successor_url
 from tidegate.committers.coordinator import process_writer
-from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.operations.alias import checked_target, set_alias
+from tidegate.committers.operations.local_coordinator import coordinator_for, followers_in
 from tidegate.errors import (
     ConfigError,
     CorruptError,

@@ -8,8 +8,8 @@ import pytest
 from support.cli import done, options_for, run
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.errors import LineageError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.committers.transfer.export import export
+from tidegate.committers.exports.export import export
 from tidegate.errors import ConfigError
 from tidegate.sinks.records import Identity
 from tidegate.sinks.sqlite.store import SqliteStore

@@ -13,13 +13,13 @@ import typer
 from tidegate.base.names import check_name
 from tidegate.cli.core.operation import Operation, catch_up_others, operation, require_namespace
 from tidegate.cli.core.options import Jobs, Yes, confirm, examples
+from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import followers_in
 from tidegate.committers.opening.open import writer_is_alive
 from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.committers.operations.alias import aliases_of, refuse_taken, set_alias
-from tidegate.committers.operations.finish import finish_decided
+from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.committers.transfer.rekey.begin import known_source
 from tidegate.committers.transfer.rekey.move import finish as finish_copy
 from tidegate.committers.transfer.rekey.move import follow, is_finished

@@ -16,10 +16,10 @@ from tidegate.cli.core.operation import Operation, catch_up_others, operation
 from tidegate.cli.core.options import Jobs, Yes, confirm, examples
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import refuse_if_writer_alive
 from tidegate.committers.operations.alias import aliases_of, set_alias
+from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.committers.operations.relog import Relogged, Saved, fence, refuse_other, saved_of
 from tidegate.committers.operations.relog import relog as relog_to
 from tidegate.errors import ConfigError

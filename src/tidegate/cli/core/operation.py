@@ -17,10 +17,10 @@ from tidegate.cli.core.options import AllowUnsafe, Force, Json, Namespace, Store
 from tidegate.cli.core.output import print_json
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import coordinator_for, followers_in
 from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import refuse_if_writer_alive, refuse_without_log
 from tidegate.committers.opening.store_list import refuse_other_stores
+from tidegate.committers.operations.local_coordinator import coordinator_for, followers_in
 from tidegate.errors import BY_NAME, ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints, StoreRef

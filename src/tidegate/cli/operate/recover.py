@@ -9,9 +9,9 @@ import typer
 from tidegate.cli.core.operation import Operation, operation, require_namespace
 from tidegate.cli.core.options import Jobs, examples
 from tidegate.committers.apply.processes import LocalApply
+from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import followers_in
-from tidegate.committers.operations.finish import finish_decided
+from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.sinks.rules.reads import FILLED_FROM
 
 EXAMPLES = examples(

@@ -16,9 +16,9 @@ from tidegate.cli.core.operation import Operation, operation, require_namespace,
 from tidegate.cli.core.options import For, end_of, examples
 from tidegate.committers.background.follower import Follower
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.local_coordinator import followers_in
 from tidegate.committers.opening.open import take_over, writer_is_alive
 from tidegate.committers.opening.recover import recover
+from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.committers.operations.repair_source import ExportSource, StoreSource, refuse_before_open
 from tidegate.committers.repair.below_horizon import Repaired, repair_all
 from tidegate.committers.repair.rebuild import Source, pass_replaced

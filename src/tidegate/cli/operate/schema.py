@@ -9,7 +9,7 @@ import typer
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
 from tidegate.cli.core.options import examples
 from tidegate.cli.core.parameters import group
-from tidegate.committers.operations.rename_column import rename_column
+from tidegate.committers.rename_column import rename_column
 
 RENAME_EXAMPLES = examples("tidegate schema rename aircraft carrier airline")
 

@@ -19,10 +19,10 @@ from tidegate.cli.core.versions import At, version_at
 from tidegate.cli.read.diff import Tables
 from tidegate.committers.apply.processes import jobs_here
 from tidegate.committers.background.follower import Standing
+from tidegate.committers.exports.export import export as export_version
+from tidegate.committers.exports.export_format import Manifest
+from tidegate.committers.exports.import_rows import Imported, import_rows, imported_before, read_whole
 from tidegate.committers.opening.lifecycle import ask
-from tidegate.committers.transfer.export import export as export_version
-from tidegate.committers.transfer.export_format import Manifest
-from tidegate.committers.transfer.import_rows import Imported, import_rows, imported_before, read_whole
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.visible import no_version_yet

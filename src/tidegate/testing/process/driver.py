@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tidegate.base.clock import Clock
 from tidegate.committers.apply import apply
+from tidegate.committers.background.pipeline import Changes, Pipeline
 from tidegate.committers.commit import InFlight
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.pipeline import Changes, Pipeline
 from tidegate.committers.steps.trim import Trimmer
 from tidegate.options import WAL_RETAIN_APPLIES, Options
 from tidegate.options.endpoints import Endpoints

@@ -19,11 +19,11 @@ import tidegate
 from tidegate.base import failpoints
 from tidegate.base.decoders import json_decoder
 from tidegate.base.failpoints import FailpointError
+from tidegate.committers.background.pipeline import Pipeline
 from tidegate.committers.commit import InFlight, commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.recover import recover
-from tidegate.committers.pipeline import Pipeline
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import FencedError, LineageError, StoreNotVerifiedError, TidegateError
 from tidegate.options import Options

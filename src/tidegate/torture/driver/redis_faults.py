@@ -21,7 +21,7 @@ from redis.connection import Connection, SSLConnection
 
 from tidegate.base.decoders import json_decoder
 from tidegate.base.urls import Address
-from tidegate.committers.transfer.export import export
+from tidegate.committers.exports.export import export
 from tidegate.sinks.redis.client.servers import Servers, servers_of
 from tidegate.sinks.redis.client.settings import RedisSettings, settings_of
 from tidegate.sinks.redis.keys import header_key, meta_key, patterns, slot_of

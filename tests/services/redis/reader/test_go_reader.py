@@ -16,7 +16,7 @@ from services.support.redis.proxy import RedisProxy
 from services.support.servers import ROOT
 from services.support.workloads.random_versions import writer_on
 from support.wait import wait_until
-from tidegate.committers.local_coordinator import followers_in
+from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.options import LEASES_MAX, Options
 from tidegate.options.endpoints import parse_store

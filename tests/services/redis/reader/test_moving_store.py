@@ -17,7 +17,7 @@ import tidegate
 import tidegate.aio
 from services.support.redis.server import RedisServer
 from support.cli import ended
-from tidegate.committers.local_coordinator import followers_in
+from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.errors import FencedError
 from tidegate.options import Options
 from tidegate.testing.example import Example

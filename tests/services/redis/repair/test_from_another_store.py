@@ -16,8 +16,8 @@ from services.support.workloads.query import expected, found_at
 from tidegate.committers.background.membership import add_store, remove_store
 from tidegate.committers.commit import complete
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.export import export
 from tidegate.committers.steps.decided_versions import decided_versions_from
-from tidegate.committers.transfer.export import export
 from tidegate.errors import WalGapError
 from tidegate.options.endpoints import StoreRef
 

@@ -13,9 +13,9 @@ from services.support.redis.query import Query, query_on
 from services.support.redis.repairs.sources import from_export, run, trimmed
 from services.support.redis.server import RedisServer
 from services.support.workloads.query import KEY_GROUPS, LINEAGE, expected, found_at
+from tidegate.committers.exports.export import export
 from tidegate.committers.opening.open import take_over
 from tidegate.committers.repair.repair import repair
-from tidegate.committers.transfer.export import export
 from tidegate.errors import CorruptError, StoreNotVerifiedError, WalGapError
 
 

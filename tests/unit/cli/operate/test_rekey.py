@@ -11,7 +11,7 @@ from support.places import rows_by_table, silence_writer
 from support.rekeyed import LGA, MORE, NEW, OFFSETS, RekeyedPlace
 from tidegate.base.names import escape
 from tidegate.committers.background import follower
-from tidegate.committers.local_coordinator import followers_in
+from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.options import Options
 from tidegate.testing.arrow_barrier import batch

@@ -14,11 +14,11 @@ from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers.apply.apply import chunks_of, plan, read_manifest, stamp_of
+from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.worker import Background
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import make_again, rebuild_lost
 from tidegate.committers.operations.drop import drop_namespace
-from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.errors import (

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from support.places import driver_at, fails, opened
+from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.operations.finish import finish_decided
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import (
     BadRecordError,

@@ -12,7 +12,7 @@ from tidegate.base.names import check_token
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints

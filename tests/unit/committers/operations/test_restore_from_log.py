@@ -13,6 +13,7 @@ from tidegate.base.failpoints import FailpointError
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.export import export
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
@@ -20,7 +21,6 @@ from tidegate.committers.operations.verify import verify
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.transfer.backup.backup import backup
-from tidegate.committers.transfer.export import export
 from tidegate.errors import ConfigError, SnapshotExpiredError, WalGapError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints

@@ -12,11 +12,11 @@ from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers.apply.apply import chunks_of
 from tidegate.committers.commit import commit
-from tidegate.committers.local_coordinator import coordinator_for
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.rekeyed import source_of
 from tidegate.committers.operations.adopt import adopt
 from tidegate.committers.operations.drop import drop_namespace
+from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.steps.retire import retire_up_to

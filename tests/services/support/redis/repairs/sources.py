@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from services.support.redis.query import Query
 from tidegate.cli import app
-from tidegate.committers.transfer.export import export
+from tidegate.committers.exports.export import export
 
 
 def run(query: Query, command: str, *more: str):

@@ -11,7 +11,7 @@ from tidegate.base.names import DELETED, RENAME_TOKEN, did_you_mean, listed
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
 from tidegate.sinks.rules.visible import no_schema
 from tidegate.values.evolve import renamed

@@ -1,7 +1,7 @@
 """Finishing decided versions."""
 
 from support.places import driver_at
-from tidegate.committers.operations.finish import Finished, finish_decided
+from tidegate.committers.background.finish import Finished, finish_decided
 
 
 def test_where_nothing_was_made_there_is_nothing_to_finish(place):

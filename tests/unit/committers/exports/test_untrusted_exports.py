@@ -15,10 +15,10 @@ from pyarrow import parquet
 import tidegate
 from tampering.made_export import MadeTable, make_export, placed, stamp
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.export_format import MANIFEST, place_of
+from tidegate.committers.exports.export_rows import ROWS
+from tidegate.committers.exports.import_rows import import_rows, read_whole
 from tidegate.committers.transfer import parquet_pages
-from tidegate.committers.transfer.export_format import MANIFEST, place_of
-from tidegate.committers.transfer.export_rows import ROWS
-from tidegate.committers.transfer.import_rows import import_rows, read_whole
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
@@ -334,7 +334,7 @@ IN_LITTLE_MEMORY = """
     import resource, sys
     import pyarrow, pyarrow.compute, pyarrow.parquet
     from pathlib import Path
-    from tidegate.committers.transfer.export_format import batches_of, read_manifest
+    from tidegate.committers.exports.export_format import batches_of, read_manifest
     from tidegate.errors import CorruptError
 
     pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO, NamedTuple
 
-from tidegate.committers.transfer.parquet_thrift import (
+from tidegate.committers.exports.parquet_thrift import (
     BINARY,
     BYTE,
     DEPTH_MAX,

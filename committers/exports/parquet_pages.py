@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.committers.transfer.parquet_footer import misfit
-from tidegate.committers.transfer.parquet_thrift import Reader
+from tidegate.committers.exports.parquet_footer import misfit
+from tidegate.committers.exports.parquet_thrift import Reader
 
 CHUNK_BYTES_MAX = 256 * 1024 * 1024
 """The most that one column of a row group may take, both in the file and decompressed."""

@@ -18,7 +18,7 @@ from tidegate.base.clock import Clock
 from tidegate.base.files import create, make_folder, sync_above
 from tidegate.base.names import listed
 from tidegate.committers.background.pin import EXPORT, VersionPin
-from tidegate.committers.transfer.export_format import (
+from tidegate.committers.exports.export_format import (
     MANIFEST,
     File,
     Manifest,
@@ -27,7 +27,7 @@ from tidegate.committers.transfer.export_format import (
     encode,
     place_of,
 )
-from tidegate.committers.transfer.export_rows import ROWS
+from tidegate.committers.exports.export_rows import ROWS
 from tidegate.errors import ConfigError
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.reads import values_at, windows

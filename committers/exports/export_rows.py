@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.committers.transfer.parquet_pages import HugeError, batches
+from tidegate.committers.exports.parquet_pages import HugeError, batches
 from tidegate.errors import CorruptError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.options import KEY_BYTES_MAX, VALUE_BYTES_MAX

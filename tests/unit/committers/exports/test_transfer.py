@@ -13,9 +13,9 @@ from support.places import barrier_of, driver_at, new_place, opened, rows_by_tab
 from tidegate.cli import app
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.transfer.export import export
-from tidegate.committers.transfer.export_format import MANIFEST, checksum_of, place_of
-from tidegate.committers.transfer.import_rows import import_rows, read_whole
+from tidegate.committers.exports.export import export
+from tidegate.committers.exports.export_format import MANIFEST, checksum_of, place_of
+from tidegate.committers.exports.import_rows import import_rows, read_whole
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
@@ -262,7 +262,7 @@ def test_tables_that_a_file_system_does_not_tell_apart_are_not_exported_over_eac
     example.write({"LEGS": {("EWR", 1): {"dest": "IAH"}}})
     example.close()
     monkeypatch.setattr(
-        "tidegate.committers.transfer.export.place_of",
+        "tidegate.committers.exports.export.place_of",
         lambda folder, table, at: place_of(folder, table.lower(), at),
     )
     told = run(place, "export", place / "exported", wal=False, code=2)

@@ -23,7 +23,7 @@ import xxhash
 
 from tidegate.base.decoders import json_decoder
 from tidegate.base.names import check_name
-from tidegate.committers.transfer.export_rows import NEXT_STEP, RowsOf, place_at, rows_of
+from tidegate.committers.exports.export_rows import NEXT_STEP, RowsOf, place_at, rows_of
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.values.row_checks import check_schema
 from tidegate.wal.record import Count, KeyGroups, TableSchema

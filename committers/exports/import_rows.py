@@ -12,12 +12,12 @@ from tidegate.base.names import QUEUE
 from tidegate.committers.barrier import value_bytes_max
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.dealt_rows import BUCKET_BYTES, TableRows, buckets_for, deal, sorted_rows
+from tidegate.committers.exports.export_format import Manifest, batches_of, check_files, read_manifest
+from tidegate.committers.exports.export_rows import check_stored_bytes, stored_bytes_max
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.repair.companions import queue_of_rows
-from tidegate.committers.transfer.dealt_rows import BUCKET_BYTES, TableRows, buckets_for, deal, sorted_rows
-from tidegate.committers.transfer.export_format import Manifest, batches_of, check_files, read_manifest
-from tidegate.committers.transfer.export_rows import check_stored_bytes, stored_bytes_max
-from tidegate.committers.transfer.stored_rows import StoredRowsBarrier
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError
 from tidegate.values.decode import described
 from tidegate.wal.fold import decided_for, once_key, undone_by

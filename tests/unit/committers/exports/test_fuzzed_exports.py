@@ -13,8 +13,8 @@ import pytest
 from pyarrow import parquet
 
 from tampering import exports
-from tidegate.committers.transfer import parquet_footer, parquet_pages
-from tidegate.committers.transfer.export_rows import ROWS
+from tidegate.committers.exports import parquet_footer, parquet_pages
+from tidegate.committers.exports.export_rows import ROWS
 
 CASES = int(os.environ.get("TIDEGATE_FUZZ_EXPORTS", "400"))
 """So many changes; for longer: python -m tampering.exports."""
@@ -29,7 +29,7 @@ def test_a_changed_export_is_refused_or_can_be_read_t61(tmp_path):
 
 def test_what_is_let_through_and_cannot_be_read_is_a_fault(tmp_path, monkeypatch):
     """The fuzzer itself: without the checks of rows it finds what they are for."""
-    monkeypatch.setattr("tidegate.committers.transfer.export_rows._first_unfit", lambda *_: None)
+    monkeypatch.setattr("tidegate.committers.exports.export_rows._first_unfit", lambda *_: None)
     counts, wrong = exports.run(tmp_path, 1, 60)
     assert len(wrong) > 10
     assert isinstance(counts, Counter)
