@@ -15,10 +15,10 @@ from pyarrow import parquet
 import tidegate
 from tampering.made_export import MadeTable, make_export, placed, stamp
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports import parquet_pages
 from tidegate.committers.exports.export_format import MANIFEST, place_of
 from tidegate.committers.exports.export_rows import ROWS
 from tidegate.committers.exports.import_rows import import_rows, read_whole
-from tidegate.committers.transfer import parquet_pages
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints

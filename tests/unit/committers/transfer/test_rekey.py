@@ -12,6 +12,7 @@ from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers.apply.apply import chunks_of
 from tidegate.committers.commit import commit
+from tidegate.committers.exports import dealt_rows
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.rekeyed import source_of
 from tidegate.committers.operations.adopt import adopt
@@ -21,7 +22,6 @@ from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import summarise_if_due
-from tidegate.committers.transfer import dealt_rows
 from tidegate.committers.transfer.rekey import move, versions
 from tidegate.committers.transfer.rekey.begin import state_at
 from tidegate.committers.transfer.rekey.move import finish, follow, is_finished
