@@ -255,7 +255,7 @@ RULES: list[Rule] = [
         "refuse-after-append",
         "I10: another checkpoint is refused before anything is appended",
         "committers/opening/open.py",
-        "        _refuse_other_lineage(coordinator.decisions.namespace, state, taken)\n",
+        "        _refuse_other_lineage(name, state, opening.lineage_taken)\n",
         "",
         "tests/unit tests/crash",
     ),

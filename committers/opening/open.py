@@ -7,7 +7,8 @@ because another driver may have written in between.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from tidegate.base import failpoints
 from tidegate.base.names import saved_by_relog
@@ -90,36 +91,17 @@ def take_over(
     """
     coordinator.decisions.reset_append_outcome()
     ensure_made(coordinator, check=check)
-
-    def refuse(pointer: Pointer, begun: Sequence[Stamp]) -> str | None:
-        state = coordinator.folded
-        taken = state.lineage if lineage is None else lineage
-        refuse_other_stores(coordinator, state, changing)
-        ask(coordinator, command)
-        refuse_removed(coordinator.store, pointer)
-        _refuse_unfilled(coordinator, pointer)
-        refuse_other_history(coordinator, state, pointer)
-        refuse_lost_attempts(coordinator, begun)
-        try:
-            _refuse_other_lineage(coordinator.decisions.namespace, state, taken)
-            if check is not None:
-                check(state)
-        except LineageError:
-            if _is_alive(pointer):  # the advice of the other errors would fence that writer
-                raise _second_query(coordinator.decisions.namespace, state, pointer) from None
-            raise
-        return taken
-
     decisions, backoff = coordinator.decisions, coordinator.decisions.backoff()
     while True:
         # The store first: a visible or begun version was decided before, so a log read later must have it,
         # also while another driver commits.
         pointer, begun = coordinator.store.pointer(), coordinator.store.begun()
         decisions.catch_up()
-        taken = refuse(pointer, begun)
+        opening = Opening(coordinator, pointer, begun, lineage, check, changing, command)
+        refuse(opening)
         failpoints.hit("open.before_append")
         _warn_of_lost_open(coordinator, pointer)
-        appended = take_epoch(decisions, taken, pointer.epoch)
+        appended = take_epoch(decisions, opening.lineage_taken, pointer.epoch)
         pointer = coordinator.store.pointer()
         if _owned(decisions, appended):
             break
@@ -132,7 +114,7 @@ def take_over(
             raise OutcomeUnknownError(msg)
         backoff.wait()
     failpoints.hit("open.after_append")
-    refuse(pointer, begun)
+    refuse(opening._replace(pointer=pointer))
     claim_epoch(coordinator)
     _look_again(coordinator)
     settle_lost_attempts(coordinator)
@@ -140,6 +122,65 @@ def take_over(
     list_stores_of_new(coordinator)
     if not coordinator.from_backup:
         resume(coordinator)
+
+
+class Opening(NamedTuple):
+    """What an open compares: the driver with its folded log, what it read of its store, and the request."""
+
+    coordinator: Coordinator
+    pointer: Pointer
+    begun: Sequence[Stamp]
+    lineage: str | None
+    check: Check | None
+    changing: str | None
+    command: str
+
+    @property
+    def lineage_taken(self) -> str | None:
+        """The lineage that the Open record names: that of the query, or the log's."""
+        return self.coordinator.folded.lineage if self.lineage is None else self.lineage
+
+
+def _refuse_other_query(opening: Opening) -> None:
+    """Refuse a query that does not follow the log, by lineage or by its own check. Raises: LineageError."""
+    name, state = opening.coordinator.decisions.namespace, opening.coordinator.folded
+    try:
+        _refuse_other_lineage(name, state, opening.lineage_taken)
+        if opening.check is not None:
+            opening.check(state)
+    except LineageError:
+        if _is_alive(opening.pointer):  # the advice of the other errors would fence that writer
+            raise _second_query(name, state, opening.pointer) from None
+        raise
+
+
+REFUSALS: Mapping[str, Callable[[Opening], None]] = {
+    "the log lists other stores": lambda opening: refuse_other_stores(
+        opening.coordinator, opening.coordinator.folded, opening.changing
+    ),
+    "the namespace is a copy, has moved or was restored": lambda opening: ask(
+        opening.coordinator, opening.command
+    ),
+    "the store was removed": lambda opening: refuse_removed(opening.coordinator.store, opening.pointer),
+    "the store is being filled": lambda opening: _refuse_unfilled(opening.coordinator, opening.pointer),
+    "the store has versions of another history": lambda opening: refuse_other_history(
+        opening.coordinator, opening.coordinator.folded, opening.pointer
+    ),
+    "the store has attempts that the log lost": lambda opening: refuse_lost_attempts(
+        opening.coordinator, opening.begun
+    ),
+    "the query is another one": _refuse_other_query,
+}
+"""Why an open is refused, in this order: a cause comes before the refusals that it would bring about.
+
+An open goes through them before it appends, and again after that. None of them writes.
+"""
+
+
+def refuse(opening: Opening) -> None:
+    """Go through ``REFUSALS``. Raises: what the first one that holds raises."""
+    for refusal in REFUSALS.values():
+        refusal(opening)
 
 
 def _look_again(coordinator: Coordinator) -> None:
