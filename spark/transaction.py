@@ -177,8 +177,9 @@ class Transaction:
         """Combine these rows with each key's state: ``{column: reducer}`` names the fields.
 
         Columns without a reducer are not stored. Reducers: sum, count (of values that are not null), min,
-        max, first, last; all skip nulls. ``order_by`` defines first and last within the batch (default: the
-        rows' order). The state is read at ``base_version``, so a replay gives the same result.
+        max, first, last; all skip nulls. ``order_by`` defines first and last in the batch (default: the rows'
+        order). State is read at ``base_version``, so a replay gives the same result. Rows that come twice, in
+        two batches, count twice (docs/totals.md).
         """
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         argument: object = reducers
