@@ -125,7 +125,7 @@ def take_over(
 
 
 class Opening(NamedTuple):
-    """What an open compares: the driver with its folded log, what it read of its store, and the request."""
+    """The sides of an open: the driver with its folded log, its store as it was read, and the request."""
 
     coordinator: Coordinator
     pointer: Pointer
