@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from tidegate.errors import TidegateError, remedy
+from tidegate.errors import TidegateError, advises, remedy
 from tidegate.observe.events import LogPlace, log_context
 from tidegate.spark.batch import FailedBatch, first_failure, running_here
 from tidegate.spark.errors import with_causes
@@ -78,13 +78,15 @@ class Failures:
 
 
 def line_of(namespace: str, batch_id: int, error: BaseException) -> str:
-    """Describe a failed batch in one line: the batch, the cause, the next step."""
+    """Describe a failed batch in one line: the batch, the cause, one next step."""
     words = str(error).splitlines()
     if isinstance(error, TidegateError):
-        cause, step = " ".join(words), remedy(type(error))
+        cause = " ".join(words)
+        step = "" if advises(cause) else remedy(type(error))
     else:
         cause, step = "".join(words[:1])[:WORDS_MAX], FOREIGN
-    return f"batch {batch_id} of {namespace} failed: {type(error).__name__}: {cause}; next step: {step}"
+    line = f"batch {batch_id} of {namespace} failed: {type(error).__name__}: {cause}"
+    return f"{line}; next step: {step}" if step else line
 
 
 def _log_after(query: Any, line: str, place: LogPlace) -> None:

@@ -6,6 +6,7 @@ docstring ends with the remedy. The exit code is the one of the command line.
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 Error = TypeVar("Error", bound="TidegateError")
@@ -256,6 +257,26 @@ def remedy(kind: type[TidegateError]) -> str:
     'stop this driver; if it is the one that should run, restart it'
     """
     return " ".join((kind.__doc__ or "").rpartition("Do: ")[2].split()).rstrip(".").replace("``", "`")
+
+
+_ADVICE = re.compile(
+    r"`tidegate |[:;,.] (?:or |and )?(?:add|ask|bring|call|check|choose|close|connect|copy it|correct|divide"
+    r"|drop|export again|free|give|grant|import into|install|keep|leave|let|look|lower|make|migrate|mount|open it"
+    r"|pass|put|raise|read|remove|rename it|renew|repeat|restart|restore|return|run|save|set|start|stop|take"
+    r"|try again|upgrade|use|wait|write)\b",
+    re.IGNORECASE,
+)
+
+
+def advises(message: str) -> bool:
+    """Return whether an error's message has a next step of its own: a command, or an imperative.
+
+    A printed error gets no second one then, since the remedy of its class may contradict it.
+
+    >>> advises("driver 7 was fenced"), advises("namespace a has a living writer: use another namespace")
+    (False, True)
+    """
+    return _ADVICE.search(message) is not None
 
 
 def proven_final(error: Error) -> Error:

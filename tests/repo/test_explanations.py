@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tidegate.cli.inspect.explain import fitting_entries
-from tidegate.errors import BY_NAME
+from tidegate.errors import BY_NAME, advises
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tools"))
@@ -44,6 +44,11 @@ def test_messages_without_an_entry_of_their_own_only_become_fewer():
     assert explanations.ALLOWED.read_text() == explanations.allowance(), (
         "quote a new message in docs/troubleshooting.md, then tools/run python tools/explanations.py"
     )
+
+
+def test_the_class_of_a_message_with_advice_adds_none():
+    """`advises` tells whoever prints an error: a second next step may contradict the first."""
+    assert [message for message in explanations.all_messages() if not advises(message.text)] == []
 
 
 def test_a_message_without_an_entry_is_found(tmp_path, monkeypatch):

@@ -57,7 +57,7 @@ def test_a_failed_batch_is_one_line_and_the_sinks_last_error_until_one_succeeds(
     said = record.getMessage()
     assert said.startswith(LINE)
     assert str(ran.error) in said
-    assert said.endswith("; next step: correct or filter the record named in the message and run again")
+    assert "next step" not in said  # the message has its own
     assert (record.namespace, record.batch) == ("flights", 0)
 
     found = cause(ran.exception)

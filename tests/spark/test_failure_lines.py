@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tidegate import errors
-from tidegate.errors import BY_NAME, FencedError, StoreUnavailableError, remedy
+from tidegate.errors import BY_NAME, FencedError, LineageError, StoreUnavailableError, remedy
 from tidegate.spark.errors import cause
 from tidegate.spark.session.failures import WORDS_MAX, line_of
 
@@ -62,6 +62,12 @@ def test_a_line_has_batch_cause_and_next_step():
         "batch 3 of flights failed: FencedError: driver 7 was fenced;"
         " next step: stop this driver; if it is the one that should run, restart it"
     )
+
+
+def test_an_error_with_its_own_next_step_gets_no_second_one():
+    """That of the class is to run `tidegate adopt`: it would take the namespace from the living writer."""
+    own = "namespace flights has a living writer, and this query is a second one: use another namespace"
+    assert line_of("flights", 3, LineageError(own)) == f"batch 3 of flights failed: LineageError: {own}"
 
 
 def test_of_a_foreign_error_the_line_has_the_first_line_and_that_a_restart_is_safe():
