@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import datetime
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Any, cast
 
 from tidegate.base.names import listed
 from tidegate.base.steps import run
-from tidegate.base.text import cell
+from tidegate.base.text import cell, time_of
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options.endpoints import StoreRef
@@ -356,6 +357,8 @@ def _columns(view: TableView, value: Any, longest: int) -> dict[str, str | None]
 def _text(value: Any, longest: int) -> str | None:
     if value is None:
         return None
+    if isinstance(value, datetime.datetime) and not value.microsecond:
+        return time_of(value, "seconds")
     text = value if isinstance(value, str) else cell(value)
     return text if len(text) <= longest else f"{text[:longest]} … ({len(text):,} characters)"
 

@@ -137,5 +137,6 @@ window.addEventListener("resize", () => { if (last) drawVersions(last); });
 setInterval(() => { if (last) drawTiles(last); }, 1000);
 explainAll();
 inside.listen();
+inside.inSpace(space); // an address names it: the first answer is of this one
 const wanted = new URLSearchParams(location.hash.slice(1));
 look(++polling).then(() => inside.fromAddress(wanted));

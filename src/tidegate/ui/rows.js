@@ -47,7 +47,18 @@ async function answer(path, query, drawn) {
   if (mine === asked) at("answer").replaceChildren(...nodes);
 }
 
-const text = value => value === null || value === undefined ? make("span", { class: "null" }, "null") : make("span", {}, value);
+const LONG = 160; // characters, about three lines: a longer value has a button for the rest
+
+function text(value) {
+  if (value === null || value === undefined) return make("span", { class: "null" }, "null");
+  if (value.length <= LONG) return make("span", {}, value);
+  const whole = make("span", { class: "clipped" }, value);
+  const more = make("button", { class: "link", type: "button", "aria-expanded": "false", click: () => {
+    const isClipped = whole.classList.toggle("clipped");
+    more.textContent = isClipped ? "more" : "less"; more.setAttribute("aria-expanded", String(!isClipped));
+  } }, "more");
+  return make("span", {}, whole, more);
+}
 const keyLink = (name, key) => make("button", { class: "link", type: "button", title: "Show the history of this key", click: () => history(name, key) }, key.join(" · "));
 
 // -- a page of a table --

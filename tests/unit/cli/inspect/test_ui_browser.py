@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.xdist_group("browser"),
 ]
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+LONG = "carrier " * 60
 STEPS = (Step("reduce.aircraft", "reduce", ("aircraft",), 2, 1234, 300, 0.25, 1),)
 READY = "document.querySelectorAll('#versions time').length > 1 && !document.querySelector('main.stale')"
 SECRET = "p4ssw0rd"
@@ -46,7 +47,9 @@ def world(tmp_path_factory):
                 patched.setattr(barrier, "_steps", lambda *_: STEPS)
             planes = {f"N{plane}": {"carrier": "UA", "flights": number} for plane in range(60)}
             writer.write({"aircraft": planes | {HOSTILE: {"carrier": HOSTILE, "flights": number}}})
-        Example(wal, store, "orders").close()
+        with contextlib.closing(Example(wal, store, "orders")) as orders:
+            for flights in (1, 2):
+                orders.write({"aircraft": {"N1": {"carrier": LONG, "flights": flights}}})
         ats = (parse_store(store), parse_store(f"down=redis://user:{SECRET}@127.0.0.1:6"))
 
         def facts(name):
@@ -179,14 +182,38 @@ def test_two_versions_are_compared_from_a_version_of_the_list(page):
     shown.errors.clear()  # the browser notes the answer 400
 
 
+def choose(page, namespace):
+    page.run(f"space.value = '{namespace}', space.dispatchEvent(new Event('change'))")  # the element's id
+    page.wait(f"document.title.startsWith('{namespace}: ')")
+
+
 def test_another_namespace_is_chosen(page):
     shown = page()
-    choose = "space.value = '{}', space.dispatchEvent(new Event('change'))"  # the element with this id
-    shown.run(choose.format("orders"))
-    shown.wait("document.title.startsWith('orders: ')")
+    choose(shown, "orders")
     assert "namespace=orders" in shown.run("location.href")
-    shown.run(choose.format("flights"))
-    shown.wait("document.title === 'flights: 4'")
+    choose(shown, "flights")
+
+
+def test_an_address_leads_to_rows_of_the_namespace_that_it_names(page):
+    shown = page("#namespace=orders&view=rows&table=aircraft")
+    shown.wait("document.querySelector('#answer tbody tr') !== null")
+    assert texts(shown, "#answer tbody td:first-child") == ["N1"]
+    choose(shown, "flights")
+
+
+@pytest.mark.parametrize("width", [390, 768])
+def test_a_long_value_takes_three_lines_until_it_is_opened(page, width):
+    shown = page("#namespace=orders&view=rows&table=aircraft", width)
+    shown.wait("document.querySelector('#answer .clipped') !== null")
+    height = "document.querySelector('#answer td:last-child, #answer td:nth-child(2)').offsetHeight"
+    clipped = shown.run(height)
+    shown.click("more", "#answer")
+    shown.wait("document.querySelector('#answer .clipped') === null")
+    assert shown.run(height) > clipped
+    shown.click("less", "#answer")
+    shown.wait("document.querySelector('#answer .clipped') !== null")
+    assert shown.run(height) == clipped
+    choose(shown, "flights")
 
 
 @pytest.mark.parametrize("width,scheme", [(390, "light"), (390, "dark"), (768, "light"), (1280, "dark")])
