@@ -89,6 +89,16 @@ def test_writing_and_spark(run, source, tmp_path):
     assert {row.order_id: row.amount for row in defined["orders"].collect()} == {1: 40, 2: 2}
 
 
+def test_coming_from_elsewhere(run, source, tmp_path):
+    users = source(
+        "user bigint, name string, updated_at bigint",
+        {"user": 17, "name": "ann", "updated_at": 1},
+        {"user": 17, "name": "anna", "updated_at": 2},
+    )
+    ended(run(snippets("coming-from-elsewhere.md")[1], users=users)["query"])
+    assert rows_of(tmp_path, "shop", "users") == {17: {"name": "anna", "updated_at": 2}}
+
+
 def test_cdc(run, source, tmp_path):
     changes = [
         {"id": 17, "name": "ann", "lsn": 5, "op": "c"},
