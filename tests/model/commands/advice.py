@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable
 
+from model.commands.answers import Answers
 from model.commands.operating import relogged, restored_from
 from model.commands.truth import LINEAGES, Truth
 from model.commands.world import Outcome, Time, World
@@ -21,6 +22,26 @@ CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC co
 """The clocks are right at the next letter, or time passes (docs/operations.md, Wrong clocks)."""
 NO_WAY = "no log can rebuild this store"
 """Without a backup it is made again from the input (docs/operations.md, Rebuild from the input)."""
+
+
+def followed(world: World, outcome: Outcome, again: Callable[[], Outcome], letter: str) -> str:
+    """Follow the advice of a refused letter, and take it back: once in each state for the same steps."""
+    text = outcome.text
+    steps = (*COMMAND.findall(text), *NAMESPACE.findall(text))
+    ends = ("command again" in text, bool(CLOCKS.search(text)), NO_WAY in text)
+    if not steps and not any(ends):
+        return ""
+    trimmed = any(each.startswith("trim") for each in world.word)
+    key = (steps, ends, letter if any(ends) else "", trimmed, *world.parts().values())
+
+    def follow() -> str:
+        with world.trial():
+            return advised(world, outcome, again, letter)
+
+    return str(_followed.get(key, follow))
+
+
+_followed = Answers()
 
 
 def advised(
@@ -68,8 +89,7 @@ def advised(
             worked = True
             tried = [each for each in tried if each not in refused]  # they may be accepted now
             waiting, refused = [*waiting, *refused.values()], {}
-            followed = [_followed(each, words, done, world) for each in world.truths]
-            world.truths = tuple(followed)
+            world.truths = tuple(_known_after(each, words, done, world) for each in world.truths)
             if not must or words[0] == own:
                 return ""
         if not must:
@@ -114,7 +134,7 @@ def _destroys(world: World, words: list[str]) -> bool:
     return words[0] == "drop" and of == world.truth.name and here.shown and here.content.event >= 0
 
 
-def _followed(truth: Truth, words: list[str], done: Outcome, world: World) -> Truth:
+def _known_after(truth: Truth, words: list[str], done: Outcome, world: World) -> Truth:
     """What is true after an advised command, as far as the query's next batch depends on it."""
     if words[0] == "relog":
         return relogged(truth, world, done)
