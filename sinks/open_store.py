@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -58,11 +59,13 @@ def open_async_store(
     return AsyncRedisStore(url, namespace, dict(options or {}))
 
 
+@functools.cache
 def _options_of(opener: Callable[..., Store]) -> list[str]:
     parameters = inspect.signature(opener).parameters.values()
     return sorted(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
 
 
+@functools.cache
 def _takes_any(opener: Callable[..., Store]) -> bool:
     """Whether an opener checks its options itself."""
     return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(opener).parameters.values())
