@@ -20,6 +20,7 @@ STEPS_MAX = 5
 AFTER_BATCH = "run this command after its next batch"
 CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC continues", re.DOTALL)
 """The clocks are right at the next letter, or time passes (docs/operations.md, Wrong clocks)."""
+NEXT_BATCH = re.compile("start the query with this checkpoint, unchanged; its next batch is ([0-9]+)")
 NO_WAY = "no log can rebuild this store"
 """Without a backup it is made again from the input (docs/operations.md, Rebuild from the input)."""
 
@@ -86,13 +87,13 @@ def advised(
                 refused[tried[-1]] = line
                 waiting = [*COMMAND.findall(done.text), *waiting]
                 continue
-            worked = True
+            worked = words[0] != "drop" or not waiting  # a step alone, or the first one of several
             tried = [each for each in tried if each not in refused]  # they may be accepted now
             waiting, refused = [*waiting, *refused.values()], {}
             world.truths = tuple(_known_after(each, words, done, world) for each in world.truths)
-            if not must or words[0] == own:
+            if (not must and not (words[0] == "drop" and waiting)) or words[0] == own:
                 return ""
-        if not must:
+        if not must and not waiting:
             return ""
         last = again()
         if last.crash:
@@ -138,6 +139,8 @@ def _known_after(truth: Truth, words: list[str], done: Outcome, world: World) ->
     """What is true after an advised command, as far as the query's next batch depends on it."""
     if words[0] == "relog":
         return relogged(truth, world, done)
+    if words[0] == "rebuild-checkpoint" and (batch := NEXT_BATCH.search(done.text)):
+        return truth._replace(event=truth.first + int(batch[1]))
     return restored_from(truth, world, done) if words[0] == "restore-from" else truth
 
 

@@ -228,7 +228,7 @@ def test_a_log_that_was_cut_above_the_version_before_it_was_copied_ends_the_copy
     summarise_if_due(decisions, 1)
     decisions.catch_up()
     decisions.log.trim_decisions(decisions.view.summaries[-1].position)
-    with pytest.raises(WalGapError, match="`tidegate drop --namespace flights_32`, then run this command ag"):
+    with pytest.raises(WalGapError, match="`tidegate drop --namespace flights_32`, then `tidegate rekey "):
         place.follow()
 
 
