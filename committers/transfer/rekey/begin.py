@@ -36,7 +36,7 @@ def last_batch(state: Folded) -> DecidedVersion | None:
 
 
 def makes_again(old: Coordinator, new: Coordinator) -> str:
-    """Return the commands that make the copy again. The source keeps each version."""
+    """Return the commands that make the copy again."""
     name, to, groups = old.endpoints.namespace, new.endpoints.namespace, new.folded.key_groups
     return (
         f"`tidegate drop --namespace {to}`, then `tidegate rekey --namespace {name} --to {to} --key-groups"

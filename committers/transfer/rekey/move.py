@@ -213,7 +213,7 @@ def _follow_one(old: Coordinator, new: Coordinator, decided: DecidedVersion) -> 
 
 
 def _again(old: Coordinator, new: Coordinator) -> str:
-    return f"The source has each version: {makes_again(old, new)}"
+    return f"The source is as it was: {makes_again(old, new)}"
 
 
 def _move(old: Coordinator, to: str) -> str:

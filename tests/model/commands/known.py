@@ -25,7 +25,7 @@ MENDED = {
     "backup after a start": "replace backup",
     "stream in another history": "drop batch batch",
     "tail in another history": "copies batch hold older-both batch batch",
-    "rekey finished after a way back": "rekey finish back batch finish",
+    "rekey finished after a way back": "rekey finish back",
     "restore below the queues": "rekey finish restore",
     "import of a version below the queues": "rekey finish export-old import",
     "verify after another number of key groups": "drop-table remake",
@@ -55,6 +55,9 @@ MENDED = {
     "an import of older due times": "export due batch import",
     "a copy whose source no longer has a version": "rekey load load batch trim finish",
     "a copy whose store is gone is where a moved namespace sends to": "rekey finish lose-store back",
+    "a copy and its source that are both lost": (
+        "backup rekey drop-table lose-copy-log trim lose-store relog-copy"
+    ),
     "a backup after a relog that follows the checkpoint before": (
         "adopt lose-end relog backup drop restore-from"
     ),

@@ -188,12 +188,11 @@ def take_copies(world: World) -> Outcome:
 
 
 def put_back(world: World, *parts: str) -> Outcome:
-    """Put back the copies of the query's namespace, and leave the others as they are."""
+    """Put back the copies of the query's namespace, and leave the others as they are, and a newer store."""
     now, copies = world.places(), world.copies["places"]
     mixed = dict(now)
     for part in parts:
-        others = {at: each for at, each in now[part].items() if at[1] != world.truth.name}
-        mixed[part] = others | {at: each for at, each in copies[part].items() if at[1] == world.truth.name}
+        mixed[part] = now[part] | {at: each for at, each in copies[part].items() if at[1] == world.truth.name}
     world.put_back(mixed, *parts)
     return Outcome(0, "")
 
