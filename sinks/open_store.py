@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping
@@ -36,8 +37,8 @@ def open_store(
         folder = "; a folder is sqlite:// and its absolute path" if url.startswith("/") else ""
         raise ConfigError(f"store {redact(url)!r}: unknown scheme; known are {', '.join(KNOWN)}{folder}")
     opener = OPENERS[scheme]
-    known = _options_of(opener)
-    unknown = [] if _takes_any(opener) else sorted(set(options or {}) - set(known))
+    known, takes_any = _options_of(opener)
+    unknown = [] if takes_any else sorted(set(options or {}) - set(known))
     if unknown:
         names = f"there are {', '.join(known)}" if known else "it has none"
         raise ConfigError(f"store {redact(url)}: unknown option {', '.join(unknown)}; {names}")
@@ -58,14 +59,12 @@ def open_async_store(
     return AsyncRedisStore(url, namespace, dict(options or {}))
 
 
-def _options_of(opener: Callable[..., Store]) -> list[str]:
+@functools.cache
+def _options_of(opener: Callable[..., Store]) -> tuple[list[str], bool]:
+    """Return the names of an opener's options, and whether it checks its options itself."""
     parameters = inspect.signature(opener).parameters.values()
-    return sorted(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
-
-
-def _takes_any(opener: Callable[..., Store]) -> bool:
-    """Whether an opener checks its options itself."""
-    return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(opener).parameters.values())
+    names = sorted(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+    return names, any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _open_memory(url: str, namespace: str, clock: Clock | None) -> Store:

@@ -107,6 +107,22 @@ RULES = [
         TEST,
     ),
     (
+        "commands-way-back-beside-a-whole-copy",
+        "I14: a moved namespace is not taken back while its copy is whole",
+        "committers/opening/lifecycle.py",
+        "        Lifecycle.MOVED: DROP_COPY,\n",
+        "",
+        TEST,
+    ),
+    (
+        "commands-relog-without-a-batch",
+        "I2: a relog of loads alone finds the last batch in the log, or prints that it is unknown",
+        "committers/operations/relog.py",
+        "        return None, bool(state.batches)\n    return None, True\n",
+        "        return None, False\n    return None, False\n",
+        TEST,
+    ),
+    (
         "commands-marks-of-a-log-that-is-behind",
         "I14: the marks of a log that lost its end are not the newest",
         "committers/opening/lifecycle.py",

@@ -241,8 +241,9 @@ COMMANDS: Mapping[str, Row] = {
     },
     "relog": {
         Lifecycle.UNFINISHED: Answer(
-            "nothing was copied: its source has each version. `tidegate drop --namespace {name}`, then"
-            " `tidegate rekey --to {name} --key-groups N` for the source makes it again"
+            "nothing was copied. If its source is lost, too, make the source again first. Then `tidegate drop"
+            " --namespace {name}`, and `tidegate rekey --to {name} --key-groups N` for the source makes it"
+            " again"
         ),
         Lifecycle.MOVED: STAY_THERE,
         Lifecycle.CONTINUED: STAY_THERE,

@@ -11,6 +11,7 @@ from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.steps.decided_versions import decided_version, decided_versions
 from tidegate.committers.steps.retire import kept_by
 from tidegate.errors import StoreLostError, WalGapError
+from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Pointer
 from tidegate.sinks.rules.fit import FROM_ELSEWHERE, Held
@@ -77,12 +78,20 @@ def refuse_unrecoverable(coordinator: Coordinator) -> None:
         return
     last = coordinator.folded.last_version
     held = f"has versions {oldest} to {last} only" if oldest else "has the rows of no version"
+    others = [fills_from(coordinator, at) for at in coordinator.endpoints.also]
+    elsewhere = f"from one that has its rows: {' or '.join(others)}" if others else FROM_ELSEWHERE
     raise WalGapError(
         f"{coordinator.store.where} holds no row, and {coordinator.log.where} {held}: the rest was trimmed"
         " (wal_retain_s), so no log can rebuild this store. Nothing was written. If there is a"
         " backup: `tidegate restore-from FOLDER`. Else put a copy of the store back, or fill it"
-        f" {FROM_ELSEWHERE}; without any of these, rebuild it from the input (docs/operations.md)"
+        f" {elsewhere}; without any of these, rebuild it from the input (docs/operations.md)"
     )
+
+
+def fills_from(coordinator: Coordinator, source: StoreRef) -> str:
+    """Return the command that fills the primary from another store, which it puts first."""
+    others = [at.name for at in coordinator.endpoints.stores if at != source]
+    return f"`tidegate recover {' '.join(f'--store {name}=URL' for name in (source.name, *others))}`"
 
 
 def oldest_whole(log: Log, state: Folded, version: int, has: Has | None = None) -> int:

@@ -31,7 +31,7 @@ from tidegate.committers.opening.lost_store import fill_and_follow
 from tidegate.committers.opening.open import take_over
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store
 from tidegate.committers.repair.companions import add_queues
-from tidegate.committers.repair.log_reach import first_kept, is_whole, oldest_whole
+from tidegate.committers.repair.log_reach import fills_from, first_kept, is_whole, oldest_whole
 from tidegate.committers.repair.log_state import LogState
 from tidegate.committers.steps.append import append_rewound
 from tidegate.committers.steps.decided_versions import (
@@ -204,7 +204,7 @@ def _refuse_if_another_shows(coordinator: Coordinator, uuid: str, version: int) 
             continue
         shows = f"store {at.name} ({store.where}) still shows version {visible} of namespace {name}"
         if identity.uuid == uuid:
-            keep = "put it first, and the empty one after it, which is filled then"
+            keep = f"put it first, before the empty one, which is filled then: {fills_from(coordinator, at)}"
         else:
             keep = f"`tidegate relog --namespace {name} --to NEW` with this store alone keeps it"
         raise ConfigError(

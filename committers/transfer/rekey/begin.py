@@ -35,6 +35,15 @@ def last_batch(state: Folded) -> DecidedVersion | None:
     return decided_for(state, BatchOrigin(state.lineage, *state.last_batch, ""))
 
 
+def makes_again(old: Coordinator, new: Coordinator) -> str:
+    """Return the commands that make the copy again."""
+    name, to, groups = old.endpoints.namespace, new.endpoints.namespace, new.folded.key_groups
+    return (
+        f"`tidegate drop --namespace {to}`, then `tidegate rekey --namespace {name} --to {to} --key-groups"
+        f" {groups}` makes it again"
+    )
+
+
 def known_source(old: Coordinator, new: Coordinator) -> Source | None:
     """Return the source of a copy that was begun; None: it was not. Both logs were folded.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import xxhash
 
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.transfer.rekey.begin import makes_again
 from tidegate.committers.transfer.rekey.versions import live_rows, schemas_of
 from tidegate.errors import CorruptError
 from tidegate.sinks.records import CatalogEntry
@@ -40,11 +41,10 @@ def compare(
         if was.get(name) != now.get(name) or rows.get(name) != copied.get(name)
     )
     if wrong:
-        name = new.endpoints.namespace
         raise CorruptError(
             f"{new.store.where}: version {versions[1]} differs from version {versions[0]} of namespace"
             f" {old.endpoints.namespace}, of which it is a copy, in table {', '.join(wrong)}; no alias was"
-            f" set: `tidegate drop --namespace {name}`, then run this command again"
+            f" set: {makes_again(old, new)}"
         )
     return {name: rows[name][0] if name in rows else 0 for name in sorted(was)}
 

@@ -23,7 +23,7 @@ from tidegate.committers.repair.companions import queue_rows
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.steps.decided_versions import RetirementBacklog, decided_versions
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.committers.transfer.rekey.begin import begin, known_source
+from tidegate.committers.transfer.rekey.begin import begin, known_source, makes_again
 from tidegate.committers.transfer.rekey.compare import compare
 from tidegate.committers.transfer.rekey.versions import (
     BUCKETS_OF_COPY,
@@ -164,7 +164,7 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
         finally:
             pin.give_back()
     except (SnapshotExpiredError, WalGapError) as error:
-        raise type(error)(f"{error}. {_again(new)}") from error
+        raise type(error)(f"{error}. {_again(old, new)}") from error
     failpoints.hit("rekey.after_copy")
     return source
 
@@ -194,11 +194,13 @@ def _versions(old: Coordinator, new: Coordinator, first: int, last: int) -> list
         raise ConfigError(
             f"version {copy.version} of namespace {new.endpoints.namespace} is no copy of version"
             f" {first - 1} of namespace {old.endpoints.namespace}: the log lost decisions, or somebody"
-            f" wrote into the copy. {_again(new)}"
+            f" wrote into the copy. {_again(old, new)}"
         )
     found = [one for one in decided_versions(old.log, old.folded, first) if one.version <= last]
     if [one.version for one in found] != list(range(first, last + 1)):
-        raise WalGapError(f"{old.log.where} no longer has the decision of version {first}. {_again(new)}")
+        raise WalGapError(
+            f"{old.log.where} no longer has the decision of version {first}. {_again(old, new)}"
+        )
     return found
 
 
@@ -208,13 +210,12 @@ def _follow_one(old: Coordinator, new: Coordinator, decided: DecidedVersion) -> 
     except WalGapError as error:
         raise WalGapError(
             f"version {decided.version} of namespace {old.endpoints.namespace} cannot be followed: {error}."
-            f" {_again(new)}"
+            f" {_again(old, new)}"
         ) from error
 
 
-def _again(new: Coordinator) -> str:
-    name = new.endpoints.namespace
-    return f"The source is as it was: `tidegate drop --namespace {name}`, then run this command again"
+def _again(old: Coordinator, new: Coordinator) -> str:
+    return f"The source is as it was: {makes_again(old, new)}"
 
 
 def _move(old: Coordinator, to: str) -> str:

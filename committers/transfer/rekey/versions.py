@@ -21,7 +21,7 @@ from tidegate.committers.opening.rekeyed import COPY, Source
 from tidegate.committers.steps.append import append_adopted
 from tidegate.committers.steps.fill_groups import rows_by_group
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier
-from tidegate.committers.transfer.rekey.begin import last_batch, state_at
+from tidegate.committers.transfer.rekey.begin import last_batch, makes_again, state_at
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.sinks.records import CatalogEntry
 from tidegate.sinks.rules.reads import values_at
@@ -122,7 +122,7 @@ def follow_version(old: Coordinator, new: Coordinator, decided: DecidedVersion) 
     Durable: on return it is in the log, and visible in the primary. Raises: ConfigError: it is a restore, or
     a batch after one. WalGapError: the log no longer has its changes. Otherwise as ``commit``.
     """
-    _take_lineage(new, decided)
+    _take_lineage(old, new, decided)
     manifest = read_manifest(old.log, decided)
     tables = {name: manifest.table_schemas[name] for name in manifest.tables if not is_queue(name)}
     schemas = {name: manifest.schemas[at.schema_id] for name, at in tables.items()}
@@ -178,13 +178,14 @@ def _state_calls(manifest: Manifest) -> dict[str, str]:
     return dict(manifest.state_calls or {})
 
 
-def _take_lineage(new: Coordinator, decided: DecidedVersion) -> None:
+def _take_lineage(old: Coordinator, new: Coordinator, decided: DecidedVersion) -> None:
     """Follow the checkpoint of the version's batch, if another one took over."""
-    origin, again = decided.origin, f"`tidegate drop --namespace {new.endpoints.namespace}` and begin again"
+    origin = decided.origin
     undone = isinstance(origin, BatchOrigin) and origin.generation != new.folded.generation
     if isinstance(origin, RestoreOrigin) or undone:
         raise ConfigError(
-            f"the source was restored: its version {decided.version} cannot be followed; {again}"
+            f"the source was restored: its version {decided.version} cannot be followed;"
+            f" {makes_again(old, new)}"
         )
     if isinstance(origin, BatchOrigin) and origin.lineage != new.folded.lineage:
         append_adopted(new.decisions, origin.lineage, "tidegate rekey")

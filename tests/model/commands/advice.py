@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable
 
+from model.commands.answers import Answers
 from model.commands.operating import relogged, restored_from
 from model.commands.truth import LINEAGES, Truth
 from model.commands.world import Outcome, Time, World
@@ -19,8 +20,29 @@ STEPS_MAX = 5
 AFTER_BATCH = "run this command after its next batch"
 CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC continues", re.DOTALL)
 """The clocks are right at the next letter, or time passes (docs/operations.md, Wrong clocks)."""
+NEXT_BATCH = re.compile("start the query with this checkpoint, unchanged; its next batch is ([0-9]+)")
 NO_WAY = "no log can rebuild this store"
 """Without a backup it is made again from the input (docs/operations.md, Rebuild from the input)."""
+
+
+def followed(world: World, outcome: Outcome, again: Callable[[], Outcome], letter: str) -> str:
+    """Follow the advice of a refused letter, and take it back: once in each state for the same steps."""
+    text = outcome.text
+    steps = (*COMMAND.findall(text), *NAMESPACE.findall(text))
+    ends = ("command again" in text, bool(CLOCKS.search(text)), NO_WAY in text)
+    if not steps and not any(ends):
+        return ""
+    trimmed = any(each.startswith("trim") for each in world.word)
+    key = (steps, ends, letter if any(ends) else "", trimmed, *world.parts().values())
+
+    def follow() -> str:
+        with world.trial():
+            return advised(world, outcome, again, letter)
+
+    return str(_followed.get(key, follow))
+
+
+_followed = Answers()
 
 
 def advised(
@@ -65,14 +87,13 @@ def advised(
                 refused[tried[-1]] = line
                 waiting = [*COMMAND.findall(done.text), *waiting]
                 continue
-            worked = True
+            worked = words[0] != "drop" or not waiting  # a step alone, or the first one of several
             tried = [each for each in tried if each not in refused]  # they may be accepted now
             waiting, refused = [*waiting, *refused.values()], {}
-            followed = [_followed(each, words, done, world) for each in world.truths]
-            world.truths = tuple(followed)
-            if not must or words[0] == own:
+            world.truths = tuple(_known_after(each, words, done, world) for each in world.truths)
+            if (not must and not (words[0] == "drop" and waiting)) or words[0] == own:
                 return ""
-        if not must:
+        if not must and not waiting:
             return ""
         last = again()
         if last.crash:
@@ -114,10 +135,12 @@ def _destroys(world: World, words: list[str]) -> bool:
     return words[0] == "drop" and of == world.truth.name and here.shown and here.content.event >= 0
 
 
-def _followed(truth: Truth, words: list[str], done: Outcome, world: World) -> Truth:
+def _known_after(truth: Truth, words: list[str], done: Outcome, world: World) -> Truth:
     """What is true after an advised command, as far as the query's next batch depends on it."""
     if words[0] == "relog":
         return relogged(truth, world, done)
+    if words[0] == "rebuild-checkpoint" and (batch := NEXT_BATCH.search(done.text)):
+        return truth._replace(event=truth.first + int(batch[1]))
     return restored_from(truth, world, done) if words[0] == "restore-from" else truth
 
 

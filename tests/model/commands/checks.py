@@ -16,7 +16,7 @@ from model.commands.answers import Answers
 from model.commands.held import streamed, tailed
 from model.commands.seen import full, newest_rows, readable, rows_at, same, settle
 from model.commands.truth import Content
-from model.commands.world import PLACE, Time, World
+from model.commands.world import PLACE, Time, World, place_of
 from model.commands.writing import query
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import TidegateError
@@ -37,17 +37,17 @@ TABLES = ("seen", "brief", "open", "closed", "ref")
 # -- the next batch -------------------------------------------------------------------------------------
 
 
-def next_batch(world: World) -> str:
+def next_batch(world: World, *, later: bool) -> str:
     """The right query's next batch is accepted, or refused with a step that works; a replay is no version.
 
-    An hour later, at the batch after it, every other key has timed out, if a letter may have moved the queue.
+    An hour later, at the batch after it, every other key has timed out. ``later``: that one is tried, too.
     """
     with world.trial():
         if world.truth.first < world.truth.event <= world.truth.here.last + 1 and world.truth.here.shown:
             replayed = query(world, event=world.truth.event - 1)
             if replayed.crash or (replayed.done and (wrong := settle(world, newest=True))):
                 return f"after a replay of batch {world.truth.event - 1}, {replayed.crash or wrong}"
-        for seconds in (0, 3600) if MOVES_ROWS.intersection(world.word) else (0,):
+        for seconds in (0, 3600) if later else (0,):
             Time.us += seconds * 1_000_000
             truth, had = world.truth, world.truth.here
             lost = truth.event > max(had.event + 1, truth.first) and not had.generation
@@ -61,7 +61,7 @@ def next_batch(world: World) -> str:
             world.truths = tuple(truths.batch(each, Time.us) for each in world.truths)
             if wrong := settle(world, newest=True):
                 return f"after the next batch{', an hour later' * bool(seconds)}, {wrong}"
-        return verified(world) if MOVES_ROWS.intersection(world.word) else ""
+        return verified(world) if later else ""
 
 
 def wrong_batches(world: World) -> str:
@@ -175,18 +175,33 @@ def queued(world: World) -> str:
 def verified(world: World) -> str:
     truth = world.truth
     for name, space in truth.spaces.items():
-        if space.damaged or not space.shown or space.content.event < 0:
+        if space.damaged or not space.shown or space.content.event < 0 or len(world.truths) > 1:
             continue
         for at in truth.stores if name == truth.name else ("a",):
-            with (
-                contextlib.closing(open_log(world.wal, name)) as log,
-                contextlib.closing(open_store(world.url(at), name)) as opened,
-            ):
-                findings = verify(log, opened, lambda _: None).findings
-            if findings and len(world.truths) == 1:
-                one = findings[0]
-                return f"verify of {name}: {one.where}: expected {one.expected}, found {one.found}"
+            key = (
+                name,
+                at,
+                Time.us,
+                world.log_digest(name),
+                world.space_digest(name, place_of(at), whole=True),
+            )
+            if wrong := _verified.get(key, functools.partial(_findings, world, name, at)):
+                return str(wrong)
     return ""
+
+
+_verified = Answers()
+
+
+def _findings(world: World, name: str, at: str) -> str:
+    with (
+        contextlib.closing(open_log(world.wal, name)) as log,
+        contextlib.closing(open_store(world.url(at), name)) as opened,
+    ):
+        findings = verify(log, opened, lambda _: None).findings
+    return next(
+        (f"verify of {name}: {one.where}: expected {one.expected}, found {one.found}" for one in findings), ""
+    )
 
 
 def restorable(world: World) -> str:
@@ -241,7 +256,7 @@ def _everything(name: str) -> list[tuple[tuple[str, str], Callable[[], object]]]
 
 
 EVERYTHING = ("logs", "spaces", "aliases", "truths", "time")
-CHECKS: dict[str, tuple[Callable[[World], str], tuple[str, ...]]] = {
+CHECKS: dict[str, tuple[Callable[..., str], tuple[str, ...]]] = {
     "verify": (verified, EVERYTHING),
     "queue": (queued, ("spaces", "truths")),
     "wrong batch": (wrong_batches, EVERYTHING),
@@ -256,13 +271,15 @@ CHECKS: dict[str, tuple[Callable[[World], str], tuple[str, ...]]] = {
 _checked = Answers()
 
 
-def answer(world: World, name: str, parts: Mapping[str, str]) -> str:
+def answer(world: World, name: str, parts: Mapping[str, str], *, later: bool) -> str:
     """Return what a check finds: it is run once in all states that have the same parts.
 
-    The next batch also depends on whether the word has a letter that moves rows.
+    ``later``: a batch follows an hour after the next one, if the word has a letter that moves rows.
     """
     check, looks_at = CHECKS[name]
-    moved = name == "next batch" and not MOVES_ROWS.isdisjoint(world.word)
+    if name == "next batch":
+        later = later and not MOVES_ROWS.isdisjoint(world.word)
+        check = functools.partial(check, later=later)
 
     def run() -> str:
         try:
@@ -270,4 +287,4 @@ def answer(world: World, name: str, parts: Mapping[str, str]) -> str:
         except TidegateError as error:
             return f"{type(error).__name__}: {error}"
 
-    return str(_checked.get((name, moved, *(parts[part] for part in looks_at)), run))
+    return str(_checked.get((name, later, *(parts[part] for part in looks_at)), run))

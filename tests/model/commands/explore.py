@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from model.commands import checks
-from model.commands.advice import advised
+from model.commands.advice import advised, followed
 from model.commands.held import hold
 from model.commands.known import known_as
 from model.commands.letters import LETTERS
@@ -108,8 +108,7 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
     if wrong:
         return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"
     if outcome.code and name != "zombie" and advice:
-        with world.trial():
-            return advised(world, outcome, lambda: of.act(world), letter)
+        return followed(world, outcome, lambda: of.act(world), letter)
     return ""
 
 
@@ -163,12 +162,14 @@ def begin(world: World) -> None:
     world.start = world.snapshot()
 
 
-def checked(world: World, explored: Explored, parts: Mapping[str, str] | None = None) -> Iterator[str]:
+def checked(
+    world: World, explored: Explored, parts: Mapping[str, str] | None = None, *, later: bool = True
+) -> Iterator[str]:
     """Yield what the checks find. ``parts``: those of the world, if they are known."""
     parts = parts or world.parts()
     for name in checks.CHECKS:
         explored.checks += 1
-        if wrong := checks.answer(world, name, parts):
+        if wrong := checks.answer(world, name, parts, later=later):
             yield f"{name}: {wrong}"
 
 
@@ -227,8 +228,12 @@ def _killed(world: World, letters: Sequence[str]) -> Iterator[str]:
             yield from (f"{letter}{KILL}{name}" for name in _passed(world, letter))
 
 
-VARIANTS, TAIL = 10, 10
-"""So many words in succession are one word, whose last letters are drawn again: at most ``TAIL`` of them."""
+TREE, LATER = 20, 3
+"""Of this number of random words one begins at the start, and the others at a state within the same tree; one
+is followed by a batch an hour after the next batch, too.
+"""
+LEADS_OUT = ("relog", "restore-from", "recover")
+"""Letters that an operator chooses where something is lost: most others are refused there."""
 
 
 def random_words(
@@ -242,48 +247,86 @@ def random_words(
 ) -> None:
     """Explore random words of up to this length; each failing one is made as short as it stays failing.
 
-    What readers see is compared after each new letter. The checks follow the last one of each word, and
-    the fourth, the eighth and so on of a word that shares nothing with the one before.
+    One word of each tree is independent of all others: it is played from the start. Each other word of the
+    tree continues a word's beginning, which is drawn from the tree, by one letter that was not tried there.
+    What readers see is compared after each letter. The checks follow the last letter of each word, unless a
+    word before ended in the same state.
     """
-    states: list[Any] = []
-    for count in range(number):
+    seen: set[str] = set()
+    for count in range(0, number, TREE):
+        chance = random.Random(f"{seed}-{count}")
+        begin(world)
+        tree = Tree(world, explored, chance, seen)
+        found = tree.grow_stem(chance.randint(min(5, length), length))
+        for _ in range(1, min(TREE, number - count)):
+            if ended() or found:
+                break
+            found = tree.grow_branch(length)
+        if found:
+            explored.note(*shortest(world, found))
         if ended():
             return
-        chance = random.Random(f"{seed}-{count}")
-        if count % VARIANTS == 0 or len(states) < 2:
-            begin(world)
-            states, size = [world.snapshot()], chance.randint(min(5, length), length)
-        else:
-            del states[max(1, len(states) - chance.randint(1, TAIL)) :]
-            world.restore(states[-1])
-        if found := _random_word(world, size, chance, explored, states):
-            explored.note(*shortest(world, found))
-            states = []
 
 
-def _random_word(
-    world: World, size: int, chance: random.Random, explored: Explored, states: list[Any]
-) -> Word:
-    """Add letters up to this size, and the world after each to ``states``; return a word that fails."""
-    explored.words += 1
-    is_new = len(states) == 1
-    for number in range(len(states), size + 1):
-        may = [name for name, letter in LETTERS.items() if letter.may(world)]
-        letter = chance.choice([*may, *["batch"] * 4])
-        killed = letter not in UNKILLED and chance.random() < 0.15
-        if killed and (hits := _passed(world, letter)):
-            letter = f"{letter}{KILL}{chance.choice(hits)}"
-        due = number == size or (is_new and number % 4 == 0)
-        wrong = step(world, letter, explored, advice=due or chance.random() < 0.25)
-        found = [wrong] if wrong else list(checked(world, explored)) if due else []
+class Tree:
+    """Random words that share their beginnings. ``nodes``: the states, with the letters tried in each."""
+
+    def __init__(self, world: World, explored: Explored, chance: random.Random, seen: set[str]) -> None:
+        self.world, self.explored, self.chance, self.seen = world, explored, chance, seen
+        self.nodes: list[tuple[Any, set[str]]] = [(world.snapshot(), set())]
+
+    def grow_stem(self, size: int) -> Word:
+        """Play one word from the start; return it if it fails."""
+        self.explored.words += 1
+        for number in range(1, size + 1):
+            word, fails = self._grow(self.nodes[-1][1], is_end=number == size)
+            if fails:
+                return word if fails == "new" else ()
+        return ()
+
+    def grow_branch(self, length: int) -> Word:
+        """Play one more word, of a beginning and a letter; return it if it fails."""
+        kept, tried = self.chance.choice([each for each in self.nodes if len(each[0][1][4]) < length])
+        self.world.restore(kept)
+        self.explored.words += 1
+        word, fails = self._grow(tried, is_end=True)
+        return word if fails == "new" else ()
+
+    def _grow(self, tried: set[str], *, is_end: bool) -> tuple[Word, str]:
+        """Add a letter, with the checks at a word's end; return the word, and whether it fails."""
+        world, chance = self.world, self.chance
+        letter = self._drawn(tried)
+        wrong = step(world, letter, self.explored, advice=is_end or chance.random() < 0.25)
         word = world.word if world.word[-1:] == (letter,) else (*world.word, letter)
+        found = [wrong] if wrong else []
+        if is_end and not wrong:
+            parts = world.parts()
+            digest = digest_of(parts)
+            if digest in self.seen:
+                self.explored.same += 1
+            else:
+                self.seen.add(digest)
+                found = list(checked(world, self.explored, parts, later=int(digest[:4], 16) % LATER == 0))
         if any(not known_as(word, each) for each in found):
-            return word
-        explored.note(word, *found)
-        if wrong:
-            break
-        states.append(world.snapshot())
-    return ()
+            return word, "new"
+        self.explored.note(word, *found)
+        if not wrong:
+            self.nodes.append((world.snapshot(), set()))
+        return word, "known" * bool(wrong)
+
+    def _drawn(self, tried: set[str]) -> str:
+        """Draw a letter that was not tried here, killed or not."""
+        world, chance = self.world, self.chance
+        may = [name for name, letter in LETTERS.items() if letter.may(world)]
+        often = [] if healthy(world) else [name for name in LEADS_OUT if name in may]
+        for _ in range(10):
+            letter = chance.choice([*may, *["batch"] * 4, *often * 4])
+            if letter not in UNKILLED and chance.random() < 0.15 and (hits := _passed(world, letter)):
+                letter = f"{letter}{KILL}{chance.choice(hits)}"
+            if letter not in tried:
+                break
+        tried.add(letter)
+        return letter
 
 
 def shortest(world: World, word: Word) -> tuple[Word, str]:

@@ -25,7 +25,7 @@ MENDED = {
     "backup after a start": "replace backup",
     "stream in another history": "drop batch batch",
     "tail in another history": "copies batch hold older-both batch batch",
-    "rekey finished after a way back": "rekey finish back batch finish",
+    "rekey finished after a way back": "rekey finish back",
     "restore below the queues": "rekey finish restore",
     "import of a version below the queues": "rekey finish export-old import",
     "verify after another number of key groups": "drop-table remake",
@@ -53,21 +53,23 @@ MENDED = {
     "an older copy has versions that the log no longer has": "copies drop-table trim older-store recover",
     "a backup of a copy whose log lost its end": "rekey finish lose-end cron",
     "an import of older due times": "export due batch import",
+    "a copy whose source no longer has a version": "rekey load load batch trim finish",
+    "a copy whose store is gone is where a moved namespace sends to": "rekey finish lose-store back",
+    "a copy and its source that are both lost": (
+        "backup rekey drop-table lose-copy-log trim lose-store relog-copy"
+    ),
+    "a backup after a relog that follows the checkpoint before": (
+        "adopt lose-end relog backup drop restore-from"
+    ),
+    "a lost primary that another store can fill": "backup load load batch trim add-store lose-store",
+    "a checkpoint that was set back before a relog": "restore batch rewind lose-end",
     "a log that was trimmed in the middle": (
         "copies clock-back lose-end older-both rewind batch batch trim lose-store"
     ),
 }
 """By name, the word that found it."""
 
-KNOWN: dict[str, Known] = {
-    "a checkpoint that was set back before a relog": Known(
-        "restore batch rewind lose-end",
-        r"advice does not lead out: .*comes again, the last one decided is",
-        "rewind",
-        "a relog counts the undone batches in, as it prints; the error of a query whose checkpoint was set"
-        " back names no command that sets it forward",
-    ),
-}
+KNOWN: dict[str, Known] = {}
 
 
 def known_as(word: Sequence[str], wrong: str) -> str:

@@ -21,7 +21,7 @@ from tidegate.wal.record import Decided, decode_record
 def adopted(truth: Truth, _: World, __: Outcome) -> Truth:
     """Let the new checkpoint start after the last batch, as the command shows."""
     lineage, event = truth.lineage + 1, truth.here.last + 1
-    truth = truth._replace(lineage=lineage, event=event, first=event)
+    truth = truth.with_first(lineage, event)._replace(event=event)
     return truth.with_space(truth.name, lineage=lineage, shown=True)
 
 
@@ -84,7 +84,7 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
         lineage=LINEAGES.index(lineage) if lineage else -1,  # the command prints whom it follows: maybe none
     )  # fmt: skip
     if facts["last_batch_unknown"]:  # the command prints that a batch that comes again counts twice
-        truth = truth._replace(first=truth.event)
+        truth = truth.with_first(truth.lineage, truth.event)
     spaces = {**truth.spaces, name: new, truth.name: here._replace(moved=name, damaged="relogged")}
     named = {alias: name if at == truth.name else at for alias, at in truth.aliases.items()}
     return truth._replace(spaces=spaces, name=name, aliases=named)
@@ -104,7 +104,7 @@ def dropped(truth: Truth, *_: object) -> Truth:
     """Let a new checkpoint make the namespace again, after the events of the one before."""
     new = Space(lineage=truth.lineage + 1, event=truth.event - 1)
     spaces = {**truth.without_source(truth.name).spaces, truth.name: new}
-    return truth._replace(lineage=truth.lineage + 1, first=truth.event, spaces=spaces)
+    return truth.with_first(truth.lineage + 1, truth.event)._replace(spaces=spaces)
 
 
 # -- backups ------------------------------------------------------------------------------------------
@@ -127,7 +127,8 @@ def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
     here, shown = truth.spaces[name or truth.name], readable(world, name or truth.name, newest=True)
     if here.before is not None and shown is not None and same(here.before, max(shown[1].items())[1]):
         here = here._replace(content=here.before, event=min(here.event, here.before.event))  # not visible yet
-    kept = (here.content, here.shape, here.event, here.lineage, truth.first)
+    first = truth.firsts.get(here.lineage, truth.first)
+    kept = (here.content, here.shape, here.event, here.lineage, first)
     return truth._replace(backups={**truth.backups, name or truth.name: kept})
 
 
@@ -148,7 +149,7 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
         new = new._replace(
             event=event, versions={}, lineage=lineage, generation=0, moved=here.moved, time_us=0
         )
-        truth = truth.without_source(truth.name)._replace(event=event + 1, lineage=lineage, first=first)
+        truth = truth.without_source(truth.name).with_first(lineage, first)._replace(event=event + 1)
     return truth._replace(spaces={**truth.spaces, truth.name: new})
 
 
@@ -187,12 +188,11 @@ def take_copies(world: World) -> Outcome:
 
 
 def put_back(world: World, *parts: str) -> Outcome:
-    """Put back the copies of the query's namespace, and leave the others as they are."""
+    """Put back the copies of the query's namespace, and leave the others as they are, and a newer store."""
     now, copies = world.places(), world.copies["places"]
     mixed = dict(now)
     for part in parts:
-        others = {at: each for at, each in now[part].items() if at[1] != world.truth.name}
-        mixed[part] = others | {at: each for at, each in copies[part].items() if at[1] == world.truth.name}
+        mixed[part] = now[part] | {at: each for at, each in copies[part].items() if at[1] == world.truth.name}
     world.put_back(mixed, *parts)
     return Outcome(0, "")
 

@@ -111,6 +111,8 @@ class Truth(NamedTuple):
     lineage: int = 0
     first: int = 0
     """The event of batch 0 of the query's checkpoint."""
+    firsts: Mapping[int, int] = MappingProxyType({0: 0})
+    """The same by checkpoint, of those that were replaced, too."""
     event: int = 0
     """The event of the query's next batch."""
     stores: tuple[str, ...] = ("a",)
@@ -123,6 +125,10 @@ class Truth(NamedTuple):
     @property
     def here(self) -> Space:
         return self.spaces[self.name]
+
+    def with_first(self, lineage: int, first: int) -> Truth:
+        """Let the query have this checkpoint, whose batch 0 has this event."""
+        return self._replace(lineage=lineage, first=first, firsts={**self.firsts, lineage: first})
 
     def with_space(self, name: str, **changes: Any) -> Truth:
         space = self.spaces.get(name, Space())._replace(**changes)

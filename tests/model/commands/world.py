@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import logging
 import os
+import re
 import shutil
 import tempfile
 import traceback
@@ -42,7 +43,14 @@ from tidegate.wal import memory_log
 START_US = 1_800_000_000_500_000
 """Half a second after a step of the timeout, so that microseconds decide nothing."""
 PLACE = "commands"
+FOLDERS = re.compile("(backup|export|checkpoint|metadata)-")
+"""The names of the files and folders that a command is given. It changes no other one."""
 EXIT_CODES = {kind.exit_code for kind in BY_NAME.values()}
+
+
+def place_of(name: str) -> str:
+    """Return the place in memory of a store by its name."""
+    return PLACE if name == "a" else f"{PLACE}-{name}"
 
 
 class Killed(BaseException):
@@ -137,6 +145,8 @@ class World:
         """The folder's files; None: a command may have changed them."""
         self.unchanged: dict[str, Any] | None = None
         """The last copy of all places, while nothing was written since."""
+        self.copied: dict[str, dict[Any, Copy]] = {"logs": {}, "spaces": {}}
+        """The last copy of each log and namespace: a copy shares those attributes that are as they were."""
         self.start: tuple[Any, ...] = ()
         """The state in which each word begins, once it was made."""
         self.clear()
@@ -163,7 +173,7 @@ class World:
         return f"memory://{PLACE}"
 
     def url(self, name: str = "a") -> str:
-        return f"memory://{PLACE}{'' if name == 'a' else '-' + name}"
+        return f"memory://{place_of(name)}"
 
     @property
     def urls(self) -> list[str]:
@@ -181,12 +191,11 @@ class World:
             "COLUMNS": "10000",
         }
         words = [str(each) for each in arguments]
-        self.files = self.unchanged = None
-        try:
-            with _in_folder(self.folder):
-                result = CliRunner().invoke(app, words, prog_name="tidegate", env=settings)
-        finally:
+        self.unchanged = None
+        if any(FOLDERS.match(word) for word in words):
             self.files = None
+        with _in_folder(self.folder):
+            result = CliRunner().invoke(app, words, prog_name="tidegate", env=settings)
         error = result.exception
         crash = "" if error is None or isinstance(error, SystemExit) else repr(error)
         if result.exit_code and result.exit_code not in EXIT_CODES:
@@ -212,18 +221,15 @@ class World:
         """Return a copy of log, stores, aliases and files, which is not changed."""
         if self.unchanged is not None:
             return self.unchanged
-        logs = {
-            at: _copied(vars(each))
-            for at, each in memory_log._contents.items()
-            if PLACE in at[0] and each.created
-        }
-        spaces = {
-            at: _copied(vars(each)) for at, each in store._spaces.items() if PLACE in at[0] and each.identity
-        }
+        logs = {at: each for at, each in memory_log._contents.items() if PLACE in at[0] and each.created}
+        spaces = {at: each for at, each in store._spaces.items() if PLACE in at[0] and each.identity}
+        for part, existing in (("logs", logs), ("spaces", spaces)):
+            before = self.copied[part]
+            self.copied[part] = {at: Copy.of(each, before.get(at)) for at, each in existing.items()}
         named = {at: dict(each) for at, each in aliases._places.items() if PLACE in at}
         if self.files is None:
             self.files = Files(answers.files_in(self.folder))
-        return {"logs": logs, "spaces": spaces, "aliases": named, "files": self.files}
+        return {**self.copied, "aliases": named, "files": self.files}
 
     def put_back(self, kept: dict[str, Any], *parts: str) -> None:
         """Put a copy back, in the objects that open handles have, too."""
@@ -234,11 +240,11 @@ class World:
         )
         for part, existing, empty in contents:
             if part in parts:
-                for at in [at for at in existing if PLACE in at[0]]:
-                    vars(existing[at]).update(_copied(kept[part].get(at) or vars(empty())))
+                nothing = Copy.of(empty())
                 for at in kept[part].keys() - existing.keys():
                     existing[at] = empty()
-                    vars(existing[at]).update(_copied(kept[part][at]))
+                for at in [at for at in existing if PLACE in at[0]]:
+                    kept[part].get(at, nothing).put_into(existing[at])
         if "spaces" in parts:
             for place in [place for place in aliases._places if PLACE in place]:
                 aliases._places[place] = dict(kept["aliases"].get(place, {}))
@@ -286,7 +292,8 @@ class World:
         """Return digests of all that later letters and checks depend on, by part."""
         places = self.places()
         state = {
-            **{name: places[name] for name in ("logs", "spaces", "aliases")},
+            **{part: {at: each.digest for at, each in places[part].items()} for part in ("logs", "spaces")},
+            "aliases": places["aliases"],
             "truths": [each._replace(exports=(), loads=0) for each in self.truths],
             "exports": [(each.exports, each.loads) for each in self.truths],
             "held": self.held,
@@ -302,12 +309,19 @@ class World:
             self.files = Files(answers.files_in(self.folder))
         return self.files.digest_below(f"{self.folder / folder}/")
 
-    def space_digest(self, name: str, place: str = PLACE) -> str:
-        """A digest of a namespace in a store (the primary), as far as readers of versions see it."""
-        space = store._spaces.get((place, name))
-        if space is None or space.identity is None:
+    def log_digest(self, name: str) -> str:
+        """A digest of the log of a namespace."""
+        log = self.places()["logs"].get((PLACE, name))
+        return "" if log is None else str(log.digest)
+
+    def space_digest(self, name: str, place: str = PLACE, *, whole: bool = False) -> str:
+        """A digest of a namespace in a store (the primary): of all, or as far as readers of versions see it."""
+        space = self.places()["spaces"].get((place, name))
+        if space is None:
             return ""
-        return digest_of((space.identity, space.pointer, space.catalog, space.floors, space.rows))
+        if whole:
+            return str(space.digest)
+        return " ".join(map(space.digest_of, ("identity", "pointer", "catalog", "floors", "rows")))
 
     def version_digest(self, name: str, version: int) -> str:
         """A digest of all in the primary that a reader of this version may find: its entry, rows up to it."""
@@ -378,18 +392,56 @@ class Files(dict[str, bytes]):
         return kept[folder]
 
 
+class Copy(dict[str, Any]):
+    """The attributes of a log or a namespace, which are not changed. An attribute has its digest once."""
+
+    def __init__(self, attributes: dict[str, Any], digests: dict[str, str]) -> None:
+        super().__init__(attributes)
+        self._digests = digests
+
+    @classmethod
+    def of(cls, existing: Any, before: Copy | None = None) -> Copy:
+        """Copy what is not as it was before."""
+        attributes, digests, same = {}, {}, before is not None
+        for name, value in vars(existing).items():
+            if before is not None and _equal(value, before.get(name)):
+                attributes[name] = before[name]
+                if name in before._digests:
+                    digests[name] = before._digests[name]
+            elif name != "lock":
+                attributes[name], same = _copied(value), False
+        return before if before is not None and same else cls(attributes, digests)
+
+    def put_into(self, existing: Any) -> None:
+        """Put the attributes back that are not as they were."""
+        for name, value in self.items():
+            if not _equal(getattr(existing, name), value):
+                setattr(existing, name, _copied(value))
+
+    def digest_of(self, name: str) -> str:
+        if name not in self._digests:
+            self._digests[name] = digest_of(self[name])
+        return self._digests[name]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return digest_of([(name, self.digest_of(name)) for name in sorted(self)])
+
+
 def _copied(value: Any) -> Any:
     """Copy dictionaries, lists and sets of plain or frozen values, to any depth."""
     copy = _COPIES.get(type(value))
     return value if copy is None else copy(value)
 
 
+def _equal(value: Any, other: Any) -> bool:
+    if isinstance(value, store_attempts):
+        return isinstance(other, store_attempts) and vars(value) == vars(other)
+    return bool(value == other)
+
+
 def _dict_copied(value: dict[Any, Any]) -> dict[Any, Any]:
-    return {
-        key: each if type(each) not in _COPIES else _copied(each)
-        for key, each in value.items()
-        if key != "lock"
-    }
+    return {key: each if type(each) not in _COPIES else _copied(each) for key, each in value.items()}
 
 
 def _attempts_copied(value: Any) -> Any:
@@ -415,15 +467,30 @@ def digest_of(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """The value as what has the same text each time."""
-    if isinstance(value, dict | MappingProxyType):
-        return sorted((repr(key), _plain(each)) for key, each in value.items() if each or each == 0)
-    if isinstance(value, set | frozenset):
-        return sorted(map(repr, value))
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, store_attempts):
-        return _plain(vars(value))
-    return value
+    kind = type(value)
+    if kind not in _PLAIN:
+        _PLAIN[kind] = next((make for of, make in _PLAIN_BASES.items() if issubclass(kind, of)), None)
+    make = _PLAIN[kind]
+    return value if make is None else make(value)
+
+
+def _plain_content(value: truth.Content) -> str:
+    """The digest, once for each object: words share most of what was true."""
+    kept = _contents.get(id(value), lambda: (value, digest_of(tuple(value))))
+    return str(kept[1])
+
+
+_contents = answers.Answers()
+_PLAIN: dict[type, Any] = {truth.Content: _plain_content}
+_PLAIN_BASES: dict[type, Any] = {
+    dict: lambda value: sorted((repr(key), _plain(each)) for key, each in value.items() if each or each == 0),
+    set: lambda value: sorted(map(repr, value)),
+    frozenset: lambda value: sorted(map(repr, value)),
+    list: lambda value: [_plain(each) for each in value],
+    tuple: lambda value: [_plain(each) for each in value],
+    MappingProxyType: lambda value: _plain(dict(value)),
+    store_attempts: lambda value: _plain(vars(value)),
+}
 
 
 @contextlib.contextmanager

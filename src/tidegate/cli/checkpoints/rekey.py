@@ -16,7 +16,7 @@ from tidegate.cli.core.options import Jobs, Yes, confirm, examples
 from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.coordinator import Coordinator
-from tidegate.committers.opening.open import writer_is_alive
+from tidegate.committers.opening.open import refuse_lost, writer_is_alive
 from tidegate.committers.opening.store_list import refuse_other_stores
 from tidegate.committers.operations.alias import aliases_of, refuse_taken, set_alias
 from tidegate.committers.operations.local_coordinator import followers_in
@@ -76,6 +76,7 @@ def rekey(
         refuse_taken(at, each)
     with work.coordinator() as old:
         require_namespace(old)
+        refuse_lost(old.log, old.store, old.folded)
         refuse_other_stores(old, old.folded)  # the new namespace gets the stores of the old one
         where = dataclasses.replace(old.endpoints, namespace=to)
         with work.coordinator(where, jobs, key_groups) as new:

@@ -88,7 +88,7 @@ def _refuse_drop(work: Operation, coordinator: Coordinator) -> None:
             raise ConfigError(
                 f"{redact(wal)} has namespace {namespace}, {redact(coordinator.endpoints.store)} has nothing"
                 " of it, so only the log would go: check --store; if the store is gone, or a drop was cut"
-                " short, use --force"
+                f" short, `tidegate drop --namespace {namespace} --force` removes the rest"
             )
         left = set(in_log.stores) - {each.name for each in coordinator.endpoints.stores}
         if left:

@@ -216,7 +216,9 @@ def test_a_version_that_was_retired_before_it_was_copied_ends_the_copy(place):
         place.old.write({"airports": {"LGA": {"departures": number, "delay": 0.0}}})
     driver = place.old.driver
     retire_up_to(driver.log, driver.store, driver.folded, Options(keep_versions=1), lambda: False)
-    with pytest.raises(SnapshotExpiredError, match="`tidegate drop --namespace flights_32`, then run this"):
+    with pytest.raises(
+        SnapshotExpiredError, match="`tidegate drop --namespace flights_32`, then `tidegate rekey"
+    ):
         place.follow()
 
 
@@ -228,7 +230,7 @@ def test_a_log_that_was_cut_above_the_version_before_it_was_copied_ends_the_copy
     summarise_if_due(decisions, 1)
     decisions.catch_up()
     decisions.log.trim_decisions(decisions.view.summaries[-1].position)
-    with pytest.raises(WalGapError, match="`tidegate drop --namespace flights_32`, then run this command ag"):
+    with pytest.raises(WalGapError, match="`tidegate drop --namespace flights_32`, then `tidegate rekey "):
         place.follow()
 
 
