@@ -498,6 +498,13 @@ class Store(Attempts):
         Repeatable: in small steps, also after an interruption, while readers and a writer run.
         """
 
+    def foreign_entry(self) -> str:
+        """Return a file or folder at the store's place that is not the store's; ``''``: there is none.
+
+        A store with such a one is not dropped: what somebody else put there would go with it.
+        """
+        return ""
+
     @abc.abstractmethod
     def drop(self, *, thorough: bool = False) -> bool:
         """Remove everything of the namespace permanently; return whether there was anything.
@@ -505,7 +512,7 @@ class Store(Attempts):
         The identity is removed first: after a crash in between, the namespace does not exist (and can be
         created again) or is refused, but is never half there. Repeatable: also after such a crash. Durable:
         on return nothing is left but, unless ``thorough``, ``unsearched``; another instance that still has it
-        open is refused.
+        open is refused. Raises: ConfigError, nothing was removed: it has a ``foreign_entry``.
         """
 
     @abc.abstractmethod

@@ -202,6 +202,13 @@ class Log(abc.ABC):
         """
         return None
 
+    def foreign_entry(self) -> str:
+        """Return a file or folder at the log's place that is not the log's; ``''``: there is none.
+
+        A log with such a one is not dropped: what somebody else put there would go with it.
+        """
+        return ""
+
     @abc.abstractmethod
     def drop(self) -> bool:
         """Remove the log permanently, records and blobs; return whether there was anything.
@@ -212,7 +219,7 @@ class Log(abc.ABC):
         that is called later raises WalUnavailableError, until the log is created again.
 
         Raises: WalUnavailableError, files or topics are left that are not a log any more; drop it
-        again.
+        again. ConfigError, nothing was removed: it has a ``foreign_entry``.
         """
 
     @abc.abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from tidegate.base.files import refuse_foreign
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.epoch import take_epoch
 from tidegate.errors import TidegateError
@@ -27,9 +28,13 @@ def drop_namespace(coordinator: Coordinator, *, log_too: bool = True, thorough: 
     store again, or is refused because the log was trimmed. The other order would leave a store that readers
     trust and no driver can continue.
 
+    A place with files of others is refused before anything is removed.
+
     An Open comes first, so that a driver that misses its store sees in the log that it was replaced, and does
     not rebuild the store. A log that does not answer gets none.
     """
+    for place in (*coordinator.stores, *([coordinator.log] if log_too else [])):
+        refuse_foreign(place.where, place.foreign_entry())
     if log_too:
         try:
             state = coordinator.decisions.catch_up()

@@ -47,7 +47,7 @@ def _names_in(folder: Path) -> Iterator[str]:
     """
     import sqlite3
 
-    from tidegate.sinks.sqlite.files import META_FILE
+    from tidegate.sinks.sqlite.files import META_FILE, view_or_trigger
 
     for meta in folder.glob(f"*/{META_FILE}"):
         if "." in meta.parent.name:  # left by a drop
@@ -55,5 +55,7 @@ def _names_in(folder: Path) -> Iterator[str]:
         with contextlib.suppress(sqlite3.Error, ValueError, KeyError, TypeError):
             reader = sqlite3.connect(f"file:{quote(str(meta))}?mode=ro", uri=True, timeout=0.1)
             with contextlib.closing(reader):
+                if view_or_trigger(reader):
+                    continue
                 (identity,) = reader.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()
             yield json.loads(identity)["name"]

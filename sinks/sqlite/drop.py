@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from tidegate.base.files import sync_folder
+from tidegate.base.files import foreign_entry, refuse_foreign, sync_folder
 from tidegate.errors import StoreUnavailableError
-from tidegate.sinks.sqlite.files import META_FILE, creation_lock
+from tidegate.sinks.sqlite.files import META_FILE, creation_lock, view_or_trigger
 
+OWN = re.compile(r"(?:meta|shard-\d\d)\.sqlite(?:-wal|-shm|-journal)?")
+"""The names of a store's own files, and of those that SQLite makes beside them."""
 DROPPED = ".dropped"
 """An escaped name contains no dot, so no namespace's folder has such a name."""
 
@@ -33,6 +36,7 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
         _remove(aside, timeout_s)
         with contextlib.suppress(FileNotFoundError), creation_lock(folder, where, timeout_s):
             refuse()
+            refuse_foreign(where, foreign_entry(folder, OWN))
             folder.rename(aside)
             existed = True
             sync_folder(folder.parent)
@@ -58,6 +62,8 @@ def _refuse_open_instances(meta: Path, timeout_s: float) -> None:
     if not meta.exists():
         return
     with contextlib.closing(sqlite3.connect(meta, timeout=timeout_s, isolation_level=None)) as connection:
+        if view_or_trigger(connection):  # its SQL might never end
+            return
         try:
             connection.execute("DELETE FROM pointer")
         except sqlite3.OperationalError as error:

@@ -88,6 +88,7 @@ CREATE TABLE IF NOT EXISTS {name} (kg INTEGER NOT NULL, key BLOB NOT NULL, versi
     value BLOB NOT NULL, PRIMARY KEY (kg, key, version)) WITHOUT ROWID
 """
 
+VIEW_OR_TRIGGER = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') LIMIT 1"
 ANY_TABLE = "SELECT 1 FROM sqlite_master LIMIT 1"
 
 DURABLE = "UPDATE durable SET times = times + 1"
@@ -386,10 +387,19 @@ class Files:
             connection.execute(f"PRAGMA wal_autocheckpoint = {AUTOCHECKPOINT_PAGES}")
             connection.execute("PRAGMA fullfsync = 1")  # macOS; elsewhere no effect
             connection.execute("PRAGMA secure_delete = OFF")  # some builds overwrite deleted data
+            self._refuse_views(name, connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _refuse_views(self, name: str, connection: sqlite3.Connection) -> None:
+        """Refuse a file with a view or a trigger: a read of it might never end. Raises: CorruptError."""
+        if found := view_or_trigger(connection):
+            raise CorruptError(
+                f"{self.where}: {self.folder / name} has {found}, which tidegate does not make: put it back"
+                " from a copy"
+            )
 
     @contextlib.contextmanager
     def _explaining(self, name: str) -> Iterator[None]:
@@ -480,6 +490,12 @@ def tables_in(connection: sqlite3.Connection) -> list[str]:
     """Return the SQL tables of a shard file with users' rows."""
     sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 2) = 't_' ORDER BY name"
     return [name for (name,) in connection.execute(sql)]
+
+
+def view_or_trigger(connection: sqlite3.Connection) -> str:
+    """Return a view or a trigger of a file, in words; ``''``: it has none. No SQL of the file runs."""
+    row = connection.execute(VIEW_OR_TRIGGER).fetchone()
+    return "" if row is None else f"a {row[0]} {row[1]!r}"
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:

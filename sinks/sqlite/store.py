@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidegate.base.clock import Clock
-from tidegate.base.files import used_share
+from tidegate.base.files import foreign_entry, refuse_nested, used_share
 from tidegate.base.names import check_name, escape
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group_of_each
@@ -62,7 +62,7 @@ from tidegate.sinks.sqlite import attempts, checks, fill, newest
 from tidegate.sinks.sqlite import schemas as kept_schemas
 from tidegate.sinks.sqlite.aliases import FileAliases
 from tidegate.sinks.sqlite.discovery import namespaces_in
-from tidegate.sinks.sqlite.drop import drop_folder
+from tidegate.sinks.sqlite.drop import OWN, drop_folder
 from tidegate.sinks.sqlite.files import (
     FORMAT,
     META,
@@ -133,6 +133,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         return "" if is_marked(self._files.folder.parent) else str(self._files.folder.parent)
 
     def create(self, identity: Identity, lost_at: int = 0) -> Identity:
+        refuse_nested(self._files.folder, self._files.folder / META_FILE)
         make_folder(self._files.folder, self.where)
         mark(self._files.folder.parent)
         self._files.forget()
@@ -548,6 +549,9 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
             with self._files.writing(META_FILE, durable=False) as meta:
                 kept_schemas.forget(meta, self.where, self._looks)
         return Vacuumed(rows, notes, *gone)
+
+    def foreign_entry(self) -> str:
+        return foreign_entry(self._files.folder, OWN)
 
     def drop(self, *, thorough: bool = False) -> bool:
         self._files.close()

@@ -21,6 +21,7 @@ import fcntl
 import logging
 import os
 import random
+import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from itertools import chain, groupby
 from pathlib import Path
@@ -31,9 +32,12 @@ from tidegate.base.files import (
     Window,
     close,
     create,
+    foreign_entry,
     make_folder,
     open_lock,
     read_at,
+    refuse_foreign,
+    refuse_nested,
     remove_folder,
     sync_above,
     sync_folder,
@@ -73,6 +77,9 @@ DROPPED = ".dropped"
 FROM_A_COPY = "put it back from a copy"
 TORN = "%s: cut the last %d bytes, from position %d on: an append that did not finish and was never acked"
 """``DROPPED`` contains a dot, which no escaped name does: no namespace's folder has that ending."""
+OWN = re.compile(r"decisions\.(log|new)|lock|changelog")
+OWN_SEGMENTS = re.compile(SEGMENT.pattern + r"\.seg")
+"""The names of the log's own files."""
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NEVER_MENDS_ITSELF = frozenset({errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS})
 """Errors of a wrong path: a retry would only hide them."""
@@ -108,6 +115,7 @@ class FileLog(Log):
     # -- creation ----------------------------------------------------------------------------------
 
     def create(self) -> None:
+        refuse_nested(self.folder, self._decisions)
         try:
             make_folder(self._changelog)
             with self._locked(make=True):
@@ -414,11 +422,15 @@ class FileLog(Log):
                     with contextlib.suppress(FileNotFoundError):
                         yield entry.name, entry.stat(follow_symlinks=False)
 
+    def foreign_entry(self) -> str:
+        return foreign_entry(self.folder, OWN) or foreign_entry(self._changelog, OWN_SEGMENTS)
+
     def drop(self) -> bool:
         aside = self.folder.with_name(self.folder.name + DROPPED)
         try:
             there = remove_folder(aside)  # left by an earlier drop
             with contextlib.suppress(FileNotFoundError), self._locked(make=True):
+                refuse_foreign(self.where, self.foreign_entry())
                 # One step, while nobody appends: afterwards no name leads to the log.
                 self.folder.rename(aside)
                 sync_folder(self.folder.parent)

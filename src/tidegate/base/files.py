@@ -6,10 +6,13 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 import time
 from pathlib import Path
+
+from tidegate.errors import ConfigError
 
 WINDOW_BYTES = 1024 * 1024
 
@@ -168,6 +171,42 @@ def sync_above(folder: Path) -> None:
     for above in folder.absolute().parents:
         with contextlib.suppress(OSError):
             sync_folder(above)
+
+
+FILES_OF_NAMESPACES = ("decisions.log", "meta.sqlite")
+"""The file by which the folder of a namespace is known, of a log and of a SQLite store."""
+
+
+def refuse_nested(folder: Path, own: Path) -> None:
+    """Refuse to make a namespace's folder where, or below where, another log or store has its files.
+
+    ``own`` is the file by which the folder is known once it is made. A drop of the other one would remove
+    it. Raises: ConfigError.
+    """
+    for above in (folder.absolute(), *folder.absolute().parents):
+        for name in FILES_OF_NAMESPACES:
+            with contextlib.suppress(OSError):  # one that this user may not read
+                if (above / name).is_file() and above / name != own.absolute():
+                    raise ConfigError(
+                        f"{folder}: {above} has the files of another log or store ({name}), so nothing was"
+                        " made: give a folder outside of it"
+                    )
+
+
+def refuse_foreign(where: str, entry: str) -> None:
+    """Refuse to remove a folder with an entry that is not its own. Raises: ConfigError."""
+    if entry:
+        raise ConfigError(
+            f"{where}: {entry} is none of its files, and a drop would remove it too; nothing was removed:"
+            " move it elsewhere, then drop again"
+        )
+
+
+def foreign_entry(folder: Path, own: re.Pattern[str]) -> str:
+    """Return an entry of a folder whose name is not one of its own, as a path; ``''``: there is none."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        return next((entry.path for entry in entries if not own.fullmatch(entry.name)), "")
+    return ""
 
 
 def remove_folder(folder: Path) -> bool:

@@ -55,6 +55,51 @@ def store(tmp_path):
     return change
 
 
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+META_TABLES = ("namespace", "pointer", "leases", "catalog", "schemas", "durable")
+SHARD_TABLES = ("shard", "floors", "applied", "sealed", "durable", "t_aircraft")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "file, sql",
+    [
+        *(
+            ("meta.sqlite", f"ALTER TABLE {name} RENAME TO o; CREATE VIEW {name} AS {ENDLESS}")
+            for name in META_TABLES
+        ),
+        *(
+            ("shard-00.sqlite", f"ALTER TABLE {name} RENAME TO o; CREATE VIEW {name} AS {ENDLESS}")
+            for name in SHARD_TABLES
+        ),
+        (
+            "meta.sqlite",
+            f"CREATE TRIGGER t BEFORE INSERT ON leases BEGIN SELECT count(*) FROM ({ENDLESS}); END",
+        ),
+        (
+            "meta.sqlite",
+            f"CREATE TRIGGER t BEFORE DELETE ON pointer BEGIN SELECT count(*) FROM ({ENDLESS}); END",
+        ),
+    ],
+)
+def test_no_sql_of_a_file_runs_when_it_is_read_listed_or_dropped(tmp_path, file, sql):
+    """A view or a trigger of somebody else may never end, and Python cannot interrupt it."""
+    url = f"sqlite://{tmp_path}/store"
+    with contextlib.closing(Example(f"file://{tmp_path}/wal", url, options=Options(key_groups=1))) as example:
+        example.write(BATCHES[0])
+    with contextlib.closing(sqlite3.connect(tmp_path / "store" / "flights" / file)) as connection:
+        connection.executescript(sql)
+    with (
+        pytest.raises(CorruptError, match=r"has a (view|trigger) '\w+', which tidegate does not make"),
+        tidegate.connect(url, "flights", {"timeout_s": 3}) as gate,
+        gate.snapshot() as snapshot,
+    ):
+        snapshot.table("aircraft").get("N1")
+    CliRunner().invoke(app, ["namespaces", "--store", url])
+    with contextlib.closing(open_store(url, "flights")) as store:
+        assert store.drop()
+
+
 @pytest.mark.parametrize("file", ["meta.sqlite", "shard-00.sqlite"])
 def test_a_schema_whose_bytes_are_no_text_is_told_with_its_file(store, tmp_path, file):
     """SQLite quotes the statement that it cannot read, and Python cannot decode what it says."""

@@ -1,15 +1,19 @@
 """The folders of logs and stores in files: durable up to the root, and told of when they may not be used."""
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tidegate.committers.exports.export import export
+from tidegate.committers.operations.drop import drop_namespace
 from tidegate.errors import ConfigError
 from tidegate.sinks.records import Identity
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.arrow_barrier import BYTES_SCHEMA
+from tidegate.testing.example import Example
 from tidegate.testing.store.harness import put
 from tidegate.wal.file.log import FileLog
 
@@ -125,3 +129,63 @@ def test_a_folder_that_cannot_be_opened_says_so(tmp_path, monkeypatch):
         store.create(IDENTITY)
     with pytest.raises(ConfigError, match="cannot be read by this user"):
         store.drop()
+
+
+KINDS = {"log": FileLog, "store": lambda root, name: SqliteStore(str(root), name)}
+
+
+def made(kind, root, name="n"):
+    place = KINDS[kind](root, name)
+    place.create(*([IDENTITY] if kind == "store" else []))
+    return place
+
+
+@pytest.mark.parametrize("inner", KINDS)
+@pytest.mark.parametrize("outer", KINDS)
+@pytest.mark.parametrize("below", ["", "n", "n/deeper/still", "n/changelog"])
+def test_no_log_or_store_is_made_within_the_folder_of_another(tmp_path, outer, inner, below):
+    """The drop of the outer one would remove the inner one."""
+    place = made(outer, tmp_path)
+    name = "n" if not below else "changelog"
+    if not below and inner == outer:
+        made(inner, tmp_path, "beside")  # two namespaces of one log's folder
+        return
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=r"has the files of another log or store .*: give a folder outside"):
+        made(inner, tmp_path / below, name)
+    assert sorted(tmp_path.rglob("*")) == before
+    place.close()
+
+
+@pytest.mark.parametrize(
+    "entry", ["export/rows.parquet", "notes.txt", "changelog/n/decisions.log", ".hidden"]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_drop_removes_nothing_where_somebody_else_has_files(tmp_path, kind, entry):
+    place = made(kind, tmp_path)
+    own = tmp_path / "n" / entry
+    own.parent.mkdir(exist_ok=True, parents=True)
+    own.write_text("mine")
+    before = [path for path in tmp_path.rglob("*") if not path.name.endswith(("-wal", "-shm"))]
+    with pytest.raises(ConfigError, match=r"is none of its files.*nothing was removed: move it elsewhere"):
+        place.drop()
+    assert [path for path in before if not path.exists()] == []
+    assert place.foreign_entry()
+    own.unlink()
+    if kind == "store" or not entry.startswith("changelog"):
+        shutil.rmtree(tmp_path / "n" / entry.partition("/")[0], ignore_errors=True)
+    else:
+        own.parent.rmdir()
+    assert place.drop()
+    assert not (tmp_path / "n").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_drop_of_a_namespace_looks_at_all_its_places_first(tmp_path, kind):
+    with contextlib.closing(Example(f"file://{tmp_path}/w", f"sqlite://{tmp_path}/s", "n")) as example:
+        example.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+        (tmp_path / kind[0].replace("l", "w") / "n" / "mine").write_text("mine")
+        before = [path for path in tmp_path.rglob("*") if not path.name.endswith(("-wal", "-shm"))]
+        with pytest.raises(ConfigError, match="nothing was removed"):
+            drop_namespace(example.driver)
+        assert [path for path in before if not path.exists()] == []

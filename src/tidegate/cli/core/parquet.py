@@ -14,16 +14,29 @@ from tidegate.errors import ConfigError
 from tidegate.values.decode import Value, Values
 
 ROWS_AT_ONCE = 10_000
+MAGIC = b"PAR1"
+"""The first bytes of a Parquet file."""
+
+
+def refuse_another(path: Path, begins: bytes, kind: str) -> None:
+    """Refuse to write over a file that is not of this kind, such as a store's own. Raises: ConfigError."""
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
+        path.open("rb") as there,
+    ):
+        if there.read(len(begins)) not in (begins, b""):
+            raise ConfigError(f"{path} is there and is no {kind}; nothing was written: give another path")
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file that is renamed to ``path`` at the end; nothing is left there after an error.
 
-    Raises: ConfigError, it cannot be created.
+    Raises: ConfigError, it cannot be created, or is there and is no Parquet file.
     """
     if not path.name or path.is_dir():
         raise ConfigError(f"{path} is a folder: give the path of a file")
+    refuse_another(path, MAGIC, "Parquet file")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         fd = open_private(beside, os.O_WRONLY | os.O_TRUNC)

@@ -13,6 +13,7 @@ from tidegate.base.clock import Clock
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.core.options import AllowUnsafe, Json, examples
 from tidegate.cli.core.output import print_json, print_pairs, print_table
+from tidegate.cli.core.parquet import refuse_another
 from tidegate.cli.inspect.doctor_servers import refuse_unusable
 from tidegate.cli.trials.demo import StoreConfig, WalConfig
 from tidegate.errors import ConfigError
@@ -91,6 +92,7 @@ def bench(  # noqa: PLR0913 - its options
         **({"parts": tuple(only)} if only else {}),
     )
     if html is not None:
+        refuse_another(html, b"<!doctype html>", "page")
         html.touch()  # an unwritable file is reported before the measurement
     console = Console(stderr=True)
     with console.status("starting") as status:

@@ -44,6 +44,7 @@ from tidegate.reader.mirror.reading import (
 from tidegate.reader.mirror.view import At, Content, MirrorView
 from tidegate.reader.table import TableView
 from tidegate.sinks.rules.reads import decode, encode
+from tidegate.sinks.sqlite.files import view_or_trigger
 from tidegate.values.decode import values_of
 from tidegate.wal.record import Count, KeyGroups, TableSchema
 
@@ -192,6 +193,10 @@ class FilePlace:
             )
         elif application != APPLICATION_ID:
             raise ConfigError(f"{where(self.path)} is another program's database: give another path")
+        elif found := view_or_trigger(connection):
+            raise CorruptError(
+                f"{where(self.path)} has {found}, which tidegate does not make: {remedy(self.path)}"
+            )
         elif number != FORMAT:
             raise ConfigError(
                 f"{where(self.path)} has format {number}, this release has {FORMAT}: {remedy(self.path)}"

@@ -63,6 +63,17 @@ def test_a_folder_is_no_file_to_write(tmp_path, words, folder):
     assert "is a folder: give the path of a file" in run(*words, folder.format(tmp_path), code=2)
 
 
+@pytest.mark.parametrize("words", [["scan", "aircraft", "--parquet"], ["quarantine", "export", "aircraft"]])
+def test_a_file_of_another_kind_is_not_replaced(tmp_path, words):
+    """Such as a store's own: `--parquet STORE/flights/meta.sqlite`."""
+    file = tmp_path / "meta.sqlite"
+    file.write_bytes(b"SQLite format 3")
+    assert "is there and is no Parquet file; nothing was written" in run(*words, file, code=2)
+    assert file.read_bytes() == b"SQLite format 3"
+    run(*words, tmp_path / "rows")
+    run(*words, tmp_path / "rows")  # of its own kind
+
+
 @pytest.mark.parametrize("name", ["a:b/rows.parquet", "s3:/x.parquet"])
 def test_a_file_has_any_name_that_a_folder_can_hold(tmp_path, monkeypatch, name):
     """pyarrow took names with a colon for URLs."""
