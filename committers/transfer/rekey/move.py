@@ -198,7 +198,9 @@ def _versions(old: Coordinator, new: Coordinator, first: int, last: int) -> list
         )
     found = [one for one in decided_versions(old.log, old.folded, first) if one.version <= last]
     if [one.version for one in found] != list(range(first, last + 1)):
-        raise WalGapError(f"{old.log.where} no longer has the decision of version {first}. {_again(old, new)}")
+        raise WalGapError(
+            f"{old.log.where} no longer has the decision of version {first}. {_again(old, new)}"
+        )
     return found
 
 

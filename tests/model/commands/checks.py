@@ -178,7 +178,13 @@ def verified(world: World) -> str:
         if space.damaged or not space.shown or space.content.event < 0 or len(world.truths) > 1:
             continue
         for at in truth.stores if name == truth.name else ("a",):
-            key = (name, at, Time.us, world.log_digest(name), world.space_digest(name, place_of(at), whole=True))
+            key = (
+                name,
+                at,
+                Time.us,
+                world.log_digest(name),
+                world.space_digest(name, place_of(at), whole=True),
+            )
             if wrong := _verified.get(key, functools.partial(_findings, world, name, at)):
                 return str(wrong)
     return ""

