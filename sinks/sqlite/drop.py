@@ -19,7 +19,7 @@ from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.sqlite.files import META_FILE, creation_lock, view_or_trigger
 
 OWN = re.compile(r"(?:meta|shard-\d\d)\.sqlite(?:-wal|-shm|-journal)?")
-"""The names of a store's own files, and of those that SQLite makes beside them."""
+"""The names of a store's own files, and of the files that SQLite makes for them."""
 DROPPED = ".dropped"
 """An escaped name contains no dot, so no namespace's folder has such a name."""
 

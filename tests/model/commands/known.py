@@ -63,6 +63,8 @@ MENDED = {
     ),
     "a lost primary that another store can fill": "backup load load batch trim add-store lose-store",
     "a checkpoint that was set back before a relog": "restore batch rewind lose-end",
+    "an older copy of a store, and a newer second store": "copies lose-store recover add-store older-store",
+    "a relog of an older copy whose log was trimmed": "copies restore batch widen trim older-store relog",
     "a log that was trimmed in the middle": (
         "copies clock-back lose-end older-both rewind batch batch trim lose-store"
     ),

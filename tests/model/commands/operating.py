@@ -75,6 +75,10 @@ def went_back(truth: Truth, world: World, _: Outcome) -> Truth:
 def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     here, facts = truth.here, json.loads(outcome.json)
     name, lineage = facts["to"], facts["lineage"]
+    saved = here.versions.get((world.uuid_of(truth.name), facts["version"]))
+    if facts["lost"] and saved is not None:  # the command prints the versions that an older store has not
+        last = truth.firsts.get(LINEAGES.index(lineage), truth.first) + facts["last_batch"] if lineage else -1
+        here = here._replace(content=saved[0], shape=saved[1], event=last, generation=0)
     content = here.content.alive(here.time_us)
     if here.generation:  # the command prints that undone batches cannot be replayed there
         here = here._replace(event=max(here.event, here.undone))

