@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ from tidegate.base.clock import Clock
 from tidegate.base.extras import missing
 from tidegate.base.urls import path_of, redact, scheme_of
 from tidegate.errors import ConfigError
+from tidegate.options.client_options import SECONDS_OR_0, Form, checked, named
 from tidegate.sinks.store import Store
 
 if TYPE_CHECKING:  # asyncio is half of the time of a reader's first call
@@ -36,13 +35,11 @@ def open_store(
     if scheme not in OPENERS:
         folder = "; a folder is sqlite:// and its absolute path" if url.startswith("/") else ""
         raise ConfigError(f"store {redact(url)!r}: unknown scheme; known are {', '.join(KNOWN)}{folder}")
-    opener = OPENERS[scheme]
-    known, takes_any = _options_of(opener)
-    unknown = [] if takes_any else sorted(set(options or {}) - set(known))
-    if unknown:
-        names = f"there are {', '.join(known)}" if known else "it has none"
-        raise ConfigError(f"store {redact(url)}: unknown option {', '.join(unknown)}; {names}")
-    return opener(url, namespace, clock, **dict(options or {}))
+    where = f"store {redact(url)}"
+    given = named(options, where)
+    if scheme in OWN:
+        given = checked(given, OWN[scheme], where)
+    return OPENERS[scheme](url, namespace, clock, **given)
 
 
 def open_async_store(
@@ -56,15 +53,7 @@ def open_async_store(
         return ThreadedStore(store)
     from tidegate.sinks.redis.async_store import AsyncRedisStore
 
-    return AsyncRedisStore(url, namespace, dict(options or {}))
-
-
-@functools.cache
-def _options_of(opener: Callable[..., Store]) -> tuple[list[str], bool]:
-    """Return the names of an opener's options, and whether it checks its options itself."""
-    parameters = inspect.signature(opener).parameters.values()
-    names = sorted(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
-    return names, any(each.kind is each.VAR_KEYWORD for each in parameters)
+    return AsyncRedisStore(url, namespace, named(options, f"store {redact(url)}"))
 
 
 def _open_memory(url: str, namespace: str, clock: Clock | None) -> Store:
@@ -73,15 +62,13 @@ def _open_memory(url: str, namespace: str, clock: Clock | None) -> Store:
     return MemoryStore(unquote(url.removeprefix("memory://")), namespace, clock)
 
 
-def _open_sqlite(url: str, namespace: str, clock: Clock | None, *, timeout_s: Any = 30.0) -> Store:
+def _open_sqlite(url: str, namespace: str, clock: Clock | None, *, timeout_s: float = 30.0) -> Store:
     from tidegate.sinks.sqlite.store import SqliteStore
 
     path = path_of(url)
     if path is None or not path.strip("/"):
         raise ConfigError(f"store {redact(url)}: write sqlite:///absolute/path/of/a/folder")
     path = "/" + path.lstrip("/")  # two slashes: the same folder for us, a server's name for SQLite
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
-        raise ConfigError(f"store {redact(url)}: timeout_s is {timeout_s!r}; it must be a number of seconds")
     return SqliteStore(path, namespace, clock, timeout_s=timeout_s)
 
 
@@ -107,6 +94,8 @@ KNOWN = (
     *("cassandra://host1,host2/keyspace", "memory://name"),
 )
 """An example of each known URL."""
+OWN: dict[str, dict[str, Form]] = {"memory": {}, "sqlite": {"timeout_s": SECONDS_OR_0}}
+"""The options of stores without a client; a store with one checks them itself."""
 OPENERS: dict[str, Callable[..., Store]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,

@@ -9,10 +9,15 @@ from typing import Any
 from tidegate.base.extras import missing
 from tidegate.base.urls import path_of, redact
 from tidegate.errors import ConfigError
+from tidegate.options.client_options import Form, checked, named, seconds
 from tidegate.wal.log import Log
 
 SCHEMES = {"memory": "memory://name", "file": "file:///path", "kafka": "kafka://host1:9092,host2:9092"}
 """Known schemes, each with an example."""
+
+
+OWN: dict[str, dict[str, Form]] = {"memory": {}, "file": {"lock_timeout_s": seconds(most=86_400)}}
+"""The options of logs without a client; a log with one checks them itself."""
 
 
 def open_log(url: str, namespace: str, options: Mapping[str, Any] | None = None) -> Log:
@@ -21,7 +26,10 @@ def open_log(url: str, namespace: str, options: Mapping[str, Any] | None = None)
     Raises: ConfigError when the URL, the namespace or an option does not fit.
     """
     scheme = url.partition("://")[0] if "://" in url else ""
-    given = dict(options or {})
+    where = f"the log {redact(url)}"
+    given = named(options, where)
+    if scheme in OWN:
+        given = checked(given, OWN[scheme], where)
     match scheme:
         case "memory":
             return _memory(url, namespace, given)
@@ -34,21 +42,15 @@ def open_log(url: str, namespace: str, options: Mapping[str, Any] | None = None)
             raise ConfigError(msg)
 
 
-def _memory(url: str, namespace: str, options: dict[str, Any]) -> Log:
+def _memory(url: str, namespace: str, _: dict[str, Any]) -> Log:
     from tidegate.wal.memory_log import MemoryLog
 
-    _check_options("memory", options, ())
     return MemoryLog(url.removeprefix("memory://"), namespace)
 
 
 def _file(url: str, namespace: str, options: dict[str, Any]) -> Log:
     from tidegate.wal.file.log import FileLog
 
-    _check_options("file", options, ("lock_timeout_s",))
-    seconds = options.get("lock_timeout_s", 1)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 86_400:
-        msg = f"lock_timeout_s is {seconds!r}; it must be a number of seconds above 0 and below 86,400"
-        raise ConfigError(msg)
     path = path_of(url)
     if path is None:
         msg = (
@@ -66,14 +68,6 @@ def _kafka(url: str, namespace: str, options: dict[str, Any]) -> Log:
     from tidegate.wal.kafka.settings import settings_of
 
     return KafkaLog(settings_of(url, options), namespace)
-
-
-def _check_options(scheme: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        there_are = ", ".join(known) or "none"
-        msg = f"unknown option {', '.join(unknown)} for a {scheme} log; the options are: {there_are}"
-        raise ConfigError(msg)
 
 
 _shared: dict[tuple[object, ...], Log] = {}

@@ -9,10 +9,12 @@ import traceback
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tidegate
 import tidegate.aio
-from tidegate.base.urls import hide_forms
+from tidegate.base.urls import CUT_MIN, _cut_at, hide_forms
 from tidegate.errors import TidegateError
 
 PASSWORDS = ["s3cr3t-" + "q" * 200, "s3c'r3t-\"x", "s3crät-ß∂", "s3c\\r3t\\zz", "s3cr3t%zz%41"]
@@ -71,6 +73,18 @@ def test_a_server_that_repeats_a_login_in_words_of_its_own_t48(server, kind, pas
         told.append("".join(traceback.format_exception(caught.value)))
     for text in (*told, caplog.text):
         assert not [form for form in forms(password) if form in text], text
+
+
+@given(st.text("ab'", max_size=30), st.text("ab'", min_size=1, max_size=12))
+def test_the_longest_beginning_of_a_secret_at_the_end_is_found(text, secret):
+    longest = max((at for at in range(CUT_MIN, len(secret)) if text.endswith(secret[:at])), default=0)
+    assert _cut_at(text, secret) == (len(text) - longest if longest else -1)
+
+
+def test_a_long_secret_is_compared_with_the_text_alone():
+    """Each of its 600,000 beginnings was copied: minutes."""
+    password = "".join(f"{number:06}" for number in range(100_000))
+    assert hide_forms(f"no login {password[:50]}", [password]) == "no login ***"
 
 
 def test_what_only_begins_like_a_secret_is_shown():

@@ -367,11 +367,11 @@ class Clients:
         except (KafkaException, TypeError, ValueError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._TIMED_OUT:  # noqa: SLF001
                 self.unavailable("the first token", error.args[0])
-            said = self.settings.hide(
+            said = self.settings.unfit(
                 str(error.args[0].str() if isinstance(error, KafkaException) else error)
             )
-            msg = f"{self.where}: an option does not fit: {said}"
-            raise ConfigError(msg) from None  # the cause may show a password
+        msg = f"{self.where}: an option does not fit: {said}"
+        raise ConfigError(msg)  # without a context, which may show a password
 
     def _login(self) -> dict[str, Any]:
         """Return the client's options for a login by the name of a function.

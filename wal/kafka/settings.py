@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.base.names import NAME
-from tidegate.base.urls import hide, redact
+from tidegate.base.urls import hide, hide_forms, redact
 from tidegate.errors import ConfigError
+from tidegate.options.client_options import ANYTHING, NUMBER_OR_TEXT, Form, checked, seconds, whole
 from tidegate.options.logins import Provider, provider_of
 
 TIMEOUT_S = 30.0
@@ -32,10 +33,19 @@ AT_END_MS = 5
 RECORD_BYTES_MAX = 8 * 1024 * 1024
 """The most bytes of a record of the decision log: a Summary of 1,000 versions takes some 400 KB."""
 
-OURS = (
-    *("topic_prefix", "partitions", "replication_factor", "min_insync_replicas", "timeout_s"),
-    "credential_provider",
-)
+FORMS: dict[str, Form] = {
+    "topic_prefix": Form(
+        "1 to 64 of the characters A-Z a-z 0-9 _ . -",
+        lambda value: isinstance(value, str) and NAME.fullmatch(value) is not None,
+    ),
+    "partitions": whole(1, 10_000),
+    "replication_factor": whole(1, 100),
+    "min_insync_replicas": whole(1, 100),
+    "timeout_s": seconds(1),
+    "credential_provider": ANYTHING,
+}
+"""tidegate's own options."""
+OURS = tuple(FORMS)
 FIXED = {
     "acks": "the log is acknowledged by all in-sync replicas (I3)",
     "request.required.acks": "the log is acknowledged by all in-sync replicas (I3)",
@@ -88,6 +98,8 @@ FOR_PRODUCERS = re.compile(
 FOR_CONSUMERS = re.compile(
     r"(fetch|queued|session|heartbeat|max\.(poll|partition)|group|partition\.assign|client\.rack)"
 )
+VALUE_MIN = 4
+"""The fewest characters of a value that is hidden in a text about its option."""
 SECRET = re.compile(r"(?i)pass|secret|token|\.key|\.pem|jaas|keystore|oauthbearer|credential")
 IS_LOGIN = re.compile(r"sasl\.(username|password)|.*sasl\.oauthbearer\.")
 BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:\d{1,5})?")
@@ -204,6 +216,15 @@ class KafkaSettings:
         }
         return common | given | {"bootstrap.servers": self.brokers}
 
+    def unfit(self, text: str) -> str:
+        """Return a client's text about an option that does not fit: with a name, and without a value."""
+        values = [
+            value for value in self.client.values() if isinstance(value, str) and len(value) >= VALUE_MIN
+        ]
+        said = hide_forms(self.hide(text), sorted(values, key=len, reverse=True))
+        is_named = any(name in said for name in self.client)
+        return said if is_named else f"{said} (one of {', '.join(self.client)})"
+
     def hide(self, text: str) -> str:
         """Return the text without any secret of the client's options."""
         given = [str(value) for name, value in self.client.items() if SECRET.search(name)]
@@ -234,34 +255,19 @@ def settings_of(url: str, options: Mapping[str, Any]) -> KafkaSettings:
         if name in FIXED:
             msg = f"option {name} of a kafka log cannot be given: {FIXED[name]}"
             raise ConfigError(msg)
-    ours = {name: options[name] for name in OURS if options.get(name) is not None}
+    options = checked(options, dict.fromkeys(options, NUMBER_OR_TEXT) | FORMS, "a kafka log")
+    ours = {name: options[name] for name in OURS if name in options}
     client = {name: value for name, value in options.items() if name not in OURS}
     _check(ours, client)
     return KafkaSettings(brokers, client=client, **ours)
 
 
 def _check(ours: Mapping[str, Any], client: Mapping[str, Any]) -> None:
-    for name, most in (("partitions", 10_000), ("replication_factor", 100), ("min_insync_replicas", 100)):
-        value = ours.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            msg = f"{name} is {value!r}; it must be a whole number from 1 to {most:,}"
-            raise ConfigError(msg)
-    seconds = ours.get("timeout_s", TIMEOUT_S)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 1 <= seconds <= 3600:
-        msg = f"timeout_s is {seconds!r}; it must be a number of seconds from 1 to 3,600"
-        raise ConfigError(msg)
-    prefix = ours.get("topic_prefix", "tidegate")
-    if not isinstance(prefix, str) or NAME.fullmatch(prefix) is None:
-        msg = f"topic_prefix is {prefix!r}; use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
-        raise ConfigError(msg)
     for name, value in client.items():
-        if not isinstance(value, str | int | float | bool):
-            msg = f"option {name} of a kafka log must be text, a number or a truth value"
-            raise ConfigError(msg)
         if name in LEAST and not (str(value).isdigit() and int(value) >= LEAST[name]):
             msg = (
-                f"option {name} of a kafka log is {value}; it must be at least {LEAST[name]:,}, for a"
-                " record or a piece of a frame would never fit: raise it, or leave it out"
+                f"option {name} of a kafka log must be at least {LEAST[name]:,}, for a record or a piece of a"
+                " frame would never fit: raise it, or leave it out"
             )
             raise ConfigError(msg)
         if name in IN_A_COMMAND and not PLAIN.fullmatch(str(value)):
@@ -297,15 +303,15 @@ def _check_sasl(client: Mapping[str, Any]) -> None:
     """Refuse SASL options for which librdkafka's own message would be missing or unclear."""
     protocol = str(client.get("security.protocol", "plaintext"))
     logs_in = protocol.lower().startswith("sasl")
-    if not logs_in and any(name.startswith("sasl.") for name in client):
+    if not logs_in and (sasl := [name for name in client if name.startswith("sasl.")]):
         msg = (
-            f"there are sasl options, but with security.protocol {protocol!r} they count for"
+            f"there are sasl options ({', '.join(sasl)}), but with this security.protocol they count for"
             " nothing: set it to SASL_SSL, or to SASL_PLAINTEXT where the network is trusted"
         )
         raise ConfigError(msg)
     if logs_in and not {"sasl.mechanism", "sasl.mechanisms"} & client.keys():
         msg = (
-            f"security.protocol is {protocol!r} without a sasl.mechanism, which would mean Kerberos: set"
+            "security.protocol asks for a login without a sasl.mechanism, which would mean Kerberos: set"
             " it to SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER, as the brokers have it, or to GSSAPI"
         )
         raise ConfigError(msg)

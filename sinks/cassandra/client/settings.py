@@ -24,6 +24,21 @@ from urllib.parse import unquote
 
 from tidegate.base.urls import Url, addresses, redact, servers_at, user_and_password
 from tidegate.errors import ConfigError
+from tidegate.options.client_options import (
+    ANYTHING,
+    FILE,
+    PASSPHRASE,
+    SECONDS,
+    SECONDS_OR_0,
+    SWITCH,
+    TEXT,
+    Form,
+    check_tls,
+    checked,
+    is_text,
+    one_of,
+    whole,
+)
 from tidegate.options.logins import Provider, provider_of
 
 PORT = 9042
@@ -35,11 +50,37 @@ READ_AT = {
 }
 """Written at: read at, the default first."""
 CONSISTENCY = "LOCAL_QUORUM"
+TOO_FEW = ("ONE", "TWO", "THREE", "LOCAL_ONE", "ANY")
 
-OURS = ("create", "replication", "consistency", "read_consistency", "local_dc", "timeout_s", "tls", "leases")
-TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_password", "ssl_check_hostname")
-LOGIN = ("username", "password", "credential_provider")
-PASSED = ("connect_timeout", "protocol_version", "idle_heartbeat_interval")
+TLS = {
+    "ssl_ca_certs": FILE,
+    "ssl_certfile": FILE,
+    "ssl_keyfile": FILE,
+    "ssl_password": PASSPHRASE,
+    "ssl_check_hostname": SWITCH,
+}
+PASSED = {
+    "connect_timeout": SECONDS,
+    "protocol_version": whole(3, 66),
+    "idle_heartbeat_interval": SECONDS_OR_0,
+}
+FORMS: dict[str, Form] = {
+    "create": SWITCH,
+    "replication": ANYTHING,
+    "consistency": one_of(*READ_AT),
+    "read_consistency": TEXT,
+    "local_dc": TEXT,
+    "timeout_s": SECONDS,
+    "tls": SWITCH,
+    "leases": SWITCH,
+    **TLS,
+    "username": TEXT,
+    "password": TEXT,
+    "credential_provider": ANYTHING,
+    **PASSED,
+}
+"""tidegate's own options, then those of the driver under its own names."""
+COPIES = whole(1, 99)
 KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
@@ -109,18 +150,13 @@ def _hosts(parts: Url, shown: str) -> tuple[tuple[str, ...], int]:
 
 
 def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: str) -> CassandraSettings:
-    known = (*OURS, *TLS, *LOGIN, *PASSED)
-    if unknown := sorted(set(options) - set(known)):
-        raise ConfigError(f"{shown}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
-    for name in ("create", "tls", "leases"):
-        if not isinstance(options.get(name, False), bool):
-            raise ConfigError(f"{shown}: {name} is {options[name]!r}; it must be True or False")
-    timeout_s = options.get("timeout_s", TIMEOUT_S)
-    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 3_600:
-        raise ConfigError(f"{shown}: timeout_s is {timeout_s!r}; it must be 0 to 3,600 seconds")
+    if options.get("tls") is False and (names := [name for name in TLS if name in options]):
+        raise ConfigError(
+            f"{shown}: ssl_ options need TLS ({', '.join(names)}): leave tls out, or set it to True"
+        )
+    options = checked(options, FORMS, shown)
     tls = {name: options[name] for name in TLS if name in options}
-    if tls and options.get("tls") is False:
-        raise ConfigError(f"{shown}: ssl_ options need TLS: leave tls out, or set it to True")
+    check_tls(tls, shown)
     return dataclasses.replace(
         settings,
         username=options.get("username", settings.username),
@@ -129,10 +165,10 @@ def _with_options(settings: CassandraSettings, options: dict[str, Any], shown: s
         tls=tls if tls or options.get("tls") else None,
         create=options.get("create", False),
         replication=_replication(options.get("replication"), settings.hosts, shown),
-        consistency=_level("consistency", options, tuple(READ_AT), shown),
+        consistency=options.get("consistency", ""),
         read_consistency=_read_level(options, shown),
-        local_dc=str(options.get("local_dc", "")),
-        timeout_s=float(timeout_s),
+        local_dc=options.get("local_dc", ""),
+        timeout_s=float(options.get("timeout_s", TIMEOUT_S)),
         leases=options.get("leases", True),
         passed={n: options[n] for n in PASSED if n in options},
     )
@@ -147,21 +183,16 @@ def _provider_name(settings: CassandraSettings, options: dict[str, Any], shown: 
     return provider_of(name, shown).name
 
 
-def _level(name: str, options: dict[str, Any], known: tuple[str, ...], shown: str) -> str:
-    level = options.get(name, "")
-    if level and level not in known:
-        raise ConfigError(f"{shown}: {name} is {level!r}; it must be one of {', '.join(known)}")
-    return str(level)
-
-
 def _read_level(options: dict[str, Any], shown: str) -> str:
     level = str(options.get("read_consistency", ""))
-    if level in ("ONE", "TWO", "THREE", "LOCAL_ONE", "ANY"):
+    if level in TOO_FEW:
         raise ConfigError(
             f"{shown}: read_consistency {level}: a replica that missed a write would answer with an older"
             " value among newer ones, unnoticed; leave it out, and reads overlap with writes"
         )
-    return _level("read_consistency", options, ("LOCAL_QUORUM", "QUORUM"), shown)
+    if level and level not in ("LOCAL_QUORUM", "QUORUM"):
+        raise ConfigError(f"{shown}: read_consistency must be one of LOCAL_QUORUM, QUORUM")
+    return level
 
 
 def _replication(option: Any, hosts: tuple[str, ...], shown: str) -> dict[str, int]:
@@ -174,20 +205,20 @@ def _replication(option: Any, hosts: tuple[str, ...], shown: str) -> dict[str, i
         _copies(option) if isinstance(option, str) else {"": option} if isinstance(option, int) else option
     )
     fits = isinstance(copies, dict) and copies and not isinstance(option, bool)
-    if not fits or not all(isinstance(n, int) and 1 <= n <= 99 for n in copies.values()):
+    if not fits or not all(is_text(dc) and COPIES.fits(count) for dc, count in copies.items()):
         raise ConfigError(
-            f"{shown}: replication is {option!r}; give the copies per data centre, as {{'dc1': 3}}, or a"
-            " number for the local one"
+            f"{shown}: replication must be the copies per data centre, as {{'dc1': 3}}, or a number for the"
+            " local one"
         )
     return dict(copies)
 
 
 def _copies(option: str) -> dict[str, int]:
     """Parse ``3``, or ``dc1:3,dc2:2``, as a file has it; empty if it is neither."""
-    number = re.fullmatch(r"\d+", option.strip())
+    number = re.fullmatch(r"\d{1,9}", option.strip())
     if number:
         return {"": int(option)}
-    pairs = [re.fullmatch(r"\s*([^:,]+?)\s*:\s*(\d+)\s*", part) for part in option.split(",")]
+    pairs = [re.fullmatch(r"\s*([^:,]+?)\s*:\s*(\d{1,9})\s*", part) for part in option.split(",")]
     return {pair[1]: int(pair[2]) for pair in pairs if pair} if all(pairs) else {}
 
 

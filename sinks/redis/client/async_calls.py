@@ -39,6 +39,7 @@ from tidegate.sinks.redis.client.replies import (
     not_compared,
     origin_in,
     passes,
+    plain,
     takes_no_functions,
     why_again,
 )
@@ -96,7 +97,7 @@ class AsyncCalls:
             try:
                 node = view.node_of(calls[0].key)
                 if node.ready and view.node_of(calls[-1].key) is node:
-                    replies = await node.ask([self._encoded(call, node, listed) for call in calls])
+                    replies = await node.ask([self._encoded(call, node, listed) for call in calls], calls)
                     if not any(isinstance(reply, Exception) for reply in replies):
                         return replies
             except (redis.RedisError, OSError):
@@ -196,8 +197,9 @@ class AsyncCalls:
             await self._make_ready(node)
             waiting = self._flights(calls, mine, node, listed, most)
             while True:
-                while len(flights) < ahead and (contents := next(waiting, None)):
-                    flights.append((len(contents), asyncio.ensure_future(node.ask(contents))))
+                while len(flights) < ahead and (next_flight := next(waiting, None)):
+                    contents, its_calls = next_flight
+                    flights.append((len(contents), asyncio.ensure_future(node.ask(contents, its_calls))))
                 if not flights:
                     break
                 size, flight = flights[0]
@@ -227,18 +229,20 @@ class AsyncCalls:
 
     def _flights(
         self, calls: Sequence[Call], mine: list[int], node: AsyncNode, listed: Listed, most: int
-    ) -> Iterator[list[bytes]]:
+    ) -> Iterator[tuple[list[bytes], list[Call]]]:
         flight: list[bytes] = []
+        its_calls: list[Call] = []
         size = 0
         for at in mine:
             content = self._encoded(calls[at], node, listed)
             flight.append(content)
+            its_calls.append(calls[at])
             size += len(content)
             if len(flight) == most or size >= FLIGHT_BYTES:
-                yield flight
-                flight, size = [], 0
+                yield flight, its_calls
+                flight, its_calls, size = [], [], 0
         if flight:
-            yield flight
+            yield flight, its_calls
 
     def _encoded(self, call: Call, node: AsyncNode, listed: Listed) -> bytes:
         known = node.server_id if call.at_server and node.server_id in listed() else b""
@@ -314,7 +318,8 @@ class AsyncCalls:
     async def each_primary(self, view: View, content: bytes) -> list[Any]:
         """Return the reply of every primary to one command; None where one does not answer now."""
         nodes = list(dict.fromkeys(node for _, _, node in view.ranges))
-        asked = await asyncio.gather(*(node.ask([content]) for node in nodes), return_exceptions=True)
+        info = [plain(b"", b"INFO")]
+        asked = await asyncio.gather(*(node.ask([content], info) for node in nodes), return_exceptions=True)
         replies: list[Any] = []
         for answer in asked:
             if isinstance(answer, BaseException) and not isinstance(answer, (redis.RedisError, OSError)):

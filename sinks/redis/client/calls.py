@@ -42,10 +42,13 @@ from tidegate.sinks.redis.client.replies import (
     origin_in,
     pack,
     passes,
+    plain,
+    refused_command,
     takes_no_functions,
     why_again,
 )
 from tidegate.sinks.redis.client.servers import Node, Servers
+from tidegate.sinks.redis.client.shapes import SHAPES, fits, wrong_reply
 from tidegate.sinks.redis.client.steps import run
 
 Result = TypeVar("Result")
@@ -129,14 +132,17 @@ class Calls:
                 try:
                     packed = b"".join([self._encoded(call, node) for call in calls])
                     connection.send_packed_command([packed])
-                    replies = [connection.read_response(disable_decoding=True) for _ in calls]
+                    replies = [connection.read_at_once(disable_decoding=True) for _ in calls]
+                    for call, reply in zip(calls, replies, strict=True):
+                        if not fits(call, reply):
+                            raise wrong_reply(call)
                 except BaseException:
                     connection.disconnect()
                     raise
                 node.give(connection)
                 return replies
-        except (redis.RedisError, OSError):
-            pass  # sent again, and handled, below
+        except Exception:  # noqa: BLE001, S110 - the parser has many; sent again, and handled, below
+            pass
         return self.run(calls)
 
     def run(self, calls: Sequence[Call], *, once: bool = False, flight: int = FLIGHT_CALLS) -> list[Any]:
@@ -203,15 +209,20 @@ class Calls:
         """Return the result of ``work``, which must be repeatable, for every primary, by address."""
         for attempt in self.retrying():
             with attempt:
+                asked: object = None
                 try:
-                    return {str(node.address): work(node) for node in self.servers.primaries()}
+                    results = {}
+                    for node in self.servers.primaries():
+                        asked = node.address
+                        results[str(node.address)] = work(node)
+                    return results
                 except DENIED as error:
                     raise denied(self.where, error) from error
                 except LOST as error:
                     raise self._later(error) from error
                 except redis.ResponseError as error:
                     if not passes(error):
-                        raise
+                        raise refused_command(self.where, asked, error) from error
                     raise self._later(error) from error
         raise AssertionError
 
@@ -230,9 +241,11 @@ class Calls:
                     break
                 except LOST:
                     pass
+                except DENIED as error:
+                    raise denied(self.where, error) from error
                 except redis.ResponseError as error:
                     if not passes(error):
-                        raise
+                        raise refused_command(self.where, node.address, error) from error
         return replies
 
     def each_primary_scan(self, pattern: str) -> list[Any]:
@@ -265,8 +278,13 @@ class Calls:
         try:
             connection, _ = node.take()
             connection.send_packed_command([self._encoded(call, node), pack(wait)])
-            connection.read_response(disable_decoding=True)
+            written = connection.read_response(disable_decoding=True)
             confirmed = connection.read_response(disable_decoding=True)
+            counts = confirmed if aof else [confirmed]
+            if not (fits(call, written) and isinstance(counts, list) and len(counts) == 1 + aof):
+                raise wrong_reply(call)
+            if any(type(count) is not int for count in counts):
+                raise wrong_reply(call)
         except redis.ResponseError as error:
             connection.disconnect()  # a reply may be in flight
             if "unknown command" in str(error):
@@ -292,6 +310,10 @@ class Calls:
         (reply,) = node.ask((pack(parts),))
         if isinstance(reply, Exception):
             raise reply
+        call = plain(b"", *parts)
+        if parts[0].decode() in SHAPES and not fits(call, reply):
+            node.close()  # its other connections are of the same server, or proxy
+            raise wrong_reply(call)
         return reply
 
     def _round(
@@ -324,7 +346,7 @@ class Calls:
             for each in going:
                 self._send(each, calls)
             for each in going:
-                self._read(each, replies)
+                self._read(each, calls, replies)
         for each in open_ones:
             if not each.failed:
                 each.node.give(each.connection)
@@ -391,7 +413,7 @@ class Calls:
                 self._fail(exchange, error)
                 return
 
-    def _read(self, exchange: _Exchange, replies: list[Any]) -> None:
+    def _read(self, exchange: _Exchange, calls: Sequence[Call], replies: list[Any]) -> None:
         """Read the replies to the oldest flight."""
         if exchange.failed:
             return
@@ -400,6 +422,8 @@ class Calls:
             try:
                 exchange.node.limit(exchange.connection)  # time has passed, perhaps with another server
                 replies[at] = exchange.connection.read_response(disable_decoding=True)
+                if not fits(calls[at], replies[at]):
+                    raise wrong_reply(calls[at])
             except exceptions.BusyLoadingError as busy:  # redis-py takes it for a lost connection
                 replies[at] = busy
             except exceptions.AuthenticationError as refused:  # likewise

@@ -23,9 +23,10 @@ from redis.asyncio.connection import Connection, SSLConnection
 
 from tidegate.base.deadline import end_of, left_of
 from tidegate.base.urls import Address
-from tidegate.sinks.redis.client.replies import DENIED, LOST
-from tidegate.sinks.redis.client.servers import AGE_MAX_S, without_words
+from tidegate.sinks.redis.client.replies import DENIED, LOST, Call
+from tidegate.sinks.redis.client.servers import AGE_MAX_S, readable, without_words
 from tidegate.sinks.redis.client.settings import RedisSettings
+from tidegate.sinks.redis.client.shapes import fits, no_reply, wrong_reply
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 
 NOT_IN_TIME = "no connection in time"
@@ -68,6 +69,7 @@ class Channel:
         self.failed: Exception | None = None
         self.until = monotonic() + AGE_MAX_S  # after that it takes no further flight
         self._connection, self._limit_s = connection, limit_s
+        self._is_readable = readable(connection._writer.transport.get_extra_info("socket"))  # noqa: SLF001 - likewise
         self._landed = landed or (lambda: None)
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
@@ -83,6 +85,8 @@ class Channel:
         Never blocks; the future may be cancelled. ``landed`` is called when the replies have
         arrived or are lost, whether or not a task still waits for them, and also when this raises.
         """
+        if self.failed is None and not self.out and self._has_surplus():
+            self.fail(no_reply())
         if self.failed is not None:
             self._landed()
             raise self.failed
@@ -94,6 +98,13 @@ class Channel:
             self._look_at(min(flight.sent_at + self._limit_s, flight.end))
         return flight.done
 
+    def _has_surplus(self) -> bool:
+        """Whether something arrived that no flight waits for, and that the reader has not seen yet."""
+        stream = self._connection._reader  # noqa: SLF001 - there is no public name
+        if stream is None or stream.at_eof():
+            return True
+        return bool(getattr(stream, "_buffer", b"") or self._is_readable())
+
     async def _write(self) -> None:
         try:
             while True:
@@ -102,7 +113,7 @@ class Channel:
                 unsent, self._unsent = self._unsent, []
                 await self._connection.send_packed_command(unsent, check_health=False)
         except (*LOST, asyncio.CancelledError) as error:
-            self._fail(error)
+            self.fail(error)
 
     async def _read(self) -> None:
         try:
@@ -118,14 +129,16 @@ class Channel:
                     self._landed()
                     if not flight.done.done():  # else it was cancelled, and no task waits
                         flight.done.set_result(flight.replies)
-        except (redis.RedisError, OSError, asyncio.CancelledError) as error:
-            self._fail(error)
+        except (*LOST, asyncio.CancelledError) as error:
+            self.fail(error)
+        except Exception:  # noqa: BLE001 - of the parser, which has many
+            self.fail(no_reply())
         finally:
             await self._disconnect()
 
     async def _reply(self) -> Any:
         try:
-            return await self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
+            return await self._connection.read_at_once(disable_decoding=True, disconnect_on_error=False)
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError) as refused:
             return refused  # redis-py takes them for lost connections
         except redis.ResponseError as refused:
@@ -147,7 +160,7 @@ class Channel:
         now = self._loop.time()
         silent_at = max(self._heard_at, self.out[0].sent_at) + self._limit_s
         if silent_at <= now:
-            self._fail(redis.TimeoutError(f"no reply for {self._limit_s:g} s"))
+            self.fail(redis.TimeoutError(f"no reply for {self._limit_s:g} s"))
             return
         for flight in self.out:
             if flight.end <= now and not flight.done.done():
@@ -156,7 +169,8 @@ class Channel:
         ends = [flight.end for flight in self.out if not flight.done.done()]
         self._look_at(min([silent_at, *ends]))
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End the connection; pending flights fail."""
         if self.failed is not None:
             return
         lost = error if isinstance(error, Exception) else closed()
@@ -176,7 +190,7 @@ class Channel:
 
     async def close(self) -> None:
         """Close the connection; pending flights fail. Repeatable."""
-        self._fail(asyncio.CancelledError())
+        self.fail(asyncio.CancelledError())
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._disconnect()  # for a reader that was cancelled before it started
 
@@ -204,11 +218,13 @@ def closed() -> redis.ConnectionError:
 
 
 class _Ended:
-    """A mixin that ends the transport with the connection, however that ends.
+    """A mixin that ends the transport with the connection, however that ends; its errors are as ``Opened``'s.
 
     By itself a TLS transport waits for the server's closing message, and one with unsent bytes
     waits until they are taken, beyond every deadline.
     """
+
+    read_at_once: Any
 
     async def disconnect(self: Any, *given: Any, **named: Any) -> None:
         writer = self._writer  # redis-py has no public name for it
@@ -217,6 +233,18 @@ class _Ended:
         finally:
             if writer is not None:
                 writer.transport.abort()
+
+    def __init_subclass__(cls) -> None:
+        cls.read_at_once = super().read_response  # type: ignore[misc]
+
+    async def read_response(self: Any, *given: Any, **named: Any) -> Any:
+        try:
+            return await super().read_response(*given, **named)  # type: ignore[misc]
+        except (*LOST, redis.ResponseError):
+            raise
+        except Exception:  # noqa: BLE001 - of the parser; its text may quote a login
+            self._writer and self._writer.transport.abort()
+        raise no_reply()
 
 
 class _Plain(_Ended, Connection):
@@ -350,8 +378,8 @@ class AsyncNode:
         self._slots = Slots(FLIGHTS_MAX)
         self._closed = False
 
-    async def ask(self, contents: Sequence[bytes]) -> list[Any]:
-        """Return the replies to one flight; error replies are among them.
+    async def ask(self, contents: Sequence[bytes], calls: Sequence[Call] = ()) -> list[Any]:
+        """Return the replies to one flight; error replies are among them. Those to ``calls`` have their form.
 
         Raises: redis.RedisError or OSError: the connection was lost, or the call's deadline passed
         (``deadline.py``). The calls may or may not have taken effect.
@@ -367,7 +395,12 @@ class AsyncNode:
         except BaseException:
             self._slots.release()
             raise
-        return await channel.send(contents, left_of(self._settings.timeout_s))
+        replies = await channel.send(contents, left_of(self._settings.timeout_s))
+        for call, reply in zip(calls, replies, strict=False):
+            if not isinstance(reply, Exception) and not fits(call, reply):
+                channel.fail(wrong_reply(call))  # the other flights on it may have replies of others
+                raise wrong_reply(call)
+        return replies
 
     def _free(self) -> Channel | None:
         """Return the connection with the fewest pending flights; None: open another one."""

@@ -166,8 +166,9 @@ class Call(NamedTuple):
     """One command.
 
     A function has its ``name``, and gets the server's id as an argument if it is ``at_server``;
-    otherwise ``args`` are the bytes to send. ``server``: the only one that may answer. ``more``:
-    the keys besides ``key``, which one server takes in one call unless it is part of a Cluster.
+    otherwise ``args`` are the bytes to send, then the command and the number of its words. ``server``: the
+    only one that may answer. ``more``: the keys besides ``key``, which one server takes in one call unless it
+    is part of a Cluster.
     """
 
     key: bytes
@@ -209,7 +210,7 @@ def pack(parts: tuple[bytes, ...] | list[bytes]) -> bytes:
 
 def plain(key: bytes, *parts: bytes) -> Call:
     """Return a command of Redis itself, for the server that holds the key."""
-    return Call(key, "", (pack(parts),))
+    return Call(key, "", (pack(parts), parts[0].decode(), len(parts)))
 
 
 def encoded(call: Call, server_id: bytes, *, functions: bool) -> bytes:
@@ -301,6 +302,11 @@ def no_room(where: str, address: object, error: Exception) -> TidegateError | No
     if not cause:
         return None
     return refused_to_write(StoreUnavailableError(f"{where}: {address} refused to write: {cause}"))
+
+
+def refused_command(where: str, address: object, error: Exception) -> TidegateError:
+    """Return the error for a command that a server refuses for good, such as INFO of a full one."""
+    return no_room(where, address, error) or ConfigError(f"{where}: {address} answered: {error}")
 
 
 def barred(error: Exception) -> bool:

@@ -11,8 +11,9 @@ import bisect
 import collections
 import math
 import os
+import select
 import weakref
-from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -25,10 +26,11 @@ from redis.sentinel import Sentinel
 
 from tidegate.base import forks
 from tidegate.base.deadline import left_of
-from tidegate.base.urls import Address, hide_forms
+from tidegate.base.urls import PORT_MAX, Address, hide_forms
 from tidegate.errors import ConfigError
-from tidegate.sinks.redis.client.replies import DENIED, pack
+from tidegate.sinks.redis.client.replies import DENIED, LOST, pack
 from tidegate.sinks.redis.client.settings import RedisSettings
+from tidegate.sinks.redis.client.shapes import WrongReplyError, no_reply
 from tidegate.sinks.redis.client.steps import run
 from tidegate.sinks.redis.keys import slot_of
 
@@ -49,8 +51,18 @@ def slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Addres
     """Decode the reply to CLUSTER SLOTS: last slot, first slot and primary of each range, in order.
 
     A server that does not know its own address has the address that was asked. Raises:
-    redis.ConnectionError: a server's address is announced as unknown.
+    redis.ConnectionError: a server's address is announced as unknown, or the reply has another form.
     """
+    try:
+        return _slot_ranges(slots, asked)
+    except (TypeError, ValueError, LookupError, AttributeError):
+        pass
+    raise no_reply()
+
+
+def _slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Address]]:
+    if any(not 0 < int(primary[1]) <= PORT_MAX for _, _, primary, *_ in slots):
+        raise ValueError("no port")
     if any(primary[0] == b"?" for _, _, primary, *_ in slots):
         raise redis.ConnectionError(f"{asked}: {UNNAMED}")
     return sorted(
@@ -112,15 +124,56 @@ class Idle(collections.deque[Any]):
         return bool(connection.opened_by == os.getpid() and connection.opened_at >= oldest)
 
 
+def readable(socket: Any) -> Callable[[], bool]:
+    """Return a function for whether a socket can be read: data, or its end, has arrived."""
+    poll = select.poll()
+    poll.register(socket.fileno(), select.POLLIN)
+    return lambda: bool(poll.poll(0))
+
+
 class Opened:
-    """A mixin of connections: the process that opened it, and when, by ``time.monotonic``."""
+    """A mixin of connections: the process that opened it, and when, by ``time.monotonic``.
+
+    ``read_at_once``: redis-py's own ``read_response``, with all of its errors.
+    """
+
+    read_at_once: Any
 
     opened_by = 0
     opened_at = -math.inf
+    _tls_pending = False
 
     def connect(self: Any, *given: Any, **named: Any) -> Any:
         self.opened_by, self.opened_at = os.getpid(), monotonic()
-        return super().connect(*given, **named)  # type: ignore[misc]
+        connected = super().connect(*given, **named)  # type: ignore[misc]
+        self._is_readable = readable(self._sock)
+        return connected
+
+    def __init_subclass__(cls) -> None:
+        cls.read_at_once = super().read_response  # type: ignore[misc]
+
+    def read_response(self: Any, *given: Any, **named: Any) -> Any:
+        """Return a reply. Raises: WrongReplyError: what arrived is none, as redis-py has many errors for."""
+        try:
+            return super().read_response(*given, **named)  # type: ignore[misc]
+        except (*LOST, redis.ResponseError):
+            raise
+        except Exception:  # noqa: BLE001 - of the parser; its text may quote a login
+            self.disconnect()
+        raise no_reply()
+
+    def has_surplus(self: Any) -> bool:
+        """Whether something arrived that no call waits for: a surplus reply, or the connection's end.
+
+        As redis-py's pool asks, in a quarter of the time.
+        """
+        reader, socket = getattr(self._parser, "_reader", None), self._sock
+        if reader is None or socket is None or (self._tls_pending and socket.pending()):
+            try:
+                return bool(self.can_read(0))
+            except (redis.RedisError, OSError):
+                return True
+        return bool(reader.has_data() or self._is_readable())
 
 
 class _Plain(Opened, Connection):
@@ -128,7 +181,7 @@ class _Plain(Opened, Connection):
 
 
 class _Tls(Opened, SSLConnection):
-    pass
+    _tls_pending = True
 
 
 _SHARED: weakref.WeakValueDictionary[tuple[Any, ...], Idle] = weakref.WeakValueDictionary()
@@ -179,7 +232,7 @@ class Node:
                 connection = self._idle.pop()
             except IndexError:  # another thread took the last one
                 break
-            if self._idle.is_usable(connection):
+            if self._idle.is_usable(connection) and not connection.has_surplus():
                 _limit(connection, min(self._settings.connection["socket_timeout"], left_s))
                 return connection, True
             if connection.opened_by == os.getpid():
@@ -339,7 +392,8 @@ class OneServer(Servers):
         pass
 
 
-SENTINEL_ANSWERS = (redis.ConnectionError, redis.TimeoutError, redis.ResponseError)
+SENTINEL_ANSWERS = (redis.RedisError, OSError, TypeError, ValueError, LookupError, AttributeError)
+"""The last four: of redis-py, for a reply of another form."""
 
 
 def primary_by(sentinel: Any, settings: RedisSettings) -> Generator[Any, Any, Address]:
@@ -362,9 +416,17 @@ def primary_by(sentinel: Any, settings: RedisSettings) -> Generator[Any, Any, Ad
         if isinstance(masters, redis.RedisError):
             failed.append(f"{seed}: {without_words(masters, settings)}")
             continue
-        state = masters.get(settings.master)
-        if state is not None and sentinel.check_master_state(state, settings.master):
-            return Address(state["ip"], int(state["port"]))
+        try:
+            state = masters.get(settings.master)
+            if state is not None and sentinel.check_master_state(state, settings.master):
+                return Address(state["ip"], int(state["port"]))
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+        ):  # it is an error of redis-py, or has another form
+            failed.append(f"{seed}: {no_reply()}")
     raise redis.ConnectionError(
         f"no Sentinel knows a primary {settings.master!r} that is up{': ' * bool(failed)}{'; '.join(failed)}"
     )
@@ -383,7 +445,10 @@ def ranges_by(known: Iterable[Address]) -> Generator[Address, Any, list[tuple[in
     for address in dict.fromkeys(known):
         slots = yield address
         if not isinstance(slots, Exception):
-            return slot_ranges(slots, address)
+            try:
+                return slot_ranges(slots, address)
+            except WrongReplyError as wrong:
+                slots = wrong
         if "cluster support disabled" in str(slots):
             raise ConfigError(f"{address} is no Cluster: write redis://{address}")
         error = slots

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import re
 import ssl
 from typing import Any, Literal
@@ -22,36 +21,55 @@ import redis
 from tidegate.base.deadline import left_of
 from tidegate.base.urls import Address, addresses, redact, servers_at, user_and_password
 from tidegate.errors import ConfigError
-from tidegate.options.logins import NoLoginError, Provider, provider_of
+from tidegate.options.client_options import (
+    ANYTHING,
+    CA_DATA,
+    CLIENT_NAME,
+    FILE,
+    FOLDER,
+    KEEPALIVE_OPTIONS,
+    PASSPHRASE,
+    SECONDS,
+    SWITCH,
+    TEXT,
+    TLS_VERSION,
+    VERIFIES,
+    Form,
+    check_tls,
+    checked,
+    is_text,
+)
+from tidegate.options.logins import NoLoginError, Provider, place_of, provider_of
 
 Kind = Literal["one", "sentinel", "cluster"]
 PORT, SENTINEL_PORT = 6379, 26379
 TIMEOUT_S = 10.0
 REQUEST_S = 3.0
 
+FORMS: dict[str, Form] = {
+    "functions": SWITCH,
+    "timeout_s": SECONDS,
+    "username": TEXT,
+    "password": TEXT,
+    "client_name": CLIENT_NAME,
+    "credential_provider": ANYTHING,
+    "socket_timeout": SECONDS,
+    "socket_connect_timeout": SECONDS,
+    "socket_keepalive": SWITCH,
+    "socket_keepalive_options": KEEPALIVE_OPTIONS,
+    "ssl_keyfile": FILE,
+    "ssl_certfile": FILE,
+    "ssl_cert_reqs": VERIFIES,
+    "ssl_ca_certs": FILE,
+    "ssl_ca_path": FOLDER,
+    "ssl_ca_data": CA_DATA,
+    "ssl_password": PASSPHRASE,
+    "ssl_check_hostname": SWITCH,
+    "ssl_min_version": TLS_VERSION,
+    "ssl_ciphers": TEXT,
+}
+"""tidegate's own options, then those of redis-py under its own names."""
 OURS = ("functions", "timeout_s")
-TLS_FILES = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
-PASSED = (
-    "username",
-    "password",
-    "client_name",
-    "credential_provider",
-    "socket_timeout",
-    "socket_connect_timeout",
-    "socket_keepalive",
-    "socket_keepalive_options",
-    "ssl_keyfile",
-    "ssl_certfile",
-    "ssl_cert_reqs",
-    "ssl_ca_certs",
-    "ssl_ca_path",
-    "ssl_ca_data",
-    "ssl_password",
-    "ssl_check_hostname",
-    "ssl_min_version",
-    "ssl_ciphers",
-)
-"""redis-py's own names."""
 OF_SENTINEL = ("sentinel_username", "sentinel_password")
 
 
@@ -79,6 +97,35 @@ class LoginByName:
 
     async def get_credentials_async(self) -> tuple[str, ...]:
         """As ``get_credentials``; the event loop is not blocked."""
+        return await asyncio.to_thread(self.get_credentials)
+
+
+class LoginByObject:
+    """A user's ``CredentialProvider`` of redis-py: its logins and errors are checked, which may be secret."""
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+
+    def get_credentials(self) -> tuple[str, ...]:
+        """Return user and token, or the token alone.
+
+        Raises: redis.ConnectionError: the object raised. ConfigError: it returned something else.
+        """
+        login, why = None, ""
+        try:
+            login = self._provider.get_credentials()
+        except Exception as error:  # noqa: BLE001 - of the user's object; its text may have the token
+            why = place_of(error)
+        if why:  # raised here, so that it has no context
+            raise redis.ConnectionError(f"the credential_provider raised {why}; call it by itself")
+        if not isinstance(login, tuple | list) or len(login) not in (1, 2) or not all(map(is_text, login)):
+            raise ConfigError(
+                "the credential_provider must return (user, token) or (token,), as texts in UTF-8"
+            )
+        return tuple(login)
+
+    async def get_credentials_async(self) -> tuple[str, ...]:
+        """As ``get_credentials``, in a thread, so that the event loop is not blocked."""
         return await asyncio.to_thread(self.get_credentials)
 
 
@@ -164,56 +211,45 @@ def _login(login: str | None, options: dict[str, Any], shown: str) -> dict[str, 
 def _with_options(
     settings: RedisSettings, options: dict[str, Any], shown: str, *, secure: bool
 ) -> RedisSettings:
-    known = (*OURS, *PASSED, *(OF_SENTINEL if settings.kind == "sentinel" else ()))
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise ConfigError(f"store {shown}: unknown option {', '.join(unknown)}; there are {', '.join(known)}")
-    if not secure and any(name.startswith("ssl_") for name in options):
-        raise ConfigError(f"store {shown}: ssl_ options need TLS: write rediss:// or rediss+...://")
-    timeout_s, functions = _seconds(options, "timeout_s", TIMEOUT_S, shown), options.get("functions", True)
-    if not isinstance(functions, bool):
-        raise ConfigError(f"store {shown}: functions is {functions!r}; it must be True or False")
-    passed = {name: value for name, value in options.items() if name in PASSED}
+    where = f"store {shown}"
+    of_sentinel = dict.fromkeys(OF_SENTINEL if settings.kind == "sentinel" else (), TEXT)
+    if not secure and (names := [name for name in options if name.startswith("ssl_")]):
+        raise ConfigError(
+            f"{where}: ssl_ options need TLS ({', '.join(names)}): write rediss:// or rediss+...://"
+        )
+    options = checked(options, FORMS | of_sentinel, where)
+    tls = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    check_tls(tls, where)
+    timeout_s = float(options.get("timeout_s", TIMEOUT_S))
+    passed = {name: value for name, value in options.items() if name not in (*OURS, *OF_SENTINEL)}
     provider = passed.get("credential_provider")
     if provider is not None and (settings.connection.keys() | passed.keys()) & {"username", "password"}:
-        raise ConfigError(f"store {shown}: it has a login and a credential_provider: leave one of them out")
-    for name in TLS_FILES & passed.keys():
-        if passed[name] is not None and not os.access(str(passed[name]), os.R_OK):
-            raise ConfigError(
-                f"store {shown}: {name} is {str(passed[name])!r}: this user cannot read such a file"
-            )
+        raise ConfigError(f"{where}: it has a login and a credential_provider: leave one of them out")
     if secure:  # redis-py checks the name by default from release 6 on only
         passed.setdefault("ssl_check_hostname", _is_verified(passed))
+        tls["ssl_check_hostname"] = passed["ssl_check_hostname"]
     request_s = min(REQUEST_S, timeout_s)
     if provider is not None and not callable(getattr(provider, "get_credentials", None)):
-        named = provider_of(provider, f"store {shown}")
+        named = provider_of(provider, where)
         passed["credential_provider"] = LoginByName(named, request_s, timeout_s)
-    of_sockets = ("socket_timeout", "socket_connect_timeout")
-    limits = {name: _seconds(options, name, request_s, shown) for name in of_sockets}
-    of_sentinel = {
-        name.removeprefix("sentinel_"): value for name, value in options.items() if name in OF_SENTINEL
+    elif provider is not None:
+        passed["credential_provider"] = LoginByObject(provider)
+    limits = {
+        name: float(options.get(name, request_s)) for name in ("socket_timeout", "socket_connect_timeout")
     }
+    asked = {name.removeprefix("sentinel_"): value for name, value in options.items() if name in OF_SENTINEL}
     # A silent Sentinel leaves time for the others, and for the server that they name.
     ask_s = min(REQUEST_S, timeout_s / (len(settings.seeds) + 1))
-    of_sentinel = {"socket_timeout": ask_s, "socket_connect_timeout": ask_s, **of_sentinel}
-    tls = {name: value for name, value in passed.items() if name.startswith("ssl_")}
+    asked = {"socket_timeout": ask_s, "socket_connect_timeout": ask_s, **asked}
     return dataclasses.replace(
         settings,
         connection={**settings.connection, **passed, **limits},
-        sentinel={**tls, **({"ssl": True} if secure else {}), **of_sentinel},
+        sentinel={**tls, **({"ssl": True} if secure else {}), **asked},
         timeout_s=timeout_s,
-        functions=functions,
+        functions=options.get("functions", True),
     )
 
 
 def _is_verified(options: dict[str, Any]) -> bool:
     """Return whether TLS verifies the server's certificate at all."""
     return options.get("ssl_cert_reqs", "required") not in ("none", ssl.CERT_NONE)
-
-
-def _seconds(options: dict[str, Any], name: str, usual: float, shown: str) -> float:
-    """Return an option that is a time. None, redis-py's "no limit", is refused: every request has a limit."""
-    seconds = options.get(name, usual)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= 3_600:
-        raise ConfigError(f"store {shown}: {name} is {seconds!r}; it must be 0 to 3,600 seconds")
-    return float(seconds)

@@ -46,17 +46,29 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
--- A call goes through a bounded part of the lists in a header or the pointer, a bounded number of times: a writer may make its own
--- lists as long as it likes, and a call that compares them keeps the server from everybody. The lists that tidegate
--- writes have some kilobytes.
-local GONE_THROUGH_MAX, ATTEMPT_MAX = 8000000, 200
-local gone_through = 0
+-- The time of a call on the server is bounded: a writer may make the lists in its own header or pointer as long as it likes, and
+-- every other client waits for a call that goes through them. The unit is some 0.1 us: a byte of a list that is taken apart. A call
+-- of Redis in a loop over a list, and a field of a hash that is read whole, are COST units.
+local COST, FIND_BYTES, ATTEMPT_MAX = 15, 32, 200
+-- By default some 50 ms. A read looks for 500 keys in each of 1,000 layers at most. A repair and a fill, which are seldom, look at each
+-- layer of each table.
+local WORK_MAX = 500000
+local WORK_MAX_OF = {
+  read = 2000000, begin_fill = 3000000, discard = 3000000, begin_rebuild = 3000000, put_bases = 3000000, end_rebuild = 3000000,
+}
+local gone_through, work_max = 0, WORK_MAX
 
 local function go_through(count)
   gone_through = gone_through + count
-  if gone_through > GONE_THROUGH_MAX then
-    error({ err = 'TGLISTS ' .. text(GONE_THROUGH_MAX) })
+  if gone_through > work_max then
+    error({ err = 'TGLISTS ' .. text(work_max) })
   end
+end
+
+-- All of a hash, by HGETALL, HKEYS or HVALS.
+local function all_of(command, key)
+  go_through(COST * redis.call('HLEN', key))
+  return redis.call(command, key)
 end
 
 -- The arguments of a call are bounded as well, for any user may call a function with as many arguments as it likes, and every
@@ -71,7 +83,7 @@ local ARGS_MAX_OF = { drop = 20000, look = 300, read = 600, rows = 600, seal = 2
 local function guarded(name, call)
   local most = ARGS_MAX_OF[name] or ARGS_MAX
   return function(keys, args)
-    gone_through = 0
+    gone_through, work_max = 0, WORK_MAX_OF[name] or WORK_MAX
     if #args > most or #keys > KEYS_MAX then
       return refuse('TGLISTS', text(most))
     end
@@ -96,7 +108,7 @@ local function lists(list, wanted)
   if #wanted > ATTEMPT_MAX then
     error({ err = 'TGLISTS ' .. text(ATTEMPT_MAX) })
   end
-  go_through(#list)
+  go_through(math.ceil(#list / FIND_BYTES))
   return string.find(list, wanted, 1, true) ~= nil
 end
 

@@ -26,7 +26,7 @@ end
 
 -- The header's key, and in words what of its key group is not back yet.
 local function told_lost(key)
-  local fields, told = redis.call('HGETALL', key), {}
+  local fields, told = all_of('HGETALL', key), {}
   for at = 1, #fields, 2 do
     local kind, name = string.match(fields[at], '^(lost[_a-z]*):?(.*)$')
     if kind == 'lost' and name == '' then
@@ -138,6 +138,7 @@ local function list_versions(key, field, versions)
   if #versions == 0 then
     return redis.call('HDEL', key, field)
   end
+  go_through(COST * #versions)
   table.sort(versions, function(one, other) return one > other end)
   for at, version in ipairs(versions) do
     versions[at] = text(version)
@@ -158,6 +159,21 @@ local function has(layers, version)
   return false
 end
 
+-- The list with a version that it does not have, which is the newest one as a rule.
+local function with_version(listed, layers, version)
+  if layers then
+    layers[#layers + 1] = version
+    go_through(COST * #layers)
+    table.sort(layers, function(one, other) return one > other end)
+    for at, layer in ipairs(layers) do
+      layers[at] = text(layer)
+    end
+    return table.concat(layers, ',')
+  end
+  go_through(math.ceil(#listed / FIND_BYTES))
+  return text(version) .. (listed == '' and '' or ',' .. listed)
+end
+
 local function without(versions, version)
   local left = {}
   for _, one in ipairs(versions) do
@@ -176,9 +192,9 @@ writes.make = function(keys, args)
   return redis.call('HGET', keys[1], 'u')
 end
 
--- The cost of a searched hash for `go_through`, which a writer's own list of layers may name without end, and of each key
--- that is looked for in it.
-local SOURCE_COST, KEY_COST = 80, 5
+-- The cost of a searched hash for `go_through`, which a writer's own list of layers may name without end, of each key
+-- that is looked for in it, and of a layer that is passed over.
+local SOURCE_COST, KEY_COST, LAYER_COST = 30, 3, 8
 
 -- The hashes that a read at the version searches, the newest first, one at each call: the layers from `start` to the
 -- version, then the base if it is of the table's present life; each with its version, 0 for the base. Their names are
@@ -192,6 +208,7 @@ local function sources_of(key, name, uuid, listed, based, version, start)
     end
     for layer in layers do
       local number = tonumber(layer)
+      go_through(LAYER_COST)
       if number <= version and number >= start and number < newer then
         newer = number
         go_through(SOURCE_COST)
@@ -374,6 +391,7 @@ end
 -- Another attempt of the version was sealed here, or this one was discarded.
 local function refuse_other_attempt(key, version, attempt)
   local header = redis.call('HMGET', key, 'sealed', 'discarded')
+  go_through(#(header[1] or ''))
   local newest, other = string.match(header[1] or '', '^(%d+) %d+ (.+)$')
   if newest == version and other ~= attempt then
     return refuse('TGATTEMPT', version .. ' ' .. attempt .. ' ' .. other)
@@ -385,7 +403,8 @@ end
 
 -- Whether the layer was listed and lost: it is sealed again, also where its merge was under way.
 local function is_lost(key, name, version)
-  return has(layers_of(redis.call('HGET', key, 'lost:' .. name)), version)
+  local lost = redis.call('HGET', key, 'lost:' .. name)
+  return lost and has(layers_of(lost), version)
 end
 
 local function found_again(key, name, version)
@@ -409,9 +428,12 @@ local function seal(key, args, first, last)
   local wrong, sealing, digests = {}, {}, {}
   local brought = attempt and args[1] .. ':' .. attempt or args[1]
   for at = first, last, 3 do
-    local name, layers = args[at], layers_of(redis.call('HGET', key, 'l:' .. args[at]) or '')
-    local changes = changes_of(key, name, told, brought)
-    local sealed = has(layers, version)
+    local name, listed = args[at], redis.call('HGET', key, 'l:' .. args[at]) or ''
+    local changes, layers = changes_of(key, name, told, brought), nil
+    if version <= (tonumber(string.match(listed, '^%d+')) or 0) then
+      layers = layers_of(listed)  -- else it is above all
+    end
+    local sealed = layers and has(layers, version)
     if sealed or (version <= floor and not is_lost(key, name, version)) then
       if attempt or not sealed then
         redis.call('UNLINK', changes)  -- it came late
@@ -421,8 +443,7 @@ local function seal(key, args, first, last)
       if rows ~= tonumber(args[at + 1]) then
         wrong[#wrong + 1], wrong[#wrong + 2] = name, rows
       elseif rows > 0 then
-        layers[#layers + 1] = version
-        sealing[name], digests[name] = layers, args[at + 2]
+        sealing[name], digests[name] = with_version(listed, layers, version), args[at + 2]
       end
     end
   end
@@ -436,7 +457,7 @@ local function seal(key, args, first, last)
       if attempt then
         redis.call('RENAME', changes_of(key, name, told, brought), changes)
       end
-      list_layers(key, name, layers)
+      redis.call('HSET', key, 'l:' .. name, layers)
       found_again(key, name, version)
       if digests[name] ~= '' then
         redis.call('HSET', key, keys_field(name, version), text(redis.call('HLEN', changes)) .. ' ' .. digests[name])
@@ -483,7 +504,9 @@ writes.discard = function(keys, args)
     return refusal or 0  -- a header that was lost lists nothing
   end
   local lowest, all, known = tonumber(args[3]), {}, {}
-  for one in string.gmatch(redis.call('HGET', keys[1], 'discarded') or '', '[^,]+') do
+  local discarded = redis.call('HGET', keys[1], 'discarded') or ''
+  go_through(#discarded)
+  for one in string.gmatch(discarded, '[^,]+') do
     all[#all + 1], known[one] = one, true
   end
   for at = 5, #args do
@@ -493,7 +516,7 @@ writes.discard = function(keys, args)
   end
   local first = math.max(1, #all - tonumber(args[4]) + 1)
   redis.call('HSET', keys[1], 'discarded', table.concat(all, ',', first) .. ',')
-  local fields = redis.call('HGETALL', keys[1])
+  local fields = all_of('HGETALL', keys[1])
   for at = 1, #fields, 2 do
     local name = string.match(fields[at], '^l:(.+)$')
     if name then
@@ -502,6 +525,7 @@ writes.discard = function(keys, args)
         if layer < lowest then
           kept[#kept + 1] = layer
         else
+          go_through(2 * COST)
           redis.call('UNLINK', changes_of(keys[1], name, text(layer), args[1]))
           redis.call('HDEL', keys[1], keys_field(name, layer))
         end
@@ -523,7 +547,7 @@ writes.begin_fill = function(keys, args)
   if refusal then
     return refusal
   end
-  local version, fields = tonumber(args[3]), redis.call('HGETALL', keys[1])
+  local version, fields = tonumber(args[3]), all_of('HGETALL', keys[1])
   local header = redis.call('HMGET', keys[1], 'floor', 'filling')
   local floor, filling = tonumber(header[1]) or 0, tonumber(header[2]) or 0
   if floor >= version or filling >= version then
@@ -532,12 +556,14 @@ writes.begin_fill = function(keys, args)
   for at = 1, #fields, 2 do
     local kind, name = string.match(fields[at], '^([lb]):(.+)$')
     if kind == 'b' and tonumber(fields[at + 1]) < version then
+      go_through(2 * COST)
       redis.call('UNLINK', place(keys[1], name, ':b'))
       redis.call('HDEL', keys[1], fields[at], keys_field(name))
     elseif kind == 'l' then
       local kept = {}
       for _, layer in ipairs(layers_of(fields[at + 1])) do
         if layer < version then
+          go_through(2 * COST)
           redis.call('UNLINK', changes_of(keys[1], name, text(layer), args[1]))
           redis.call('HDEL', keys[1], keys_field(name, layer))
         else
@@ -558,7 +584,7 @@ writes.end_fill = function(keys, args)
   if refusal then
     return refusal
   end
-  local version, fields = tonumber(args[3]), redis.call('HGETALL', keys[1])
+  local version, fields = tonumber(args[3]), all_of('HGETALL', keys[1])
   local header = redis.call('HMGET', keys[1], 'floor', 'filling')
   if tonumber(header[2]) ~= version then
     return (tonumber(header[1]) or 0) >= version and 1 or 0
@@ -567,6 +593,7 @@ writes.end_fill = function(keys, args)
     local name = string.match(fields[at], '^l:(.+)$')
     -- Where there is a base, a merge is under way: it brings the rest there.
     if name and fields[at + 1] == args[3] and redis.call('HEXISTS', keys[1], 'b:' .. name) == 0 then
+      go_through(4 * COST)
       redis.call('RENAME', changes_of(keys[1], name, args[3], args[1]), place(keys[1], name, ':b'))
       redis.call('HSET', keys[1], 'b:' .. name, args[3])
       redis.call('HDEL', keys[1], fields[at], keys_field(name), keys_field(name, version))
@@ -706,6 +733,17 @@ writes.merge = function(keys, args)
   return { (left and left <= upto) and 0 or 1, '0', gone, moved }
 end
 
+-- Whether one of these hashes has the key.
+local function one_has(hashes, wanted)
+  for _, hash in ipairs(hashes) do
+    go_through(COST)
+    if redis.call('HEXISTS', hash, wanted) == 1 then
+      return true
+    end
+  end
+  return false
+end
+
 -- uuid, server, table, version, time, cursor, about how many rows, 1 to drop: of some rows of the base those that
 -- have expired at the time, which is when the version was decided, which is at or below the horizon: no reader at or
 -- above it gets them. The next cursor, how many rows there were, how many of them went, or would go: those that a
@@ -724,18 +762,18 @@ writes.expire = function(keys, args)
   if refusal then
     return refusal
   end
-  local page = redis.call('HSCAN', base, args[6], 'COUNT', text(at_most(MERGE_ROWS_MAX, args[7])))
-  local rows, layers = page[2], layers_of(header[3])
-  for at = 1, #rows, 2 do
-    local replaced = not expired(rows[at + 1], args[5])
-    if not replaced and args[8] ~= '1' then
-      go_through(SOURCE_COST * #layers)
-      for _, layer in ipairs(layers) do
-        local changes = changes_of(keys[1], args[3], text(layer), args[1])
-        replaced = replaced or (layer <= upto and redis.call('HEXISTS', changes, rows[at]) == 1)
-      end
+  local layers, merged = layers_of(header[3]), {}
+  for _, layer in ipairs(args[8] ~= '1' and layers or {}) do
+    if layer <= upto then
+      go_through(COST)
+      merged[#merged + 1] = changes_of(keys[1], args[3], text(layer), args[1])
     end
-    if not replaced then
+  end
+  local most = math.ceil(at_most(MERGE_ROWS_MAX, args[7]) / (1 + #merged / 8))  -- each is looked for in these
+  local page = redis.call('HSCAN', base, args[6], 'COUNT', text(most))
+  local rows = page[2]
+  for at = 1, #rows, 2 do
+    if expired(rows[at + 1], args[5]) and not one_has(merged, rows[at]) then
       found[#found + 1] = rows[at]
     end
   end
@@ -760,6 +798,7 @@ local function layer_below(key, name, uuid, listed, upto, wanted)
   local newer, layer = {}, nil
   for _, version in ipairs(layers_of(listed)) do
     if version <= upto and version > wanted then
+      go_through(COST)
       newer[#newer + 1] = changes_of(key, name, text(version), uuid)
       touch(key, newer[#newer])
     elseif version <= wanted and layer then
@@ -769,17 +808,6 @@ local function layer_below(key, name, uuid, listed, upto, wanted)
     end
   end
   return newer, layer, nil
-end
-
--- Whether one of these hashes has the key.
-local function one_has(hashes, wanted)
-  go_through(#hashes)
-  for _, hash in ipairs(hashes) do
-    if redis.call('HEXISTS', hash, wanted) == 1 then
-      return true
-    end
-  end
-  return false
 end
 
 -- uuid, server, table, version, start, time, layer or 0 for the newest, cursor, about how many rows: of some rows of
@@ -860,10 +888,10 @@ reads.look = function(keys, args)
     if is_lost(keys[1], args[at], tonumber(args[3])) then
       found[1] = 0
     end
-    local layers = layers_of(redis.call('HGET', keys[1], 'l:' .. args[at]) or '')
+    local listed = ',' .. (redis.call('HGET', keys[1], 'l:' .. args[at]) or '') .. ','
     local changes = changes_of(keys[1], args[at], args[3], args[1])
     touch(keys[1], changes)
-    found[#found + 1] = has(layers, tonumber(args[3])) and 1 or 0
+    found[#found + 1] = lists(listed, ',' .. args[3] .. ',') and 1 or 0
     found[#found + 1] = redis.call('HLEN', changes)
   end
   return found
@@ -871,7 +899,7 @@ end
 
 -- uuid, server: the header, field and value, again and again.
 reads.header = function(keys, args)
-  return refuse_stranger_but_rebuild(keys[1], args) or redis.call('HGETALL', keys[1])
+  return refuse_stranger_but_rebuild(keys[1], args) or all_of('HGETALL', keys[1])
 end
 
 -- uuid, server, version: everything up to it is sealed wherever this header is found.

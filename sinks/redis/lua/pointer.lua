@@ -109,6 +109,7 @@ writes.begin = function(keys, args)
   if version <= visible then
     return 0
   end
+  go_through(#(found[5] or ''))
   local noted = found[5] and string.match(found[5], ' (.+)$')
   if (noted and noted ~= args[5]) or is_discarded(found[4], args[5]) then
     return refuse('TGATTEMPT', args[3] .. ' ' .. args[5] .. ' ' .. (noted or ''))
@@ -126,7 +127,7 @@ reads.begun = function(keys, args)
   if refusal then
     return refusal
   end
-  local fields, visible = redis.call('HGETALL', keys[1]), number_of(keys[1], 'visible')
+  local fields, visible = all_of('HGETALL', keys[1]), number_of(keys[1], 'visible')
   local found = { redis.call('HGET', keys[1], 'discarded') or '' }
   for at = 1, #fields, 2 do
     local version = string.match(fields[at], '^begun:(%d+)$')
@@ -148,6 +149,7 @@ writes.refuse_attempts = function(keys, args)
     return refuse('TGFENCED', found[1])
   end
   local all = {}
+  go_through(#(found[2] or ''))
   for one in string.gmatch(found[2] or '', '[^,]+') do
     all[#all + 1] = one
   end
@@ -167,7 +169,7 @@ writes.forget_begun = function(keys, args)
   if refusal then
     return refusal
   end
-  for _, field in ipairs(redis.call('HKEYS', keys[1])) do
+  for _, field in ipairs(all_of('HKEYS', keys[1])) do
     local version = string.match(field, '^begun:(%d+)$')
     if version and tonumber(version) >= tonumber(args[2]) then
       redis.call('HDEL', keys[1], field)
@@ -321,8 +323,9 @@ writes.forget = function(keys, args)
   end
   local last, gone = math.min(tonumber(args[2]), number_of(keys[1], 'horizon') - 1), 0
   local catalog = beside(keys[1], 'catalog')
-  for _, version in ipairs(redis.call('HKEYS', catalog)) do
+  for _, version in ipairs(all_of('HKEYS', catalog)) do
     if tonumber(version) <= last then
+      go_through(COST)
       gone = gone + redis.call('HDEL', catalog, version)
     end
   end
@@ -339,7 +342,7 @@ writes.forget_schemas = function(keys, args)
   if visible ~= tonumber(args[2]) then
     return 0
   end
-  for _, field in ipairs(redis.call('HKEYS', keys[1])) do
+  for _, field in ipairs(all_of('HKEYS', keys[1])) do
     local version = string.match(field, '^begun:(%d+)$')
     if version and tonumber(version) > visible then
       return 0
@@ -369,7 +372,7 @@ reads.schemas = function(keys, args)
   touch(keys[1], schemas)
   local refusal = refuse_other(keys[1], args[1])
   if refusal or #args == 1 then
-    return refusal or redis.call('HGETALL', schemas)
+    return refusal or all_of('HGETALL', schemas)
   end
   local found = {}
   for at = 2, #args do
@@ -387,9 +390,14 @@ end
 -- ids begin so, are fields of the pointer, which readers cannot write.
 
 local WRITERS, OF_WRITER = '^writer%-', 'lease:'
-local LEASES_MAX, LEASE_BYTES_MAX, LEASE_US_MAX, PAGE = 4000, 512, 86400 * 1000000, '250'
+local LEASES_MAX, MOST_LEASES, LEASE_BYTES_MAX, LEASE_US_MAX, PAGE = 4000, 8000, 512, 86400 * 1000000, '250'
 -- One of this number of new leases removes a page of those that ran out: without a writer nothing else does.
 local SWEEP = 16
+
+-- The most leases, as an option of the writer: the pointer may name any number.
+local function most_leases(first, second)
+  return math.min(tonumber(first) or tonumber(second) or LEASES_MAX, MOST_LEASES)
+end
 
 local function is_lease_id(id)
   return #id <= 64 and string.find(id, '^[%w_.-]+$') ~= nil
@@ -446,7 +454,7 @@ end
 
 -- The writer's leases that hold by id, and the fields of those that do not any more.
 local function leases_of_writer(key, horizon, visible, now)
-  local found, held, over = redis.call('HGETALL', key), {}, {}
+  local found, held, over = all_of('HGETALL', key), {}, {}
   for at = 1, #found, 2 do
     local id = string.match(found[at], '^' .. OF_WRITER .. '(.+)$')
     local lease = id and lease_of(found[at + 1], visible, now)
@@ -466,7 +474,7 @@ writes.lease = function(keys, args)
     return refusal
   end
   local stands = redis.call('HMGET', keys[1], 'horizon', 'visible', 'max_leases')
-  local horizon, visible, most = tonumber(stands[1]), tonumber(stands[2]), tonumber(stands[3]) or LEASES_MAX
+  local horizon, visible, most = tonumber(stands[1]), tonumber(stands[2]), most_leases(stands[3])
   local id, version, now = args[2], tonumber(args[3]), now_us()
   if version < horizon then
     return refuse('TGEXPIRED', text(horizon))
@@ -525,7 +533,7 @@ reads.leases = function(keys, args)
   touch(keys[1], beside(keys[1], 'leases'))
   local stands, now = redis.call('HMGET', keys[1], 'horizon', 'visible', 'max_leases'), now_us()
   local horizon, visible = tonumber(stands[1]), tonumber(stands[2])
-  local leases, _, fit = leases_at(keys[1], tonumber(stands[3]) or LEASES_MAX)
+  local leases, _, fit = leases_at(keys[1], most_leases(stands[3]))
   local cursor, held, over, foreign = '-1', {}, {}, {}
   if fit then
     cursor, held, over, foreign = page_of_leases(leases, args[2], horizon, visible, now)
@@ -557,7 +565,7 @@ writes.announce = function(keys, args)
   local found = redis.call('HMGET', keys[1], 'visible', 'horizon', 'max_leases')
   local visible, stands = tonumber(found[1]), tonumber(found[2])
   local longest, layers, kept = tonumber(args[3]), tonumber(args[4]), tonumber(args[5])
-  local most = tonumber(args[6]) or tonumber(found[3]) or LEASES_MAX
+  local most = most_leases(args[6], found[3])
   local leases, count, fit = leases_at(keys[1], most)
   local moved = math.min(tonumber(args[2]), visible)
   -- Both ways from now: a time far ahead is of a clock that went back since.
@@ -578,7 +586,7 @@ writes.announce = function(keys, args)
       moved = lease.version
     end
   end
-  for _, content in ipairs(count > 0 and fit and redis.call('HVALS', leases) or {}) do
+  for _, content in ipairs(count > 0 and fit and all_of('HVALS', leases) or {}) do
     local version = tonumber(string.match(content, '^(%d+) '))
     if version and version < moved and version >= stands then
       local lease = lease_of(content, visible, now)
@@ -610,7 +618,7 @@ reads.leftovers = function(keys, args)
   end
   local horizon, catalog, entries = number_of(keys[1], 'horizon'), beside(keys[1], 'catalog'), 0
   touch(keys[1], catalog)
-  for _, version in ipairs(redis.call('HKEYS', catalog)) do
+  for _, version in ipairs(all_of('HKEYS', catalog)) do
     entries = entries + (tonumber(version) < horizon and 1 or 0)
   end
   return entries
@@ -650,14 +658,19 @@ writes.drop = function(keys, args)
     return stands and refuse('TGOTHER', stands) or refuse('TGNONE', 'no namespace')
   end
   local record = beside(keys[1], 'dropped:' .. args[1])
+  local noted = all_of('HKEYS', beside(keys[1], 'tables'))
+  local places = {}
+  for _, name in ipairs(noted) do
+    places[#places + 1], places[#places + 2] = 'table:' .. name, ''  -- noted since they were read, perhaps
+  end
   redis.call('RENAME', keys[1], record)
-  for _, name in ipairs(redis.call('HKEYS', beside(keys[1], 'tables'))) do
-    redis.call('HSET', record, 'table:' .. name, '')  -- noted since the places were read, perhaps
+  table.remove(args, 1)
+  for _, parts in ipairs({ places, args }) do
+    for at = 1, #parts, 2000 do
+      redis.call('HSET', record, unpack(parts, at, math.min(at + 1999, #parts)))
+    end
   end
-  for at = 2, #args, 2 do
-    redis.call('HSET', record, args[at], args[at + 1])
-  end
-  redis.call('HSET', beside(keys[1], 'dropped'), args[1], '')
+  redis.call('HSET', beside(keys[1], 'dropped'), stands, '')
   for _, name in ipairs({ 'catalog', 'schemas', 'leases', 'versions', 'tables', 'locality' }) do
     redis.call('UNLINK', beside(keys[1], name))
   end

@@ -11,6 +11,7 @@ local TOKENS_MAX = 8
 
 local function tokens_of(stands, uuid)
   local tokens = {}
+  go_through(#stands)
   for token in string.gmatch(string.sub(stands, #uuid + 2), '[^,]+') do
     tokens[#tokens + 1] = token
   end
@@ -44,10 +45,11 @@ end
 -- The hashes that the header lists and that are missing: tables, each with its layers that are left, those that are gone, and the
 -- version of its base if that is gone. A hash from before the table's start is no loss.
 local function gone_of(key, uuid, starts)
-  local fields, gone = redis.call('HGETALL', key), {}
+  local fields, gone = all_of('HGETALL', key), {}
   for at = 1, #fields, 2 do
     local kind, name = string.match(fields[at], '^([lb]):(.+)$')
-    local found = { name = name, kind = kind, left = {}, gone = {}, dead = {} }
+    local found = kind and { name = name, kind = kind, left = {}, gone = {}, dead = {} }
+    go_through(kind == 'b' and COST or 0)
     if kind == 'b' and redis.call('EXISTS', place(key, name, ':b')) == 0 then
       local version = tonumber(fields[at + 1])
       local to = version < (starts[name] or 0) and found.dead or found.gone
@@ -55,13 +57,14 @@ local function gone_of(key, uuid, starts)
     elseif kind == 'l' then
       for _, layer in ipairs(layers_of(fields[at + 1])) do
         local to = found.left
+        go_through(COST)
         if redis.call('EXISTS', changes_of(key, name, text(layer), uuid)) == 0 then
           to = layer < (starts[name] or 0) and found.dead or found.gone
         end
         to[#to + 1] = layer
       end
     end
-    if #found.gone + #found.dead > 0 then
+    if found and #found.gone + #found.dead > 0 then
       gone[#gone + 1] = found
     end
   end
@@ -78,9 +81,14 @@ local function note_gone(key, found)
     return
   end
   local lost = layers_of(redis.call('HGET', key, field))
-  for _, version in ipairs(found.gone) do
-    redis.call('HDEL', key, keys_field(found.name, version))
-    lost[#lost + 1] = version
+  local fields = {}
+  for at, version in ipairs(found.gone) do
+    lost[#lost + 1], fields[at] = version, keys_field(found.name, version)
+  end
+  for at = 1, #fields, 1000 do
+    local last = math.min(at + 999, #fields)
+    go_through(COST * (last - at + 1) / 2)
+    redis.call('HDEL', key, unpack(fields, at, last))
   end
   list_versions(key, field, lost)
   list_layers(key, found.name, found.left)
@@ -147,6 +155,7 @@ local function drop_up_to(key, uuid, fields, floor, built)
         if layer > floor then
           left[#left + 1] = layer
         else
+          go_through(2 * COST)
           redis.call('HDEL', key, keys_field(name, layer))
           if kind == 'l' then
             redis.call('UNLINK', changes_of(key, name, text(layer), uuid))
@@ -155,8 +164,10 @@ local function drop_up_to(key, uuid, fields, floor, built)
       end
       list_versions(key, fields[at], left)
     elseif kind == 'lost_base' then
+      go_through(COST)
       redis.call('HDEL', key, fields[at])
     elseif kind == 'b' and not built[name] then
+      go_through(2 * COST)
       redis.call('UNLINK', place(key, name, ':b'))
       redis.call('HDEL', key, fields[at], keys_field(name))
     end
@@ -209,7 +220,7 @@ writes.put_bases = function(keys, args)
     return refusal
   end
   local key, uuid, token, floor = keys[1], args[1], args[3], tonumber(args[4])
-  local stands, fields = redis.call('HGET', key, 'u'), redis.call('HGETALL', key)
+  local stands, fields = redis.call('HGET', key, 'u'), all_of('HGETALL', key)
   local reached = tonumber(redis.call('HGET', key, 'floor')) or 0
   if not holds(tokens_of(stands, uuid), token) or (floor > 0 and floor < reached) then
     return 0
@@ -229,7 +240,7 @@ writes.put_bases = function(keys, args)
     note_gone(key, listed)  -- lost since: it goes all the same, or was above the floor
   end
   if floor > 0 then
-    drop_up_to(key, uuid, redis.call('HGETALL', key), floor, built)
+    drop_up_to(key, uuid, all_of('HGETALL', key), floor, built)
   end
   for _, one in ipairs(wanted) do
     put_base(key, one[1], one[2], token)
@@ -246,7 +257,7 @@ writes.end_rebuild = function(keys, args)
     return refusal
   end
   local key, uuid, token, since = keys[1], args[1], args[3], tonumber(args[4])
-  local stands, fields = redis.call('HGET', key, 'u'), redis.call('HGETALL', key)
+  local stands, fields = redis.call('HGET', key, 'u'), all_of('HGETALL', key)
   if stands == uuid then
     redis.call('HSET', key, 's', args[2])
     return 1

@@ -14,7 +14,7 @@ import contextlib
 import datetime
 import re
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 from tidegate.errors import ConfigError
 
@@ -159,9 +159,17 @@ def servers_at(url: str) -> Url:
             f"{shown}: write / ? and # in its user and password as %2F %3F and %23, or give both as options"
             " (store_options, --store-config)"
         )
-    if SURROGATE.search(parts.login or ""):
+    if not _is_text(parts.login or ""):
         raise ConfigError(f"{shown}: its user or password is not text in UTF-8")
     return parts
+
+
+def _is_text(login: str) -> bool:
+    """Return whether an encoded login is text in UTF-8 without NUL: no server takes another one."""
+    if SURROGATE.search(login):
+        return False
+    content = unquote_to_bytes(login)
+    return content.decode(errors="ignore").encode() == content and b"\0" not in content
 
 
 def addresses(parts: Url, port: int, shown: str) -> tuple[Address, ...]:
@@ -244,9 +252,18 @@ def hide_forms(text: str, secrets: list[str]) -> str:
         for form in (secret, *escaped):
             text = text.replace(form, HIDDEN)
             shown = text.rstrip("'`\" ")
-            cut = next((at for at in range(len(form) - 1, CUT_MIN - 1, -1) if shown.endswith(form[:at])), 0)
-            text = shown[: len(shown) - cut].rstrip("'`\"") + HIDDEN if cut else text
+            at = _cut_at(shown, form)
+            text = shown[:at].rstrip("'`\"") + HIDDEN if at >= 0 else text
     return text
+
+
+def _cut_at(text: str, secret: str) -> int:
+    """Return where the end of the text begins that is a beginning of the secret; -1: nowhere."""
+    begin = secret[:CUT_MIN]
+    at = text.find(begin, max(0, len(text) - len(secret) + 1))
+    while at >= 0 and not secret.startswith(text[at:]):
+        at = text.find(begin, at + 1)
+    return at
 
 
 # -- expired certificates --------------------------------------------------------------------

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from tidegate.base import forks
 from tidegate.base.text import cell
 from tidegate.errors import ConfigError
+from tidegate.options.client_options import is_text
 
 logger = logging.getLogger("tidegate.logins")
 logger.addHandler(logging.NullHandler())
@@ -34,7 +35,10 @@ logger.addHandler(logging.NullHandler())
 OPTION = "credential_provider"
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 FORM = 'it must be "module:function", the name of a function that each process can import'
-RETURNS = "it must return (user, token, expires_at): two texts, and seconds since the epoch or None"
+RETURNS = (
+    "it must return (user, token, expires_at): two texts in UTF-8 without NUL, and seconds since the epoch or"
+    " None"
+)
 USED_SHARE = 0.8
 """The share of a login's time after which the function is called again, as librdkafka does."""
 LIMIT_S = 3.0
@@ -46,6 +50,8 @@ HANGS_S, HANGING_MAX = 20.0, 4
 JUST_S = 1.0
 """A login that is younger is not asked for again when a server refuses it."""
 FAR_S = 100 * 365 * 86_400.0
+NO_TIME = 1e18
+"""A larger number is no time in seconds, and may have no float."""
 
 
 class NoLoginError(Exception):
@@ -162,7 +168,7 @@ class Provider:
         except ImportError as error:
             running.error = ConfigError(f"{self._called} cannot import {cell(str(error.name))}: install it")
         except BaseException as error:  # noqa: BLE001 - of the user's function; raised for those who wait
-            running.error = NoLoginError(f"{self._called} raised {_place(error)}; call it by itself")
+            running.error = NoLoginError(f"{self._called} raised {place_of(error)}; call it by itself")
         else:
             now = monotonic()
             left_s = math.inf if login.expires_at is None else login.expires_at - time.time()
@@ -181,7 +187,7 @@ class Provider:
             return function()
         except ConfigError as error:
             if not str(function.__module__).startswith("tidegate."):  # its text may have a token
-                raise NoLoginError(f"{self._called} raised {_place(error)}; call it by itself") from None
+                raise NoLoginError(f"{self._called} raised {place_of(error)}; call it by itself") from None
             raise ConfigError(f"{self._called}: {error}") from None
 
     def _function(self) -> Callable[[], Any]:
@@ -196,7 +202,7 @@ class Provider:
                 " its folder on PYTHONPATH"
             ) from error
         except Exception as error:  # noqa: BLE001 - of the user's module
-            raise ConfigError(f"{self._called}: its module cannot be imported: {_place(error)}") from None
+            raise ConfigError(f"{self._called}: its module cannot be imported: {place_of(error)}") from None
         if not callable(function):
             raise ConfigError(f"{self._called}: the module {module} has no function {name}; {FORM}")
         return function  # type: ignore[no-any-return]
@@ -205,14 +211,10 @@ class Provider:
         """Return the function's value as a login. Raises: ConfigError, with the types of the value alone."""
         is_triple = isinstance(value, tuple | list) and len(value) == 3
         user, token, expires_at = value if is_triple else (0, 0, 0)
-        seconds = isinstance(expires_at, int | float) and not isinstance(expires_at, bool)
+        is_number = isinstance(expires_at, int | float) and not isinstance(expires_at, bool)
+        is_time = is_number and abs(expires_at) < NO_TIME
         user = "" if user is None else user
-        if not (
-            isinstance(user, str)
-            and isinstance(token, str)
-            and token
-            and (expires_at is None or (seconds and math.isfinite(expires_at)))
-        ):
+        if not (is_text(user) and is_text(token) and token and (expires_at is None or is_time)):
             kinds = ", ".join(_kind(each) for each in value) if isinstance(value, tuple | list) else ""
             raise ConfigError(f"{self._called} returned {type(value).__name__}({kinds}); {RETURNS}")
         self._secrets.append(token)
@@ -229,7 +231,7 @@ class Provider:
         return Login(user, token, float(expires_at))
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """Name an exception and its line. Its text may quote the token."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

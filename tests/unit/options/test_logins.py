@@ -1,6 +1,7 @@
 """Logins by the name of a function: what it may return, how long one is used, and what an error shows."""
 
 import asyncio
+import math
 import os
 import sys
 import threading
@@ -56,6 +57,10 @@ WRONG = [
     (lambda: ("ann", SECRET, True), r"returned tuple\(str, str, bool\)"),
     (lambda: ("ann", SECRET, float("nan")), r"returned tuple\(str, str, float\)"),
     (lambda: ("ann", SECRET.encode(), None), r"returned tuple\(str, bytes, NoneType\)"),
+    (lambda: ("ann", SECRET + "\udce9", None), r"returned tuple\(str, str, NoneType\)"),
+    (lambda: ("ann\0", SECRET, None), r"returned tuple\(str, str, NoneType\)"),
+    (lambda: ("ann", SECRET, 10**400), r"returned tuple\(str, str, int\)"),
+    (lambda: ("ann", SECRET, -math.inf), r"returned tuple\(str, str, float\)"),
     (lambda: ("ann", "", None), r"returned tuple\(str, '', NoneType\)"),
     (lambda: (3, SECRET, None), r"returned tuple\(int, str, NoneType\)"),
     (lambda: ["ann", None, SECRET], r"returned list\(str, NoneType, str\)"),

@@ -60,13 +60,15 @@ def test_a_file_url_without_an_absolute_path_is_refused(url):
         open_log(url, "n")
 
 
-@pytest.mark.parametrize("scheme,there_are", [("memory", "none"), ("file", "lock_timeout_s")])
+@pytest.mark.parametrize(
+    "scheme,there_are", [("memory", "it has none"), ("file", "there are lock_timeout_s")]
+)
 def test_an_unknown_option_is_named_with_those_there_are(tmp_path, scheme, there_are):
-    with pytest.raises(ConfigError, match=f"unknown option lock_timeout .*: {there_are}"):
+    with pytest.raises(ConfigError, match=f"unknown option lock_timeout; {there_are}"):
         open_log(f"{scheme}://{tmp_path}", "n", {"lock_timeout": 3})
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 86_400, float("nan"), True, "3", None])
+@pytest.mark.parametrize("seconds", [0, -1, 86_401, float("nan"), True, "3"])
 def test_a_lock_timeout_that_is_none_is_refused(tmp_path, seconds):
     with pytest.raises(ConfigError, match="lock_timeout_s"):
         open_log(f"file://{tmp_path}", "n", {"lock_timeout_s": seconds})

@@ -15,7 +15,7 @@ import typer
 
 from tidegate.base.urls import scheme_of
 from tidegate.cli.core.app import print_message
-from tidegate.cli.core.settings_file import FILE, is_from_found_file, others_can_read, read_file
+from tidegate.cli.core.settings_file import FILE, is_from_found_file, others_can_read, read_file, text_in
 from tidegate.errors import ConfigError
 from tidegate.options.endpoints import StoreRef, parse_stores
 from tidegate.options.logins import OPTION as PROVIDER
@@ -112,10 +112,7 @@ def _options(given_as: str, path: Path | None, typed: Typed) -> dict[str, Any]:
     if scheme_of(str(path).replace(":/", "://", 1)):  # not shown: it may have a login, and a path one slash
         raise ConfigError(f"{given_as}: it is a URL; give the path of a file of options")
     content, mode = read_file(path, given_as)
-    try:
-        lines = content.decode("utf-8-sig").replace("\r\n", "\n").split("\n")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{given_as} {path}: it is not text in UTF-8") from None
+    lines = text_in(content, f"{given_as} {path}").replace("\r\n", "\n").split("\n")
     options = _parse(f"{given_as} {path}", lines, typed)
     if PROVIDER in options and is_from_found_file(given_as):
         raise ConfigError(

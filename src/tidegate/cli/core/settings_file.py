@@ -28,7 +28,7 @@ from urllib.parse import quote
 import typer
 
 from tidegate.base.text import cell
-from tidegate.base.urls import SERVERS, parts_of, redact
+from tidegate.base.urls import SERVERS, SURROGATE, parts_of, redact
 from tidegate.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -141,16 +141,15 @@ def _settings_in(path: Path, *, is_named: bool) -> dict[str, Setting]:
             f"{path}: it belongs to another user (uid {mode.st_uid}), who would choose the servers that get"
             f" your logins: if you trust it, name it by {VARIABLE}"
         )
+    text, values, where = text_in(content, str(path)), None, ""
     try:
-        text = content.decode("utf-8-sig")
         values = tomllib.loads(text)
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: it is not text in UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         # Its message may quote the text: only the place is shown.
         at = re.search(r"at line (\d+)", str(error))
         where = f", line {at[1]}" if at else ""
-        raise ConfigError(f'{path}{where}: it is not TOML, which is lines such as namespace = "x"') from None
+    if values is None:  # raised here, so that it has no context, which may hold the text
+        raise ConfigError(f'{path}{where}: it is not TOML, which is lines such as namespace = "x"')
     settings = {}
     for key, value in values.items():
         line = _line_of(text, key)
@@ -193,6 +192,14 @@ def read_file(path: Path, given_as: str, *, is_found: bool = False) -> tuple[byt
             f" then chmod go-w {path}"
         )
     return content, mode
+
+
+def text_in(content: bytes, where: str) -> str:
+    """Return the text of a file. Raises: ConfigError, without a context, which would hold the content."""
+    text = content.decode("utf-8-sig", errors="surrogateescape")
+    if SURROGATE.search(text):
+        raise ConfigError(f"{where}: it is not text in UTF-8")
+    return text
 
 
 def trust(path: Path) -> None:

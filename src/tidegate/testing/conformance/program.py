@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidegate.base.decoders import json_decoder
+from tidegate.base.urls import scheme_of
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def words_of(command: str) -> list[str]:
     if not words:
         raise ConfigError("the reader's command is empty: give a program that speaks the protocol")
     if shutil.which(words[0]) is None:
+        if scheme_of(words[0]):  # not shown: it may have a login, which a space cut
+            raise ConfigError("the reader's command is a URL, and must be a program that speaks the protocol")
         raise ConfigError(f"the reader {words[0]!r} is no program: check its path, and who may run it")
     return words
 

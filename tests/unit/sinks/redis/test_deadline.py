@@ -45,6 +45,11 @@ class Silent:
         self._time.now += self._limit_s
         raise redis.TimeoutError("silent")
 
+    read_at_once = read_response
+
+    def has_surplus(self):
+        return False
+
     def disconnect(self):
         pass
 
