@@ -33,9 +33,10 @@ def drop_namespace(coordinator: Coordinator, *, log_too: bool = True, thorough: 
     An Open comes first, so that a driver that misses its store sees in the log that it was replaced, and does
     not rebuild the store. A log that does not answer gets none.
     """
-    for place in (*coordinator.stores, *([coordinator.log] if log_too else [])):
-        refuse_foreign(place.where, place.foreign_entry())
+    for store in coordinator.stores:
+        refuse_foreign(store.where, store.foreign_entry())
     if log_too:
+        refuse_foreign(coordinator.log.where, coordinator.log.foreign_entry())
         try:
             state = coordinator.decisions.catch_up()
             if state is not None:
