@@ -84,6 +84,13 @@ def committed(folder, namespace):
     return sorted(int(path.name) for path in (folder / f"checkpoint-{namespace}" / "commits").glob("[0-9]*"))
 
 
+def forget(checkpoint, *names):
+    """Remove files of a checkpoint, with Hadoop's checksums."""
+    for path in (checkpoint / name for name in names):
+        for each in (path, path.with_name(f".{path.name}.crc")):
+            each.unlink(missing_ok=True)
+
+
 def rows_of(folder, namespace):
     """All tables at each version."""
     found = []
@@ -193,13 +200,13 @@ def test_a_query_moves_between_classic_sessions_and_spark_connect_i2(folder, ser
     checkpoint = folder / "checkpoint-moved"
     run(client, "moved", CLASSIC)
     assert committed(folder, "moved") == [0, 1, 2]
-    (checkpoint / "commits" / "2").unlink()
+    forget(checkpoint, "commits/2")
     add_input(folder, 3)
     at = server()
     both = client("moved", at.url), client("stayed", at.url)  # two clients, of one server
     for code, told in map(ended, both):
         assert code == 0, told
-    (checkpoint / "commits" / "3").unlink()
+    forget(checkpoint, "commits/3")
     run(client, "moved", CLASSIC)
 
     assert committed(folder, "moved") == committed(folder, "stayed") == [0, 1, 2, 3]
@@ -209,14 +216,12 @@ def test_a_query_moves_between_classic_sessions_and_spark_connect_i2(folder, ser
 
     shutil.rmtree(checkpoint)  # a checkpoint of another query
     shutil.copytree(folder / "checkpoint-stayed", checkpoint)
-    (checkpoint / "commits" / "3").unlink()
+    forget(checkpoint, "commits/3")
     code, told = ended(client("moved", at.url))
     assert code, told
     assert "LineageError: " in told
     older = folder / "checkpoint-stayed"
-    for name in ("commits/3", "commits/2", "offsets/3", "offsets/2", "sources/0/3", "sources/0/2"):
-        for path in (older / name, (older / name).with_name(f".{Path(name).name}.crc")):
-            path.unlink(missing_ok=True)
+    forget(older, *(f"{each}/{batch}" for each in ("commits", "offsets", "sources/0") for batch in (2, 3)))
     os.utime(folder / "input" / "2.json", (1_700_000_000,) * 2)  # an older copy, and another file than then
     code, told = ended(client("stayed", at.url))
     assert code, told
