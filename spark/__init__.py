@@ -29,7 +29,7 @@ _HOME = {
 }
 """The module of each public name."""
 
-_EXTRA = ("pyspark", "py4j", "pandas")
+_EXTRA = ("pyspark", "pandas")
 """The libraries that `pip install 'tidegate[spark]'` brings."""
 
 __all__ = sorted(_HOME)  # noqa: PLE0605 - a list of text
@@ -52,7 +52,9 @@ if not TYPE_CHECKING:  # a type checker would consider any name public
                     f" part of {error.name}: docs/spark.md has the releases of Spark for it"
                 )
                 raise ImportError(msg, name=error.name) from None
-            msg = f"tidegate.spark.{name} needs {library}: pip install 'tidegate[spark]'"
+            # With a PySpark, such as Spark Connect's client alone, the extra would put another one over it.
+            wanted = library if sys.modules.get("pyspark") is not None else "'tidegate[spark]'"
+            msg = f"tidegate.spark.{name} needs {library}: pip install {wanted}"
             raise ModuleNotFoundError(msg, name=error.name) from None
         return value
 

@@ -1,21 +1,26 @@
-"""The identity of a batch, read from Spark: the query, its checkpoint and its source offsets."""
+"""The identity of a batch: the query, its checkpoint and its source offsets.
+
+It is read from Spark's objects in the JVM, or with Spark Connect from the checkpoint's files.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import os
 import re
-from collections.abc import Callable, Iterator
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, functions
 
 from tidegate.base.source_offsets import offsets_in
 from tidegate.committers.opening.lifecycle import restored_after_batch
 from tidegate.errors import ConfigError, LineageError
+from tidegate.spark.errors import Py4JError
 from tidegate.wal.fold import last_batch_within
 from tidegate.wal.record import BatchOrigin, Folded
 
@@ -26,6 +31,18 @@ SOME = re.compile(r"Some\((.*)\)", re.DOTALL)
 RUNS_MAX = 16
 NOTE_BYTES = 64 * 1024
 """The bytes of a file source's note that are read at first; more are read if one batch took more files."""
+
+
+RUN_ID = secrets.token_hex(16)
+"""The run of the query that this process was started for."""
+_PARENT = os.getppid()
+GLOB, ESCAPED = r"([\\{}\[\]*?])", r"\\\1"
+"""The characters that have a meaning in a glob of Hadoop, and what stands for one of them."""
+
+
+def is_connect(session: object) -> bool:
+    """Return whether this is a session of Spark Connect, and not a classic one."""
+    return not hasattr(session, "_jsparkSession")
 
 
 class BatchContext(NamedTuple):
@@ -46,15 +63,16 @@ class BatchContext(NamedTuple):
         return BatchOrigin(self.lineage, state.generation, self.batch_id, self.fingerprint)
 
 
-def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
-    """Read the context of the batch that this thread runs.
+def batch_context(batch_df: DataFrame, batch_id: int, checkpoint: str | None = None) -> BatchContext:
+    """Read the context of the batch that this thread runs; ``checkpoint``: of a Spark Connect session.
 
     The running query is found through the state that all sessions of the application share:
     the batch's own session is a clone that knows no queries (T15). Raises: ConfigError: this is not a call
-    from foreachBatch, or the session is a Spark Connect one.
+    from foreachBatch, or the checkpoint is not the query's.
     """
     session: Any = batch_df.sparkSession
-    refuse_connect(session)
+    if is_connect(session):
+        return _connect_context(session, batch_id, checkpoint)
     query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
         msg = "no streaming query runs in this thread: pass the sink to df.writeStream.foreachBatch(sink)"
@@ -70,31 +88,50 @@ def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
     except Py4JError as error:
         msg = f"this release of Spark does not show the offsets of query {query_id}: {error}"
         raise ConfigError(msg) from error
-    fingerprint = hashlib.blake2b("\n".join([text, *files]).encode(), digest_size=16).hexdigest()
-    return BatchContext(query_id, run.run_id, batch_id, text, fingerprint)
+    return BatchContext(query_id, run.run_id, batch_id, text, _fingerprint(text, files))
 
 
-def refuse_connect(session: object) -> None:
-    """Refuse a Spark Connect session, which has no driver in this process. Raises: ConfigError."""
-    if not hasattr(session, "_jsparkSession"):
-        msg = (
-            "this DataFrame is not one of a classic Spark session; Spark Connect does not run foreachBatch in"
-            " the driver's process, nor can a sink run jobs through it: start the session with"
-            " SparkSession.builder.master(...)"
+def _fingerprint(offsets: str, files: list[str]) -> str:
+    return hashlib.blake2b("\n".join([offsets, *files]).encode(), digest_size=16).hexdigest()
+
+
+_seen: dict[str, str] = {}
+"""The query of each checkpoint by which this process has had a batch."""
+
+
+def _connect_context(session: Any, batch_id: int, checkpoint: str | None) -> BatchContext:
+    if checkpoint is None:
+        raise ConfigError(
+            "with Spark Connect a sink has to know the query's checkpoint: start the query by"
+            " sink.start(df.writeStream, checkpoint), or sink.start(df.writeStream, checkpoint, write) for a"
+            " function of several tables, instead of foreachBatch. Nothing was written"
         )
-        raise ConfigError(msg)
+    query_id, offsets = logged_batch(session, checkpoint, batch_id)
+    if _seen.setdefault(checkpoint, query_id) != query_id:
+        raise ConfigError(
+            f"{checkpoint} was of query {_seen[checkpoint]} and is of query {query_id} now: it was replaced"
+            " while the query runs. Nothing was written. Stop the query, put its own checkpoint back, and"
+            " start it again"
+        )
+    noted = (noted_files(session, checkpoint, *each) for each in _file_offsets(offsets))
+    files = [line for lines in noted for line in lines]
+    return BatchContext(query_id, RUN_ID, batch_id, offsets, _fingerprint(offsets, files))
 
 
-def _files_of(session: Any, query: Any, offsets: str) -> Iterator[str]:
-    """Yield a file source's note for its newest offset: one line of JSON per file.
+def _file_offsets(offsets: str) -> Iterator[tuple[int, int]]:
+    """Yield the place of each file source, and its newest offset.
 
     A file source's offset is a counter, with the same numbers for other files (T5). The file
     ``sources/<place>/<offset>`` of the checkpoint notes the files that it stands for.
     """
     for place, offset in enumerate(offsets_in(offsets)):
-        if not isinstance(offset, dict) or list(offset) != ["logOffset"]:
-            continue
-        number = offset["logOffset"]
+        if isinstance(offset, dict) and list(offset) == ["logOffset"]:
+            yield place, offset["logOffset"]
+
+
+def _files_of(session: Any, query: Any, offsets: str) -> Iterator[str]:
+    """Yield a file source's note for its newest offset: one line of JSON per file."""
+    for place, number in _file_offsets(offsets):
         for name in (f"{number}", f"{number}.compact"):  # every tenth note repeats all earlier ones
             path = session._jvm.org.apache.hadoop.fs.Path(  # noqa: SLF001 - PySpark shows no other way
                 f"{query.resolvedCheckpointRoot()}/sources/{place}/{name}"
@@ -115,7 +152,7 @@ def _lines_of(session: Any, system: Any, path: Any, number: int) -> list[str]:
             text = session._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")  # noqa: SLF001
         finally:
             stream.close()
-        lines = text.splitlines()[1:]  # the first is the format's version, or torn
+        lines = text.rstrip("\n").split("\n")[1:]  # the first is the format's version, or torn
         mine = [line for line in lines if json.loads(line).get("batchId") == number]
         if start == 0 or len(mine) < len(lines):
             return mine
@@ -125,8 +162,11 @@ def _lines_of(session: Any, system: Any, path: Any, number: int) -> list[str]:
 def is_running(session: Any, query_id: str, failed: Callable[[], None] = lambda: None) -> bool:
     """Whether the query still runs in this application. False also if the JVM has ended.
 
-    ``failed`` is called when an error has ended it, not a stop.
+    With Spark Connect this process ends with the query. ``failed`` is called when an error has ended it, not
+    a stop.
     """
+    if is_connect(session):
+        return os.getppid() == _PARENT
     try:
         known = _runs.get((session._jvm, query_id))  # noqa: SLF001 - as in _running
         if _running(session, query_id) is not None:
@@ -139,7 +179,7 @@ def is_running(session: Any, query_id: str, failed: Callable[[], None] = lambda:
 
 
 def running_here(rows: DataFrame) -> Run | None:
-    """Find the run of the query whose batch this thread runs; None: there is none, or the JVM has ended."""
+    """Find the run of the query whose batch this thread runs; None: there is none in this process's JVM."""
     session: Any = rows.sparkSession
     try:
         query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -176,6 +216,80 @@ def _running(session: Any, query_id: str) -> Run | None:
 
 _runs: dict[tuple[object, str], Run] = {}
 """The known runs by JVM and query, oldest first: each step of finding one is a call to the JVM."""
+
+
+# -- a batch of Spark Connect, in the files of its checkpoint ---------------------------------------------
+
+
+class LoggedBatch(NamedTuple):
+    """A batch in a checkpoint: the query's id, and the offset of each source, in brackets.
+
+    ``offsets`` is the text that Spark shows in a classic session.
+    """
+
+    query_id: str
+    offsets: str
+
+
+def logged_batch(session: Any, checkpoint: str, batch_id: int) -> LoggedBatch:
+    """Read the batch that runs from the checkpoint, by one job of Spark.
+
+    Raises: ConfigError: these are not the files of a query that runs this batch now.
+    """
+    offsets, commit, later = f"offsets/{batch_id}", f"commits/{batch_id}", f"offsets/{batch_id + 1}"
+    names = ("metadata", offsets, commit, later)
+    rows = _read(session.read.format("binaryFile"), checkpoint, names, "content")
+    files = {name: bytes(row[0]).decode() for row in rows for name in names if row[1].endswith(f"/{name}")}
+    for name in ("metadata", offsets):
+        if name not in files:
+            raise ConfigError(
+                f"{checkpoint} has no file {name}, so batch {batch_id} is not one of its query: {WRONG}"
+            )
+    for name in (commit, later):
+        if name in files:
+            raise ConfigError(f"{checkpoint} has the file {name}, so it is past batch {batch_id}: {WRONG}")
+    version, _, *each = files[offsets].split("\n")  # the second line is Spark's own record of the batch
+    if version != "v1":
+        raise ConfigError(
+            f"{checkpoint} has offsets in the form {version}, of which tidegate knows v1 alone: nothing was"
+            " written. Start a new checkpoint with spark.sql.streaming.offsetLog.formatVersion=1"
+        )
+    return LoggedBatch(json.loads(files["metadata"])["id"], f"[{', '.join(each)}]")
+
+
+WRONG = (
+    "nothing was written. Put the query's own checkpoint back, or start the query by sink.start, which names"
+    " the checkpoint to Spark and to the sink"
+)
+
+
+def noted_files(session: Any, checkpoint: str, place: int, number: int) -> list[str]:
+    """Return a file source's note for this offset, by one job of Spark: one line of JSON per file."""
+    lines = session.read.format("text").option("lineSep", "\n")
+    mine = functions.get_json_object("value", "$.batchId") == str(number)
+    found = (row for row in _read(lines, checkpoint, _note(place, number), "value", mine))
+    return [row[0] for row in sorted(found, key=lambda row: (len(row[1]), row[2]))]  # the order of the files
+
+
+def _note(place: int, number: int) -> list[str]:
+    """Return the names of a note. Every tenth one repeats all earlier ones."""
+    return [f"sources/{place}/{number}", f"sources/{place}/{number}.compact"]
+
+
+def _read(reader: Any, checkpoint: str, names: Sequence[str], column: str, where: Any = None) -> list[Any]:
+    """Return a column of the files that are there, each with its path and the start of its part.
+
+    Only a glob may name files that are not there.
+    """
+    glob = f"{re.sub(GLOB, ESCAPED, checkpoint.rstrip('/'))}/{{{','.join(names)}}}"
+    try:
+        rows = reader.option("recursiveFileLookup", "true").load(glob)
+        rows = rows if where is None else rows.where(where)
+        return list(rows.select(column, "_metadata.file_path", "_metadata.file_block_start").collect())
+    except AnalysisException as error:
+        if "PATH_NOT_FOUND" in str(error):
+            return []
+        raise
 
 
 # -- batches that the log lacks ------------------------------------------------------------------------

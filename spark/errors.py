@@ -6,10 +6,30 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tidegate.errors import BY_NAME, ConfigError, TidegateError
+
+try:
+    from py4j.protocol import Py4JError, Py4JJavaError
+except ImportError:  # the client of Spark Connect alone: nothing raises them there
+
+    class Py4JError(Exception):  # type: ignore[no-redef]
+        pass
+
+    class Py4JJavaError(Py4JError):  # type: ignore[misc, no-redef]
+        pass
+
+
+__all__ = [
+    "Py4JError",
+    "Py4JJavaError",
+    "QueryStoppedError",
+    "as_query_stop",
+    "cause",
+    "typed",
+    "with_causes",
+]
 
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(tidegate|pyarrow|msgspec|xxhash|numpy)")
 _RAISED = re.compile(r"tidegate\.errors\.(\w+): (.*)")

@@ -14,7 +14,6 @@ from tidegate.committers.exports.import_rows import imported_strides
 from tidegate.errors import ConfigError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
-from tidegate.spark.batch import refuse_connect
 from tidegate.spark.calls.checks import Names, check_table, no_dataframe
 from tidegate.spark.calls.migrate_state import MigrationWork, migrated_rows
 from tidegate.spark.calls.update import Ddl, state_of, value_schema
@@ -89,7 +88,6 @@ def import_of(spark: SparkSession, folder: str, token: str | None, bytes_max: in
 
     Raises: ConfigError: there is no export. CorruptError: a file is missing, or is not the exported one.
     """
-    refuse_connect(spark)
     token = "" if token is None or token == "" else check_token(token)
     if not isinstance(folder, str):
         raise ConfigError(
@@ -142,7 +140,6 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
 
     Raises: ConfigError: there is no such table, the version goes back, or the arguments do not fit.
     """
-    refuse_connect(session)
     table, state = wanted.table, base.state
     check_table(table)
     known = base.schemas.get(table)
@@ -178,7 +175,7 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
         before=known,
         after=after,
         deadline_s=options.function_deadline_s,
-        parallelism=tasks_for(options, session.sparkContext, state.key_groups),
+        parallelism=tasks_for(options, session, state.key_groups),
     )
     rows = migrated_rows(session, work, wanted.migrate)
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidegate.base.deadline import check_ends
 from tidegate.committers.background.finish import finish_decided
@@ -28,9 +31,9 @@ from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import (
     BatchContext,
     batch_context,
+    is_connect,
     is_running,
     refuse_after_swallowed_error,
-    refuse_connect,
     refuse_without_past,
     warn_of_missing_batches,
 )
@@ -43,6 +46,8 @@ from tidegate.spark.lock import SinkLock
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.reporting import SinkReporter
 from tidegate.spark.session.failures import Failures
+from tidegate.spark.session.marked_runs import MarkedRuns
+from tidegate.spark.session.runs import Runs
 from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.session.workers_python import check_workers_python
 from tidegate.spark.staging.job import SparkBarrier
@@ -65,6 +70,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tidegate")
 
 Write = Callable[[Transaction, DataFrame], None]
+
+
+def _made(arguments: dict[str, Any], checkpoint: str | None) -> VersionedSink:
+    sink = VersionedSink(**arguments)
+    sink._checkpoint = checkpoint  # noqa: SLF001 - its own module
+    return sink
+
+
+def _runs_of(session: Any) -> Runs:
+    """Begin the proof of single runs for one version. Raises: ConfigError: there is none on this Spark."""
+    return MarkedRuns(session) if is_connect(session) else SingleRuns(session.sparkContext)
 
 
 class VersionedSink:
@@ -109,6 +125,10 @@ class VersionedSink:
         locality: Locality | None = None,
         **options: Unpack[SinkOptions],
     ) -> None:
+        self._made_of = {name: value for name, value in locals().items() if name not in ("self", "options")}
+        self._made_of |= options
+        self._checkpoint: str | None = None
+        """The checkpoint of the query of Spark Connect that this sink is for, in the process of that."""
         if not isinstance(locality, Locality | None):
             raise ConfigError(f"locality is {locality!r}; it must be a tidegate.spark.Locality")
         self._endpoints = Endpoints.of(namespace, wal, store, wal_options, store_options)
@@ -131,7 +151,7 @@ class VersionedSink:
             raise ConfigError(msg)
         self._table, self._key, self._arguments = table, key, of_table
         session = SparkSession.getActiveSession()
-        if session is not None and hasattr(session, "_jsparkSession"):  # not one of Spark Connect
+        if session is not None and not is_connect(session):
             check_workers_python(session.sparkContext)
         catch_sigterm()
         open_log(wal, namespace, self._endpoints.wal_options).close()
@@ -159,9 +179,9 @@ class VersionedSink:
     def __repr__(self) -> str:
         return f"VersionedSink({self._endpoints!r}, table={self._table!r})"
 
-    def __reduce__(self) -> NoReturn:
-        msg = "a VersionedSink stays in the driver's process: it cannot be pickled, nor used by Spark Connect"
-        raise ConfigError(msg)
+    def __reduce__(self) -> tuple[Callable[..., VersionedSink], tuple[object, ...]]:
+        """Pickle the arguments alone: the process of a Spark Connect query makes a sink of its own."""
+        return _made, (self._made_of, self._checkpoint)
 
     def __call__(self, batch_df: DataFrame, batch_id: int) -> None:
         """Commit one batch into the sink's table. Spark calls this from ``foreachBatch``.
@@ -197,6 +217,38 @@ class VersionedSink:
             self._run(batch_df, batch_id, write)
 
         return run
+
+    def start(
+        self, writer: DataStreamWriter, checkpoint: str | os.PathLike[str], write: Write | None = None
+    ) -> StreamingQuery:
+        """Start a query that writes its batches to this sink; ``checkpoint`` is its checkpointLocation.
+
+        Options of ``writer`` stay, such as its trigger and its output mode. ``write`` is the function of
+        ``each``. With Spark Connect the batches are committed beside the server, by a sink with the
+        arguments of this one: so ``last_commit`` and the like stay empty here, and servers are named as that
+        process reaches them. Raises: ConfigError: no query was started, since ``commit="pipelined"`` does not
+        go with Spark Connect, or the arguments do not fit.
+        """
+        path: object = os.fspath(checkpoint) if isinstance(checkpoint, os.PathLike) else checkpoint
+        if not isinstance(path, str) or not path:
+            raise ConfigError(
+                f"checkpoint is {checkpoint!r}; it must be the path or URL of a folder, as text"
+            )
+        sink = self
+        if not hasattr(writer, "foreachBatch"):
+            raise ConfigError(f"start({type(writer).__name__}): give df.writeStream of a streaming DataFrame")
+        if not isinstance(writer, DataStreamWriter):  # of Spark Connect
+            if self._options.commit == PIPELINED:
+                raise ConfigError(
+                    'commit="pipelined" does not go with Spark Connect: the process that commits ends with'
+                    " the query, without waiting for versions in flight, and drain() cannot reach it. Leave"
+                    " commit out; no query was started"
+                )
+            sink = _made(self._made_of, path)
+        if write is None and self._table is None:
+            raise ConfigError("this sink has no table: pass table= and key=, or give start a function, write")
+        batches = sink if write is None else sink.each(write)
+        return writer.foreachBatch(batches).option("checkpointLocation", path).start()
 
     @property
     def last_error(self) -> BaseException | None:
@@ -377,7 +429,7 @@ class VersionedSink:
             run_id, is_extra = None, self._lock.is_mine()
             try:
                 turn.enter_context(self._lock)
-                batch = batch_context(batch_df, batch_id)
+                batch = batch_context(batch_df, batch_id, self._checkpoint)
                 run_id = batch.run_id
                 if is_extra := self._done == (run_id, batch_id):
                     msg = (
@@ -436,7 +488,7 @@ class VersionedSink:
             logger.info("batch %s is version %s already; it is skipped", batch.batch_id, fact.version)
             return fact
         txn = Transaction(batch.batch_id, coordinator.folded.last_version, writer.schemas())
-        writer.runs = SingleRuns(batch_df.sparkSession.sparkContext)
+        writer.runs = _runs_of(batch_df.sparkSession)
         write(txn, batch_df)
         return self._committed(
             writer,
@@ -464,7 +516,7 @@ class VersionedSink:
         check_ttls(calls, self._options.ttl_us)
         if self._options.on_bad_record == "quarantine":
             schemas[quarantine.TABLE] = quarantine.SCHEMA
-        parallelism = tasks_for(self._options, rows.sparkSession.sparkContext, state.key_groups)
+        parallelism = tasks_for(self._options, rows.sparkSession, state.key_groups)
         if parallelism != writer.parallelism:
             warn_of_imbalance(self._endpoints.namespace, parallelism, state.key_groups)
             writer.parallelism = parallelism
@@ -523,11 +575,11 @@ class VersionedSink:
     ) -> OpenWriter:
         writer = self._writer
         if writer is None:
-            if session is not None:
+            if session is not None and not is_connect(session):
                 check_workers_python(session.sparkContext)
             connections = Connections(self._settings(), session)
             if session is not None:
-                connections.coordinator.expected_tasks = tasks_for(self._options, session.sparkContext)
+                connections.coordinator.expected_tasks = tasks_for(self._options, session)
             writer = self._writer = OpenWriter.open(connections, lineage, check, alive)
             self.recovered, self._writer_id = writer.recovered, writer.coordinator.writer
         writer.connections.session = session
@@ -545,7 +597,6 @@ class VersionedSink:
     # -- a version that is not a batch --------------------------------------------------------------
 
     def _write_once(self, once: Once) -> int | None:
-        refuse_connect(once.rows.sparkSession)
         with self._once():
             return self._write(once)
 
@@ -578,7 +629,7 @@ class VersionedSink:
         txn = Transaction(-1, coordinator.folded.last_version, writer.schemas())
         strides = once.strides(coordinator.folded, self._options)
         stride = partial(stride_here, coordinator, brought=strides)
-        writer.runs = SingleRuns(once.rows.sparkSession.sparkContext)
+        writer.runs = _runs_of(once.rows.sparkSession)
         once.write(txn, Here(coordinator.folded.key_groups, stride, value_bytes_max(coordinator)))
         fact = self._committed(writer, txn, once.origin, once.rows, expiring=once.expiring, strides=strides)
         writer.commits.drain(self._options.apply_deadline_s)

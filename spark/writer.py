@@ -23,10 +23,11 @@ from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.visible import no_schema
+from tidegate.spark.batch import is_connect
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.placement.preferred import Placement, Places, ran_before
 from tidegate.spark.reporting import SinkReporter
-from tidegate.spark.session.single_runs import SingleRuns
+from tidegate.spark.session.runs import Runs
 from tidegate.spark.staging.apply_job import apply_on_executors
 from tidegate.spark.staging.links import StateLinks
 from tidegate.spark.state.cache import NO_LINKS, CachePlace, cache_place
@@ -63,7 +64,7 @@ class Connections:
         """The placement of tasks; None: there is nothing to choose."""
         where = settings.endpoints
         apply = {
-            at.name: apply_on_executors(lambda: self.session.sparkContext, where.only(at), self._places)
+            at.name: apply_on_executors(lambda: self.session, where.only(at), self._places)
             for at in (where.stores if session is not None else ())
         }
         self.coordinator = Coordinator(
@@ -137,7 +138,7 @@ class OpenWriter:
         self.commits: SyncCommits | PipelineThread = SyncCommits(coordinator, self._published)
         self.recovered: list[int] = []
         self.parallelism = 0  # of the batch before; 0: there was none yet
-        self.runs: SingleRuns
+        self.runs: Runs
         """The shuffles of the present version, from before the call of the user's function on."""
         self._links = StateLinks(coordinator)
         self.background = self._start_background(alive)
@@ -174,7 +175,8 @@ class OpenWriter:
                 lambda: self.background.ended,
             )
         coordinator.store.heartbeat(coordinator.epoch)
-        if options.affinity:
+        session = self.connections.session
+        if options.affinity and (session is None or not is_connect(session)):
             locality = self._settings.locality
             before = partial(ran_before, coordinator)
             self.connections.placement = Placement(before, locality.provider, locality.metadata)

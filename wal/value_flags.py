@@ -38,7 +38,9 @@ follow.
 """
 REFUSED = b"?"
 """From a task, instead of a value: the user's function raised, and its error follows."""
-TRANSIENT = frozenset((NOT_TEXT, NO_TIME, UNUSABLE, REFUSED))
+RUN = b"#"
+"""From a task, instead of a value: a mark of the run that made its rows (`spark/state/output_rows.py`)."""
+TRANSIENT = frozenset((NOT_TEXT, NO_TIME, UNUSABLE, REFUSED, RUN))
 
 VALUE_END = 2**31 - 1
 """Beyond any value: binary_slice without an end fails on short values (pyarrow 26: "Negative buffer")."""

@@ -12,8 +12,9 @@ from functools import cached_property, lru_cache
 from inspect import getattr_static
 from typing import Any, TypeVar
 
-from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame, types
+
+from tidegate.spark.session.releases import SparkContext
 
 CACHED_MAX = 20_000
 """Columns: several for each column of wide rows. With fewer, none of those would be found again."""

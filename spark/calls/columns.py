@@ -5,15 +5,11 @@ The bytes are those of ``tidegate.keys.groups`` in Python; tests compare the two
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
-from typing import Any
 
 from pyspark.sql import Column, DataFrame, functions, types
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import cached
@@ -367,14 +363,3 @@ def unless_deleted(deletes: Column, stored: Column) -> Column:
     """Return a stored value, or a delete marker where ``deletes`` is true."""
     true = functions.coalesce(deletes, functions.lit(False))  # noqa: FBT003
     return functions.when(true, delete_marker()).otherwise(stored)
-
-
-# -- the Arrow schema of Spark rows, times in UTC, with any PySpark ----------------------------------------
-
-# PySpark 4.1 has no choice of time zone: times are UTC.
-UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-
-
-def arrow_schema_of(schema: StructType) -> Any:
-    """Return the schema in Arrow."""
-    return to_arrow_schema(schema, **UTC)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from tidegate.spark.calls.column_cache import use_cached_schema
 from tidegate.spark.calls.columns import check_value_type, column, json_value, output_changes
 from tidegate.spark.calls.records import LocalState
 from tidegate.spark.calls.update import BYTES, Ddl, check_function, table_schema
+from tidegate.spark.session.marked_runs import marked as with_marks
 from tidegate.spark.session.releases import repartition_by_id
 from tidegate.spark.state.local_state import LocalWork, Redistribute, Step, run_local, table_of
 from tidegate.spark.state.output_rows import OUTPUT_DDL
@@ -101,14 +102,17 @@ def _is_parallelism(value: object) -> bool:
 # -- the stage ------------------------------------------------------------------------------------
 
 
-def local_stage(call: LocalState, work: LocalWork, endpoints: Endpoints) -> DataFrame:
-    """Return the function's output from its rows: (k, t, c, two order columns, v, g)."""
-    sent = _sent_to_instances(call, work.parallelism)
+def local_stage(call: LocalState, work: LocalWork, endpoints: Endpoints, *, marked: bool) -> DataFrame:
+    """Return the function's output from its rows: (k, t, c, two order columns, v, g).
+
+    ``marked``: the rows get marks on their way to the function.
+    """
+    sent = _sent_to_instances(call, work.parallelism, marked=marked)
     output = sent.mapInArrow(_instances(call, work, endpoints), OUTPUT_DDL)
     return output_changes(output, work.call, work.spec)
 
 
-def _sent_to_instances(call: LocalState, parallelism: int) -> DataFrame:
+def _sent_to_instances(call: LocalState, parallelism: int, *, marked: bool) -> DataFrame:
     """Return (i, r): rows in their instance's partition, in order, after one mark per instance.
 
     The marks have no row. They make every instance run and know its index, whatever the batch
@@ -122,11 +126,14 @@ def _sent_to_instances(call: LocalState, parallelism: int) -> DataFrame:
         json_value(rows.schema.fields, flags=b"").alias("r"),
         functions.struct(*map(column, ordered)).alias("o"),
     )
+    if marked:
+        readers = {"i": range(parallelism)}
+        with_instance = with_marks(with_instance, f"rows of {call.table}", readers, value="r")
     session: SparkSession = rows.sparkSession
     marks = session.range(0, parallelism, 1, 1).select(functions.col("id").cast("int").alias("i"))
-    marked = with_instance.unionByName(marks, allowMissingColumns=True)
+    together = with_instance.unionByName(marks, allowMissingColumns=True)
     return (
-        repartition_by_id(marked, parallelism, functions.col("i"))
+        repartition_by_id(together, parallelism, functions.col("i"))
         .sortWithinPartitions(functions.col("i"), functions.col("o").asc_nulls_first(), "r")
         .select("i", "r")
     )

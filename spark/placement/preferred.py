@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from py4j.protocol import Py4JError
-from pyspark import RDD, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame
@@ -27,6 +25,7 @@ from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.coordinator import Coordinator
 from tidegate.errors import TidegateError
 from tidegate.keys.groups import task_of
+from tidegate.spark.errors import Py4JError
 from tidegate.spark.placement.assignment import RanAt, assign, carried_over
 from tidegate.spark.placement.locality import (
     EnvironmentLocation,
@@ -44,7 +43,8 @@ from tidegate.spark.session.jvm import (
     jvm_view,
     of_internal_rows,
 )
-from tidegate.spark.session.single_runs import SingleRuns
+from tidegate.spark.session.releases import SparkContext
+from tidegate.spark.session.runs import Runs
 from tidegate.wal.record import Ack, BatchOrigin, DecidedVersion
 
 logger = logging.getLogger("tidegate")
@@ -228,7 +228,7 @@ def locations_of(
     def ask(_: Iterable[bytes]) -> Iterator[tuple[str, str]]:
         yield executor_here()[0], location_by(provider)
 
-    reported = RDD(_located(context, elements), context, NoOpSerializer()).mapPartitions(ask).collect()
+    reported = _rdd(_located(context, elements), context).mapPartitions(ask).collect()
     return {name: location for name, location in reported if name}
 
 
@@ -241,10 +241,11 @@ def map_at(
     function: Callable[[Iterable[bytes]], Iterable[Any]],
 ) -> list[Any]:
     """Run the function once for each (content, preferred location), in a task of its own."""
-    return RDD(_located(context, parts), context, NoOpSerializer()).mapPartitions(function).collect()
+    results: list[Any] = _rdd(_located(context, parts), context).mapPartitions(function).collect()
+    return results
 
 
-def collect_at(rows: DataFrame, places: Places, runs: SingleRuns) -> list[bytes]:
+def collect_at(rows: DataFrame, places: Places, runs: Runs) -> list[bytes]:
     """Collect the one binary column of rows whose plan ends in a shuffle, each task at its preferred place.
 
     ``runs`` is notified of the rows. Tasks see partition ids of the product: ``partition % tasks`` is the
@@ -282,6 +283,12 @@ def _product(context: SparkContext, shuffled: Any, places: Places) -> tuple[Any,
     crossed = _located(context, [(b"?", preferred(name, places.hosts)) for name in order])
     wanted = [order[name] * tasks + task for task, name in enumerate(places.executors)]
     return crossed.cartesian(shuffled).values(), wanted
+
+
+def _rdd(rows: Any, context: SparkContext) -> Any:
+    from pyspark import RDD  # the client of Spark Connect has none
+
+    return RDD(rows, context, NoOpSerializer())
 
 
 def _located(context: SparkContext, elements: Sequence[tuple[bytes, str]]) -> Any:

@@ -14,14 +14,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tidegate.errors import TidegateError, advises, remedy
 from tidegate.observe.events import LogPlace, log_context
 from tidegate.spark.batch import FailedBatch, first_failure, running_here
-from tidegate.spark.errors import with_causes
+from tidegate.spark.errors import Py4JError, with_causes
 
 logger = logging.getLogger("tidegate")
 

@@ -10,12 +10,11 @@ import contextlib
 import functools
 from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import Column, DataFrame
 
-from tidegate.spark.session.releases import load_from_socket
+from tidegate.spark.errors import Py4JError
+from tidegate.spark.session.releases import SparkContext, load_from_socket
 
 
 def jvm_context(context: SparkContext) -> Any:

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
-from pyspark.sql.types import DataType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StructType
+
+from tidegate.spark.errors import Py4JJavaError
+
+try:
+    from pyspark import SparkContext
+except ImportError:  # the client of Spark Connect alone
+
+    class SparkContext:  # type: ignore[no-redef]
+        _jvm = None
+
 
 try:
     from pyspark.util import _load_from_socket as load_from_socket
 except ImportError:  # 3.5
     from pyspark.rdd import _load_from_socket as load_from_socket  # type: ignore[import-not-found, no-redef]
 
-__all__ = ["load_from_socket", "repartition_by_id", "text_of", "type_of_ddl", "valid_utf8"]
+__all__ = [
+    "SparkContext",
+    "arrow_schema_of",
+    "load_from_socket",
+    "repartition_by_id",
+    "text_of",
+    "type_of_ddl",
+    "valid_utf8",
+]
 
 UNKNOWN_OPTION = (PySparkException, Py4JJavaError)
 """The error of an option that the release lacks: 3.5 returns the JVM's."""
@@ -103,3 +121,14 @@ def type_of_ddl(ddl: str) -> DataType:
     from pyspark.sql.types import _parse_datatype_string
 
     return _parse_datatype_string(ddl)
+
+
+# -- the Arrow schema of Spark rows, times in UTC, with any PySpark ----------------------------------------
+
+# PySpark 4.1 has no choice of time zone: times are UTC.
+UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+
+
+def arrow_schema_of(schema: StructType) -> Any:
+    """Return the schema in Arrow."""
+    return to_arrow_schema(schema, **UTC)  # type: ignore[arg-type]

@@ -10,29 +10,17 @@ no shuffle manager is trusted: an output may have a checksum of its rows, or non
 from __future__ import annotations
 
 import functools
-import logging
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import SparkContext
-from pyspark.errors import PySparkException
+from typing import Any
 
 from tidegate.errors import ConfigError, ConflictError
+from tidegate.spark.errors import Py4JError
 from tidegate.spark.session.jvm import jvm_context, jvm_view
-
-logger = logging.getLogger("tidegate")
-
-Staged = TypeVar("Staged")
-
-STAGINGS_MAX = 3
-"""The most stagings of one version, each after one whose shuffles were made again."""
-ABORTED = "indeterminate"
-"""A word of Spark's error when it ends a job since an output that was made again differs."""
+from tidegate.spark.session.releases import SparkContext
+from tidegate.spark.session.runs import Runs
 
 
-class SingleRuns:
+class SingleRuns(Runs):
     """The shuffles that one version reads, from before the call of the user's function on.
 
     Each is known by its number. The numbers of an application increase, so those of a time are a range, with
@@ -43,6 +31,8 @@ class SingleRuns:
         """Begin with the next shuffle. Raises: ConfigError: this release of Spark has no such tracker."""
         self._jvm, self._spark = jvm_view(context), jvm_context(context)
         self._rows: Any = None
+        self._earlier: range | None = None
+        """The shuffles of the user's function."""
         try:
             self._outputs, self._scheduler = _records_of(context)
             self._first = self._next()
@@ -54,48 +44,27 @@ class SingleRuns:
         return int(self._spark.newShuffleId())
 
     def read(self, rows: Any) -> None:
-        """Note the rows (an RDD of the JVM) that the last job has read."""
         self._rows = rows
 
-    def staged(self, stage: Callable[[], Staged]) -> Staged:
-        """Call ``stage`` until it has read one run of each shuffle; return its result.
+    def _begin(self) -> None:
+        self._begun = self._next()
+        if self._earlier is None:
+            self._earlier = range(self._first + 1, self._begun)
 
-        A shuffle that was made again with the same rows does not count, if Spark's checksums prove that.
-        Raises: the errors of ``stage``. ConflictError: a shuffle was made again in each staging, or before
-        the first one.
-        """
-        begun = self._next()
-        earlier = range(self._first + 1, begun)
-        for _ in range(STAGINGS_MAX):
-            try:
-                result = stage()
-                again = self.made_again(earlier, begun)
-                if not again:
-                    return result
-                if again[0] < begun:
-                    raise ConflictError(
-                        "Spark made a shuffle again that was made before the version was staged, and nothing"
-                        " proves that its rows are the same: nothing was decided. Restart the query, which"
-                        " makes them again; if a table was persisted for all batches, unpersist it first"
-                    )
-            except (PySparkException, Py4JJavaError) as error:
-                if ABORTED not in str(error):
-                    raise
-            logger.warning(
-                "Spark made a shuffle again after tasks may have read it, and nothing proves that its rows"
-                " are the same: the version is staged again"
+    def _is_single(self, result: Any) -> bool:
+        again = self.made_again(self._earlier, self._begun)
+        if again and again[0] < self._begun:
+            raise ConflictError(
+                "Spark made a shuffle again that was made before the version was staged, and nothing"
+                " proves that its rows are the same: nothing was decided. Restart the query, which"
+                " makes them again; if a table was persisted for all batches, unpersist it first"
             )
-            begun = self._next()
-        raise ConflictError(
-            f"Spark made a shuffle again in each of {STAGINGS_MAX} stagings of the version, and nothing"
-            " proves that its rows are the same: nothing was decided. Find in Spark's log why executors or"
-            " their shuffle files are lost, then restart the query"
-        )
+        return not again
 
-    def made_again(self, earlier: range, begun: int) -> list[int]:
+    def made_again(self, earlier: range | None, begun: int) -> list[int]:
         """Return the shuffles that were made again, sorted: of ``earlier``, after ``begun``, of the rows."""
         try:
-            numbers = {*earlier, *range(begun + 1, self._next())} | self._of_rows()
+            numbers = {*(earlier or ()), *range(begun + 1, self._next())} | self._of_rows()
             return sorted(filter(self._may_differ, numbers))
         except Py4JError as error:
             raise _unknown(error) from error

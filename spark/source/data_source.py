@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, NoReturn
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import groups_of
-from tidegate.spark.calls.columns import arrow_schema_of
+from tidegate.spark.session.releases import arrow_schema_of
 from tidegate.spark.source.arrow_rows import ddl_of
 from tidegate.spark.source.leased_table import LeasedTable, lease_table
 from tidegate.spark.source.options import SourceOptions
@@ -29,9 +30,14 @@ LOGINS = "(?i)^(store|wal)(options)?$"
 def register(spark: SparkSession) -> None:
     """Register ``format("tidegate")`` in this session. Repeatable.
 
-    Adds the options that may contain a login to those that Spark hides in plans.
+    Spark finds the installed source by itself. This adds the options that may contain a login to those that
+    Spark hides in plans.
     """
-    spark.dataSource.register(TidegateSource)
+    try:
+        spark.dataSource.register(TidegateSource)
+    except PySparkException as error:  # Spark has found it, and keeps that one
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
     hidden = spark.conf.get(REDACTION) or ""
     if LOGINS not in hidden:
         spark.conf.set(REDACTION, f"{hidden}|{LOGINS}" if hidden else LOGINS)

@@ -20,7 +20,7 @@ from tidegate.keys.groups import groups_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Pointer
 from tidegate.sinks.rules.version_ref import VersionRef
-from tidegate.spark.calls.columns import arrow_schema_of
+from tidegate.spark.session.releases import arrow_schema_of
 from tidegate.spark.source.arrow_rows import ddl_of
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
 from tidegate.spark.source.leased_table import LeasedTable

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
-from pyspark import SparkContext
+import pyarrow as pa
 
 from tidegate.base.decoders import msgpack_decoder
 from tidegate.committers.apply import apply
@@ -20,13 +21,13 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def apply_on_executors(
-    context: Callable[[], SparkContext],
+    session: Callable[[], Any],
     endpoints: Endpoints,
     places: Callable[[], Places | None] = lambda: None,
 ) -> Callable[[Sequence[ApplyWork]], None]:
     """Return the function by which a driver applies a large version.
 
-    ``context`` returns the SparkContext in use, ``places`` the last preferred locations of key
+    ``session`` returns the session in use, ``places`` the last preferred locations of key
     groups, which are preferred again. Spark retries a failed task on another executor: any task can
     apply any change-log, since it reads it from the log. Raises: a work's own error.
     """
@@ -36,10 +37,21 @@ def apply_on_executors(
         at = places()
         with typed():
             if at is None or any(work.end_group > at.key_groups for work in works):
-                context().parallelize(parts, len(parts)).mapPartitions(_tasks(endpoints)).collect()
+                numbers = session().range(0, len(parts), 1, len(parts))
+                numbers.mapInArrow(_numbered(parts, _tasks(endpoints)), "first_group int").collect()
             else:
                 wanted = [at.location_of(work.first_group) for work in works]
-                map_at(context(), list(zip(parts, wanted, strict=True)), _tasks(endpoints))
+                map_at(session().sparkContext, list(zip(parts, wanted, strict=True)), _tasks(endpoints))
+
+    return run
+
+
+def _numbered(
+    parts: Sequence[bytes], do: Callable[[Iterable[bytes]], Iterable[int]]
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        done = do(parts[number] for batch in batches for number in batch.column(0).to_pylist())
+        yield pa.record_batch({"first_group": pa.array(done, pa.int32())})
 
     return run
 

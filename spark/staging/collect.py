@@ -18,10 +18,11 @@ from pyspark.sql import Column, DataFrame, functions, types
 
 from tidegate.keys.groups import HASH_SEED, key_group
 from tidegate.spark.calls.column_cache import cached, schema_of
-from tidegate.spark.calls.columns import arrow_schema_of, column
+from tidegate.spark.calls.columns import column
 from tidegate.spark.calls.records import FUNCTION_CALLS, Call, KeyedCall
 from tidegate.spark.session.jvm import ArrowBatches, NoArrowBatchesError, column_seq, filtered
-from tidegate.spark.session.single_runs import SingleRuns
+from tidegate.spark.session.releases import arrow_schema_of
+from tidegate.spark.session.runs import Runs
 from tidegate.spark.staging.small_batches import CELL_BYTES, SmallBatchPredictor
 from tidegate.wal.staging.last_per_key import sorted_by_all
 from tidegate.wal.staging.spec import CHANGES, StageSpec
@@ -42,15 +43,15 @@ partition above.
 """
 
 
-def collect(calls: Sequence[Call], small: SmallBatchPredictor, runs: SingleRuns) -> Any | None:
+def collect(calls: Sequence[Call], small: SmallBatchPredictor, runs: Runs) -> Any | None:
     """Collect the rows of these calls as a whole Arrow table; None: the job must stage them.
 
     The plan runs once. If its result was cut, ``small`` is notified, and none of it is used. ``runs`` is
     notified of the rows.
     """
     keyed = [call for call in calls if not isinstance(call, FUNCTION_CALLS)]
-    if len(keyed) < len(calls):
-        return None  # such functions run where Spark runs Python
+    if len(keyed) < len(calls) or runs.marked:
+        return None  # such functions run where Spark runs Python; Spark Connect does not count partitions
     rows, kind = _rows(keyed, small.quota())
     if not all(map(is_ordered, kind.fields)):
         return None

@@ -25,10 +25,11 @@ from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.columns import key_group, output_changes, task_of
 from tidegate.spark.calls.records import Update
 from tidegate.spark.placement.preferred import Places, placed
+from tidegate.spark.session.marked_runs import marked as with_marks
 from tidegate.spark.session.releases import repartition_by_id
 from tidegate.spark.staging.reads_by_task import ReadsByTask, note
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
-from tidegate.spark.state.output_rows import OUTPUT_DDL
+from tidegate.spark.state.output_rows import OUTPUT_DDL, first_groups
 from tidegate.spark.state.read import uncached
 from tidegate.spark.state.update import UpdateWork, run_function
 from tidegate.wal.open_log import shared_log
@@ -44,17 +45,22 @@ def first_stage(
     base: Base,
     cached_at: CachePlace | None,
     places: Places | None,
-    reads: Accumulator[ReadsByTask],
+    reads: Accumulator[ReadsByTask] | None,
+    *,
+    marked: bool,
 ) -> DataFrame:
     """Return the output of an update's function from its rows: (k, t, c, two order columns, v, g).
 
     With ``places`` each task prefers the location of the staging task of the same key groups. ``reads`` gets
-    how each task read its state.
+    how each task read its state. ``marked``: the rows get marks on their way to the function.
     """
     orders = {f"o{place}": column for place, column in enumerate(call.order)}
     keyed = call.rows.select(
         call.key.alias("k"), *(column.alias(name) for name, column in orders.items()), call.value.alias("v")
     ).withColumn("g", key_group(functions.col("k"), work.spec.key_groups, work.spec.stride(work.table)))
+    if marked:
+        readers = {"g": first_groups(work.parallelism, work.spec.key_groups)}
+        keyed = with_marks(keyed, f"rows of {work.call}", readers)
     if work.timeout is not None:
         keyed = keyed.unionByName(_marks(call.rows.sparkSession, work), allowMissingColumns=True)
     owner = task_of(functions.col("g"), work.parallelism, work.spec.key_groups)
@@ -88,7 +94,7 @@ def _functions(
     endpoints: Endpoints,
     base: Base,
     cached_at: CachePlace | None,
-    reads: Accumulator[ReadsByTask],
+    reads: Accumulator[ReadsByTask] | None,
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     called = call.functions  # without the call's DataFrame, which stays in the driver
 
@@ -110,8 +116,9 @@ def _functions(
         every_group = StateAt(store, *base, log, range(work.spec.key_groups), work.spec.stride)
         read_stored = uncached(every_group, work.spec.at_us)
         yield from run_function(_without_marks(batches), work, called, read, task, read_stored)
-        if cache is not None:
+        if cache is not None and reads is not None:
             note(reads, work.spec.attempt, f"{work.call}/{task}", cache.reads())
+        if cache is not None:
             cache.hand_over()
 
     return run

@@ -46,8 +46,9 @@ from tidegate.spark.placement.locality import (
 )
 from tidegate.spark.placement.preferred import Placement, Places, collect_at
 from tidegate.spark.session.jvm import executed
+from tidegate.spark.session.marked_runs import marked
 from tidegate.spark.session.releases import repartition_by_id
-from tidegate.spark.session.single_runs import SingleRuns
+from tidegate.spark.session.runs import Runs
 from tidegate.spark.session.whole_retries import whole_retries
 from tidegate.spark.staging.collect import is_ordered
 from tidegate.spark.staging.first_stage import first_stage
@@ -58,6 +59,7 @@ from tidegate.spark.state.apply_changes import ChangedTable, NewerTable
 from tidegate.spark.state.cache import CachePlace
 from tidegate.spark.state.local_state import LocalWork
 from tidegate.spark.state.merge import MergedTable, PatchedTable
+from tidegate.spark.state.output_rows import MARK, first_groups
 from tidegate.spark.state.reduce import ReduceStep
 from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.update import UpdateWork
@@ -100,7 +102,7 @@ class SparkBarrier:
     key_groups: int
     parallelism: int
     table_ats: dict[str, TableAt]
-    runs: SingleRuns
+    runs: Runs
     """The shuffles that the batch reads."""
     starts: frozenset[str] = frozenset()
     drops: frozenset[str] = frozenset()
@@ -167,7 +169,7 @@ class SparkBarrier:
             with whole_retries(call.rows.sparkSession for call in self.calls):
                 acks, self.parallelism = self.runs.staged(lambda: self._staged(work))
         finally:  # those of an attempt that failed are not kept either
-            first_reads = take(self.calls[0].rows.sparkSession.sparkContext, spec.attempt)
+            first_reads = take(self.calls[0].rows.sparkSession, spec.attempt)
         if self.driver_stage is not None:
             self.driver_stage.staged(acks)
         for number, call in enumerate(self.calls):
@@ -215,7 +217,8 @@ class SparkBarrier:
                 encoded = collect_at(acks, places, self.runs)
             else:
                 encoded = [bytes(row[0]) for row in acks.collect()]
-                self.runs.read(executed(acks))
+                if not self.runs.marked:
+                    self.runs.read(executed(acks))
         decoded = [decode_ack(content) for content in encoded]
         if self.placement is not None:
             self.placement.ran(decoded)
@@ -283,11 +286,13 @@ class SparkBarrier:
         """Return one call's rows. Each call has its own order columns, since types may differ."""
         if isinstance(call, Update):
             work = self._update_work(number, call, spec)
-            reads = accumulator_of(call.rows.sparkSession.sparkContext)
+            reads = accumulator_of(call.rows.sparkSession)
             base = base_version, self.in_flight or ALL_VISIBLE
-            return first_stage(call, work, self.endpoints, base, self.cache, places, reads)
+            marks = self.runs.marked
+            return first_stage(call, work, self.endpoints, base, self.cache, places, reads, marked=marks)
         if isinstance(call, LocalState):
-            return local_stage(call, self._local_work(number, call, spec, base_version), self.endpoints)
+            local = self._local_work(number, call, spec, base_version)
+            return local_stage(call, local, self.endpoints, marked=self.runs.marked)
         keyed = call.rows.select(
             call.key.alias("k"),
             functions.lit(self.tables.index(call.table)).alias("t"),
@@ -295,7 +300,12 @@ class SparkBarrier:
             *(column.alias(f"o{number}_{place}") for place, column in enumerate(call.order)),
             call.value.alias("v"),
         )
-        return keyed.withColumn("g", key_group(functions.col("k"), self.key_groups, spec.stride(call.table)))
+        stride = spec.stride(call.table)
+        keyed = keyed.withColumn("g", key_group(functions.col("k"), self.key_groups, stride))
+        if not self.runs.marked:
+            return keyed
+        groups = first_groups(self.parallelism, self.key_groups)
+        return marked(keyed, f"rows of {number}", {"g": groups, "t": [MARK] * len(groups)})
 
     def _local_work(self, number: int, call: LocalState, spec: StageSpec, base_version: int) -> LocalWork:
         instances, items = (

@@ -15,7 +15,7 @@ from tidegate.spark.calls.records import Call
 from tidegate.spark.errors import typed
 from tidegate.spark.placement.locality import EnvironmentLocation, location_by
 from tidegate.spark.placement.preferred import Placement
-from tidegate.spark.session.single_runs import SingleRuns
+from tidegate.spark.session.runs import Runs
 from tidegate.spark.staging.collect import changes_of, collect
 from tidegate.spark.staging.small_batches import SmallBatchPredictor
 from tidegate.spark.staging.work import StageWork
@@ -32,7 +32,7 @@ class DriverStage:
         self._coordinator, self._small = coordinator, small
 
     def stage(
-        self, calls: Sequence[Call], work: StageWork, placement: Placement | None, runs: SingleRuns
+        self, calls: Sequence[Call], work: StageWork, placement: Placement | None, runs: Runs
     ) -> list[Ack] | None:
         """Collect the rows once and stage them; None: there are too many, or the driver cannot stage them.
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
+from typing import Any
 
-from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark.sql import functions
 
 from tidegate.keys.groups import KEY_GROUPS_MAX, check_parallelism, imbalance_of
 from tidegate.options import EXECUTORS, Options
+from tidegate.spark.batch import is_connect
+from tidegate.spark.errors import Py4JError
 from tidegate.spark.session.jvm import jvm_context
+from tidegate.spark.session.releases import SparkContext
 
 logger = logging.getLogger("tidegate")
 
 
-def tasks_for(options: Options, context: SparkContext, key_groups: int = KEY_GROUPS_MAX) -> int:
+def tasks_for(options: Options, session: Any, key_groups: int = KEY_GROUPS_MAX) -> int:
     """Return the parallelism of the next batch.
 
     A number from the user is used as it is; one from Spark is capped at ``key_groups``, those of the
@@ -23,7 +27,11 @@ def tasks_for(options: Options, context: SparkContext, key_groups: int = KEY_GRO
     """
     if options.tasks is not None:
         return check_parallelism(options.tasks, key_groups, " in this namespace")
-    slots = slots_now(context) if options.parallelism == EXECUTORS else context.defaultParallelism
+    if is_connect(session):
+        slots = slots_of_server(session)
+    else:
+        context = session.sparkContext
+        slots = slots_now(context) if options.parallelism == EXECUTORS else context.defaultParallelism
     return max(1, min(slots, key_groups))
 
 
@@ -45,3 +53,10 @@ def slots_now(context: SparkContext) -> int:
         logger.warning("this Spark does not report its executors' task slots: %s", error)
         slots = 0
     return slots or context.defaultParallelism
+
+
+@lru_cache(maxsize=1)
+def slots_of_server(session: Any) -> int:
+    """Return the server's default parallelism, by a small job: the number of parts of a range."""
+    parts = session.range(KEY_GROUPS_MAX).select(functions.spark_partition_id().alias("part"))
+    return int(parts.agg(functions.max("part")).collect()[0][0]) + 1

@@ -7,12 +7,13 @@ equal to those of the first run. Otherwise the loss of an executor would end the
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import msgspec
-from pyspark import SparkContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from tidegate.base.decoders import msgpack_decoder
+from tidegate.spark.batch import is_connect
 from tidegate.wal.record import StateReads
 
 ReadsByTask = dict[tuple[str, str], bytes]
@@ -33,8 +34,14 @@ class _Latest(AccumulatorParam[ReadsByTask]):
         return value1
 
 
-def accumulator_of(context: SparkContext) -> Accumulator[ReadsByTask]:
-    """Return the application's accumulator. Spark keeps each one until the end, so there is only one."""
+def accumulator_of(session: Any) -> Accumulator[ReadsByTask] | None:
+    """Return the application's accumulator. Spark keeps each one until the end, so there is only one.
+
+    None: Spark Connect has no accumulators, so these reads are not counted.
+    """
+    if is_connect(session):
+        return None
+    context = session.sparkContext
     with _lock:
         application = str(context.applicationId)
         if application not in _made:
@@ -48,8 +55,11 @@ def note(reads: Accumulator[ReadsByTask], attempt: str, task: str, of_task: Stat
     reads.add({(attempt, task): msgspec.msgpack.encode(of_task)})
 
 
-def take(context: SparkContext, attempt: str) -> list[StateReads]:
+def take(session: Any, attempt: str) -> list[StateReads]:
     """Remove and return the reads of an attempt's tasks, in the driver."""
-    noted = accumulator_of(context).value
+    reads = accumulator_of(session)
+    if reads is None:
+        return []
+    noted = reads.value
     found = [noted.pop(key) for key in list(noted) if key[0] == attempt]
     return [msgpack_decoder(StateReads).decode(one) for one in found]

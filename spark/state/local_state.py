@@ -21,7 +21,7 @@ from tidegate.errors import BadRecordError, CorruptError, FunctionError
 from tidegate.keys.groups import encode_key
 from tidegate.sinks.store import Store
 from tidegate.spark.state.call_deadline import Deadline
-from tidegate.spark.state.output_rows import OutputRows
+from tidegate.spark.state.output_rows import OutputRows, RunMark, strip_marks
 from tidegate.spark.state.redistribution import (
     SPLIT,
     UNION,
@@ -193,6 +193,8 @@ def run_local(
     The output ends with marks for all tasks of the second stage; or, when the function or its
     output is refused, with the refusal. Raises: errors of the store.
     """
+    marks: dict[str, RunMark] = {}
+    batches = strip_marks(batches, marks, "r")
     first = next(batches)
     index = first["i"][0].as_py()
     output = OutputRows(index)
@@ -211,7 +213,8 @@ def run_local(
     for _ in batches:  # rows that the function did not read: otherwise Spark would end this process
         pass
     yield from output.rest()
-    yield output.marks(f"local state {work.name}/{index}", work.tasks, work.spec.key_groups)
+    call = f"local state {work.name}"
+    yield output.marks(call, index, work.tasks, work.spec.key_groups, marks)
 
 
 def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:

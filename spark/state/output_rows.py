@@ -3,15 +3,16 @@
 Rows are as those of any other call, with their table. A **mark** is sent to every task of the
 second stage: the digest of the whole output of one task of the first stage. Spark runs a task again
 when its output is lost, even after some tasks have read it; if all acks name the same digests, no
-two tasks have read outputs of different runs. A **refusal** is a row whose value has the reason why
-the batch cannot be decided: so Spark does not retry work that cannot succeed.
+two tasks have read outputs of different runs. The rows that a first stage reads may have marks, too
+(``session/marked_runs.py``): then it marks what it has read. A **refusal** is a row whose value has the
+reason why the batch cannot be decided: so Spark does not retry work that cannot succeed.
 
 No pyspark is imported here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ import xxhash
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import BY_NAME, BadRecordError, FunctionError, TidegateError
 from tidegate.keys.groups import groups_of
-from tidegate.wal.value_flags import REFUSED
+from tidegate.wal.value_flags import REFUSED, RUN
 
 OUTPUT_SCHEMA = pa.schema(
     [
@@ -37,6 +38,8 @@ OUTPUT_SCHEMA = pa.schema(
 )
 OUTPUT_DDL = "g int, t int, k binary, a int, n bigint, v binary"
 MARK = -1
+SEVERAL = "several"
+"""The digest of a task of which one reader has read several runs, with other rows."""
 
 BATCH_ROWS = 10_000
 BATCH_BYTES = 4 * 1024 * 1024
@@ -87,11 +90,22 @@ class OutputRows:
         self._pack()
         yield from self.ready()
 
-    def marks(self, task: str, parallelism: int, key_groups: int) -> Any:
-        """Return the digest of the whole output, for each task of the second stage."""
-        content = msgspec.json.encode(RunMark(task, self._digest.hexdigest()))
-        groups = [groups_of(reader, parallelism, key_groups).start for reader in range(parallelism)]
-        return self._batch(groups, [MARK] * parallelism, [b""] * parallelism, [content] * parallelism)
+    def marks(
+        self, call: object, task: int, parallelism: int, key_groups: int, read: Mapping[str, RunMark]
+    ) -> Any:
+        """Return the digest of the whole output, for each task of the second stage.
+
+        ``read`` are the marks that this task has read: each task of the call has to have read the same.
+        """
+        marks = [RunMark(f"{call}/{task}", self._digest.hexdigest())]
+        if read:
+            digests = sorted((mark.task, mark.digest) for mark in read.values())
+            marks.append(
+                RunMark(f"{call}, its rows", xxhash.xxh3_128_hexdigest(msgspec.json.encode(digests)))
+            )
+        groups = first_groups(parallelism, key_groups) * len(marks)
+        values = [mark_value(mark) for mark in marks for _ in range(parallelism)]
+        return self._batch(groups, [MARK] * len(groups), [b""] * len(groups), values)
 
     def refusal(self, table: int, key: bytes, error: TidegateError) -> Any:
         """Return a refusal, in place of all output: the reason why this barrier cannot be decided."""
@@ -120,25 +134,36 @@ class OutputRows:
         return pa.record_batch(arrays, schema=OUTPUT_SCHEMA)
 
 
+def first_groups(parallelism: int, key_groups: int) -> list[int]:
+    """Return the first key group of each task, by which marks are sent to it."""
+    return [groups_of(reader, parallelism, key_groups).start for reader in range(parallelism)]
+
+
+def mark_value(mark: RunMark) -> bytes:
+    """Return the value of a mark."""
+    return RUN + msgspec.json.encode(mark)
+
+
 def refused_value(error: TidegateError) -> bytes:
     """Return the value of a refusal."""
     return REFUSED + msgspec.json.encode([type(error).__name__, str(error)])
 
 
-def strip_marks(batches: Iterable[Any], marks: dict[str, RunMark]) -> Iterator[Any]:
-    """Yield batches of changes without marks; put these into ``marks``, by the first stage's tasks.
+def strip_marks(batches: Iterable[Any], marks: dict[str, RunMark], value: str = "v") -> Iterator[Any]:
+    """Yield batches without marks; put these into ``marks``, by the tasks before. ``value`` names the column.
 
     Raises: FunctionError, BadRecordError, there is a refusal; nothing was decided.
     """
     for batch in batches:
-        refused = pc.index(pc.fill_null(pc.starts_with(batch["v"], REFUSED), False), True).as_py()  # noqa: FBT003
+        refused = pc.index(pc.fill_null(pc.starts_with(batch[value], REFUSED), False), True).as_py()  # noqa: FBT003
         if refused >= 0:
-            name, message = msgspec.json.decode(batch["v"][refused].as_py()[len(REFUSED) :])
+            name, message = msgspec.json.decode(batch[value][refused].as_py()[len(REFUSED) :])
             raise BY_NAME.get(name, BadRecordError)(message)
-        is_mark = pc.equal(batch["t"], MARK)
+        is_mark = pc.fill_null(pc.starts_with(batch[value], RUN), False)  # noqa: FBT003
         if pc.any(is_mark).as_py():
-            for content in batch["v"].filter(is_mark).to_pylist():
-                mark = json_decoder(RunMark).decode(content)
-                marks[mark.task] = mark
+            for content in batch[value].filter(is_mark).to_pylist():
+                mark = json_decoder(RunMark).decode(content[len(RUN) :])
+                if marks.setdefault(mark.task, mark) != mark:
+                    marks[mark.task] = RunMark(mark.task, SEVERAL)
             batch = batch.filter(pc.invert(is_mark))  # noqa: PLW2901 - the same rows, without the marks
         yield batch

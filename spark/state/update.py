@@ -21,7 +21,7 @@ from tidegate.errors import BadRecordError, CorruptError, FunctionError
 from tidegate.keys.groups import groups_of
 from tidegate.spark.state.call_deadline import Deadline
 from tidegate.spark.state.key_rows import ROWS, KeyRows
-from tidegate.spark.state.output_rows import OutputRows
+from tidegate.spark.state.output_rows import OutputRows, RunMark, strip_marks
 from tidegate.spark.state.read import ReadState
 from tidegate.spark.state.timeouts import TimeoutQueue, TimeoutWork
 from tidegate.spark.state.udf_runner import (
@@ -111,6 +111,8 @@ def run_function(
             queue.read_dues(rows)
         return read(work.table, work.start, rows)
 
+    marks: dict[str, RunMark] = {}
+    batches = strip_marks(batches, marks)
     with Deadline(work.deadline_s) as deadline:
         keyed = KeyRows(_without_bad_rows(batches, work, output), read_state, deadline.waiting)
         calls = _Calls(work, functions, output, keyed, deadline)
@@ -132,7 +134,7 @@ def run_function(
             yield output.refusal(work.index(work.table), key, error)
             return
     yield from output.rest()
-    yield output.marks(f"{work.call}/{task}", work.parallelism, work.spec.key_groups)
+    yield output.marks(work.call, task, work.parallelism, work.spec.key_groups, marks)
 
 
 def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, output: OutputRows) -> Iterator[Any]:

@@ -85,9 +85,9 @@ def ask(python, code, *, cwd):
     return json.loads(run(python, "-I", "-c", f"import json, sys\n{code}", cwd=cwd))
 
 
-def test_the_wheel_has_one_top_level_name(names):
+def test_the_wheel_has_one_top_level_name_and_one_that_spark_looks_for(names):
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"tidegate"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tidegate", "pyspark_tidegate"}
 
 
 def test_every_file_of_the_mapped_folders_is_in_it(names):

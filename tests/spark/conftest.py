@@ -38,8 +38,7 @@ from support.wait import wait_until
 from tidegate.base.clock import Clock
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.spark import VersionedSink
-from tidegate.spark.calls.columns import arrow_schema_of
-from tidegate.spark.session.releases import type_of_ddl
+from tidegate.spark.session.releases import arrow_schema_of, type_of_ddl
 from tidegate.wal.fold import View, fold_all
 
 DEADLINE_S = 300.0

@@ -1,6 +1,9 @@
-"""A client of a Spark Connect server that it starts beside itself: a JSON line for each thing that it tries.
+"""Reads, loads and imports in a classic session or through Spark Connect: a JSON line for each.
 
-connect_client.py FOLDER
+    python connect_client.py FOLDER MASTER
+
+MASTER: ``local[2]``, or the URL of a Spark Connect server. FOLDER has a namespace, and an export of it.
+Nothing is registered before the reads: Spark finds the data source by the name of its module.
 """
 
 from __future__ import annotations
@@ -12,42 +15,20 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from support.spark_driver import session
 from tidegate.spark import VersionedSink, register
-from tidegate.testing.example import write_flights
 
 
-def chain(error: BaseException | None) -> list[str]:
-    """The error and what it came from, as ``Type: text``."""
-    said = []
-    while error is not None:
-        said.append(f"{type(error).__name__}: {error}")
-        error = error.__cause__ or error.__context__
-    return said
+def told(name: str, made: Callable[[], Any]) -> None:
+    print(json.dumps({"name": name, "made": made()}), flush=True)
 
 
-def tried(name: str, ask: Callable[[], Any]) -> None:
-    try:
-        told = {"gave": ask()}
-    except Exception as error:  # noqa: BLE001 - told
-        told = {"refused": chain(error)}
-    print(json.dumps({"tried": name, **told}), flush=True)
-
-
-def main(folder: str) -> None:
+def main(folder: str, master: str) -> None:
+    if master.startswith("sc:"):
+        spark = SparkSession.builder.remote(master).getOrCreate()
+    else:
+        spark = session(master, "connect client")
     wal, store = f"file://{folder}/wal", f"sqlite://{folder}/store"
-    write_flights(wal, store, alias="live")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    builder = SparkSession.builder.remote("local[2]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    register(spark)
     given = {"namespace": "live", "store": store, "table": "aircraft"}
 
     def read() -> Any:
@@ -57,6 +38,10 @@ def main(folder: str) -> None:
         rows = spark.read.format("tidegate").options(**given, versionAsOf="1").load()
         return [list(row) for row in rows.where("tailnum = 'N24211'").collect()]
 
+    def registered() -> Any:
+        register(spark)
+        return read()
+
     def stream() -> Any:
         options = {**given, "namespace": "flights", "wal": wal, "startingVersion": "earliest"}
         changes = spark.readStream.format("tidegate").options(**options).load()
@@ -65,22 +50,28 @@ def main(folder: str) -> None:
         query.awaitTermination(300)
         return [list(row) for row in spark.sql("SELECT * FROM changes ORDER BY _version").collect()]
 
-    sink = VersionedSink(namespace="written", wal=wal, store=store, table="aircraft", key="tailnum")
-    rows = spark.createDataFrame([("N1", "UA")], "tailnum string, carrier string")
+    written = VersionedSink(namespace="written", wal=wal, store=store, parallelism=2)
+    columns = "tailnum string, carrier string, seats int"
+    rows = spark.createDataFrame([("N1", "UA", 1), ("N2", "AA", 2)], columns)
 
-    def written(function: Any) -> Any:
-        source = spark.readStream.format("rate").load()
-        return source.writeStream.foreachBatch(function).option("checkpointLocation", f"{folder}/w").start()
+    def load() -> Any:
+        return [written.load({"aircraft": rows}, token="t", key="tailnum") for _ in "12"]
 
-    tried("read", read)
-    tried("one key", one_key)
-    tried("stream", stream)
-    tried("load", lambda: sink.load({"aircraft": rows}, token="t"))
-    tried("import", lambda: sink.import_folder(spark, folder))
-    tried("foreachBatch", lambda: written(sink))
-    tried("each", lambda: written(sink.each(lambda txn, rows: None)))  # noqa: ARG005
+    def renamed() -> Any:
+        return written.rename_column("aircraft", "seats", "places")
+
+    imported = VersionedSink(namespace="imported", wal=wal, store=store)
+    told("read", read)
+    told("one key", one_key)
+    told("registered", registered)
+    told("stream", stream)
+    told("load", load)
+    told("rename", renamed)
+    told("import", lambda: [imported.import_folder(spark, f"{folder}/export") for _ in "12"])
+    for sink in (written, imported):
+        sink.close()
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -81,10 +81,10 @@ def test_an_error_before_the_batch_was_known_is_noticed_by_the_next_batch(stream
     flights = stream(SCHEMA)
     context = sink_module.batch_context
 
-    def failing(rows, batch_id):
+    def failing(rows, batch_id, checkpoint):
         if batch_id == 1:
             raise ConfigError("the offsets cannot be read")
-        return context(rows, batch_id)
+        return context(rows, batch_id, checkpoint)
 
     monkeypatch.setattr(sink_module, "batch_context", failing)
     sink = flights.sink(table="t", key="k")

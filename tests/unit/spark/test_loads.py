@@ -71,7 +71,6 @@ def test_an_import_without_a_token_is_named_by_its_digest(tmp_path, monkeypatch,
     """None, as an option that was not given has it, named none before either."""
     sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
     frames = mock.Mock(tables={"t": mock.Mock(expires=False)}, key_groups=4)
-    monkeypatch.setattr(loads, "refuse_connect", lambda _: None)
     monkeypatch.setattr(loads, "read_manifest", lambda *_: (frames, "its-digest"))
     monkeypatch.setattr(loads, "check_files", lambda *_: None)
     monkeypatch.setattr(loads, "frame_of", lambda *_: None)

@@ -9,9 +9,8 @@ from py4j.protocol import Py4JError
 
 from tidegate.errors import ConfigError, ConflictError
 from tidegate.spark.session import single_runs
-from tidegate.spark.session.single_runs import STAGINGS_MAX, SingleRuns
-
-PySparkException = single_runs.PySparkException
+from tidegate.spark.session.runs import STAGINGS_MAX, PySparkException
+from tidegate.spark.session.single_runs import SingleRuns
 
 
 class Seq(list):

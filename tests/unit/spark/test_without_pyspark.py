@@ -29,6 +29,27 @@ def test_spark_module_is_imported_without_pyspark(path):
     assert done.returncode == 0, done.stderr
 
 
+CLIENT = """
+import sys
+
+class NoJvm:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "py4j" or name.startswith("pyspark.core"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoJvm())
+import tidegate.spark
+for name in tidegate.spark.__all__:
+    getattr(tidegate.spark, name)
+"""
+
+
+def test_all_names_are_there_with_the_client_of_spark_connect_alone():
+    """It is pyspark without its core, and without py4j."""
+    done = subprocess.run([sys.executable, "-c", CLIENT], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_name_that_needs_pyspark_says_what_to_install():
     program = BLOCKED.format(name="tidegate.spark") + "; from tidegate.spark import VersionedSink"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -6,7 +6,7 @@ from tidegate.wal import value_flags
 def test_value_flags_are_one_byte_each_and_differ():
     flags = [*value_flags.STORED, *value_flags.TRANSIENT]
     assert {len(flag) for flag in flags} == {1}
-    assert len(set(flags)) == len(flags) == 10
+    assert len(set(flags)) == len(flags) == 11
 
 
 def test_value_flags_of_stored_values_are_those_of_the_format_page():

@@ -26,7 +26,7 @@ from tidegate.values.state_versions import next_state
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging.quarantine import ROWS_MAX
 from tidegate.wal.staging.spec import StageSpec
-from tidegate.wal.value_flags import REFUSED
+from tidegate.wal.value_flags import REFUSED, RUN
 
 KEY_GROUPS = 8
 KEY = (Column("k", "string"),)
@@ -86,7 +86,7 @@ def run(fn, rows, held=(), size=1000, **changes):
     for batch in run_function(batches(rows, size), work(**changes), Functions(fn), State(held), task=3):
         for row in batch.to_pylist():
             if row["t"] == MARK:
-                marks.append((row["g"], msgspec.json.decode(row["v"])))
+                marks.append((row["g"], msgspec.json.decode(row["v"].removeprefix(RUN))))
             elif row["v"].startswith(REFUSED):
                 raise AssertionError(row["v"])
             else:
