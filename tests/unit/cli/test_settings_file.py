@@ -209,6 +209,37 @@ def test_an_option_file_of_the_folder_is_part_of_what_is_trusted(folder, impatie
     assert "has not trusted it yet" in refused(2, "history")
 
 
+def linked(file, outside):
+    file.symlink_to(outside)
+    return file.name
+
+
+@pytest.mark.parametrize(
+    "named",
+    [linked, lambda _, outside: str(outside), lambda _, outside: f"../{outside.name}"],
+    ids=["a link", "its path", "above"],
+)
+def test_an_option_file_outside_of_the_folder_is_part_of_what_is_trusted(folder, named):
+    outside = folder.parent / "outside"
+    outside.write_text("timeout_s=0.1\n")
+    outside.chmod(0o600)
+    name = named(folder / "options", outside)
+    settings(folder, 'store = "redis://127.0.0.1:1"', 'namespace = "n"', f'store_config = "{name}"')
+    assert "has not trusted" not in refused(7, "history")
+    outside.write_text("timeout_s=0.2\n")
+    assert "has not trusted it yet" in refused(2, "history")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file away")
+def test_an_option_file_of_another_user_is_refused(folder):
+    file = folder / "options"
+    file.write_text("timeout_s=0.1\n")
+    file.chmod(0o644)
+    os.chown(file, 12_345, -1)
+    words = ("--store", "redis://127.0.0.1:1", "--namespace", "n", "--store-config", str(file))
+    assert "it belongs to another user (uid 12345)" in refused(2, "history", *words)
+
+
 CODE = "import pathlib\npathlib.Path('ran').touch()\ndef login(): return 'u', 't', None\n"
 
 

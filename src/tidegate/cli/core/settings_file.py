@@ -5,7 +5,7 @@ The content of the file never appears in a message: at most a key and a line num
 
 A file that was found, not named, may be from anybody: a clone or an unpacked archive belongs to the user
 who made the copy. Nothing in it is used until the user has trusted it on a terminal. The digest of the
-file and of the option files in its folder is then kept in the user's state folder, so a changed file is
+file and of the option files that it names is then kept in the user's state folder, so a changed file is
 asked for again.
 """
 
@@ -191,6 +191,11 @@ def read_file(path: Path, given_as: str, *, is_found: bool = False) -> tuple[byt
             f"{where}: others may write it, and would choose the servers that get your logins: look at it,"
             f" then chmod go-w {path}"
         )
+    if given_as and stat.S_ISREG(mode.st_mode) and mode.st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            f"{where}: it belongs to another user (uid {mode.st_uid}), who would choose how your logins are"
+            " sent: look at it, then give a copy of your own"
+        )
     return content, mode
 
 
@@ -203,7 +208,7 @@ def text_in(content: bytes, where: str) -> str:
 
 
 def trust(path: Path) -> None:
-    """Remember that this user trusts the file and the option files in its folder, as they are now."""
+    """Remember that this user trusts the file and the option files that it names, as they are now."""
     _remember(_digest(path, _settings_in(path, is_named=False)))
 
 
@@ -254,7 +259,7 @@ def _has_password(text: str) -> bool:
 
 
 def _digest(path: Path, settings: dict[str, Setting]) -> str:
-    """Return the digest of the file's path, its settings, and the option files in its folder."""
+    """Return the digest of the file's path, its settings, and the option files that it names."""
     folder = path.resolve().parent
     parts: list[object] = [str(folder / path.name)]
     for key, setting in sorted(settings.items()):
@@ -262,7 +267,7 @@ def _digest(path: Path, settings: dict[str, Setting]) -> str:
         for text in setting.texts if key in OPTION_FILES else ():
             for name in (text, *(_named(word)[1] for word in text.split())):
                 file = (folder / name.replace(f"${{{HERE}}}", str(folder))).resolve()
-                if file.is_relative_to(folder) and file.is_file():
+                if file.is_file():  # also one outside, or behind a link
                     parts += [str(file), hashlib.blake2b(read_file(file, key)[0]).hexdigest()]
     return hashlib.blake2b(repr(parts).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
