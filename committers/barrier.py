@@ -35,6 +35,7 @@ from tidegate.wal.record import (
     decided_bytes,
 )
 from tidegate.wal.staging import own_tables, quarantine
+from tidegate.wal.staging.derived_guard import check_derived
 from tidegate.wal.staging.spec import StageSpec
 from tidegate.wal.table_room import check_room
 
@@ -86,6 +87,11 @@ class Barrier(Protocol):
         ...
 
     @property
+    def derived(self) -> frozenset[str]:
+        """The derived tables that it keeps equal to their base (``wal/staging/derived_guard.py``)."""
+        ...
+
+    @property
     def parallelism(self) -> int: ...
     @property
     def needs_visible_base(self) -> bool:
@@ -111,11 +117,13 @@ def check_tables(coordinator: Coordinator, barrier: Barrier) -> None:
     """Admit the barrier's new tables, and log a warning from three quarters of the room on.
 
     Raises: ConfigError: a Decided record has no room for them, an existing table has another number of key
-    groups than the options or the barrier's rows, or a table would be without its companion (I13).
+    groups than the options or the barrier's rows, a table would be without its companion (I13), or a derived
+    table would not fit its base.
     """
     strides = {table: stride_of(coordinator, barrier, table) for table in barrier.tables}
     _refuse_other_strides(coordinator, barrier)
     _refuse_parted(coordinator, barrier)
+    check_derived(coordinator.folded, barrier, coordinator.options.ttl_us)
     room = check_room(coordinator.folded.tables, strides)
     if room is not None and room.is_short:
         logger.warning(
@@ -256,7 +264,9 @@ def manifest_of(coordinator: Coordinator, barrier: Barrier, attempt: str, acks: 
         brought = name in barrier.expiring
         expires = True if coordinator.options.ttl_us(name) or brought else before.expires
         stride = msgspec.UNSET if strides[name] == 1 else strides[name]
-        tables[name] = TableAt(schemas[name].schema_id, start, expires, stride)
+        derived = schemas[name].derived
+        of = derived.of if derived else msgspec.UNSET
+        tables[name] = TableAt(schemas[name].schema_id, start, expires, stride, of)
     return Manifest(
         state.namespace,
         attempt,

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from tidegate.spark.session.configure import configure as configure
     from tidegate.spark.sink import VersionedSink as VersionedSink
     from tidegate.spark.source.data_source import register as register
+    from tidegate.spark.staging.declared import Derived as Derived
     from tidegate.spark.transaction import Transaction as Transaction
 
 _HOME = {
     **dict.fromkeys(("Locality", "LocationIdProvider", "MetadataStore"), "tidegate.spark.placement.locality"),
+    "Derived": "tidegate.spark.staging.declared",
     "Transaction": "tidegate.spark.transaction",
     "VersionedSink": "tidegate.spark.sink",
     "cause": "tidegate.spark.errors",

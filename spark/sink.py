@@ -18,9 +18,10 @@ from tidegate.base.deadline import check_ends
 from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
-from tidegate.committers.barrier import NONE_BROUGHT, stride_here, value_bytes_max
+from tidegate.committers.barrier import NONE_BROUGHT, Barrier, stride_here, value_bytes_max
 from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.rename_column import rename_barrier
+from tidegate.committers.repair.derive import build_barrier, drop_barrier
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
 from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
@@ -50,6 +51,7 @@ from tidegate.spark.session.marked_runs import MarkedRuns
 from tidegate.spark.session.runs import Runs
 from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.session.workers_python import check_workers_python
+from tidegate.spark.staging.declared import Derived, Made, check_declared, declared, planned
 from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.on_driver import DriverStage
 from tidegate.spark.staging.parallelism import tasks_for, warn_of_imbalance
@@ -61,8 +63,9 @@ from tidegate.spark.writer import Alive, Connections, OpenWriter, WriterSettings
 from tidegate.wal.fold import decided_for, once_key, replay_of, undone_by
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import DecidedVersion, Folded, Origin, StateReads
+from tidegate.wal.record import DecidedVersion, Folded, ImportOrigin, Origin, StateReads
 from tidegate.wal.staging import quarantine
+from tidegate.wal.staging.derived_guard import brought_whole
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,6 +108,9 @@ class VersionedSink:
     state is read and which alone a batch waits for; the others follow in the background. Then
     ``store_options`` are by the store's name.
 
+    ``derived`` are tables that are the aggregation of another one at every version (docs/totals.md). Give all
+    of the namespace, at each start: a version that would leave one behind is refused.
+
     Raises: ConfigError: an option, a URL or a name is wrong; nothing was written.
     """
 
@@ -123,6 +129,7 @@ class VersionedSink:
         wal_options: dict[str, Any] | None = None,
         store_options: dict[str, Any] | None = None,
         locality: Locality | None = None,
+        derived: Sequence[Derived] = (),
         **options: Unpack[SinkOptions],
     ) -> None:
         self._made_of = {name: value for name, value in locals().items() if name not in ("self", "options")}
@@ -157,7 +164,7 @@ class VersionedSink:
         open_log(wal, namespace, self._endpoints.wal_options).close()
         for at in self._endpoints.stores:
             open_store(at.url, namespace, at.options).close()
-        self._locality = locality or Locality()
+        self._locality, self._derived = locality or Locality(), declared(derived)
         self._reporter = SinkReporter(self._endpoints, self._options)
         self._small = SmallBatchPredictor(self._options.stage_max_rows, self._options.driver_stage_max_bytes)
         self._lock = SinkLock()
@@ -378,10 +385,7 @@ class VersionedSink:
             barrier = rename_barrier(writer.coordinator, writer.schemas(), table, old, new)
             if barrier is None:
                 return None
-            with self._reporter.watching(writer.coordinator, barrier.origin):
-                fact = writer.commits.commit(barrier)
-            writer.commits.drain(self._options.apply_deadline_s)
-            return fact.version
+            return self._commit_own(writer, barrier).version
 
     def migrate_state(
         self, table: str, *, migrate: Migrate, state_version: int, schema: Ddl | None = None
@@ -487,7 +491,7 @@ class VersionedSink:
         if fact is not None:
             logger.info("batch %s is version %s already; it is skipped", batch.batch_id, fact.version)
             return fact
-        txn = Transaction(batch.batch_id, coordinator.folded.last_version, writer.schemas())
+        txn = self._transaction(writer, batch.batch_id)
         writer.runs = _runs_of(batch_df.sparkSession)
         write(txn, batch_df)
         return self._committed(
@@ -498,6 +502,26 @@ class VersionedSink:
             batch.source_offsets,
             driver_stage=DriverStage(coordinator, self._small),
         )
+
+    def _transaction(self, writer: OpenWriter, batch_id: int) -> Transaction:
+        """Begin the next version. Derived tables that the log lacks are built first, each in a version."""
+        coordinator, schemas = writer.coordinator, writer.schemas()
+        build = check_declared(self._derived, coordinator.folded.tables, schemas)
+        if build:
+            writer.commits.drain(self._options.apply_deadline_s)
+        for name, definition in build.items():
+            if name in coordinator.folded.tables:
+                self._commit_own(writer, drop_barrier(coordinator, name))
+            if definition.of in schemas:
+                self._commit_own(writer, build_barrier(coordinator, schemas, name, definition))
+        known = writer.schemas() if build else schemas
+        return Transaction(batch_id, coordinator.folded.last_version, known)
+
+    def _commit_own(self, writer: OpenWriter, barrier: Barrier) -> DecidedVersion:
+        with self._reporter.watching(writer.coordinator, barrier.origin):
+            fact = writer.commits.commit(barrier)
+        writer.commits.drain(self._options.apply_deadline_s)
+        return fact
 
     def _committed(
         self,
@@ -514,6 +538,9 @@ class VersionedSink:
         state = coordinator.folded
         calls, schemas = txn.close(), txn.schemas
         check_ttls(calls, self._options.ttl_us)
+        brought = brought_whole(schemas) if isinstance(origin, ImportOrigin) else frozenset()
+        derived = planned(self._derived, Made(calls, txn.starts, txn.drops, txn.known), brought)
+        schemas |= derived.schemas
         if self._options.on_bad_record == "quarantine":
             schemas[quarantine.TABLE] = quarantine.SCHEMA
         parallelism = tasks_for(self._options, rows.sparkSession, state.key_groups)
@@ -530,8 +557,10 @@ class VersionedSink:
             parallelism=parallelism,
             table_ats=state.tables,
             runs=writer.runs,
-            starts=txn.starts,
+            starts=txn.starts | derived.starts,
             drops=txn.drops,
+            planned=derived,
+            brought=brought,
             first_start=state.first_start,
             expiring=expiring,
             in_flight=writer.in_flight(parallelism),
@@ -626,7 +655,7 @@ class VersionedSink:
                     coordinator.folded.name, once_key(once.origin), fact.version, undone,
                 )  # fmt: skip
             return None if fact is None else fact.version
-        txn = Transaction(-1, coordinator.folded.last_version, writer.schemas())
+        txn = self._transaction(writer, -1)
         strides = once.strides(coordinator.folded, self._options)
         stride = partial(stride_here, coordinator, brought=strides)
         writer.runs = _runs_of(once.rows.sparkSession)

@@ -474,6 +474,11 @@ class Transaction:
         return calls
 
     @property
+    def known(self) -> Mapping[str, TableSchema]:
+        """The schemas of all tables, after the calls."""
+        return self._known
+
+    @property
     def schemas(self) -> dict[str, TableSchema]:
         """The schema of every table that a call touches."""
         return {table: self._known[table] for call in self._calls for table in call.touches}

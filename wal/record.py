@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 import xxhash
@@ -124,12 +124,14 @@ class TableAt(msgspec.Struct, frozen=True):
     ``expires`` is set, and true, from the first version on that gave the table's rows an expiry:
     rows with an expiry may remain after the table has lost its time to live. ``stride`` is that of a table
     with fewer key groups than the namespace: a key's is the namespace's, rounded down to a multiple of it.
+    ``of`` is the base table of a derived one; its schema has the definition.
     """
 
     schema_id: str
     start: Count = 0
     expires: bool | msgspec.UnsetType = msgspec.UNSET
     stride: Annotated[int, msgspec.Meta(ge=2, le=KEY_GROUPS_MAX)] | msgspec.UnsetType = msgspec.UNSET
+    of: TableName | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def apart(self) -> int:
@@ -367,6 +369,36 @@ class StateColumns(msgspec.Struct, frozen=True):
     value: tuple[Column, ...]
 
 
+class Aggregate(msgspec.Struct, frozen=True):
+    """One value column of a derived table. ``column`` '': a count of rows."""
+
+    name: str
+    kind: Literal["count", "sum", "avg"]
+    column: str = ""
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """``of`` is the base table, ``key`` the columns that group its rows, ``where`` a boolean column or ''.
+
+    Rows with a null in ``key``, and with a ``where`` those for which it is not true, take no part.
+    """
+
+    of: TableName
+    key: tuple[str, ...]
+    aggregates: tuple[Aggregate, ...]
+    where: str = ""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The columns whose values are added up or counted, each once, in the order of their totals."""
+        return tuple(dict.fromkeys(each.column for each in self.aggregates if each.column))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the base table that the definition uses."""
+        return tuple(dict.fromkeys([*self.key, *self.values, *([self.where] if self.where else [])]))
+
+
 class TableSchema(msgspec.Struct, frozen=True):
     """The encoding of a table's keys and values.
 
@@ -376,6 +408,7 @@ class TableSchema(msgspec.Struct, frozen=True):
 
     ``stored_format`` begins with ``GROUPED`` if the table has a stride (``TableAt``), and is ``value_format``
     otherwise: releases that know no stride would look for keys in other key groups, and stop at it.
+    ``derived`` is the definition of a derived table.
     """
 
     key: tuple[Column, ...]
@@ -385,6 +418,7 @@ class TableSchema(msgspec.Struct, frozen=True):
         msgspec.UNSET
     )
     older: tuple[StateColumns, ...] | msgspec.UnsetType = msgspec.UNSET
+    derived: Definition | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def value_format(self) -> str:

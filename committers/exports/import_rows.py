@@ -23,6 +23,7 @@ from tidegate.values.decode import described
 from tidegate.wal.fold import decided_for, once_key, undone_by
 from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
+from tidegate.wal.staging.derived_guard import brought_whole
 
 
 class HasStride(Protocol):
@@ -139,6 +140,7 @@ def import_rows(
             starts=frozenset(tables),
             drops=own_tables.stale_timeouts(tables, coordinator.folded.tables),
             strides=strides,
+            derived=brought_whole(schemas),
             expiring=frozenset(name for name, table in manifest.tables.items() if table.expires),
         )
         return Imported(commit(coordinator, barrier).version, new=True, recovered=recovered)

@@ -280,6 +280,7 @@ def _barrier(new: Coordinator, saved: Saved, keep: Callable[[], None]) -> Stored
         new.clock,
         expiring=frozenset(table for table in tables if entry.tables[table].expires),
         strides={table: entry.tables[table].apart for table in tables},
+        derived=frozenset(tables),
         source_offsets=saved.batch.source_offsets if saved.batch else "",
     )
 

@@ -34,6 +34,7 @@ from tidegate.sinks.rules.reads import GroupedRows, windows
 from tidegate.sinks.rules.visible import no_schema, offsets_at, offsets_stand_in
 from tidegate.sinks.store import Store
 from tidegate.wal.record import RestoreOrigin, TableSchema
+from tidegate.wal.staging.derived_guard import bases, with_derived
 from tidegate.wal.staging.own_tables import owner_of, queues_of
 from tidegate.wal.staging.spec import CHANGES
 
@@ -123,6 +124,8 @@ def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) 
             wanted, schemas = add_queues(made, *of), schemas | made.schemas
         # A local state begins without a table.
         drops = frozenset(name for name in now.tables if owner_of(name) == LOCAL) - wanted.tables.keys()
+        # A derived table without rows beside a base with rows would be wrong: the next batch builds it.
+        drops |= bases(now.tables).keys() - wanted.tables.keys()
         tables, replaced = _tables(coordinator, wanted, now, drops, queues), _replaced(schemas, wanted, now)
         kept = {name: at for name, at in now.tables.items() if name not in replaced}
         compared = msgspec.structs.replace(now, tables=kept)
@@ -137,6 +140,7 @@ def _commit(coordinator: Coordinator, plan: RestorePlan, rows: LogState | None) 
             starts=replaced,
             drops=drops,
             strides={name: _source(name, wanted, now).tables[name].apart for name in tables},
+            derived=frozenset(tables),
             expiring=frozenset(name for name, at in wanted.tables.items() if at.expires),
             source_offsets=(plan.kept.source_offsets if plan.kept else "")
             or offsets_at(store.catalog(*offsets_stand_in(version))),
@@ -168,7 +172,8 @@ def _tables(
     same = {
         name for name in untouched(coordinator.store, wanted, now) if wanted.tables[name] == now.tables[name]
     }
-    return tuple(sorted({*now.tables, *wanted.tables} - (same - made) - drops))
+    may_differ = {*now.tables, *wanted.tables} - (same - made)
+    return tuple(sorted(with_derived(may_differ, {**now.tables, **wanted.tables}) - drops))
 
 
 def _replaced(schemas: Mapping[str, TableSchema], wanted: CatalogEntry, now: CatalogEntry) -> frozenset[str]:

@@ -29,6 +29,7 @@ from tidegate.committers.opening.rekeyed import is_unfinished
 from tidegate.committers.operations.verify_counts import Expected, strangers
 from tidegate.committers.repair.companions import parted_rows
 from tidegate.committers.repair.compare_rows import Horizon, compare_version
+from tidegate.committers.repair.derive import differences
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.errors import (
     ConfigError,
@@ -407,6 +408,8 @@ class _Check:
             return
         try:
             for finding in parted_rows(self.store, entries[0], self.state.key_groups):
+                self.report.add(finding)
+            for finding in differences(self.store, entries[0], self.schemas, self.state.key_groups):
                 self.report.add(finding)
         except SnapshotExpiredError:
             self.report.note(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidegate.errors import BY_NAME, BadRecordError, FunctionError, TidegateError
+from tidegate.errors import BY_NAME, BadRecordError, ConflictError, FunctionError, TidegateError
 from tidegate.keys.groups import groups_of
 from tidegate.wal.record import Ack
+from tidegate.wal.staging.derived import STAGING_RUN
 
 
 def check_acks(acks: Sequence[Ack], attempt: str, parallelism: int, key_groups: int) -> None:
     """Check that every task has exactly one ack, of this attempt, with frames of its own key groups only.
 
     Raises, with nothing decided: the error that a refusal names. FunctionError: two runs of one function
-    differ, and one version would contain rows of both. TidegateError: acks are missing, doubled or foreign.
+    differ, and one version would contain rows of both. ConflictError: the same of a staging task, by its
+    derived tables. TidegateError: acks are missing, doubled or foreign.
     """
     for ack in acks:
         if ack.refusal is not None:
@@ -43,6 +45,11 @@ def _check_runs(acks: Sequence[Ack]) -> None:
     for ack in acks:
         if ack.runs != acks[0].runs:
             differ = {task for task, _ in ack.runs.items() ^ acks[0].runs.items()}
+            if any(task.startswith(STAGING_RUN) for task in differ):
+                raise ConflictError(
+                    f"Spark ran staging tasks again, {sorted(differ)}, and tasks that keep derived tables got"
+                    " rows of both runs; nothing was decided; restart the query"
+                )
             msg = (
                 f"Spark ran a function again, in the first stage's tasks {sorted(differ)}, and"
                 " it returned other results than before: the function, or the source of its rows, is not"

@@ -35,6 +35,7 @@ class StoredRowsBarrier:
     drops: frozenset[str] = frozenset()
     expiring: frozenset[str] = frozenset()
     strides: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    derived: frozenset[str] = frozenset()
     source_offsets: str = ""
     parallelism: int = 1
     needs_visible_base: bool = False

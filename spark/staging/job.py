@@ -51,6 +51,8 @@ from tidegate.spark.session.releases import repartition_by_id
 from tidegate.spark.session.runs import Runs
 from tidegate.spark.session.whole_retries import whole_retries
 from tidegate.spark.staging.collect import is_ordered
+from tidegate.spark.staging.declared import NOTHING_DERIVED, Planned
+from tidegate.spark.staging.derive import STAGED_DDL, Deltas, DerivedWork, derive, received
 from tidegate.spark.staging.first_stage import first_stage
 from tidegate.spark.staging.on_driver import DriverStage
 from tidegate.spark.staging.reads_by_task import accumulator_of, take
@@ -75,6 +77,7 @@ from tidegate.wal.record import (
     encode_ack,
 )
 from tidegate.wal.staging import quarantine
+from tidegate.wal.staging.derived import DerivedTable
 from tidegate.wal.staging.last_per_key import PLACE, groups_and_tables
 from tidegate.wal.staging.own_tables import deleted_table, due_table, queue_table
 from tidegate.wal.staging.spec import StageSpec
@@ -106,6 +109,9 @@ class SparkBarrier:
     """The shuffles that the batch reads."""
     starts: frozenset[str] = frozenset()
     drops: frozenset[str] = frozenset()
+    planned: Planned = NOTHING_DERIVED
+    brought: frozenset[str] = frozenset()
+    """The derived tables that an import brings with their base."""
     first_start: int = 0
     """The start of a table that this batch makes: no older row of its name is state."""
     expiring: frozenset[str] = frozenset()
@@ -127,11 +133,17 @@ class SparkBarrier:
     def needs_visible_base(self) -> bool:
         """Whether a call reads its state at the base version, and not by way of the versions in flight."""
         if self.in_flight is None:
-            return any(isinstance(call, STATE_CALLS) for call in self.calls)
+            reads = any(isinstance(call, STATE_CALLS) for call in self.calls)
+            return reads or bool(self.planned.tables)
         # The rows of a timeout's queue are in any key group, so each task reads all frames.
         all_read = self.parallelism * self.in_flight.bytes_of(range(self.key_groups))
         too_much = all_read > FRAMES_BYTES_MAX
         return any(isinstance(call, LocalState) or (too_much and _times_out(call)) for call in self.calls)
+
+    @property
+    def derived(self) -> frozenset[str]:
+        """The derived tables that the version keeps, or brings with their base."""
+        return frozenset(self.planned.schemas) | self.brought
 
     @property
     def state_calls(self) -> dict[str, str]:
@@ -205,6 +217,21 @@ class SparkBarrier:
                 for table in (call.table, due_table(call.table))
                 if table in self.schemas
             ),
+            derived=tuple(map(self._derived, self.planned.tables)),
+        )
+
+    def _derived(self, table: DerivedTable) -> DerivedWork:
+        base = table.definition.of
+        schema = self.schemas[base]
+        return DerivedWork(
+            table,
+            self.tables.index(table.name),
+            self._start(table.name),
+            self.tables.index(base),
+            self._start(base),
+            tuple(schema.key_types),
+            tuple(column.name for column in schema.key),
+            table.name in self.planned.starts,
         )
 
     def _by_job(self, work: StageWork) -> list[Ack]:
@@ -212,7 +239,10 @@ class SparkBarrier:
         places = self._places()
         with typed():
             rows = self._rows(work.spec, work.base_version, places)
-            acks = rows.mapInArrow(_task(work, provider), "ack binary")
+            if work.derived:  # the second tasks run where Spark likes
+                acks, places = derived_acks(rows.mapInArrow(_task(work, provider), STAGED_DDL), work), None
+            else:
+                acks = rows.mapInArrow(_task(work, provider), "ack binary")
             if places is not None:
                 encoded = collect_at(acks, places, self.runs)
             else:
@@ -381,8 +411,35 @@ def _task(work: StageWork, provider: LocationIdProvider) -> Callable[[Iterator[A
         log = shared_log(endpoints.wal, *names, endpoints.wal_options)
         store = partial(shared_store, endpoints.store, *names, endpoints.store_options)
         changes, attempt = map(with_groups, batches), context.attemptNumber()
-        ack = work.run(changes, log, store, lambda: log, task, attempt, location_by(provider))
+        deltas = None
+        if work.derived:
+            deltas = Deltas(work.derived, work.state_at(store(), lambda: log, task), work.spec)
+        ack = work.run(changes, log, store, lambda: log, task, attempt, location_by(provider), deltas)
         ack = msgspec.structs.replace(ack, executor=executor_here()[0])
+        if deltas is None:
+            yield pa.record_batch({"ack": pa.array([encode_ack(ack)], pa.binary())})
+        else:
+            yield from deltas.rows(ack, work.tasks)
+
+    return run
+
+
+def derived_acks(staged: DataFrame, work: StageWork) -> DataFrame:
+    """Return one ack per task, with the frames of derived tables, from the output of staging tasks."""
+    owner = task_of(functions.col("g"), work.tasks, work.spec.key_groups)
+    return repartition_by_id(staged, work.tasks, owner).mapInArrow(_derive(work), "ack binary")
+
+
+def _derive(work: StageWork) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        got = received(batches, work.tasks)
+        if got is None:
+            return
+        endpoints, names = work.endpoints, (work.endpoints.namespace, work.spec.namespace)
+        log = shared_log(endpoints.wal, *names, endpoints.wal_options)
+        store = shared_store(endpoints.store, *names, endpoints.store_options)
+        read = work.state_at(store, lambda: log, got.ack.task)
+        ack = derive(got.ack, got.parts, work.derived, read, work.spec, log)
         yield pa.record_batch({"ack": pa.array([encode_ack(ack)], pa.binary())})
 
     return run

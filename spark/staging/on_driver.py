@@ -17,6 +17,7 @@ from tidegate.spark.placement.locality import EnvironmentLocation, location_by
 from tidegate.spark.placement.preferred import Placement
 from tidegate.spark.session.runs import Runs
 from tidegate.spark.staging.collect import changes_of, collect
+from tidegate.spark.staging.derive import Deltas, derive
 from tidegate.spark.staging.small_batches import SmallBatchPredictor
 from tidegate.spark.staging.work import StageWork
 from tidegate.wal.record import Ack
@@ -64,16 +65,21 @@ class DriverStage:
         )
         for attempt in retrying:
             with attempt:
+                log, blobs, deltas = KeptLog(self._coordinator), (lambda: self._coordinator.log), None
+                if works := single_task.derived:
+                    read = single_task.state_at(self._coordinator.store, blobs, 0)
+                    deltas = Deltas(works, read, work.spec)
                 ack = single_task.run(
                     [] if changes is None else [changes],
-                    KeptLog(self._coordinator),
+                    log,
                     lambda: self._coordinator.store,
-                    lambda: self._coordinator.log,
+                    blobs,
                     task=0,
                     tries=attempt.retry_state.attempt_number - 1,
                     host=location_by(provider),
+                    deltas=deltas,
                 )
-                return [ack]
+                return [ack if deltas is None else derive(ack, deltas.parts(), works, read, work.spec, log)]
         return None
 
     def staged(self, acks: Sequence[Ack]) -> None:
@@ -92,7 +98,7 @@ class KeptLog:
         """As ``Log.stage``."""
         kept: list[bytes] = []
         addresses = self._coordinator.log.stage(segment, _keeping(blobs, kept))
-        self._coordinator.held = dict(zip(addresses, kept, strict=True))
+        self._coordinator.held = {**self._coordinator.held, **dict(zip(addresses, kept, strict=True))}
         return addresses
 
 

@@ -19,14 +19,15 @@ from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.cache.in_flight import InFlightVersions
 from tidegate.sinks.cache.state_at import StateAt
 from tidegate.sinks.store import Store
+from tidegate.spark.staging.derive import Deltas, DerivedWork
 from tidegate.spark.state.apply_changes import TieCounter
 from tidegate.spark.state.cache import CachedState, CachePlace, state_reader
 from tidegate.spark.state.merge import MergedTable, merge_with
 from tidegate.spark.state.output_rows import RunMark, strip_marks
-from tidegate.spark.state.read import uncached
+from tidegate.spark.state.read import ReadState, uncached
 from tidegate.wal.log import Blobs
 from tidegate.wal.record import Ack, CallShare
-from tidegate.wal.staging.changelog import Staging, stage_task
+from tidegate.wal.staging.changelog import Staging, Watch, stage_task
 from tidegate.wal.staging.last_per_key import PLACE
 from tidegate.wal.staging.spec import CHANGES, StageSpec
 
@@ -46,6 +47,7 @@ class StageWork:
     tasks: int
     cached_at: CachePlace | None
     stateful: Sequence[str]
+    derived: Sequence[DerivedWork] = ()
 
     def as_single_task(self) -> StageWork:
         """Return the same work for a single task."""
@@ -60,10 +62,12 @@ class StageWork:
         task: int,
         tries: int,
         host: str,
+        deltas: Deltas | None = None,
     ) -> Ack:
         """Write the changes to the log; return the ack once they are durable.
 
-        ``blobs`` opens the log for reads of frames. Raises: as ``stage_task``.
+        ``blobs`` opens the log for reads of frames. ``deltas`` gets the changes of derived tables. Raises: as
+        ``stage_task``.
         """
         spec, task_attempt, cache, merge = self.spec, f"{tries}-{secrets.token_hex(4)}", None, None
         if self.cached_at is not None and CachedState.is_needed(
@@ -74,10 +78,12 @@ class StageWork:
         if self.merged:
             groups = groups_of(task, self.tasks, spec.key_groups)
             state = StateAt(store(), self.base_version, self.in_flight, blobs, groups, spec.stride)
-            read, tables = state_reader(state, spec, cache), list(self.merged.values())
-            merge = merge_with(
-                read, tables, self.base_version, spec, uncached(state, spec.at_us), spent, ties
+            reads, tables = (
+                (state_reader(state, spec, cache), uncached(state, spec.at_us)),
+                self.merged.values(),
             )
+            read, read_uncached = map(deltas.remembering, reads) if deltas else reads
+            merge = merge_with(read, list(tables), self.base_version, spec, read_uncached, spent, ties)
         marks: dict[str, RunMark] = {}  # of functions' first stages; every staging task receives all
         rows_in = InputCounter()
         ack = stage_task(
@@ -88,7 +94,7 @@ class StageWork:
             task_attempt=task_attempt,
             host=host,
             merge=merge,
-            watch=None if cache is None else cache.watch,
+            watch=watch_of([each.watch for each in (cache, deltas) if each is not None]),
             superseded=ties.superseded if ties.counts else None,
         )
         for (number, table), seconds in zip(self.merged.items(), spent, strict=True):
@@ -98,6 +104,22 @@ class StageWork:
             ack, runs=runs, given=(rows_in.rows, rows_in.bytes), calls=tuple(rows_in.calls.values())
         )
         return ack if cache is None else cache.keep(ack)
+
+    def state_at(self, store: Store, blobs: Callable[[], Blobs], task: int) -> ReadState:
+        """Return a read of a task's tables at the base version, past the caches."""
+        groups = groups_of(task, self.tasks, self.spec.key_groups)
+        state = StateAt(store, self.base_version, self.in_flight, blobs, groups, self.spec.stride)
+        return uncached(state, self.spec.at_us)
+
+
+def watch_of(watches: Sequence[Watch]) -> Watch | None:
+    """Return a watch that calls all of these; None: there are none."""
+
+    def watch(batch: Any) -> None:
+        for each in watches:
+            each(batch)
+
+    return watch if watches else None
 
 
 class InputCounter:

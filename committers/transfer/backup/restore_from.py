@@ -322,6 +322,7 @@ def _decide_again(coordinator: Coordinator, contents: Contents) -> None:
             drops=frozenset(state.tables.keys() - entry.tables.keys()),
             expiring=frozenset(name for name, at in entry.tables.items() if at.expires),
             strides={name: at.apart for name, at in entry.tables.items()},
+            derived=frozenset(tables),
             source_offsets=contents.reached.source_offsets,
         )
         decided, manifest, *_ = until_decided(coordinator, barrier)

@@ -64,6 +64,7 @@ def dealt(
             lambda: sorted_rows(places),
             new.clock,
             strides={table: strides[table] for table in tables},
+            derived=frozenset(tables),
         )
 
 

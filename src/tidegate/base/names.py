@@ -34,8 +34,9 @@ NAME_MAX = 64
 NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_MAX}}}")
 TOKEN_MAX = 200
 REKEY_TOKEN, RELOG_TOKEN = "rekey:", "relog:"
-RENAME_TOKEN, RELEASE_TOKEN, MIGRATION_TOKEN = "rename column ", "quarantine drop ", "migrate state "
-OWN_TOKENS = (REKEY_TOKEN, RELOG_TOKEN, RENAME_TOKEN, RELEASE_TOKEN, MIGRATION_TOKEN)
+RENAME_TOKEN, RELEASE_TOKEN = "rename column ", "quarantine drop "
+MIGRATION_TOKEN, DERIVE_TOKEN = "migrate state ", "derive "
+OWN_TOKENS = (REKEY_TOKEN, RELOG_TOKEN, RENAME_TOKEN, RELEASE_TOKEN, MIGRATION_TOKEN, DERIVE_TOKEN)
 """The starts of the tokens that tidegate's own commands and calls give their versions."""
 ESCAPED_MAX = 40
 CUT = 14

@@ -46,6 +46,7 @@ class ArrowBarrier:
     drops: frozenset[str] = frozenset()
     expiring: frozenset[str] = frozenset()
     strides: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    derived: frozenset[str] = frozenset()
     batch_rows: int = 1000
     needs_visible_base: bool = False
     state_calls: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,151 @@
+"""The recount of derived tables: from all rows of their base, to build them and to verify them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.base.names import DERIVE_TOKEN
+from tidegate.committers.barrier import stride_here
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.steps.stored_rows import StoredRowsBarrier
+from tidegate.keys.groups import key_group
+from tidegate.sinks.records import CatalogEntry, Finding
+from tidegate.sinks.rules.reads import windows
+from tidegate.sinks.store import Store
+from tidegate.values.decode import values_of
+from tidegate.wal.record import Definition, LoadOrigin, TableSchema
+from tidegate.wal.staging.derived import DerivedTable, Part, derived_table, in_units, scale_of
+from tidegate.wal.staging.derived_guard import bases
+from tidegate.wal.staging.spec import CHANGES
+
+ROWS_AT_ONCE = 10_000
+
+
+def derived_at(
+    entry: CatalogEntry, schemas: Mapping[str, TableSchema], name: str
+) -> tuple[DerivedTable, TableSchema]:
+    """Return a derived table of a version, and the schema of its base."""
+    schema = schemas[entry.tables[name].schema_id]
+    assert schema.derived, f"table {name} is derived"
+    base = schemas[entry.tables[schema.derived.of].schema_id]
+    return derived_table(name, schema.derived, base), base
+
+
+def recount(
+    store: Store, entry: CatalogEntry, table: DerivedTable, base: TableSchema, key_groups: int
+) -> dict[bytes, Part]:
+    """Return the totals of each group at a version, from all rows of the base table, one by one.
+
+    In memory: the groups. Raises: CorruptError: a row cannot be read. SnapshotExpiredError.
+    """
+    groups: dict[bytes, Part] = {}
+    for row in _rows(store, entry, table.definition.of, base, key_groups):
+        values = [row[name] for name in table.definition.key]
+        if None in values or (table.definition.where and row[table.definition.where] is not True):
+            continue
+        key, part = table.key_of(values), _part(table, row)
+        groups[key] = groups[key].plus(part) if key in groups else part
+    return groups
+
+
+def _part(table: DerivedTable, row: Mapping[str, Any]) -> Part:
+    pairs = []
+    for name, is_summed in zip(table.definition.values, table.summed, strict=True):
+        value = row[name]
+        is_added = value is not None and is_summed
+        number = in_units(value, scale_of(table.types[name])) if is_added else 0
+        pairs.append((int(value is not None), number))
+    return Part(1, tuple(pairs))
+
+
+def _rows(
+    store: Store, entry: CatalogEntry, table: str, schema: TableSchema, key_groups: int
+) -> Iterator[dict[str, Any]]:
+    at, values = entry.tables[table], values_of(schema)
+    names = [column.name for column in schema.key]
+    for groups in windows(range(key_groups)):
+        for _, batch in store.scan_groups(table, groups, entry.version, at.start, entry.decided_at_us):
+            for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True):
+                decoded = values.decode_key(key)
+                of_key = decoded if len(names) > 1 else (decoded,)
+                yield dict(zip(names, of_key, strict=True)) | values.decode(value)
+
+
+def build_barrier(
+    coordinator: Coordinator, schemas: Mapping[str, TableSchema], name: str, definition: Definition
+) -> StoredRowsBarrier:
+    """Return the barrier of the version that builds a derived table from all rows of its base.
+
+    The last version is visible, and ``schemas`` are those of its tables. In memory: the groups. Raises:
+    ConfigError: the definition does not fit. BadRecordError: a value of a group does not.
+    """
+    store, state = coordinator.store, coordinator.folded
+    base = schemas[definition.of]
+    table = derived_table(name, definition, base)
+    (entry,) = store.catalog(state.last_version, state.last_version)
+    stride = stride_here(coordinator, name)
+    groups = recount(store, entry, table, base, state.key_groups)
+    rows = sorted(
+        (key_group(key, state.key_groups, stride), key, table.stored(key, part))
+        for key, part in groups.items()
+    )
+    return _barrier(coordinator, name, (name,), {name: table.schema}, lambda: _changes(rows))
+
+
+def drop_barrier(coordinator: Coordinator, name: str) -> StoredRowsBarrier:
+    """Return the barrier of the version that drops a derived table."""
+    return _barrier(coordinator, name, (), {}, lambda: iter(()))
+
+
+def _barrier(
+    coordinator: Coordinator,
+    name: str,
+    tables: tuple[str, ...],
+    schemas: dict[str, TableSchema],
+    rows: Callable[[], Iterator[Any]],
+) -> StoredRowsBarrier:
+    return StoredRowsBarrier(
+        coordinator.log,
+        LoadOrigin(f"{DERIVE_TOKEN}{coordinator.folded.last_version} {name}"),
+        tables,
+        schemas,
+        rows,
+        coordinator.clock,
+        starts=frozenset(tables),
+        drops=frozenset({name}) - {*tables},
+        derived=frozenset(tables),
+    )
+
+
+def _changes(rows: Sequence[tuple[int, bytes, bytes]]) -> Iterator[Any]:
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        groups, keys, values = zip(*rows[first : first + ROWS_AT_ONCE], strict=True)
+        columns = (groups, [0] * len(keys), keys, values)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, CHANGES, strict=True)]
+        yield pa.record_batch(arrays, schema=CHANGES)
+
+
+def differences(
+    store: Store, entry: CatalogEntry, schemas: Mapping[str, TableSchema], key_groups: int
+) -> Iterator[Finding]:
+    """Compare each derived table of a readable version with the recount of its base."""
+    for name in sorted(bases(entry.tables)):
+        where = f"{store.where}, version {entry.version}, table {name}"
+        table, base = derived_at(entry, schemas, name)
+        expected = {
+            key: table.stored(key, part)[1:]
+            for key, part in recount(store, entry, table, base, key_groups).items()
+        }
+        at = entry.tables[name]
+        for groups in windows(range(key_groups)):
+            for _, batch in store.scan_groups(name, groups, entry.version, at.start, entry.decided_at_us):
+                for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True):
+                    wanted = expected.pop(key, None)
+                    if wanted != value:
+                        shown = "no such group" if wanted is None else wanted.decode()
+                        yield Finding(f"{where}, key {key!r}", shown, value.decode(errors="replace"))
+        for key, wanted in expected.items():
+            yield Finding(f"{where}, key {key!r}", wanted.decode(), "no row")

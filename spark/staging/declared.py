@@ -1,0 +1,171 @@
+"""The derived tables that a sink declares, compared with those of the log, and planned for one version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tidegate.errors import ConfigError
+from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
+from tidegate.spark.calls.records import Call
+from tidegate.wal.record import Aggregate, Definition, TableAt, TableSchema
+from tidegate.wal.staging.derived import DERIVED_MAX, HIDDEN, DerivedTable, derived_table
+
+KINDS = ("count", "sum", "avg")
+
+
+class Derived:
+    """A table that is the aggregation of all rows of another one, at every version.
+
+    ``name`` has a row for each value of the columns ``key`` in table ``of``. ``aggregates`` are its columns:
+    ``"count"`` (of rows), or ``("count" | "sum" | "avg", column)``. With ``where``, a boolean column, only
+    rows take part for which it is true. All are columns of the stored rows of ``of`` (docs/totals.md).
+
+    >>> Derived("customers", of="orders", key="customer",
+    ...         aggregates={"orders": "count", "total": ("sum", "amount")})
+    Derived('customers', of='orders')
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        of: str,
+        key: Names,
+        aggregates: Mapping[str, str | tuple[str, str]],
+        where: str | None = None,
+    ) -> None:
+        check_table(name)
+        check_table(of)
+        if name == of:
+            raise ConfigError(f"derived table {name}: it cannot be derived from itself")
+        where_columns = columns_named(name, "where", () if where is None else where)
+        keys = tuple(key_columns(name, key))
+        self.name = name
+        self.definition = Definition(of, keys, _aggregates(name, aggregates, keys), "".join(where_columns))
+
+    def __repr__(self) -> str:
+        return f"Derived({self.name!r}, of={self.definition.of!r})"
+
+
+def _aggregates(name: str, aggregates: object, keys: Sequence[str]) -> tuple[Aggregate, ...]:
+    if not isinstance(aggregates, Mapping) or not aggregates:
+        raise ConfigError(
+            f"derived table {name}: give aggregates={{'orders': 'count', 'total': ('sum', 'amount')}}"
+        )
+    made = []
+    for column, given in aggregates.items():
+        kind, of = (
+            (given, "") if isinstance(given, str) else (*given, "")[:2] if _is_pair(given) else ("", "")
+        )
+        if kind not in KINDS or not isinstance(of, str) or (kind != "count" and not of):
+            raise ConfigError(
+                f"derived table {name}: {column}={given!r} is no aggregate; there are 'count', and of a"
+                " column ('count', column), ('sum', column), ('avg', column)"
+            )
+        if not isinstance(column, str) or not column or column == HIDDEN or column in keys:
+            raise ConfigError(f"derived table {name}: an aggregate cannot be called {column!r}; rename it")
+        made.append(Aggregate(column, kind, of))
+    return tuple(made)
+
+
+def _is_pair(given: object) -> bool:
+    return isinstance(given, tuple | list) and len(given) == 2
+
+
+def declared(derived: object) -> dict[str, Definition]:
+    """Return the definitions that a sink declares, by table. Raises: ConfigError: they do not fit."""
+    given = derived if isinstance(derived, Sequence) and not isinstance(derived, str) else None
+    if given is None or not all(isinstance(each, Derived) for each in given):
+        raise ConfigError(f"derived={derived!r} must be a list of tidegate.spark.Derived")
+    definitions = {each.name: each.definition for each in given}
+    if len(definitions) < len(given) or len(given) > DERIVED_MAX:
+        raise ConfigError(f"derived: each table once, and at most {DERIVED_MAX}; there are {list(given)}")
+    for name, definition in definitions.items():
+        if definition.of in definitions:
+            raise ConfigError(
+                f"derived table {name}: table {definition.of} is derived itself; derive from the table that"
+                " it is derived from"
+            )
+    return definitions
+
+
+def check_declared(
+    definitions: Mapping[str, Definition], tables: Mapping[str, TableAt], schemas: Mapping[str, TableSchema]
+) -> dict[str, Definition]:
+    """Return the declared tables that the log lacks, or has by another definition, and whose base exists.
+
+    Raises: ConfigError: a table of this name is written by calls.
+    """
+    build = {}
+    for name, definition in definitions.items():
+        if name in tables and not tables[name].of:
+            raise ConfigError(
+                f"table {name} exists and is written by calls, so it cannot be a derived table: give the"
+                " derived table another name, or drop the table first (txn.drop_table)"
+            )
+        known = schemas[name].derived if name in tables else None
+        if known != definition and (name in tables or definition.of in tables):
+            build[name] = definition
+    return build
+
+
+class Planned(NamedTuple):
+    """The derived tables that a version keeps: which of them it makes again, from its own rows alone."""
+
+    tables: tuple[DerivedTable, ...] = ()
+    starts: frozenset[str] = frozenset()
+
+    @property
+    def schemas(self) -> dict[str, TableSchema]:
+        """The schemas of the derived tables."""
+        return {table.name: table.schema for table in self.tables}
+
+
+NOTHING_DERIVED = Planned()
+
+
+class Made(NamedTuple):
+    """A transaction that has ended: its calls, and what it starts, drops, and knows of all tables."""
+
+    calls: Sequence[Call]
+    starts: frozenset[str]
+    drops: frozenset[str]
+    known: Mapping[str, TableSchema]
+
+
+def planned(definitions: Mapping[str, Definition], made: Made, brought: frozenset[str]) -> Planned:
+    """Plan the derived tables of the version that these calls make.
+
+    ``brought`` are the derived tables that an import brings. Raises: ConfigError: a call writes a derived
+    table, or the base's columns do not fit any more.
+    """
+    touched = {table: kind for call in made.calls for table, kind in call.touches.items()}
+    tables = []
+    for name, definition in definitions.items():
+        of = definition.of
+        if name in brought:
+            continue
+        if name in touched:
+            raise ConfigError(
+                f"table {name} is derived from table {of}, and {touched[name]} writes into it: write"
+                f" table {of}, which it follows"
+            )
+        if of not in touched:
+            continue
+        if name in made.drops:
+            raise ConfigError(
+                f"table {name} is dropped and derived from table {of}, which this version writes: leave it"
+                " out of the sink's derived tables, or drop it in a version of its own"
+            )
+        table = derived_table(name, definition, made.known[of])
+        before = made.known.get(name)
+        if before is not None and (before.key, before.value) != (table.schema.key, table.schema.value):
+            raise ConfigError(
+                f"derived table {name}: a column that it uses has another type in table {of} now, so its own"
+                " columns would change their types; drop the derived table first, in a version of its own"
+                " (txn.drop_table), and the next batch builds it"
+            )
+        tables.append(table)
+    of_starts = frozenset(table.name for table in tables if table.definition.of in made.starts)
+    return Planned(tuple(tables), of_starts)

@@ -1,0 +1,696 @@
+"""Derived tables without Spark: at every version each is the aggregation of all rows of its base.
+
+The barrier here hands rows to staging tasks and parts to second tasks as a Spark job does, by the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import decimal
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+import tidegate
+from support.cli import done, run
+from tidegate.committers.commit import commit
+from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.operations.restore import restore
+from tidegate.committers.operations.restore_plan import plan_restore
+from tidegate.committers.repair.derive import build_barrier, differences, drop_barrier
+from tidegate.errors import BadRecordError, ConfigError, ConflictError, CorruptError
+from tidegate.keys.groups import task_of
+from tidegate.options import Options
+from tidegate.options.endpoints import Endpoints
+from tidegate.sinks.cache.in_flight import ALL_VISIBLE
+from tidegate.sinks.open_store import open_store
+from tidegate.spark.calls.records import Call
+from tidegate.spark.staging.declared import Derived
+from tidegate.spark.staging.derive import Deltas, DerivedWork, derive, received
+from tidegate.spark.staging.work import StageWork
+from tidegate.spark.state.apply_changes import ChangedTable, NewerTable
+from tidegate.spark.state.merge import PatchedTable
+from tidegate.spark.state.reduce import ReducedColumn, ReduceStep
+from tidegate.testing.arrow_barrier import batch
+from tidegate.testing.example import LINEAGE, Example, TypedBarrier
+from tidegate.wal.fold import View, fold_all
+from tidegate.wal.open_log import open_log
+from tidegate.wal.record import Column, Origin, TableSchema
+from tidegate.wal.staging.derived import derived_table
+from tidegate.wal.staging.derived_guard import bases
+
+ORDERS = TableSchema(
+    (Column("id", "int"),),
+    (
+        Column("customer", "string"),
+        Column("day", "int"),
+        Column("amount", "bigint"),
+        Column("price", "decimal(10,2)"),
+        Column("open", "boolean"),
+        Column("seq", "bigint"),
+    ),
+)
+DELETED = TableSchema((Column("id", "int"),), (Column("seq", "bigint"),))
+DERIVED = (
+    Derived(
+        "customers",
+        of="orders",
+        key="customer",
+        aggregates={"orders": "count", "total": ("sum", "amount"), "paid": ("count", "amount")},
+    ),
+    Derived(
+        "days",
+        of="orders",
+        key=["day", "customer"],
+        where="open",
+        aggregates={"mean": ("avg", "price"), "spent": ("sum", "price"), "of": ("avg", "amount")},
+    ),
+    Derived("ids", of="orders", key="id", aggregates={"n": "count", "top": ("sum", "seq")}),
+)
+CUSTOMERS = ["ada", "bob", "\u00e9va", 'a "quoted" one', "", None]
+
+
+# -- plain Python ---------------------------------------------------------------------------------------
+
+
+def average(values, scale):
+    """Exact, its last digit rounded half away from zero."""
+    context = decimal.Context(prec=90, rounding=decimal.ROUND_HALF_UP)
+    mean = context.divide(sum(values, decimal.Decimal(0)), decimal.Decimal(len(values)))
+    return mean.quantize(decimal.Decimal(1).scaleb(-scale), context=context)
+
+
+def recount(definition, orders, scales):
+    """The aggregation of these rows, by key as a reader gets it."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for key, stored in orders.items():
+        row = {"id": key, **stored}
+        values = tuple(row[name] for name in definition.key)
+        if None in values or (definition.where and row[definition.where] is not True):
+            continue
+        groups.setdefault(values if len(values) > 1 else values[0], []).append(row)
+    return {
+        key: {each.name: aggregate(each, rows, scales) for each in definition.aggregates}
+        for key, rows in groups.items()
+    }
+
+
+def aggregate(each, rows, scales):
+    if not each.column:
+        return len(rows)
+    values = [row[each.column] for row in rows if row[each.column] is not None]
+    if each.kind == "count":
+        return len(values)
+    if not values:
+        return None
+    if each.kind == "sum":
+        return sum(values)
+    return average([decimal.Decimal(value) for value in values], scales.get(each.column, 0) + 4)
+
+
+# -- a barrier with derived tables ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class KeepingBarrier(TypedBarrier):
+    """Rows of several tables, some merged with their state, and the derived tables of their base."""
+
+    driver: Any = None
+    definitions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    merges: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    runs_again: Sequence[int] = ()
+    """Staging tasks that run twice: some second tasks get the output of the one run, others of the other."""
+
+    def __post_init__(self):
+        of = self.definitions
+        self.made = {name: derived_table(name, of[name], self.typed[of[name].of]) for name in of}
+        self.rows = {**self.rows, **{name: {} for name in self.made}}
+        self.typed = {**self.typed, **{name: table.schema for name, table in self.made.items()}}
+        self.derived = frozenset(self.made)
+        of_starts = {name for name, of in self.definitions.items() if of.of in self.starts}
+        self.starts = self.starts | of_starts
+
+    def stage(self, spec, base_version):
+        tables = self.driver.folded.tables
+        start = {name: tables[name].start if name in tables else 0 for name in self.tables}
+        works = []
+        for name, table in self.made.items():
+            of = table.definition.of
+            schema = self.typed[of]
+            key = tuple(schema.key_types), tuple(column.name for column in schema.key)
+            at = self.tables.index(name), start[name], self.tables.index(of), start[of]
+            works.append(DerivedWork(table, *at, *key, name in self.starts))
+        merged = {n: make(self.tables, start) for n, make in enumerate(self.merges.values())}
+        work = StageWork(
+            None, spec, merged, base_version, ALL_VISIBLE, self.parallelism, None, (), tuple(works)
+        )
+        self.strides = {}
+        staged = [self._run(work, task) for task in range(self.parallelism)]
+        again = {task: self._run(work, task) for task in self.runs_again}
+        acks = []
+        for task in range(self.parallelism):
+            mine = [
+                part
+                for number, output in enumerate(staged)
+                for part in self._sent(again[number] if number in again and task else output, task)
+            ]
+            got = received(mine, self.parallelism)
+            read = work.state_at(self.driver.store, lambda: self.log, task)
+            acks.append(derive(got.ack, got.parts, works, read, spec, self.log))
+        return acks
+
+    def _run(self, work, task):
+        deltas = Deltas(work.derived, work.state_at(self.driver.store, lambda: self.log, task), work.spec)
+        ack = work.run(
+            self.batches(task), self.log, lambda: self.driver.store, lambda: self.log, task, 0, "h", deltas
+        )
+        return list(deltas.rows(ack, work.tasks))
+
+    def _sent(self, output, task):
+        for part in output:
+            owners = [task_of(group, self.parallelism, self.key_groups) for group in part["g"].to_pylist()]
+            yield part.filter(pa.array([owner == task for owner in owners], pa.bool_()))
+
+
+class Shop(Example):
+    """A namespace of orders. It commits batches with derived tables, and compares all versions."""
+
+    def __init__(self, folder, definitions=DERIVED, **options):
+        self.places = f"file://{folder}/wal", f"sqlite://{folder}/store"
+        settings = Options(key_groups=8, keep_versions=1000, wal_retain_s=1e6, **options)
+        super().__init__(*self.places, "shop", options=settings)
+        self.schemas = {"orders": ORDERS, "_deleted.orders": DELETED}
+        self.definitions = {each.name: each.definition for each in definitions}
+
+    def barrier(self, rows, starts=frozenset(), merges=None, **more):
+        last = self.driver.folded.last_batch
+        encoded = {
+            name: {self._key(name, key): self._value(name, value) for key, value in of_table.items()}
+            for name, of_table in rows.items()
+        }
+        mine = {n: d for n, d in self.definitions.items() if d.of in rows}
+        return KeepingBarrier(
+            self.driver.log,
+            encoded,
+            batch(self.lineage, last[1] + 1 if last else 0, generation=self.driver.folded.generation),
+            self.driver.folded.key_groups,
+            parallelism=more.pop("parallelism", 3),
+            starts=frozenset(starts),
+            typed=self.schemas,
+            driver=self.driver,
+            definitions=mine,
+            merges=merges or {},
+            **more,
+        )
+
+    def keep(self, rows, **more):
+        """Commit one batch of orders."""
+        return commit(self.driver, self.barrier({"orders": rows, **more.pop("others", {})}, **more)).version
+
+    def _value(self, table, value):
+        return value if isinstance(value, bytes) else super()._value(table, value)
+
+    @property
+    def at(self):
+        """The words of a command."""
+        return "--namespace", "shop", "--store", self.places[1], "--wal", self.places[0]
+
+    def reopen(self):
+        """Continue as a new driver."""
+        self.close()
+        again = Shop.__new__(Shop)
+        again.places, again.definitions = self.places, self.definitions
+        Example.__init__(again, *self.places, "shop", options=self.driver.options)
+        again.schemas = self.schemas
+        return again
+
+    def coordinator(self):
+        where = Endpoints.of("shop", *self.places)
+        return Coordinator(
+            where, open_log(self.places[0], "shop"), open_store(self.places[1], "shop"), self.driver.options
+        )
+
+    def check(self, first=1):
+        """Compare every version from ``first`` on with plain Python; return the last one."""
+        last = self.driver.folded.last_version
+        with tidegate.connect(self.places[1], "shop") as gate:
+            for version in range(first, last + 1):
+                with gate.snapshot(version=version) as snap:
+                    self.check_one(snap, version)
+        return last
+
+    def check_one(self, snap, version):
+        orders = dict(snap.table("orders").scan())
+        for name in bases(self.driver.folded.tables):
+            if name in snap.tables():
+                expected = recount(self.definitions[name], orders, {"price": 2})
+                assert dict(snap.table(name).scan()) == expected, (version, name)
+
+    def findings(self):
+        store, last = self.driver.store, self.driver.folded.last_version
+        (entry,) = store.catalog(last, last)
+        return list(differences(store, entry, store.schemas(), self.driver.folded.key_groups))
+
+
+@pytest.fixture
+def shop(tmp_path):
+    made = []
+
+    def make(*given, **options):
+        made.append(Shop(tmp_path / str(len(made)), *given, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def order(chance, seq=0):
+    return {
+        "customer": chance.choice(CUSTOMERS),
+        "day": chance.choice([1, 2, None]),
+        "amount": chance.choice([None, 0, -5, 7, 2**59, -(2**59)]),
+        "price": chance.choice([None, "-0.05", "12.30", "99999999.99", "0.01"]),
+        "open": chance.choice([True, True, False, None]),
+        "seq": seq + chance.randrange(5),
+    }
+
+
+def value(row):
+    """A row as Spark writes it: decimals are numbers in JSON."""
+    cells = {
+        name: msgspec.Raw(cell.encode()) if name == "price" and cell else cell for name, cell in row.items()
+    }
+    return msgspec.json.encode(cells)
+
+
+def rows_of(chance, count, seq=0):
+    return {chance.randrange(12): order(chance, seq) for _ in range(count)}
+
+
+def valued(rows):
+    return {key: None if row is None else value(row) for key, row in rows.items()}
+
+
+# -- the calls, as the staging tasks see them -----------------------------------------------------------
+
+
+def upsert(chance, seq):
+    return {"rows": valued(rows_of(chance, chance.choice([0, 1, 3, 20]), seq))}
+
+
+def delete(chance, seq):
+    return {"rows": {chance.randrange(12): None for _ in range(chance.choice([1, 4, 12]))}}
+
+
+def both(chance, seq):
+    return {"rows": {**upsert(chance, seq)["rows"], **delete(chance, seq)["rows"]}}
+
+
+def replace(chance, seq):
+    return {**upsert(chance, seq), "starts": {"orders"}}
+
+
+def patch(chance, seq):
+    part = {key: msgspec.json.encode({"amount": chance.choice([None, 3])}) for key in rows_of(chance, 4)}
+    names = tuple(column.name for column in ORDERS.value)
+    return {
+        "rows": part,
+        "merges": {"orders": lambda t, s: PatchedTable(t.index("orders"), "orders", s["orders"], names)},
+    }
+
+
+def newer_by(chance, seq):
+    by = ReducedColumn("seq", "bigint", "last")
+    return {
+        **upsert(chance, seq),
+        "merges": {"orders": lambda t, s: NewerTable(t.index("orders"), "orders", s["orders"], by, ("int",))},
+    }
+
+
+def apply_changes(chance, seq):
+    by = (ReducedColumn("seq", "bigint", "last"),)
+
+    def merge(tables, start):
+        at = tables.index("orders"), "orders", start["orders"]
+        deleted = tables.index("_deleted.orders"), start["_deleted.orders"]
+        return ChangedTable(*at, *deleted, by, ("int",))
+
+    rows = valued(rows_of(chance, 6, seq))
+    return {"rows": rows, "others": {"_deleted.orders": {}}, "merges": {"orders": merge}}
+
+
+def reduce(chance, seq):
+    columns = (ReducedColumn("amount", "bigint", "sum"), ReducedColumn("customer", "string", "last"))
+    parts = {
+        key: msgspec.json.encode(
+            {"amount": chance.choice([None, 2, -9]), "customer": chance.choice(CUSTOMERS)}
+        )
+        for key in rows_of(chance, 5)
+    }
+    return {
+        "rows": parts,
+        "merges": {
+            "orders": lambda t, s: ReduceStep(t.index("orders"), "orders", s["orders"], columns, ("int",))
+        },
+    }
+
+
+CALLS = [upsert, upsert, delete, both, replace, patch, newer_by, apply_changes, reduce]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_version_is_the_aggregation_of_its_base(shop, seed):
+    chance, orders = random.Random(seed), shop()
+    orders.driver.options = dataclasses.replace(orders.driver.options)
+    for step in range(40):
+        call = upsert if step == 0 else chance.choice(CALLS)
+        made = call(chance, step)
+        orders.keep(made.pop("rows"), parallelism=chance.choice([1, 2, 3, 8]), **made)
+    assert orders.check() == 40
+    assert orders.findings() == []
+
+
+# -- other ways into a table ----------------------------------------------------------------------------
+
+
+def simple(customer, amount=5, **more):
+    return value(
+        {"customer": customer, "day": 1, "amount": amount, "price": "1.00", "open": True, "seq": 1, **more}
+    )
+
+
+def test_a_table_with_rows_gets_its_derived_table_in_a_version_of_its_own(shop):
+    orders, chance = shop(()), random.Random(1)
+    for seq in range(6):
+        orders.keep(valued(rows_of(chance, 9, seq)))
+    orders.definitions = {each.name: each.definition for each in DERIVED}
+    for name, definition in orders.definitions.items():
+        known = orders.driver.store.schemas()
+        schemas = {n: known[at.schema_id] for n, at in orders.driver.folded.tables.items()}
+        commit(orders.driver, build_barrier(orders.driver, schemas, name, definition))
+    orders.keep(valued(rows_of(chance, 9, 7)))
+    assert orders.check() == 10
+    assert orders.findings() == []
+    commit(orders.driver, drop_barrier(orders.driver, "days"))
+    assert sorted(bases(orders.driver.folded.tables)) == ["customers", "ids"]
+
+
+def test_the_log_has_the_definition_and_refuses_a_writer_that_forgets_it(shop):
+    orders = shop()
+    orders.keep({1: simple("ada")})
+    orders = orders.reopen()
+    assert bases(orders.driver.folded.tables) == dict.fromkeys(("customers", "days", "ids"), "orders")
+    with pytest.raises(ConfigError, match="leaves the other"):
+        orders.write({"orders": {1: msgspec.to_builtins(msgspec.json.decode(simple("bob")))}})
+    with pytest.raises(ConfigError, match="drops the one"):
+        orders.write({}, drops=frozenset({"orders"}))
+    orders.schemas = {
+        **orders.schemas,
+        "customers": orders.driver.store.schemas()[orders.driver.folded.tables["customers"].schema_id],
+    }
+    with pytest.raises(ConfigError, match="leaves the other"):
+        orders.write({"customers": {"bob": {"orders": 9}}})
+    assert orders.check() == 1
+    orders.close()
+
+
+def restored(orders, version):
+    orders.close()
+    coordinator = orders.coordinator()
+    restore(coordinator, plan_restore(coordinator, version))
+    coordinator.store.close()
+    coordinator.log.close()
+    return orders.reopen()
+
+
+@pytest.mark.parametrize("to", [2, 4, 5])
+def test_a_restore_brings_derived_tables_back_with_their_base(shop, to):
+    """Those that are younger than the version are dropped, and not left without rows."""
+    orders, chance = shop(()), random.Random(2)
+    for seq in range(3):
+        orders.keep(valued(rows_of(chance, 9, seq)))
+    orders.definitions = {DERIVED[0].name: DERIVED[0].definition}
+    known = orders.driver.store.schemas()
+    schemas = {n: known[at.schema_id] for n, at in orders.driver.folded.tables.items()}
+    commit(orders.driver, build_barrier(orders.driver, schemas, "customers", DERIVED[0].definition))
+    for seq in range(4):
+        orders.keep(valued(rows_of(chance, 9, seq)))
+    again = restored(orders, to)
+    try:
+        assert again.check() == 9
+        assert sorted(bases(again.driver.folded.tables)) == (["customers"] if to >= 4 else [])
+        assert again.findings() == []
+    finally:
+        again.close()
+
+
+# -- what is found before the decision ------------------------------------------------------------------
+
+
+def test_outputs_of_two_runs_of_a_staging_task_are_not_mixed(shop):
+    orders = shop()
+    orders.keep({key: simple("ada") for key in range(8)})
+    with pytest.raises(ConflictError, match="derived 1"):
+        orders.keep({key: simple("bob") for key in range(8)}, runs_again=[1])
+    assert orders.check() == 1
+
+
+def test_a_group_that_does_not_fit_its_base_stops_the_batch(shop):
+    """The base's rows say more than the group has: nothing is decided, and verify names the group."""
+    orders = shop(DERIVED[:1])
+    orders.keep({1: simple("ada"), 2: simple("ada")})
+    schema = orders.driver.store.schemas()[orders.driver.folded.tables["customers"].schema_id]
+    orders.schemas = {**orders.schemas, "customers": schema}
+    wrong = orders.barrier({"customers": {"ada": {"orders": 1, "total": 5, "paid": 1, "~": [1, [1, "5"]]}}})
+    wrong.derived = frozenset({"customers"})
+    wrong.stage = lambda spec, base: TypedBarrier.stage(wrong, spec, base)
+    commit(orders.driver, wrong)
+    (finding,) = orders.findings()
+    assert finding.where.endswith("table customers, key b'ada'")
+    with pytest.raises(CorruptError, match="does not fit table orders"):
+        orders.keep({1: None, 2: None})
+    assert orders.driver.folded.last_version == 2
+
+
+def test_only_the_end_of_a_sum_has_to_fit(shop):
+    """Parts of several tasks, and what is taken and added, overflow in between."""
+    orders, most = shop(DERIVED[:1]), 2**63 - 1
+    orders.keep({key: simple("ada", (-1) ** key * most) for key in range(30)})
+    orders.keep({key: simple("ada", (-1) ** (key + 1) * most) for key in range(30)})
+    assert orders.check() == 2
+    with pytest.raises(BadRecordError, match="sum of column amount does not fit bigint"):
+        orders.keep({key: simple("ada", most) for key in range(30)})
+    assert orders.check() == 2
+
+
+@pytest.mark.parametrize(
+    "definition, says",
+    [
+        (Derived("d", of="orders", key="nobody", aggregates={"n": "count"}), "has no column 'nobody'"),
+        (Derived("d", of="orders", key="open", where="amount", aggregates={"n": "count"}), "boolean column"),
+        (Derived("d", of="orders", key="ratio", aggregates={"n": "count"}), "ratio is double"),
+        (Derived("d", of="orders", key="open", aggregates={"n": ("sum", "ratio")}), "cast\\('decimal"),
+        (Derived("d", of="orders", key="open", aggregates={"n": ("sum", "customer")}), "cast\\('bigint"),
+        (Derived("d", of="orders", key="open", aggregates={"n": ("count", "parts")}), "parts is array"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(definition, says):
+    more = Column("ratio", "double"), Column("parts", "array<int>")
+    base = msgspec.structs.replace(ORDERS, value=(*ORDERS.value, *more))
+    with pytest.raises(ConfigError, match=says):
+        derived_table(definition.name, definition.definition, base)
+
+
+@pytest.mark.parametrize(
+    "given, says",
+    [
+        ({"aggregates": {}}, "give aggregates"),
+        ({"aggregates": {"n": "max"}}, "is no aggregate"),
+        ({"aggregates": {"n": ("sum",)}}, "is no aggregate"),
+        ({"aggregates": {"n": "sum"}}, "is no aggregate"),
+        ({"aggregates": {"~": "count"}}, "rename it"),
+        ({"aggregates": {"a": "count"}, "key": "a"}, "rename it"),
+        ({"of": "d"}, "from itself"),
+        ({"of": "_local.x"}, "reserved"),
+    ],
+)
+def test_a_definition_is_checked_when_it_is_made(given, says):
+    with pytest.raises(ConfigError, match=says):
+        Derived("d", **{"of": "orders", "key": "customer", "aggregates": {"n": "count"}, **given})
+
+
+# -- commands -------------------------------------------------------------------------------------------
+
+
+def command(orders, *words, wal=True, namespace="shop"):
+    places = ["--namespace", namespace, "--store", orders.places[1], *(["--wal", orders.places[0]] * wal)]
+    return done(*words, *places)
+
+
+def copied(orders, namespace):
+    """The namespace that a command made, continued by a driver."""
+    orders.close()
+    again = Shop.__new__(Shop)
+    again.places, again.definitions = orders.places, orders.definitions
+    with contextlib.closing(open_log(orders.places[0], namespace)) as log:
+        lineage = fold_all(View(), log.decisions()).state.lineage or LINEAGE
+    options = dataclasses.replace(orders.driver.options, key_groups=None)
+    Example.__init__(again, *orders.places, namespace, lineage=lineage, options=options)
+    again.schemas, again.namespace = orders.schemas, namespace
+    return again
+
+
+def compared(again):
+    """Each derived table of the copy is right, and stays so with the next batches."""
+    assert sorted(bases(again.driver.folded.tables)) == ["customers", "days", "ids"]
+    assert again.findings() == []
+    again.lineage = again.driver.folded.lineage or LINEAGE
+    last = again.driver.folded.last_version
+    again.keep(valued(rows_of(random.Random(9), 9)))
+    again.keep(dict.fromkeys(range(5)))
+    assert again.findings() == []
+    assert again.driver.folded.last_version == last + 2
+
+
+def rekeyed(orders, folder):
+    command(orders, "rekey", "--to", "copy", "--key-groups", "16", "--yes")
+    orders.close()
+    later = orders.reopen()
+    later.keep(valued(rows_of(random.Random(8), 9)))
+    later.close()
+    told = run("rekey", "--to", "copy", "--finish", "--yes", "--force", *orders.at)
+    assert told.exit_code == 0, told.output
+
+
+def imported(orders, folder):
+    command(orders, "export", str(folder / "export"), wal=False)
+    command(orders, "import", str(folder / "export"), "--yes", namespace="copy")
+
+
+def new_log(orders, folder):
+    shutil.rmtree(f"{orders.places[0].removeprefix('file://')}/shop")  # the log is lost
+    command(orders, "relog", "--to", "copy", "--yes", "--force")
+
+
+def from_backup(orders, folder):
+    command(orders, "backup", str(folder / "backup"))
+    later = orders.reopen()
+    later.keep(valued(rows_of(random.Random(8), 9)))
+    later.close()
+    command(orders, "backup", str(folder / "backup"))
+    command(orders, "restore-from", str(folder / "backup"), "--yes", namespace="copy")
+
+
+@pytest.mark.parametrize("copy", [imported, new_log, from_backup, rekeyed])
+def test_copies_have_the_definitions_and_right_rows(shop, tmp_path, copy):
+    orders, chance = shop(), random.Random(3)
+    for seq in range(4):
+        orders.keep(valued(rows_of(chance, 9, seq)))
+    orders.close()
+    copy(orders, tmp_path)
+    again = copied(orders, "copy")
+    try:
+        compared(again)
+    finally:
+        again.close()
+
+
+@pytest.mark.parametrize("table", ["orders", "customers"])
+def test_an_import_of_one_of_both_is_refused(shop, tmp_path, table):
+    orders = shop(DERIVED[:1])
+    orders.keep({1: simple("ada")})
+    orders.close()
+    command(orders, "export", str(tmp_path / "export"), "--table", table, wal=False)
+    told = run("import", str(tmp_path / "export"), "--yes", "--force", *orders.at)
+    assert (told.exit_code, "leaves the other" in told.output) == (2, True), told.output
+
+
+@pytest.mark.parametrize("names", [("orders", "amount", "paid"), ("customers", "total", "sum")])
+def test_a_column_is_not_renamed(shop, names):
+    orders = shop(DERIVED[:1])
+    orders.keep({1: simple("ada")})
+    orders.close()
+    told = run("schema", "rename", *names, "--force", *orders.at)
+    assert (told.exit_code, "leaves the other" in told.output) == (2, True), told.output
+
+
+# -- every way into a table is known --------------------------------------------------------------------
+
+CALLS_KNOWN = {
+    "upsert": "kept",
+    "upsert(newer_by)": "kept",
+    "replace": "kept: the derived table is made again, too",
+    "patch": "kept",
+    "delete": "kept",
+    "reduce": "kept",
+    "update": "kept, and the rows that it emits",
+    "apply_changes": "kept",
+    "local_state": "kept: it writes tables of tidegate's own, and the rows that it emits",
+}
+"""Kinds of calls, and what they do to the derived tables of the table that they write."""
+STORED_KNOWN = {
+    "committers/operations/quarantine_drop.py": "writes the quarantine alone, which cannot be a base",
+    "committers/operations/relog.py": "kept: all rows and definitions of one version",
+    "committers/rename_column.py": "refused",
+    "committers/operations/restore.py": "kept: all tables of one version; younger ones are dropped",
+    "committers/transfer/backup/restore_from.py": "kept: all rows and definitions of one version",
+    "committers/repair/derive.py": "builds derived tables",
+    "committers/exports/import_rows.py": "kept if the export has both, else refused",
+    "committers/transfer/rekey/versions.py": "kept: rows and definitions of the source, version by version",
+}
+"""Files with versions of rows that are stored already."""
+ORIGINS_KNOWN = {"batch", "load", "import", "restore"}
+
+
+def test_every_way_into_a_table_is_known():
+    """A new one belongs into these tables, with a test of what it does to derived tables."""
+    assert {call.kind for call in get_args(Call)} == CALLS_KNOWN.keys()
+    root = Path(__file__).parents[3]
+    files = (
+        path
+        for folder in ("committers", "spark", "src/tidegate/cli")
+        for path in (root / folder).rglob("*.py")
+    )
+    making = {str(path.relative_to(root)) for path in files if "StoredRowsBarrier(" in path.read_text()}
+    assert making == STORED_KNOWN.keys()
+    assert {origin.__struct_config__.tag for origin in get_args(Origin)} == ORIGINS_KNOWN
+
+
+@pytest.mark.parametrize(
+    "kind", ["string", "bigint", "boolean", "date", "timestamp", "timestamp_ntz", "decimal(6,2)"]
+)
+def test_groups_of_each_type_of_key(shop, kind):
+    """The staging tasks and the recount make the same keys."""
+    cells = {
+        "string": ['"a\\u0000\\"b"', '"\u00e9"'],
+        "bigint": ["-9223372036854775808", "7"],
+        "boolean": ["true", "false"],
+        "date": ['"0001-01-01"', '"2026-02-28"'],
+        "timestamp": ['"2026-01-02T03:04:05.000006Z"', '"1969-12-31T23:59:59.999999Z"'],
+        "timestamp_ntz": ['"2026-01-02T03:04:05.000006"', '"1969-12-31T23:59:59.999999"'],
+        "decimal(6,2)": ["-1.50", "0.00"],
+    }[kind]
+    orders = shop([Derived("groups", of="orders", key="g", aggregates={"n": "count", "s": ("sum", "id")})])
+    orders.schemas = {"orders": TableSchema((Column("id", "int"),), (Column("g", kind),))}
+    rows = {key: f'{{"g":{[*cells, "null"][key % 3]}}}'.encode() for key in range(9)}
+    orders.keep(rows)
+    orders.keep({0: rows[1], 1: None, 2: rows[0]})
+    assert orders.findings() == []
+    with tidegate.connect(orders.places[1], "shop") as gate:
+        assert sorted(row["n"] for _, row in gate.table("groups").scan()) == [3, 3]
+
+
+@pytest.mark.parametrize("table", ["orders", "customers"])
+def test_tables_whose_rows_expire_are_refused(shop, table):
+    orders = shop(DERIVED[:1], ttl={table: 3600})
+    with pytest.raises(ConfigError, match=f"rows of table {table} expire"):
+        orders.keep({1: simple("ada")})
+    assert orders.driver.folded.last_version == 0

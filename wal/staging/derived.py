@@ -1,0 +1,258 @@
+"""Derived tables: the totals of a group, their stored form, and the schema of the table. Pure functions only.
+
+A row of a derived table is a JSON object of its columns, and of the field ``~``, which no column has and
+readers ignore: ``[rows, [count, sum], ...]``, a pair for each column of ``Definition.values``. A sum is a
+decimal text without a point, of any length, in units of the column's last digit. So totals are exact in
+every order of additions and subtractions, and only the values that readers see have to fit their types.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidegate.base.decoders import json_decoder
+from tidegate.errors import BadRecordError, ConfigError, CorruptError
+from tidegate.keys.groups import decimal_parts, encode_key
+from tidegate.wal.record import UNREADABLE, Aggregate, Column, Definition, TableSchema
+from tidegate.wal.staging.own_tables import is_own
+from tidegate.wal.staging.validate import shown_key
+from tidegate.wal.value_flags import DELETE, VALUE
+
+HIDDEN = "~"
+INTEGERS = ("tinyint", "smallint", "int", "bigint")
+KEY_TYPES = (*INTEGERS, "string", "boolean", "date", "timestamp", "timestamp_ntz", "decimal(p,s)")
+COUNTED = (*KEY_TYPES, "float", "double", "binary")
+"""The types of columns whose values can be counted."""
+AVERAGE_DIGITS = 4
+"""The digits of an average beyond those of its column; its last one is rounded half up."""
+DIGITS = 38
+BIGINT = 2**63
+_WIDE = decimal.Context(prec=100, traps=[decimal.Inexact, decimal.InvalidOperation])
+STAGING_RUN = "derived "
+"""The start of the name of a staging task's run, in a version with derived tables."""
+DERIVED_MAX = 16
+"""The most derived tables of a namespace."""
+
+
+class Part(NamedTuple):
+    """The totals of a group, or their change: rows, and count and sum of each value column, in its units."""
+
+    rows: int
+    values: tuple[tuple[int, int], ...]
+
+    def plus(self, other: Part) -> Part:
+        """Return the sum of both."""
+        pairs = zip(self.values, other.values, strict=True)
+        return Part(self.rows + other.rows, tuple((n + m, a + b) for (n, a), (m, b) in pairs))
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it changes nothing."""
+        return self.rows == 0 and not any(count or total for count, total in self.values)
+
+
+class _Row(msgspec.Struct, rename={"hidden": HIDDEN}):
+    hidden: tuple[Any, ...]
+
+
+_parts = json_decoder(_Row)
+_hidden = json_decoder(list[Any])
+
+
+class DerivedTable(NamedTuple):
+    """A derived table and its definition, with the types of the columns that it uses in the base table."""
+
+    name: str
+    definition: Definition
+    schema: TableSchema
+    types: dict[str, str]
+    """Of each used column."""
+    fields: dict[str, str]
+    """The field of each used column in the base table's values; columns of its key have none."""
+
+    @property
+    def scales(self) -> tuple[int, ...]:
+        """The digits after the point of each value column; that of a counted column is not used."""
+        return tuple(scale_of(self.types[name]) for name in self.definition.values)
+
+    @property
+    def summed(self) -> tuple[bool, ...]:
+        """Whether each value column is added up, too."""
+        sums = {each.column for each in self.definition.aggregates if each.kind != "count"}
+        return tuple(name in sums for name in self.definition.values)
+
+    @property
+    def nothing(self) -> Part:
+        """The totals of a group without rows."""
+        return Part(0, ((0, 0),) * len(self.definition.values))
+
+    def key_of(self, values: Sequence[object]) -> bytes:
+        """Return the key of a group."""
+        return encode_key(values, self.schema.key_types)
+
+    def totals_of(self, key: bytes, value: bytes | None) -> Part:
+        """Return the totals of a stored row, without flags byte. Raises: CorruptError: it has none."""
+        if value is None:
+            return self.nothing
+        try:
+            rows, *pairs = _parts.decode(value).hidden
+            part = Part(int(rows), tuple((int(count), int(total)) for count, total in pairs))
+            if part.rows > 0 and len(part.values) == len(self.definition.values):
+                return part
+        except (*UNREADABLE, ValueError, TypeError):
+            pass
+        raise self._corrupt(key, "its row has no totals")
+
+    def stored(self, key: bytes, totals: Part) -> bytes:
+        """Return the stored value of these totals, a delete if the group has no rows.
+
+        Raises: BadRecordError: a value does not fit its type. CorruptError: more was taken than was there.
+        """
+        counts = [totals.rows, *(count for count, _ in totals.values)]
+        if totals.rows == 0 and totals.is_zero:
+            return DELETE
+        if totals.rows <= 0 or min(counts) < 0 or max(counts) > totals.rows or _sums_of_none(totals):
+            raise self._corrupt(key, f"it would have {totals.rows} rows after this version")
+        of = dict(zip(self.definition.values, zip(totals.values, self.scales, strict=True), strict=True))
+        cells = []
+        for each in self.definition.aggregates:
+            value = str(totals.rows) if not each.column else self._cell(key, each, *of[each.column])
+            cells.append(f"{_text(each.name)}:{value}")
+        hidden = [totals.rows, *([count, str(total)] for count, total in totals.values)]
+        cells.append(f"{_text(HIDDEN)}:{msgspec.json.encode(hidden).decode()}")
+        return VALUE + ("{" + ",".join(cells) + "}").encode()
+
+    def _cell(self, key: bytes, each: Aggregate, totals: tuple[int, int], scale: int) -> str:
+        count, total = totals
+        if each.kind == "count":
+            return str(count)
+        if not count:
+            return "null"
+        kind = next(column.type for column in self.schema.value if column.name == each.name)
+        if kind == "bigint":
+            if -BIGINT <= total < BIGINT:
+                return str(total)
+        else:
+            digits = decimal_parts(kind)[1]
+            number = _rounded(total * 10 ** (digits - scale), count) if each.kind == "avg" else total
+            if abs(number) < 10**DIGITS:
+                return _decimal_text(number, digits)
+        raise BadRecordError(
+            f"table {self.name}, key {shown_key(key, self.schema.key_types)}: the {each.kind} of column"
+            f" {each.column} does not fit {kind}; nothing was decided. The totals of table"
+            f" {self.definition.of} need a wider type: cast the column to decimal(38,0) or use smaller groups"
+        )
+
+    def _corrupt(self, key: bytes, why: str) -> CorruptError:
+        return CorruptError(
+            f"derived table {self.name}, key {shown_key(key, self.schema.key_types)}: {why}, so it does not"
+            f" fit table {self.definition.of}; nothing was decided. `tidegate verify` compares all groups;"
+            " a version that drops the derived table (txn.drop_table) lets the next batch build it again"
+        )
+
+
+def _sums_of_none(totals: Part) -> bool:
+    return any(total and not count for count, total in totals.values)
+
+
+def _text(name: str) -> str:
+    return msgspec.json.encode(name).decode()
+
+
+def _rounded(number: int, count: int) -> int:
+    """Divide, rounding half away from zero."""
+    quotient = (2 * abs(number) + count) // (2 * count)
+    return quotient if number >= 0 else -quotient
+
+
+def _decimal_text(number: int, scale: int) -> str:
+    digits = str(abs(number)).rjust(scale + 1, "0")
+    text = digits if scale == 0 else f"{digits[:-scale]}.{digits[-scale:]}"
+    return f"-{text}" if number < 0 else text
+
+
+def scale_of(kind: str) -> int:
+    """Return the digits after the point of a number's type."""
+    return decimal_parts(kind)[1] if kind.startswith("decimal(") else 0
+
+
+def in_units(value: decimal.Decimal | int, scale: int) -> int:
+    """Return a number in units of the last digit of its type, exactly."""
+    return int(_WIDE.scaleb(value, scale)) if scale else int(value)
+
+
+def encode_part(part: Part) -> bytes:
+    """Encode a part for its way from task to task."""
+    return msgspec.json.encode([str(part.rows), *((str(count), str(total)) for count, total in part.values)])
+
+
+def sum_parts(contents: Iterable[bytes], nothing: Part) -> Part:
+    """Add up encoded parts."""
+    for content in contents:
+        rows, *pairs = _hidden.decode(content)
+        nothing = nothing.plus(Part(int(rows), tuple((int(count), int(total)) for count, total in pairs)))
+    return nothing
+
+
+def derived_table(name: str, definition: Definition, base: TableSchema) -> DerivedTable:
+    """Return the table of a definition over a base table with this schema.
+
+    Raises: ConfigError: the base table cannot have derived tables, or a column does not fit.
+    """
+    where, of = f"derived table {name}", definition.of
+    if is_own(name) or is_own(of):
+        raise ConfigError(f"{where} of {of}: names that start with an underscore are tidegate's own")
+    if base.derived:
+        raise ConfigError(
+            f"{where}: table {of} is derived itself, and only tables that calls write can be a base"
+        )
+    if base.value_format == "bytes":
+        raise ConfigError(f"{where}: the values of table {of} are bytes, which have no columns")
+    if base.older or base.version > 1:
+        raise ConfigError(
+            f"{where}: table {of} has a state of several versions, whose columns have no one meaning; derive"
+            " from a table that is written from it"
+        )
+    columns = {c.name: c for c in (*base.key, *base.value)}
+    for used in definition.columns:
+        if used not in columns:
+            raise ConfigError(
+                f"{where}: table {of} has no column {used!r}; its columns are {', '.join(columns)}"
+            )
+    types = {used: columns[used].type for used in definition.columns}
+    for used in definition.key:
+        if types[used] not in KEY_TYPES and not types[used].startswith("decimal("):
+            raise ConfigError(
+                f"{where}: column {used} is {types[used]}, but a key is one of {', '.join(KEY_TYPES)};"
+                " write a column of such a type with withColumn"
+            )
+    if definition.where and types[definition.where] != "boolean":
+        raise ConfigError(
+            f"{where}: where={definition.where!r} is {types[definition.where]}; write a boolean column with"
+            " withColumn"
+        )
+    value = tuple(Column(each.name, _type_of(where, each, types)) for each in definition.aggregates)
+    key = tuple(Column(used, types[used]) for used in definition.key)
+    fields = {used: columns[used].field for used in definition.columns if columns[used] in base.value}
+    return DerivedTable(name, definition, TableSchema(key, value, derived=definition), types, fields)
+
+
+def _type_of(where: str, each: Aggregate, types: dict[str, str]) -> str:
+    kind = types.get(each.column, "bigint")
+    if each.kind == "count":
+        if kind not in COUNTED and not kind.startswith("decimal("):
+            raise ConfigError(f"{where}: column {each.column} is {kind}, and is none of {', '.join(COUNTED)}")
+        return "bigint"
+    if kind not in INTEGERS and not kind.startswith("decimal("):
+        cast = "cast('decimal(38,6)')" if kind in ("float", "double") else "cast('bigint')"
+        raise ConfigError(
+            f"{where}: the {each.kind} of column {each.column} ({kind}) cannot be undone exactly: write a"
+            f" column of integers or decimals, such as col({each.column!r}).{cast} by withColumn"
+        )
+    if each.kind == "sum":
+        return "bigint" if kind in INTEGERS else f"decimal({DIGITS},{scale_of(kind)})"
+    return f"decimal({DIGITS},{min(scale_of(kind) + AVERAGE_DIGITS, DIGITS)})"
