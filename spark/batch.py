@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -13,7 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from tidegate.base.source_offsets import offsets_in
+from tidegate.base.source_offsets import file_offsets, fingerprint_of
 from tidegate.committers.opening.lifecycle import restored_after_batch
 from tidegate.errors import ConfigError, LineageError
 from tidegate.wal.fold import last_batch_within
@@ -70,8 +69,7 @@ def batch_context(batch_df: DataFrame, batch_id: int) -> BatchContext:
     except Py4JError as error:
         msg = f"this release of Spark does not show the offsets of query {query_id}: {error}"
         raise ConfigError(msg) from error
-    fingerprint = hashlib.blake2b("\n".join([text, *files]).encode(), digest_size=16).hexdigest()
-    return BatchContext(query_id, run.run_id, batch_id, text, fingerprint)
+    return BatchContext(query_id, run.run_id, batch_id, text, fingerprint_of(text, files))
 
 
 def refuse_connect(session: object) -> None:
@@ -86,15 +84,8 @@ def refuse_connect(session: object) -> None:
 
 
 def _files_of(session: Any, query: Any, offsets: str) -> Iterator[str]:
-    """Yield a file source's note for its newest offset: one line of JSON per file.
-
-    A file source's offset is a counter, with the same numbers for other files (T5). The file
-    ``sources/<place>/<offset>`` of the checkpoint notes the files that it stands for.
-    """
-    for place, offset in enumerate(offsets_in(offsets)):
-        if not isinstance(offset, dict) or list(offset) != ["logOffset"]:
-            continue
-        number = offset["logOffset"]
+    """Yield a file source's note for its newest offset: one line of JSON per file."""
+    for place, number in file_offsets(offsets):
         for name in (f"{number}", f"{number}.compact"):  # every tenth note repeats all earlier ones
             path = session._jvm.org.apache.hadoop.fs.Path(  # noqa: SLF001 - PySpark shows no other way
                 f"{query.resolvedCheckpointRoot()}/sources/{place}/{name}"
