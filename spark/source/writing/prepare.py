@@ -191,14 +191,15 @@ def _value(
 def _typed(fields: Sequence[StructField], stored: SparkColumn) -> SparkColumn:
     """Return the column, which fails where a column has another type than ``schema`` says.
 
-    Spark's optimiser knows the answer without a row.
+    Spark's optimiser knows the answer without a row. The message names no class: Spark prints the plan in the
+    text of every error of the query, and ``cause`` would find it there.
     """
     found = functions.concat_ws(", ", *(functions.typeof(column(field.name)) for field in fields))
     named = ", ".join(field.dataType.simpleString() for field in fields)
     names = ", ".join(field.name for field in fields)
     wrong = functions.concat(
         functions.lit(
-            "tidegate.errors.ConfigError: prepare was called with a schema that has other types than the"
+            "prepare was called with a schema that has other types than the"
             f" rows: {names} are {named} there, and in the rows "
         ),
         found,
