@@ -38,6 +38,7 @@ from tidegate.errors import OutcomeUnknownError, StoreNotVerifiedError, Tidegate
 from tidegate.wal.fold import replay_of
 from tidegate.wal.manifest import Manifest, encode_manifest, manifest_digest
 from tidegate.wal.record import BatchOrigin, DecidedVersion
+from tidegate.wal.staging.spec import StageSpec
 
 logger = logging.getLogger("tidegate")
 
@@ -55,8 +56,10 @@ class InFlight(NamedTuple):
     held: Mapping[str, bytes] = NONE_HELD
 
 
-def commit(coordinator: Coordinator, barrier: Barrier) -> DecidedVersion:
+def commit(coordinator: Coordinator, barrier: Barrier, staged_by: StageSpec | None = None) -> DecidedVersion:
     """Make one barrier visible as the next version: all of it, or nothing.
+
+    ``staged_by`` is the spec of a barrier whose tasks have staged already.
 
     Durable: on return the version is in the log and the store, and visible. Raises: before the decision
     BadRecordError, ConflictError, WalUnavailableError, and any error of staging, which prove that nothing of
@@ -66,7 +69,7 @@ def commit(coordinator: Coordinator, barrier: Barrier) -> DecidedVersion:
     opens finishes it.
     """
     base = coordinator.last_decided
-    in_flight_version = until_decided(coordinator, barrier)
+    in_flight_version = until_decided(coordinator, barrier, staged_by=staged_by)
 
     # Phase two: from here on the version becomes visible, by us or by the next driver (I4).
     for each in decided_since(coordinator, base, in_flight_version):
@@ -79,19 +82,23 @@ def commit(coordinator: Coordinator, barrier: Barrier) -> DecidedVersion:
 
 
 def until_decided(
-    coordinator: Coordinator, barrier: Barrier, wait_for_backlog: Callable[[], None] = lambda: None
+    coordinator: Coordinator,
+    barrier: Barrier,
+    wait_for_backlog: Callable[[], None] = lambda: None,
+    staged_by: StageSpec | None = None,
 ) -> InFlight:
     """Stage a barrier and decide it: phase one.
 
-    ``wait_for_backlog`` is called right before the decision, when everything is staged. Durable: on return
+    ``wait_for_backlog`` is called right before the decision, when everything is staged. ``staged_by``: as for
+    ``commit``. Durable: on return
     the version is in the log; it is not visible. Raises: the errors of ``commit`` before the decision, and
     those of ``wait_for_backlog``, after which nothing is decided.
     """
     machine = Machine(watch=coordinator.watch)
     base = coordinator.folded
-    attempt = coordinator.clock.new_id()
     check_tables(coordinator, barrier)
-    spec = stage_spec(coordinator, barrier, attempt)
+    spec = staged_by or stage_spec(coordinator, barrier, coordinator.clock.new_id())
+    attempt = spec.attempt
     machine.on(Event.BEGUN)
 
     # Every task's change-log is durable in the log, then its ack counts (I3).

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidegate.spark.session.configure import configure as configure
     from tidegate.spark.sink import VersionedSink as VersionedSink
     from tidegate.spark.source.data_source import register as register
+    from tidegate.spark.source.writing.prepare import prepare as prepare
     from tidegate.spark.staging.declared import Derived as Derived
     from tidegate.spark.transaction import Transaction as Transaction
 
@@ -27,6 +28,7 @@ _HOME = {
     "VersionedSink": "tidegate.spark.sink",
     "cause": "tidegate.spark.errors",
     "configure": "tidegate.spark.session.configure",
+    "prepare": "tidegate.spark.source.writing.prepare",
     "register": "tidegate.spark.source.data_source",
 }
 """The module of each public name."""

@@ -5,7 +5,6 @@ It is read from Spark's objects in the JVM, or with Spark Connect from the check
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, functions
 
-from tidegate.base.source_offsets import offsets_in
+from tidegate.base.source_offsets import file_offsets, fingerprint_of
 from tidegate.committers.opening.lifecycle import restored_after_batch
 from tidegate.errors import ConfigError, LineageError
 from tidegate.spark.errors import Py4JError
@@ -88,11 +87,7 @@ def batch_context(batch_df: DataFrame, batch_id: int, checkpoint: str | None = N
     except Py4JError as error:
         msg = f"this release of Spark does not show the offsets of query {query_id}: {error}"
         raise ConfigError(msg) from error
-    return BatchContext(query_id, run.run_id, batch_id, text, _fingerprint(text, files))
-
-
-def _fingerprint(offsets: str, files: list[str]) -> str:
-    return hashlib.blake2b("\n".join([offsets, *files]).encode(), digest_size=16).hexdigest()
+    return BatchContext(query_id, run.run_id, batch_id, text, fingerprint_of(text, files))
 
 
 _seen: dict[str, str] = {}
@@ -113,25 +108,14 @@ def _connect_context(session: Any, batch_id: int, checkpoint: str | None) -> Bat
             " while the query runs. Nothing was written. Stop the query, put its own checkpoint back, and"
             " start it again"
         )
-    noted = (noted_files(session, checkpoint, *each) for each in _file_offsets(offsets))
+    noted = (noted_files(session, checkpoint, *each) for each in file_offsets(offsets))
     files = [line for lines in noted for line in lines]
-    return BatchContext(query_id, RUN_ID, batch_id, offsets, _fingerprint(offsets, files))
-
-
-def _file_offsets(offsets: str) -> Iterator[tuple[int, int]]:
-    """Yield the place of each file source, and its newest offset.
-
-    A file source's offset is a counter, with the same numbers for other files (T5). The file
-    ``sources/<place>/<offset>`` of the checkpoint notes the files that it stands for.
-    """
-    for place, offset in enumerate(offsets_in(offsets)):
-        if isinstance(offset, dict) and list(offset) == ["logOffset"]:
-            yield place, offset["logOffset"]
+    return BatchContext(query_id, RUN_ID, batch_id, offsets, fingerprint_of(offsets, files))
 
 
 def _files_of(session: Any, query: Any, offsets: str) -> Iterator[str]:
     """Yield a file source's note for its newest offset: one line of JSON per file."""
-    for place, number in _file_offsets(offsets):
+    for place, number in file_offsets(offsets):
         for name in (f"{number}", f"{number}.compact"):  # every tenth note repeats all earlier ones
             path = session._jvm.org.apache.hadoop.fs.Path(  # noqa: SLF001 - PySpark shows no other way
                 f"{query.resolvedCheckpointRoot()}/sources/{place}/{name}"

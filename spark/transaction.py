@@ -61,6 +61,7 @@ from tidegate.spark.calls.records import (
     Replace,
     Update,
     Upsert,
+    UpsertNewer,
 )
 from tidegate.spark.calls.reduce import reduced_rows, state_columns, with_high_parts
 from tidegate.spark.calls.step_names import step_name
@@ -435,6 +436,12 @@ class Transaction:
             raise ConfigError(f"table {table}: {fault}; import into a new namespace")
         order = (cached(functions.monotonically_increasing_id),)
         self._add(Replace(table, rows, schema.key, schema, column("key"), column("value"), order))
+
+    def staged(self, call: Upsert | UpsertNewer | Replace) -> None:
+        """Add a call whose rows tasks stage elsewhere, with this table and schema."""
+        self._append(dataclasses.replace(call, step=step_name(call, None, ())), {})
+        if isinstance(call, Replace):
+            self.forget_timeouts([call.table])
 
     def begin_import(self, tables: Collection[str]) -> None:
         """Prepare for the rows of an export's tables: ``stored`` of each follows."""

@@ -34,6 +34,7 @@ from tidegate.spark.state.cache import NO_LINKS, CachePlace, cache_place
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import DecidedVersion, Folded, TableSchema
+from tidegate.wal.staging.spec import StageSpec
 
 logger = logging.getLogger("tidegate")
 
@@ -98,9 +99,9 @@ class SyncCommits:
     def __init__(self, coordinator: Coordinator, published: Published) -> None:
         self._coordinator, self._published = coordinator, published
 
-    def commit(self, barrier: Barrier) -> DecidedVersion:
-        """Make one barrier the next version, and visible. Raises: as ``commit.commit``."""
-        fact = commit(self._coordinator, barrier)
+    def commit(self, barrier: Barrier, staged_by: StageSpec | None = None) -> DecidedVersion:
+        """Make one barrier the next version, and visible, as ``commit.commit``."""
+        fact = commit(self._coordinator, barrier, staged_by)
         last = self._coordinator.last_manifest
         manifest = last if last is not None and last.version == fact.version else None
         self._published(fact, manifest, self._coordinator.watch)

@@ -8,7 +8,7 @@ It writes all other days correctly.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, functions, types
@@ -45,17 +45,21 @@ TYPES: dict[type[types.DataType], Days] = {
 }
 
 
-def written_as_they_are(table: str, rows: DataFrame) -> DataFrame:
+def written_as_they_are(
+    table: str, rows: DataFrame, fields: Sequence[types.StructField] | None = None
+) -> DataFrame:
     """Add checks to the rows: under the policy LEGACY, a day that would be written as another fails
     the batch.
 
     Raises, while staging: BadRecordError that names table and column, and the day where it is not
-    inside an array, a map or a struct. A map's keys are written as numbers, whatever the calendar.
+    inside an array, a map or a struct. A map's keys are written as numbers, whatever the calendar. ``fields``
+    are the columns of the rows; without them the rows are analysed.
     """
-    dated = [field for field in rows.schema.fields if may_hold(field.dataType, OTHERWISE)]
+    fields = rows.schema.fields if fields is None else fields
+    dated = [field for field in fields if may_hold(field.dataType, OTHERWISE)]
     if not dated or str(rows.sparkSession.conf.get(POLICY)).upper() != LEGACY:
         return rows
-    names = collections.Counter(field.name for field in rows.schema.fields)
+    names = collections.Counter(field.name for field in fields)
     # No call stores two columns of one name: Spark cannot tell them apart.
     looked_at = {field.name: _refused(table, field) for field in dated if names[field.name] == 1}
     return rows.withColumns(looked_at) if looked_at else rows

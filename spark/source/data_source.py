@@ -6,15 +6,22 @@ only the plain data of ``LeasedTable`` is passed between them.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, NoReturn
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, TidegateError
 from tidegate.keys.groups import groups_of
 from tidegate.spark.session.releases import arrow_schema_of
 from tidegate.spark.source.arrow_rows import ddl_of
@@ -25,6 +32,9 @@ from tidegate.spark.source.stream import FeedReader, feed_ddl
 REDACTION = "spark.sql.redaction.options.regex"
 LOGINS = "(?i)^(store|wal)(options)?$"
 """Options of this source that may contain a login: Spark prints the options of a stream in its plan."""
+
+CHECKPOINT = "checkpointlocation"
+"""An option of every query that writes."""
 
 
 def register(spark: SparkSession) -> None:
@@ -51,8 +61,14 @@ class TidegateSource(DataSource):
         self._leased: LeasedTable | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Choose the version before Spark copies the source: each scan may plan with a copy of its own."""
-        return {**self.__dict__, "_leased": self.leased}
+        """Choose the version before Spark copies the source: each scan may plan with a copy of its own.
+
+        A copy for a write chooses none. A read has met the errors of its options before.
+        """
+        if CHECKPOINT not in map(str.lower, self.options):
+            with contextlib.suppress(TidegateError):
+                return {**self.__dict__, "_leased": self.leased}
+        return self.__dict__
 
     @classmethod
     def name(cls) -> str:
@@ -98,14 +114,22 @@ class TidegateSource(DataSource):
             " key=...), which makes one version, once per token"
         )
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001, N802 - Spark's
-        """Refuse: see docs/decisions/0038."""
-        raise ConfigError(
-            "df.writeStream.format('tidegate') cannot keep what a version promises: Spark runs its commit in"
-            " a process without memory, passes it neither the checkpoint nor the offsets, and aborts after"
-            " a commit that took effect. Use df.writeStream.foreachBatch(VersionedSink(namespace=...,"
-            " wal=..., store=..., table=..., key=...)), which makes each batch one version"
-        )
+    def streamWriter(  # noqa: N802 - Spark's name and signature
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001
+    ) -> DataSourceStreamWriter:
+        """Return a writer of one batch, whose rows ``tidegate.spark.prepare`` has placed."""
+        try:
+            from tidegate.spark.source.writing.stream_writer import StreamWriter
+        except ImportError as error:
+            if "DataSourceStreamArrowWriter" not in str(error):
+                raise
+            raise ConfigError(
+                "writeStream.format('tidegate') needs Spark 4.1 or newer: write by"
+                " df.writeStream.foreachBatch(VersionedSink(...)). Nothing was written"
+            ) from None
+        return StreamWriter(self.options, schema, overwrite=overwrite)
 
 
 class Part(InputPartition):

@@ -8,8 +8,9 @@ read.
 from __future__ import annotations
 
 import enum
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tidegate.errors import ConfigError
@@ -31,6 +32,22 @@ def offsets_in(text: str) -> Iterator[Any]:
                 return
         yield offset
         rest = rest[end:].lstrip(", ")
+
+
+def file_offsets(offsets: str) -> Iterator[tuple[int, int]]:
+    """Yield the place of each file source, and its newest offset.
+
+    A file source's offset is a counter, with the same numbers for other files (T5). The file
+    ``sources/<place>/<offset>`` of the checkpoint notes the files that it stands for.
+    """
+    for place, offset in enumerate(offsets_in(offsets)):
+        if isinstance(offset, dict) and list(offset) == ["logOffset"]:
+            yield place, offset["logOffset"]
+
+
+def fingerprint_of(offsets: str, notes: Iterable[str]) -> str:
+    """Return the digest of a batch's source offsets, and of the notes of the files that they stand for."""
+    return hashlib.blake2b("\n".join([offsets, *notes]).encode(), digest_size=16).hexdigest()
 
 
 class SourceKind(enum.Enum):

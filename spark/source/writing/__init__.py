@@ -1,0 +1,1 @@
+"""``df.writeStream.format("tidegate")``: a data source whose tasks stage, and whose commit decides."""
