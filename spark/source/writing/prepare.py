@@ -25,7 +25,6 @@ from tidegate.errors import ConfigError
 from tidegate.keys.groups import check_parallelism, groups_of, key_groups_for
 from tidegate.spark.calls.checks import Names, check_unique, columns_named, key_columns, no_dataframe
 from tidegate.spark.calls.columns import (
-    arrow_schema_of,
     bytes_value,
     check_key_type,
     check_value_type,
@@ -42,7 +41,7 @@ from tidegate.spark.calls.columns import (
 )
 from tidegate.spark.calls.legacy_dates import written_as_they_are
 from tidegate.spark.calls.newer import check_alone
-from tidegate.spark.session.releases import repartition_by_id, type_of_ddl
+from tidegate.spark.session.releases import arrow_schema_of, repartition_by_id, type_of_ddl
 from tidegate.spark.staging.collect import is_ordered
 from tidegate.spark.state.apply_changes import sequence_column
 from tidegate.spark.state.output_rows import RunMark

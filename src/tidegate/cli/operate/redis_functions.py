@@ -56,7 +56,7 @@ def redis_functions(
 def _installed(at: StoreRef, *, remove_others: bool, dry_run: bool) -> dict[str, Any]:
     try:
         from tidegate.sinks.redis.client.functions import library_name
-        from tidegate.sinks.redis.client.install import install
+        from tidegate.sinks.redis.upkeep.install import install
     except ModuleNotFoundError as error:
         raise missing(f"store {redact(at.url)}", error) from error
     installed = install(at.url, at.options, remove_others=remove_others, dry_run=dry_run)

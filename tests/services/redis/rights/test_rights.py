@@ -27,9 +27,9 @@ from tidegate.sinks.records import CatalogEntry, Identity, Stamp
 from tidegate.sinks.redis.aliases import RedisAliases
 from tidegate.sinks.redis.client import calls
 from tidegate.sinks.redis.client.functions import LIBRARY, library, library_name, names, source
-from tidegate.sinks.redis.client.install import install
 from tidegate.sinks.redis.client.replies import encoded
 from tidegate.sinks.redis.keys import header_key
+from tidegate.sinks.redis.upkeep.install import install
 from tidegate.sinks.rules.leases import Lease
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.record import BatchOrigin

@@ -10,7 +10,7 @@ import pytest
 from services.support.redis.query import Query
 from services.support.redis.server import RedisServer
 from services.support.servers import ROOT
-from tidegate.sinks.redis.client.install import install
+from tidegate.sinks.redis.upkeep.install import install
 
 PAGE, FILE = ROOT / "docs" / "redis.md", ROOT / "deploy" / "rights" / "redis.acl"
 PASSWORD = "Pa55-of-all"
