@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
-import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from tidegate.base.files import foreign_entry, refuse_foreign, sync_folder
+from tidegate.base.files import foreign_entry, refuse_foreign, remove_folder, sync_folder
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.sqlite.files import META_FILE, creation_lock, view_or_trigger
 
@@ -32,7 +32,8 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
     """
     aside = folder.with_name(folder.name + DROPPED)
     try:
-        existed = aside.exists()
+        existed = os.path.lexists(aside)
+        refuse_foreign(where, foreign_entry(aside, OWN))
         _remove(aside, timeout_s)
         with contextlib.suppress(FileNotFoundError), creation_lock(folder, where, timeout_s):
             refuse()
@@ -50,11 +51,11 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
 
 
 def _remove(aside: Path, timeout_s: float) -> None:
-    if not aside.exists():
+    if not os.path.lexists(aside):
         return
     with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):  # damaged files are dropped too
         _refuse_open_instances(aside / META_FILE, timeout_s)
-    shutil.rmtree(aside)
+    remove_folder(aside)
 
 
 def _refuse_open_instances(meta: Path, timeout_s: float) -> None:

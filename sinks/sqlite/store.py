@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidegate.base.clock import Clock
-from tidegate.base.files import foreign_entry, refuse_nested, used_share
+from tidegate.base.files import foreign_entry, refuse_nested, refuse_taken, used_share
 from tidegate.base.names import check_name, escape
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group_of_each
@@ -134,6 +134,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
 
     def create(self, identity: Identity, lost_at: int = 0) -> Identity:
         refuse_nested(self._files.folder, self._files.folder / META_FILE)
+        refuse_taken(self.where, self.foreign_entry())
         make_folder(self._files.folder, self.where)
         mark(self._files.folder.parent)
         self._files.forget()

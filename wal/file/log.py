@@ -38,6 +38,7 @@ from tidegate.base.files import (
     read_at,
     refuse_foreign,
     refuse_nested,
+    refuse_taken,
     remove_folder,
     sync_above,
     sync_folder,
@@ -77,6 +78,7 @@ DROPPED = ".dropped"
 FROM_A_COPY = "put it back from a copy"
 TORN = "%s: cut the last %d bytes, from position %d on: an append that did not finish and was never acked"
 """``DROPPED`` contains a dot, which no escaped name does: no namespace's folder has that ending."""
+CHANGELOG = "changelog"
 OWN = re.compile(r"decisions\.(log|new)|lock|changelog")
 OWN_SEGMENTS = re.compile(SEGMENT.pattern + r"\.seg")
 """The names of the log's own files."""
@@ -102,7 +104,7 @@ class FileLog(Log):
         self.folder: Path = Path(root) / escape(check_name("namespace", namespace))
         self.where, self._saving = str(self.folder), saved_by_relog(namespace)
         self._decisions = self.folder / "decisions.log"
-        self._changelog = self.folder / "changelog"
+        self._changelog = self.folder / CHANGELOG
         self._lock = self.folder / "lock"
         self._lock_timeout_s = lock_timeout_s
         self._clock = clock or Clock()
@@ -116,6 +118,7 @@ class FileLog(Log):
 
     def create(self) -> None:
         refuse_nested(self.folder, self._decisions)
+        refuse_taken(self.where, self.foreign_entry())
         try:
             make_folder(self._changelog)
             with self._locked(make=True):
@@ -423,11 +426,12 @@ class FileLog(Log):
                         yield entry.name, entry.stat(follow_symlinks=False)
 
     def foreign_entry(self) -> str:
-        return foreign_entry(self.folder, OWN) or foreign_entry(self._changelog, OWN_SEGMENTS)
+        return _foreign_entry(self.folder)
 
     def drop(self) -> bool:
         aside = self.folder.with_name(self.folder.name + DROPPED)
         try:
+            refuse_foreign(self.where, _foreign_entry(aside))
             there = remove_folder(aside)  # left by an earlier drop
             with contextlib.suppress(FileNotFoundError), self._locked(make=True):
                 refuse_foreign(self.where, self.foreign_entry())
@@ -510,3 +514,7 @@ class FileLog(Log):
             " restored, or the file was cut; restore the newest copy"
         )
         raise WalGapError(msg)
+
+
+def _foreign_entry(folder: Path) -> str:
+    return foreign_entry(folder, OWN) or foreign_entry(folder / CHANGELOG, OWN_SEGMENTS)

@@ -75,9 +75,10 @@ end
 -- other client waits meanwhile: with these numbers some 5 ms. The key of a row has at most 32 KiB. The first arguments of
 -- a call on a key group are names and numbers, which its loops repeat.
 local ARGS_MAX, KEYS_MAX, ARGS_BYTES_MAX, HEAD, HEAD_BYTES_MAX = 1100, 32, 67108864, 3, 1024
--- A namespace has at most some 870 tables, and a seal has three arguments for each. A read looks for each key in each
--- layer, and `look` asks four times for each table. `drop`, which ends a namespace, names all tables that there ever were.
-local ARGS_MAX_OF = { drop = 20000, look = 300, read = 600, rows = 600, seal = 2750, seal_many = 2750, seal_again = 2750 }
+-- A namespace has at most some 870 tables. A seal has three arguments for each of them, a rebuild two. A read looks for each key in
+-- each layer, and `look` asks four times for each table. `drop`, which ends a namespace, names all tables that there ever were.
+local ARGS_MAX_OF = { drop = 20000, look = 300, read = 600, rows = 600, seal = 2750, seal_many = 2750, seal_again = 2750,
+  begin_rebuild = 2750, put_bases = 2750 }
 
 -- The one guard of every function: it refuses before the first access.
 local function guarded(name, call)

@@ -203,16 +203,29 @@ def refuse_foreign(where: str, entry: str) -> None:
 
 
 def foreign_entry(folder: Path, own: re.Pattern[str]) -> str:
-    """Return an entry of a folder whose name is not one of its own, as a path; ``''``: there is none."""
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+    """Return an entry of a folder whose name is not one of its own, as a path; ``''``: none is seen."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
         return next((entry.path for entry in entries if not own.fullmatch(entry.name)), "")
     return ""
 
 
+def refuse_taken(where: str, entry: str) -> None:
+    """Refuse to make a log or a store in a folder with an entry that is not its own. Raises: ConfigError."""
+    if entry:
+        raise ConfigError(
+            f"{where}: {entry} is none of its files, and a drop of it would remove that too; nothing was"
+            " made: give another folder, or move that elsewhere"
+        )
+
+
 def remove_folder(folder: Path) -> bool:
-    """Remove a folder with its content; return whether it existed."""
+    """Remove a folder with its content, or a link and its folder; return whether there was anything."""
+    is_link = folder.is_symlink()
     try:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder.resolve() if is_link else folder)
     except FileNotFoundError:
-        return False
+        if not is_link:
+            return False
+    if is_link:
+        folder.unlink()
     return True

@@ -189,3 +189,37 @@ def test_the_drop_of_a_namespace_looks_at_all_its_places_first(tmp_path, kind):
         with pytest.raises(ConfigError, match="nothing was removed"):
             drop_namespace(example.driver)
         assert [path for path in before if not path.exists()] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_that_is_taken_is_not_made_a_namespace(tmp_path, kind):
+    """Such as one with a backup: a drop of the namespace would remove it."""
+    (tmp_path / "n").mkdir()
+    (tmp_path / "n" / "chain").write_text("a backup")
+    with pytest.raises(ConfigError, match=r"none of its files.*nothing was made: give another folder"):
+        made(kind, tmp_path)
+    assert [path.name for path in (tmp_path / "n").iterdir()] == ["chain"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_drop_leaves_a_folder_of_its_own_name_for_what_is_dropped(tmp_path, kind):
+    place = made(kind, tmp_path)
+    (tmp_path / "n.dropped").mkdir()
+    (tmp_path / "n.dropped" / "precious").write_text("mine")
+    with pytest.raises(ConfigError, match="nothing was removed"):
+        place.drop()
+    assert (tmp_path / "n.dropped" / "precious").exists()
+    assert (tmp_path / "n").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_namespace_behind_a_link_is_dropped_with_what_the_link_leads_to(tmp_path, kind):
+    """A folder that was moved to a larger disk."""
+    place = made(kind, tmp_path / "root")
+    place.close()
+    (tmp_path / "root" / "n").rename(tmp_path / "larger")
+    (tmp_path / "root" / "n").symlink_to(tmp_path / "larger")
+    assert KINDS[kind](tmp_path / "root", "n").drop()
+    assert not (tmp_path / "larger").exists()
+    assert [path.name for path in (tmp_path / "root").iterdir() if path.name != ".tidegate"] == []
+    assert not KINDS[kind](tmp_path / "root", "n").drop()
