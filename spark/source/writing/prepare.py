@@ -44,7 +44,7 @@ from tidegate.spark.calls.newer import check_alone
 from tidegate.spark.session.releases import arrow_schema_of, repartition_by_id, type_of_ddl
 from tidegate.spark.staging.collect import is_ordered
 from tidegate.spark.state.apply_changes import sequence_column
-from tidegate.spark.state.output_rows import RunMark
+from tidegate.spark.state.output_rows import RunMark, mark_value
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging.last_per_key import HASH_BITS, PLACE, TABLE_BITS
 
@@ -273,7 +273,7 @@ def _marking(prepared: Prepared, schema: Any) -> Callable[[Iterator[Any]], Itera
             mixed ^= np.bitwise_xor.reduce(hashes)
             kind = rows.schema
             yield rows
-        mark = msgspec.json.encode(RunMark(f"rows/{part}", f"{count} {total:x} {mixed:x}"))
+        mark = mark_value(RunMark(f"rows/{part}", f"{count} {total:x} {mixed:x}"))
         no_table = (1 << TABLE_BITS) - 1
         groups = [groups_of(task, tasks, key_groups).start for task in range(tasks)]
         cells = {

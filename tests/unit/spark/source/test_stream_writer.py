@@ -23,7 +23,7 @@ from tidegate.spark.source.writing import committer, plan, sorted_rows
 from tidegate.spark.source.writing import prepare as shaping
 from tidegate.spark.source.writing.checkpoint import planned_batch
 from tidegate.spark.source.writing.prepare import PREPARED, Prepared, prepare
-from tidegate.spark.state.output_rows import RunMark
+from tidegate.spark.state.output_rows import RunMark, mark_value
 from tidegate.wal.file.log import FileLog
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.record import Column, TableSchema
@@ -147,7 +147,7 @@ def batches_of(task, rows, prepared, runs):
     mine = [row for row in rows if key_group(row[0].encode(), GROUPS) in owned]
     values = [b"-" if n is None else b'+{"n":%d}' % n for _, _, n in mine]
     places = [place_of(key_group(k.encode(), GROUPS), 0, hash(k) & 0xFFFFFFFF) for k, _, _ in mine]
-    mark = place_of(owned.start, NO_TABLE), None, None, msgspec.json.encode(RunMark("rows/0", runs))
+    mark = place_of(owned.start, NO_TABLE), None, None, mark_value(RunMark("rows/0", runs))
     rows = [*zip(places, (k.encode() for k, *_ in mine), (o for _, o, _ in mine), values, strict=True), mark]
     columns = zip(*rows, strict=True)
     kinds = (pa.int64(), pa.binary(), pa.int64(), pa.binary())
