@@ -263,7 +263,7 @@ def test_an_export_is_imported_with_the_same_number_if_it_divides(place, tmp_pat
     export(store, store.identity(), 1, folder)
     manifest, digest = read_whole(folder)
     assert (manifest.format, manifest.tables["airports"].stride) == (1, STRIDE)
-    other = Endpoints("copy", f"file://{tmp_path}/copy", f"sqlite://{tmp_path}/copy")
+    other = Endpoints("copy", f"file://{tmp_path}/copy", f"sqlite://{tmp_path}/copy-store")
     driver = Coordinator(
         other, open_log(other.wal, "copy"), open_store(other.store, "copy"), Options(key_groups=key_groups)
     )
