@@ -48,12 +48,14 @@ def _names_in(folder: Path) -> Iterator[str]:
     import sqlite3
 
     from tidegate.sinks.sqlite.files import META_FILE, view_or_trigger
+    from tidegate.sinks.sqlite.unwritable import may_make_files_beside
 
     for meta in folder.glob(f"*/{META_FILE}"):
         if "." in meta.parent.name:  # left by a drop
             continue
         with contextlib.suppress(sqlite3.Error, ValueError, KeyError, TypeError):
-            reader = sqlite3.connect(f"file:{quote(str(meta))}?mode=ro", uri=True, timeout=0.1)
+            unchanging = "" if may_make_files_beside(meta) else "&immutable=1"
+            reader = sqlite3.connect(f"file:{quote(str(meta))}?mode=ro{unchanging}", uri=True, timeout=0.1)
             with contextlib.closing(reader):
                 if view_or_trigger(reader):
                     continue

@@ -43,7 +43,7 @@ from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, Ti
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import checked_format, decode, dropped, lost
 from tidegate.sinks.sqlite.idle import Connections, close_unused
-from tidegate.sinks.sqlite.unwritable import reading_only, takes_no_writes
+from tidegate.sinks.sqlite.unwritable import may_make_files_beside, reading_only, takes_no_writes
 
 META_FILE = "meta.sqlite"
 MARK = ".tidegate"
@@ -104,6 +104,10 @@ had the same throughput; with 16 files the larger ones take hundreds of MB of di
 namespace.
 """
 
+LOCKS_OUT = (
+    "attempt to write a readonly database: it belongs to another user, who could not write the files that"
+    " SQLite makes beside it for this one"
+)
 HINTS = {
     "is full": "; make room on this disk",
     "I/O error": "; check its disk: it is full, limited for this user, or failing",
@@ -347,7 +351,7 @@ class Files:
         if not self.exists(""):
             raise lost(self.where)
         if self.exists(META_FILE):
-            with contextlib.closing(self._connect(META_FILE, "mode=rw")) as connection:
+            with contextlib.closing(self._connect(META_FILE, self._looking_mode())) as connection:
                 uuid = self._uuid_in(connection)
             if uuid != self.uuid:
                 raise dropped(self.where)
@@ -359,7 +363,7 @@ class Files:
         uuid = None
         with (
             contextlib.suppress(sqlite3.Error, CorruptError),
-            contextlib.closing(self._connect(META_FILE, "mode=rw")) as connection,
+            contextlib.closing(self._connect(META_FILE, self._looking_mode())) as connection,
         ):
             uuid = self._uuid_in(connection)
         if uuid not in (None, self.uuid):
@@ -373,7 +377,12 @@ class Files:
         where = f"{self.where}: {self.folder / META_FILE}"
         return None if row is None else decode(where, row[0], Identity).uuid
 
+    def _looking_mode(self) -> str:
+        return "mode=rw" if may_make_files_beside(self._meta_path) else "mode=ro&immutable=1"
+
     def _connect(self, name: str, parameters: str) -> sqlite3.Connection:
+        if parameters == "mode=rw" and not may_make_files_beside(self.folder / name):
+            raise sqlite3.OperationalError(LOCKS_OUT)
         connection = sqlite3.connect(
             f"file:{quote(os.fspath(self.folder / name))}?{parameters}",
             uri=True,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,22 @@ SETTLED_S = 0.1
 def takes_no_writes(error: Exception) -> bool:
     """Return whether the error may be one of a file that can be read and not written."""
     return isinstance(error, sqlite3.OperationalError) and any(words in str(error) for words in NO_WRITES)
+
+
+def may_make_files_beside(path: Path) -> bool:
+    """Return whether a file's owner could write what SQLite makes for this process, such as ``-shm``.
+
+    They belong to this user, with the mode of the file. A reader whose ``-shm`` the writer cannot write locks
+    it out. As root SQLite gives them to the file's owner.
+    """
+    try:
+        file, folder = path.stat(), path.parent.stat()
+    except OSError:
+        return True  # SQLite names the cause
+    if os.geteuid() in (0, file.st_uid) or file.st_mode & stat.S_IWOTH:
+        return True
+    group = folder.st_gid if folder.st_mode & stat.S_ISGID else os.getegid()
+    return bool(file.st_mode & stat.S_IWGRP) and group == file.st_gid
 
 
 @contextlib.contextmanager
@@ -70,6 +87,8 @@ def _unchanged(path: Path, before: tuple[int, ...] | None) -> Iterator[None]:
 def _has_index(path: Path) -> bool:
     """Return whether ``-shm`` exists, or an empty one was made."""
     index = path.with_name(f"{path.name}-shm")
+    if not may_make_files_beside(path) or not os.access(path, os.R_OK):
+        return index.exists()
     try:
         os.close(os.open(index, os.O_RDONLY | os.O_CREAT, path.stat().st_mode & 0o777))
     except OSError:
@@ -86,10 +105,10 @@ def _wal_bytes(path: Path) -> int | None:
 
 def _state(path: Path) -> tuple[int, ...] | None:
     try:
-        stat = path.stat()
+        found = path.stat()
     except OSError:
         return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _settled(path: Path) -> tuple[int, ...] | None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -239,3 +242,56 @@ def fail(parameters: str) -> sqlite3.Connection:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+
+
+def read_as(user: int, url: str, *, killed: bool) -> int:
+    """Read in a child that is another user; return how it ended. The modules are imported before."""
+    assert answers_of(url)
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        with tidegate.connect(url, "flights") as gate, gate.snapshot() as snapshot:
+            assert dict(snapshot.table("aircraft").scan())
+            if killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+    except BaseException:  # noqa: BLE001 - nothing may run behind it in a forked test
+        os._exit(1)
+    os._exit(0)
+
+
+def answers_of(url: str) -> dict[object, object]:
+    with tidegate.connect(url, "flights") as gate, gate.snapshot() as snapshot:
+        return dict(snapshot.table("aircraft").scan())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize(
+    "folders, files, reads",
+    [
+        (0o755, 0o600, False),
+        (0o777, 0o600, False),
+        (0o777, 0o640, False),
+        (0o755, 0o644, True),
+        (0o777, 0o644, True),
+    ],
+)
+@pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
+def test_a_reader_of_another_user_leaves_no_file_that_locks_the_writer_out(folders, files, reads, killed):
+    """SQLite makes ``-shm`` for a reader, with the reader as its owner."""
+    root = Path(tempfile.mkdtemp(dir="/tmp"))  # not tmp_path: others may not enter that
+    try:
+        url = f"sqlite://{root}/store"
+        with contextlib.closing(Example(f"file://{root}/wal", url)) as writer:
+            writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
+        for path in [root, *root.rglob("*")]:
+            path.chmod(folders if path.is_dir() else files)
+            os.chown(path, 1, 1)
+        ended = read_as(65_534, url, killed=killed)
+        assert (ended == (-signal.SIGKILL if killed else 0)) == reads
+        assert [path for path in root.rglob("*") if path.stat().st_uid == 65_534] == []
+    finally:
+        shutil.rmtree(root)
