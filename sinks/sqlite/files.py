@@ -105,8 +105,8 @@ namespace.
 """
 
 LOCKS_OUT = (
-    "attempt to write a readonly database: it belongs to another user, who could not write the side files that"
-    " SQLite makes for this one"
+    "attempt to write a readonly database: it belongs to another user, who could not write the side files"
+    " that SQLite makes for this one"
 )
 HINTS = {
     "is full": "; make room on this disk",
