@@ -19,7 +19,7 @@ from pyspark.sql.functions import col, from_json
 
 import tidegate
 from support.wait import wait_until
-from tidegate.spark import VersionedSink
+from tidegate.spark import VersionedSink, register
 
 pytestmark = [pytest.mark.spark, pytest.mark.only_log("file")]
 
@@ -34,6 +34,7 @@ def snippets(page):
 @pytest.fixture
 def run(tmp_path, spark):
     """Runs one snippet with these names, its servers as folders; what it defined."""
+    register(spark)  # Spark finds an installed package by its name, and not one of a checkout
 
     def execute(code, **names):
         for server, folder in (
