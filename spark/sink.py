@@ -81,6 +81,12 @@ def _made(arguments: dict[str, Any], checkpoint: str | None) -> VersionedSink:
     return sink
 
 
+NO_DERIVED = (
+    "derived= does not go with Spark Connect yet: derived tables are kept in classic sessions alone. Nothing"
+    " was written. Use a classic session for this query"
+)
+
+
 def _runs_of(session: Any) -> Runs:
     """Begin the proof of single runs for one version. Raises: ConfigError: there is none on this Spark."""
     return MarkedRuns(session) if is_connect(session) else SingleRuns(session.sparkContext)
@@ -251,6 +257,8 @@ class VersionedSink:
                     " the query, without waiting for versions in flight, and drain() cannot reach it. Leave"
                     " commit out; no query was started"
                 )
+            if self._derived:
+                raise ConfigError(NO_DERIVED)
             sink = _made(self._made_of, path)
         if write is None and self._table is None:
             raise ConfigError("this sink has no table: pass table= and key=, or give start a function, write")
@@ -655,6 +663,8 @@ class VersionedSink:
                     coordinator.folded.name, once_key(once.origin), fact.version, undone,
                 )  # fmt: skip
             return None if fact is None else fact.version
+        if self._derived and not hasattr(once.rows.sparkSession, "_jsparkSession"):
+            raise ConfigError(NO_DERIVED)
         txn = self._transaction(writer, -1)
         strides = once.strides(coordinator.folded, self._options)
         stride = partial(stride_here, coordinator, brought=strides)
