@@ -232,7 +232,7 @@ def test_a_drop_cut_short_is_finished_by_the_next_and_refused_or_remade_until_th
 
     with monkeypatch.context() as patch:
         if cut == "before the store is gone":
-            patch.setattr(drop.shutil, "rmtree", dies)
+            patch.setattr(drop, "remove_folder", dies)
         elif cut == "between store and log":
             patch.setattr(FileLog, "drop", dies)
         else:
