@@ -90,9 +90,8 @@ def until_decided(
     """Stage a barrier and decide it: phase one.
 
     ``wait_for_backlog`` is called right before the decision, when everything is staged. ``staged_by``: as for
-    ``commit``. Durable: on return
-    the version is in the log; it is not visible. Raises: the errors of ``commit`` before the decision, and
-    those of ``wait_for_backlog``, after which nothing is decided.
+    ``commit``. Durable: on return the version is in the log; it is not visible. Raises: the errors of
+    ``commit`` before the decision, and those of ``wait_for_backlog``, after which nothing is decided.
     """
     machine = Machine(watch=coordinator.watch)
     base = coordinator.folded

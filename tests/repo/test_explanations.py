@@ -47,7 +47,7 @@ def test_messages_without_an_entry_of_their_own_only_become_fewer():
 
 
 def test_the_class_of_a_message_with_advice_adds_none():
-    """`advises` tells whoever prints an error: a second next step may contradict the first."""
+    """A printed error has one next step: a second one may contradict it."""
     assert [message for message in explanations.all_messages() if not advises(message.text)] == []
 
 

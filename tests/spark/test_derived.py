@@ -172,7 +172,7 @@ def upsert(txn, rows):
 
 
 def test_what_a_version_cannot_keep_is_refused(stream):
-    """One after the other, each in a restarted query; then the next right batch goes on."""
+    """Each in a restarted query, in turn. The next right batch continues."""
     streams = stream(SCHEMA)
     streams.commit(streams.sink(parallelism=2, derived=[CUSTOMERS]).each(upsert), [one(1), one(2, "bob")])
 

@@ -52,6 +52,7 @@ NOT_SAVED = (
     " is unchanged"
 )
 CUT_BY_SERVER = ("losed by server", "reset by peer", "onnection lost")
+LATE_REPLY = "Timeout reading"
 TOO_LARGE = (
     "a server closes a connection without a word if a reply is larger than client-output-buffer-limit normal,"
     " if a request is larger than proto-max-bulk-len or client-query-buffer-limit, or when maxmemory-clients"

@@ -83,7 +83,7 @@ EACH = [(place, option) for place, options in PLACES.items() for option in optio
 
 
 def held(error, seen=None):
-    """Yield everything that an error and those behind it hold."""
+    """Yield each object of an error and of its causes."""
     seen = set() if seen is None else seen
     if error is None or id(error) in seen:
         return

@@ -116,3 +116,33 @@ def test_replies_that_a_server_cuts_are_asked_for_in_smaller_flights():
     calls = Calls(servers, "store", lambda _: True, frozenset)
     asked = [plain(b"%d" % number, b"GET", b"%d" % number) for number in range(KEYS)]
     assert len(calls.run(asked)) == KEYS
+
+
+class TooLarge(Silent):
+    """A connection of a server that closes it at each reply; the deadline ends the last try."""
+
+    def read_response(self, **_):
+        self._time.now += TIMEOUT_S / 3
+        if self._time.now < TIMEOUT_S:
+            raise redis.ConnectionError("Connection closed by server.")
+        raise redis.TimeoutError("Timeout reading from socket")
+
+
+class TooLargeServer(SilentServers):
+    has_answered = True
+
+    def node_of(self, key):
+        node = self.node_at(Address("host", 1))
+        node.ready = True
+        node.give(TooLarge(self._time))
+        return node
+
+
+def test_the_error_of_replies_that_are_too_large_names_the_limit_at_any_moment(monkeypatch):
+    """Also where the deadline, and no cut, ended the last try."""
+    time = Time()
+    monkeypatch.setattr(deadline, "monotonic", lambda: time.now)
+    settings = settings_of("redis+cluster://host", {"timeout_s": TIMEOUT_S})
+    calls = Calls(TooLargeServer(settings, time), "store", lambda _: True, frozenset)
+    with one_call(), pytest.raises(StoreUnavailableError, match=r"by server \(.*client-output-buffer-limit"):
+        calls.run([plain(b"1", b"GET", b"1")])
