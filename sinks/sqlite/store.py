@@ -133,7 +133,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         return "" if is_marked(self._files.folder.parent) else str(self._files.folder.parent)
 
     def create(self, identity: Identity, lost_at: int = 0) -> Identity:
-        refuse_nested(self._files.folder, self._files.folder / META_FILE)
+        refuse_nested(self._files.folder, META_FILE)
         refuse_taken(self.where, self.foreign_entry())
         make_folder(self._files.folder, self.where)
         mark(self._files.folder.parent)

@@ -117,7 +117,7 @@ class FileLog(Log):
     # -- creation ----------------------------------------------------------------------------------
 
     def create(self) -> None:
-        refuse_nested(self.folder, self._decisions)
+        refuse_nested(self.folder, self._decisions.name)
         refuse_taken(self.where, self.foreign_entry())
         try:
             make_folder(self._changelog)

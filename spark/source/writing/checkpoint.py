@@ -95,9 +95,8 @@ def _last_lines(file: Any, length: int, number: int) -> list[str]:
     while True:
         start = max(length - window, 0)
         file.seek(start)
-        lines = (
-            file.read().decode(errors="replace").rstrip("\n").split("\n")[1:]
-        )  # the first: version, or torn
+        text = file.read().decode(errors="replace")
+        lines = text.rstrip("\n").split("\n")[1:]  # the first is the format's version, or torn
         mine = [line for line in lines if json.loads(line).get("batchId") == number]
         if start == 0 or len(mine) < len(lines):
             return mine

@@ -177,16 +177,17 @@ FILES_OF_NAMESPACES = ("decisions.log", "meta.sqlite")
 """The file by which the folder of a namespace is known, of a log and of a SQLite store."""
 
 
-def refuse_nested(folder: Path, own: Path) -> None:
+def refuse_nested(folder: Path, own: str) -> None:
     """Refuse to make a namespace's folder where, or below where, another log or store has its files.
 
-    ``own`` is the file by which the folder is known once it is made. A drop of the other one would remove
-    it. Raises: ConfigError.
+    ``own`` is the name of the file by which the folder is known once it is made. Links are followed. A drop
+    of the other one would remove it. Raises: ConfigError.
     """
-    for above in (folder.absolute(), *folder.absolute().parents):
+    place = folder.resolve()
+    for above in (place, *place.parents):
         for name in FILES_OF_NAMESPACES:
             with contextlib.suppress(OSError):  # one that this user may not read
-                if (above / name).is_file() and above / name != own.absolute():
+                if (above / name).is_file() and (above, name) != (place, own):
                     raise ConfigError(
                         f"{folder}: {above} has the files of another log or store ({name}), so nothing was"
                         " made: give a folder outside of it"

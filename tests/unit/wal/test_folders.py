@@ -157,6 +157,14 @@ def test_no_log_or_store_is_made_within_the_folder_of_another(tmp_path, outer, i
     place.close()
 
 
+@pytest.mark.parametrize("inner", KINDS)
+def test_a_link_into_the_folder_of_another_is_followed(tmp_path, inner):
+    made("log", tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "n")
+    with pytest.raises(ConfigError, match="give a folder outside of it"):
+        made(inner, tmp_path / "link", "m")
+
+
 @pytest.mark.parametrize(
     "entry", ["export/rows.parquet", "notes.txt", "changelog/n/decisions.log", ".hidden"]
 )
