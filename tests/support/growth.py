@@ -34,6 +34,7 @@ from tidegate.committers.steps import trim
 from tidegate.options import PIPELINED, Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.sqlite import idle
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal import fold
 from tidegate.wal.open_log import open_log
@@ -161,12 +162,14 @@ def check_versions(wal: str, store: str, how: str, monkeypatch: pytest.MonkeyPat
     """Make versions, 2,000 if ``many``, after as many as the fold keeps.
 
     The fold keeps 1,000 versions and 1,000 places of Summaries. These tests keep two places, and a test of
-    few versions keeps 10.
+    few versions keeps 10. How many threads use a SQLite file at one time is chance, and so is the number of
+    idle connections, up to ``IDLE_MAX`` a file: in short windows none is kept.
     """
     monkeypatch.setattr(fold, "SUMMARIES_MAX", 2)
     if not many:
         monkeypatch.setattr(fold, "RECENT_MAX", 10)
         monkeypatch.setattr(trim, "RECENT_MAX", 10)
+        monkeypatch.setattr(idle, "IDLE_MAX", 0)
     every = {} if many else {"summary_every": 10}
     with versions_in(wal, store, commit=how, **every) as make:
         size = 500 if many else 10
