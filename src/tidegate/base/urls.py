@@ -38,7 +38,7 @@ SERVERS = {
 """By scheme: the paths that show no more than a database's number, a primary's or keyspace's name."""
 
 
-PORTS = {"redis": 6379, "rediss": 6379, "cassandra": 9042}
+PORTS = {"redis": 6379, "rediss": 6379, "cassandra": 9042, "kafka": 9092}
 """The default port by the first part of a scheme; those of Sentinels have another one."""
 SENTINEL_PORT = 26379
 

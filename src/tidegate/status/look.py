@@ -18,7 +18,7 @@ from tidegate.sinks.rules.visible import no_schema
 from tidegate.sinks.store import Store
 from tidegate.status import log_size
 from tidegate.status.fit import misfit, passing_misfit
-from tidegate.status.probes import LIMIT_S, Probe
+from tidegate.status.probes import LIMIT_S, Probe, in_time, nobody_at
 from tidegate.status.stores import StoreRow, ask_all, no_namespace, problems_of, with_log
 from tidegate.status.usage import refusal_of
 from tidegate.values.decode import described
@@ -162,7 +162,10 @@ class Places:
         return alive[0], [each.row for each in answers]
 
     def _opened(self, at: StoreRef) -> Store:
-        return self._stores.get(at.name) or open_store(at.url, self._namespace, at.options)
+        opened = self._stores.get(at.name)
+        if opened is None and (why := nobody_at(at.url)):
+            raise StoreUnavailableError(f"{redact(at.url)}: {why}")
+        return opened or open_store(at.url, self._namespace, in_time(at.url, at.options, self._limit_s))
 
     def _within(self, store: Store, read: Callable[[], T]) -> T:
         """Return the result of ``read``. Raises: StoreUnavailableError: the store is late."""
@@ -174,7 +177,10 @@ class Places:
         return Probe(read, self._limit_s, lambda _: store.close()).result(late)
 
     def _opened_log(self) -> Log:
-        log = self._log or open_log(str(self._wal), self._namespace, self._wal_options)
+        url = str(self._wal)
+        if self._log is None and (why := nobody_at(url)):
+            raise WalUnavailableError(f"{redact(url)}: {why}")
+        log = self._log or open_log(url, self._namespace, in_time(url, self._wal_options, self._limit_s))
         log.is_empty()  # it answers
         return log
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 from tidegate.base.checks import Check
+from tidegate.base.urls import scheme_of, servers_of
 
 LIMIT_S = 10.0
 """The time limit of a probe of ``tidegate doctor`` or ``tidegate status``, unless ``--limit`` is given."""
+OF_LIMIT, LEAST_S, WITHOUT_TIMEOUT = 0.8, 1.0, ("file", "memory")
+KNOCK_S = 0.5
+"""The time for a connection to one address: a refusal and an unknown name take less."""
 THREAD = "tidegate-probe"
 """The name of the threads. One that is left makes the end of a command immediate: ``cli.main``."""
 
@@ -64,3 +69,28 @@ def timed(look: Callable[[], list[Check]]) -> list[Check]:
     checks = look()
     took = round(time.perf_counter() - began, 3)
     return [check._replace(seconds=took) for check in checks]
+
+
+def in_time(url: str, options: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    """Return the options with a ``timeout_s`` below the limit: its error has the cause, a late probe none."""
+    own = options.get("timeout_s", limit_s)
+    if scheme_of(url) in WITHOUT_TIMEOUT or not isinstance(own, int | float) or own < limit_s:
+        return dict(options)
+    return {**options, "timeout_s": max(LEAST_S, OF_LIMIT * limit_s)}
+
+
+def nobody_at(url: str) -> str:
+    """Return why each server of the URL is out of reach; "" if one may answer, or the URL names none.
+
+    A refused connection and an unknown host are the whole answer: nobody waits for the limit.
+    """
+    found = []
+    for address in sorted(servers_of(url)):
+        try:
+            socket.create_connection(address, KNOCK_S).close()
+            return ""
+        except (ConnectionRefusedError, socket.gaierror) as error:
+            found.append(f"{address}: {error.strerror}")
+        except OSError:
+            return ""
+    return "; ".join(found)

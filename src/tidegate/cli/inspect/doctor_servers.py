@@ -7,13 +7,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tidegate.base.checks import Check, Outcome
-from tidegate.base.urls import redact, scheme_of
+from tidegate.base.urls import redact
 from tidegate.cli.core.config_files import store_options, wal_options
 from tidegate.cli.inspect.doctor_disks import check_room, check_writable, folder_of, free_bytes
 from tidegate.cli.inspect.doctor_limits import check_balance, check_tables
@@ -26,7 +26,7 @@ from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.store import Store
 from tidegate.status.fit import misfit, passing_misfit
-from tidegate.status.probes import LIMIT_S, Probe, timed
+from tidegate.status.probes import LIMIT_S, Probe, in_time, nobody_at, timed
 from tidegate.status.usage import refusal_of
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View, fold_all
@@ -36,7 +36,6 @@ from tidegate.wal.record import Folded
 
 OF_LOG, OF_STORE = "a decided version becomes visible (I4)", "everything"
 NOT_YET = "no namespace yet; the first batch or `tidegate init` makes it"
-OF_LIMIT, LEAST_S, WITHOUT_TIMEOUT = 0.8, 1.0, ("file", "memory")
 ANY_NAME = "doctor"
 """A log is opened under this name only to validate URL and options; that touches nothing."""
 
@@ -181,14 +180,6 @@ def _room(log: Log, store: Store, state: Folded, free: int | None) -> list[Check
     return list(check_room(log, store, state, free))
 
 
-def in_time(url: str, options: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-    """Return the options with a ``timeout_s`` below the limit: its error has the cause, a late probe none."""
-    own = options.get("timeout_s", limit_s)
-    if scheme_of(url) in WITHOUT_TIMEOUT or not isinstance(own, int | float) or own < limit_s:
-        return dict(options)
-    return {**options, "timeout_s": max(LEAST_S, OF_LIMIT * limit_s)}
-
-
 # -- the log ------------------------------------------------------------------------------------
 
 
@@ -223,6 +214,9 @@ def check_log(
 ) -> None:
     """Check that the decision log can be read from start to end, and its set-up."""
     began = time.perf_counter()
+    if why := nobody_at(url):
+        seen.checks.append(Check("log: reachable", "fail", f"{redact(url)}: {why}", OF_LOG))
+        return
     try:
         log = open_log(url, namespace, options)
     except (TidegateError, OSError) as error:
@@ -327,6 +321,9 @@ def check_store(
 ) -> None:
     """Check that the store answers, its state, and its set-up."""
     began = time.perf_counter()
+    if why := nobody_at(url):
+        seen.checks.append(Check("store: reachable", "fail", f"{redact(url)}: {why}", OF_STORE))
+        return
     try:
         store = open_store(url, namespace, options)
         closing.callback(store.close)

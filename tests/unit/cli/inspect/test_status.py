@@ -117,3 +117,23 @@ def test_a_store_that_is_away_costs_one_time_limit(flights, monkeypatch):
     result = run("status", *flights)
     assert (result.exit_code, requests) == (StoreUnavailableError.exit_code, ["identity"])
     assert "the store: no answer" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "url, why",
+    [
+        ("redis://127.0.0.1:1", "Connection refused"),
+        ("redis+sentinel://127.0.0.1:1/primary", "Connection refused"),
+        ("cassandra://127.0.0.1:1/keyspace", "Connection refused"),
+        ("redis://no-such-host.invalid", "no-such-host.invalid:6379: "),
+    ],
+)
+def test_a_server_that_is_not_there_is_named_without_a_wait_for_the_limit(url, why):
+    told = refused(7, "status", "--store", url, "--namespace", "n", "--limit", 600)
+    assert why in told
+
+
+def test_a_log_that_is_not_there_is_named_without_a_wait_for_the_limit(tmp_path):
+    log = "kafka://127.0.0.1:1"
+    at = ["--store", f"sqlite://{tmp_path}/s", "--wal", log, "--namespace", "n", "--limit", 600]
+    assert "127.0.0.1:1: Connection refused" in refused(6, "status", *at)
