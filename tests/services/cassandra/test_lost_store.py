@@ -148,7 +148,7 @@ def test_no_instance_reads_older_rows_during_the_rebuild(place, monkeypatch):
             assert half.wait(30), "the heartbeat did not notice the loss"
             for way in ways:
                 for _ in range(2):
-                    with pytest.raises((StoreLostError, VersionRegressedError)):
+                    with pytest.raises((StoreLostError, StoreNotVerifiedError, VersionRegressedError)):
                         way()
             go_on.set()
             wait_until(lambda: store.pointer().visible == VERSIONS)

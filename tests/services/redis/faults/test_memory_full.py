@@ -12,10 +12,6 @@ from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 PASSWORD, WRONG = "s3cret-Pa55", "wr0ng-Pa55"
 
 
-def fill(server) -> None:
-    server.ask("CONFIG", "SET", "maxmemory", 1)
-
-
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("functions", [True, False])
 @pytest.mark.parametrize("place", ["apply.before_chunk", "apply.after_chunk", "seal.after"])
@@ -26,7 +22,7 @@ def test_memory_is_full(place: str, functions: bool, private_redis, tmp_path, fa
         query.run(3)
         driver = query.open(apply_deadline_s=0.5)
         with Reader(query) as reader:
-            failing_at.at(place, lambda: fill(server))
+            failing_at.at(place, server.fill_memory)
             with pytest.raises(StoreUnavailableError) as raised:
                 query.commit(driver, 3)
             if place != "seal.after":
@@ -46,7 +42,7 @@ def test_memory_that_is_full_can_be_freed(functions: bool, private_redis, tmp_pa
     server = private_redis()
     with query_on(server.url, tmp_path, functions=functions) as query:
         driver = query.run(6)
-        fill(server)
+        server.fill_memory()
         query.retire(driver)
         driver.store.vacuum()
         driver.store.heartbeat(driver.epoch)
@@ -61,7 +57,7 @@ def test_a_writer_without_room_retires_first(private_redis, tmp_path):
     server = private_redis()
     with query_on(server.url, tmp_path) as query:
         query.run(6)
-        fill(server)
+        server.fill_memory()
         with pytest.raises(StoreUnavailableError):
             query.commit(query.open(apply_deadline_s=0.5), 6)
         assert query.store().pointer().horizon == 4

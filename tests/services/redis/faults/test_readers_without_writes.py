@@ -37,7 +37,7 @@ def memory_full(server: RedisServer) -> None:
 def memory_full_and_functions_unknown(server: RedisServer) -> None:
     """As after an upgrade of the readers: the library of their release is not there, and does not fit."""
     server.ask("FUNCTION", "FLUSH")
-    server.ask("CONFIG", "SET", "maxmemory", 1)
+    server.fill_memory()
 
 
 def disk_full(server: RedisServer) -> None:

@@ -21,6 +21,7 @@ from services.support.leak_guard import Guarded
 from services.support.redis.config import ADMIN, configuration, redis_program
 from services.support.server_process import ServerProcess
 from services.support.servers import end_all, free_ports, raise_ended
+from tidegate.options import MIB
 
 STOP_S = 5.0
 
@@ -96,6 +97,11 @@ class RedisServer(ServerProcess):
 
     def info(self, section: str) -> dict[str, Any]:
         return dict(self.ask("INFO", section))
+
+    def fill_memory(self) -> None:
+        """Fill the memory above a limit that a writer's open takes; the limit 0 gives room again."""
+        self.ask("SETRANGE", "a key of somebody else", 96 * MIB, "x")
+        self.ask("CONFIG", "SET", "maxmemory", 64 * MIB)
 
     def forget(self, text: str) -> int:
         """Delete the keys that have ``text`` in them, such as a namespace; how many there were."""

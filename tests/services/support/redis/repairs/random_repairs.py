@@ -386,7 +386,7 @@ def play(server: RedisServer, seed: int, schedules: Iterable[int], starts: int =
             for start in made:
                 forget(start.name)
             while SharedNode.idle:
-                SharedNode.idle.pop()[1].disconnect()
+                SharedNode.idle.pop().disconnect()
     return counts
 
 

@@ -5,7 +5,6 @@ All Redis-specific preparation of ``random_repairs.py``: keys are dumped once an
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import random
 from collections.abc import Collection, Iterator, Mapping
@@ -23,7 +22,7 @@ from tidegate.keys.groups import key_group
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.records import CatalogEntry
-from tidegate.sinks.redis.client.servers import Node
+from tidegate.sinks.redis.client.servers import Idle, Node
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.testing.process.driver import make_trimmer
@@ -172,7 +171,7 @@ def _one_process_per_id(info: bytes) -> tuple[bytes, bytes]:
 class SharedNode(Node):
     """Takes over the connections of schedules before; each store learns the server's id by itself."""
 
-    idle: ClassVar[collections.deque[Any]] = collections.deque()
+    idle: ClassVar[Idle] = Idle()
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
