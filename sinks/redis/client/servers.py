@@ -162,11 +162,11 @@ class Opened:
         return bool(reader.has_data() or self._is_readable())
 
 
-class Plain(Opened, Connection):
+class _Plain(Opened, Connection):
     """A connection without TLS."""
 
 
-class Tls(Opened, SSLConnection):
+class _Tls(Opened, SSLConnection):
     """A connection with TLS."""
 
     _tls_pending = True
@@ -234,7 +234,7 @@ class Node:
 
     def _open(self, left_s: float) -> Any:
         """Open a connection and log in."""
-        kind: Any = Tls if self._settings.tls else Plain
+        kind: Any = _Tls if self._settings.tls else _Plain
         connection = kind(
             host=self.address.host,
             port=self.address.port,
@@ -395,7 +395,7 @@ class SentinelServers(Servers):
         if primary is None:
             left_s = max(left_of(self.settings.timeout_s) / len(self.settings.seeds), LEAST_S)
             limits = {**within(left_s, self.settings.sentinel), "retry": Retry(NoBackoff(), 0)}
-            sentinel = sentinel_by(Sentinel, self.settings, limits, (Plain, Tls))
+            sentinel = sentinel_by(Sentinel, self.settings, limits, (_Plain, _Tls))
             try:
                 steps = primary_by(sentinel, self.settings)
                 address = run(steps, lambda client: client.sentinel_masters(), SENTINEL_ANSWERS)
