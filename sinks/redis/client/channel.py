@@ -32,7 +32,8 @@ from tidegate.sinks.redis.client.single_flight import SingleFlight
 NOT_IN_TIME = "no connection in time"
 NOT_FOUND_IN_TIME = "the servers were not found in time"
 NO_TIME_LEFT = "no time was left for a request"
-CUT_OFF = (NOT_IN_TIME, NOT_FOUND_IN_TIME, NO_TIME_LEFT)
+NO_REPLY_LEFT = "no reply in time"
+CUT_OFF = (NOT_IN_TIME, NOT_FOUND_IN_TIME, NO_TIME_LEFT, NO_REPLY_LEFT)
 """The ends of the messages of a try that the deadline ended: they do not name its cause."""
 CONNECTIONS = 4
 """The most connections to each server."""
@@ -179,7 +180,7 @@ class Channel:
             return
         for flight in self.out:
             if flight.end <= now and not flight.done.done():
-                flight.done.set_exception(redis.TimeoutError("no reply in time"))
+                flight.done.set_exception(redis.TimeoutError(NO_REPLY_LEFT))
                 flight.done.exception()  # a task that was cancelled meanwhile does not fetch it
         ends = [flight.end for flight in self.out if not flight.done.done()]
         self._look_at(min([silent_at, *ends]))

@@ -108,7 +108,7 @@ def test_every_call_of_a_reader_goes_on(state, server, tmp_path):
         query.retire(driver)
         state(server)
         if state is not replicas_missing:  # a writer tries for longer: one may come back
-            with pytest.raises((StoreUnavailableError, ConfigError), match="maxmemory|disk"):
+            with pytest.raises((StoreUnavailableError, ConfigError), match=r"maxmemory|disk"):
                 query.commit(query.open(apply_deadline_s=0.2), 4)
         read_all(server.url, query, "shown", 4)
         asyncio.run(read_all_async(server.url, query, "shown", 4))
