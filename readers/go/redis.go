@@ -28,6 +28,7 @@ const ageMax, leftFor = 15 * time.Second, 60 * time.Second
 
 type redisStore struct {
 	cluster *redis.ClusterClient // nil: one server, or Sentinels
+	words   *lastWords           // of Sentinels; nil: there are none
 	where   string
 	make    func() redis.UniversalClient // nil: of a Cluster, whose client knows servers by their addresses
 	current struct {
@@ -88,6 +89,8 @@ func openRedis(address string, options *Options) (store, error) {
 	} else if base == "redis" && of.TLSConfig != nil {
 		return nil, configError("%s: TLS needs a URL that begins with rediss", where)
 	}
+	words := &lastWords{said: map[string]string{}}
+	of.Dialer = words.dialer(of.TLSConfig)
 	port, parts := ":6379", strings.Split(strings.Trim(path, "/"), "/")
 	if kind == "sentinel" {
 		port, of.MasterName, parts = ":26379", parts[0], append(parts[1:], "")
@@ -109,7 +112,9 @@ func openRedis(address string, options *Options) (store, error) {
 		return newRedisStore(redis.NewClusterClient(cluster), where, nil), nil
 	case kind == "sentinel" && of.MasterName != "":
 		make := func() redis.UniversalClient { return redis.NewFailoverClient(of.Failover()) }
-		return newRedisStore(make(), where, make), nil
+		store := newRedisStore(make(), where, make)
+		store.words = words
+		return store, nil
 	case kind == "" && len(of.Addrs) == 1:
 		make := func() redis.UniversalClient { return redis.NewClient(of.Simple()) }
 		return newRedisStore(make(), where, make), nil
@@ -382,12 +387,14 @@ var errUnnamed = errors.New("set cluster-announce-hostname on each server, or cl
 func slotsBy(of *redis.UniversalOptions) func(context.Context) ([]redis.ClusterSlot, error) {
 	var mu sync.Mutex
 	var known []string
-	return func(ctx context.Context) (slots []redis.ClusterSlot, err error) {
+	return func(ctx context.Context) ([]redis.ClusterSlot, error) {
+		var failed error // a refusal only if all servers refuse
 		mu.Lock()
 		asked := append(append([]string{}, known...), of.Addrs...)
 		mu.Unlock()
 		for _, address := range asked {
-			if slots, err = slotsOf(ctx, of, address); err == nil {
+			slots, err := slotsOf(ctx, of, address)
+			if err == nil {
 				mu.Lock()
 				defer mu.Unlock()
 				known = known[:0]
@@ -396,8 +403,11 @@ func slotsBy(of *redis.UniversalOptions) func(context.Context) ([]redis.ClusterS
 				}
 				return slots, nil
 			}
+			if failed == nil || isRefusal(failed.Error()) {
+				failed = err
+			}
 		}
-		return nil, err
+		return nil, failed
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +28,7 @@ var (
 	// elsewhere are the first words of a server that another one has replaced.
 	elsewhere = " READONLY MASTERDOWN UNBLOCKED "
 	// refusing are parts of replies about the login.
-	refusing = []string{"NOAUTH", "WRONGPASS", "NOPERM", "invalid username-password", "invalid password", "no password is set",
+	refusing = []string{"NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "invalid username-password", "invalid password", "no password is set",
 		"without any password configured", "user executing the script"}
 	// mistakes are parts of replies of a server that never takes the call.
 	mistakes = []string{"CROSSSLOT", "NOPROTO", "wrong number of arguments", "unknown command", "unknown subcommand", "syntax error",
@@ -41,11 +43,18 @@ func isElsewhere(message string) bool {
 	return strings.Contains(elsewhere, " "+word+" ") || strings.HasPrefix(message, "TGSERVER replica")
 }
 
+// isRefusal returns whether an error reply is the same later.
+func isRefusal(message string) bool {
+	isIn := func(part string) bool { return strings.Contains(message, part) }
+	return slices.ContainsFunc(refusing, isIn) || slices.ContainsFunc(mistakes, isIn)
+}
+
 var errServer = errors.New("another server answered than the one that was named")
 
 // run sends the calls in one pipeline, and again those that a repetition may mend, until the context's deadline.
 func (n *redisNamespace) run(ctx context.Context, calls ...*redisCall) {
 	left, pause, hasLooked := calls, pauseMin, map[string]bool{}
+	var cause error // why a call has no answer, but for the deadline
 	for round := 0; len(left) > 0; round++ {
 		client := n.client()
 		pipe, commands := client.Pipeline(), make([]*redis.Cmd, len(left))
@@ -71,9 +80,14 @@ func (n *redisNamespace) run(ctx context.Context, calls ...*redisCall) {
 			if isElsewhere(call.err.Error()) {
 				n.leave(client)
 			}
+			isLate := os.IsTimeout(call.err)
 			if call.err, isLater = n.judge(ctx, call, call.err, hasLooked); call.err == nil {
 				again = append(again, call)
 			} else if isLater {
+				if !isLate || cause == nil {
+					cause = call.err
+				}
+				call.err = cause
 				again, why = append(again, call), call.err
 			}
 		}
@@ -156,6 +170,9 @@ func (n *redisNamespace) address(ctx context.Context, key string) string {
 // judge returns the error that a reply means, and whether the call may succeed later. Without an error the call is
 // sent again at once.
 func (n *redisNamespace) judge(ctx context.Context, call *redisCall, err error, hasLooked map[string]bool) (error, bool) {
+	if said := n.words.of(); said != nil && strings.Contains(err.Error(), "all sentinels") {
+		err = said
+	}
 	message, _, _ := strings.Cut(err.Error(), " script: ")
 	message = strings.TrimSpace(strings.TrimPrefix(message, "ERR "))
 	code, detail, _ := strings.Cut(message, " ")

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -161,5 +164,58 @@ func TestAScanWhoseServersChangeAllTheTime(t *testing.T) {
 			t.Errorf("%d rows, %v", count, err)
 		}
 		return
+	}
+}
+
+// serverThatEnds is a server that says one thing to each client and ends the connection: at once, or after a byte of a
+// request that it leaves unread, so that the end is a reset.
+func serverThatEnds(t *testing.T, words string, isAsked bool) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			if isAsked {
+				client.Read(make([]byte, 1))
+			}
+			client.Write([]byte(words))
+			client.Close()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// TestTheLastWordsOfAServer compares the error of a connect with what the server says before it ends the connection.
+func TestTheLastWordsOfAServer(t *testing.T) {
+	unavailable, config := "StoreUnavailableError", "ConfigError"
+	for _, row := range [][3]string{
+		{"ERR max number of clients reached", unavailable, "max number of clients"},
+		{"LOADING Redis is loading the dataset in memory", unavailable, "loading the dataset"},
+		{"MASTERDOWN Link with MASTER is down", unavailable, "MASTERDOWN"},
+		{"no upstream host", unavailable, "no upstream host"},
+		{"DENIED Redis is running in protected mode", config, "protected mode"},
+		{"NOAUTH Authentication required.", config, "Authentication required"},
+		{"WRONGPASS invalid username-password pair", config, "invalid username-password pair"},
+		{"ERR Protocol error: unauthenticated bulk length", config, "Protocol error"},
+	} {
+		for _, form := range []string{"redis://%s", "redis://user:sesame@%s/3", "redis+cluster://%s", "redis+cluster://:sesame@%s", "redis+sentinel://%s/primary"} {
+			for _, isAsked := range []bool{false, true} {
+				url := fmt.Sprintf(form, serverThatEnds(t, "-"+row[0]+"\r\n", isAsked))
+				gate, err := Connect(context.Background(), url, "flights", &Options{Timeout: 150 * time.Millisecond})
+				if err == nil {
+					gate.Close()
+					t.Fatalf("%s, %s: it connected", url, row[0])
+				}
+				if ErrorName(err) != row[1] || !strings.Contains(err.Error(), row[2]) {
+					t.Errorf("%s, %s: %s, %v", form, row[0], ErrorName(err), err)
+				}
+			}
+		}
 	}
 }

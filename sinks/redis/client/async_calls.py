@@ -42,6 +42,7 @@ from tidegate.sinks.redis.client.replies import (
     plain,
     takes_no_functions,
     why_again,
+    why_not_found,
 )
 from tidegate.sinks.redis.client.settings import RedisSettings
 from tidegate.sinks.redis.client.steps import run_async
@@ -156,11 +157,9 @@ class AsyncCalls:
             view = await self.servers.view()
             for at in left:
                 by_node.setdefault(view.node_of(calls[at].key), []).append(at)
-        except DENIED as error:
-            raise denied(self.where, error) from error
         except (redis.RedisError, OSError) as error:
             self.servers.forget(view)
-            return left, str(error) or type(error).__name__
+            return left, why_not_found(self.where, error)
         # Wait for every exchange, whatever the others raised: no work of this round outlives it.
         results = await asyncio.gather(
             *(
@@ -346,5 +345,9 @@ class AsyncCalls:
     async def _load_script(self, node: AsyncNode, name: str) -> None:
         try:
             await node.ask((load_script(name),))
-        except LOST as lost:
-            raise RetryLater(f"{node.address}: {lost}") from lost
+        except DENIED as error:
+            raise denied(self.where, error) from error
+        except (*LOST, redis.ResponseError) as error:
+            if isinstance(error, redis.ResponseError) and not passes(error):
+                raise takes_no_functions(self.where, node.address, error) from error
+            raise RetryLater(f"{node.address}: {error}") from error

@@ -9,18 +9,19 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from tidegate.base.urls import Address
-from tidegate.sinks.redis.client.channel import NOT_FOUND_IN_TIME, AsyncNode, closed, in_time
-from tidegate.sinks.redis.client.servers import (
+from tidegate.sinks.redis.client.channel import NOT_FOUND_IN_TIME, AsyncNode, Plain, Tls, closed, in_time
+from tidegate.sinks.redis.client.settings import RedisSettings
+from tidegate.sinks.redis.client.single_flight import SingleFlight
+from tidegate.sinks.redis.client.steps import (
     CLUSTER_ANSWERS,
     CLUSTER_SLOTS,
     SENTINEL_ANSWERS,
     place_of,
     primary_by,
     ranges_by,
+    run_async,
+    sentinel_by,
 )
-from tidegate.sinks.redis.client.settings import RedisSettings
-from tidegate.sinks.redis.client.single_flight import SingleFlight
-from tidegate.sinks.redis.client.steps import run_async
 from tidegate.sinks.redis.keys import SLOTS, slot_of
 
 
@@ -92,11 +93,8 @@ class AsyncServers:
         return view
 
     async def _ask_sentinels(self) -> Address:
-        make: Any = Sentinel
-        seeds = [tuple(seed) for seed in self.settings.seeds]
-        # One attempt per Sentinel: the next one may answer. Its client would retry the same one.
-        once = {"retry": Retry(NoBackoff(), 0)}
-        sentinel = make(seeds, sentinel_kwargs={**self.settings.sentinel, **once})
+        limits = {**self.settings.sentinel, "retry": Retry(NoBackoff(), 0)}
+        sentinel = sentinel_by(Sentinel, self.settings, limits, (Plain, Tls))
         try:
             steps = primary_by(sentinel, self.settings)
             return await run_async(steps, lambda client: client.sentinel_masters(), SENTINEL_ANSWERS)

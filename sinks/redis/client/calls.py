@@ -47,6 +47,7 @@ from tidegate.sinks.redis.client.replies import (
     refused_command,
     takes_no_functions,
     why_again,
+    why_not_found,
 )
 from tidegate.sinks.redis.client.servers import Node, Servers
 from tidegate.sinks.redis.client.shapes import SHAPES, fits, wrong_reply
@@ -196,9 +197,8 @@ class Calls:
             with attempt:
                 try:
                     return self.servers.node_of(key)
-                except DENIED as error:
-                    raise denied(self.where, error) from error
                 except (redis.RedisError, OSError) as error:
+                    why_not_found(self.where, error)
                     raise self._later(error) from error
         raise AssertionError
 
@@ -338,10 +338,8 @@ class Calls:
                 node = self.servers.node_of(calls[at].key)
                 exchanges.setdefault(id(node), _Exchange(node, [], flight, one_flight)).calls.append(at)
                 asked[at] = node
-            except DENIED as error:
-                raise denied(self.where, error) from error
             except (redis.RedisError, OSError) as error:
-                why = str(error)
+                why = why_not_found(self.where, error)
                 later.append(at)
         open_ones = [each for each in exchanges.values() if self._begin(each)]
         while going := [each for each in open_ones if not each.failed and each.read < len(each.calls)]:

@@ -24,15 +24,16 @@ from redis.asyncio.connection import Connection, SSLConnection
 from tidegate.base.deadline import end_of, left_of
 from tidegate.base.urls import Address
 from tidegate.sinks.redis.client.replies import DENIED, LOST, Call
-from tidegate.sinks.redis.client.servers import AGE_MAX_S, readable, without_words
-from tidegate.sinks.redis.client.settings import RedisSettings
+from tidegate.sinks.redis.client.servers import AGE_MAX_S, readable, send_no_name
+from tidegate.sinks.redis.client.settings import RedisSettings, without_words
 from tidegate.sinks.redis.client.shapes import fits, no_reply, wrong_reply
 from tidegate.sinks.redis.client.single_flight import SingleFlight
 
 NOT_IN_TIME = "no connection in time"
 NOT_FOUND_IN_TIME = "the servers were not found in time"
 NO_TIME_LEFT = "no time was left for a request"
-CUT_OFF = (NOT_IN_TIME, NOT_FOUND_IN_TIME, NO_TIME_LEFT)
+NO_REPLY_LEFT = "no reply in time"
+CUT_OFF = (NOT_IN_TIME, NOT_FOUND_IN_TIME, NO_TIME_LEFT, NO_REPLY_LEFT)
 """The ends of the messages of a try that the deadline ended: they do not name its cause."""
 CONNECTIONS = 4
 """The most connections to each server."""
@@ -73,6 +74,8 @@ class Channel:
         self._landed = landed or (lambda: None)
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
+        self._has_answered = False
+        self._is_told = False  # the server of a new connection said something unasked: no request is sent
         self._unsent: list[bytes] = []
         self._wake = asyncio.Event()
         self._watch: asyncio.TimerHandle | None = None
@@ -86,14 +89,18 @@ class Channel:
         arrived or are lost, whether or not a task still waits for them, and also when this raises.
         """
         if self.failed is None and not self.out and self._has_surplus():
-            self.fail(no_reply())
+            if self._has_answered:
+                self.fail(no_reply())
+            else:
+                self._is_told = True
         if self.failed is not None:
             self._landed()
             raise self.failed
         flight = Flight(len(contents), self._loop, left_s)
         self.out.append(flight)
-        self._unsent.extend(contents)
-        self._wake.set()
+        if not self._is_told:
+            self._unsent.extend(contents)
+            self._wake.set()
         if self._watch is None or flight.end < self._watch_at:
             self._look_at(min(flight.sent_at + self._limit_s, flight.end))
         return flight.done
@@ -111,7 +118,7 @@ class Channel:
                 await self._wake.wait()
                 self._wake.clear()
                 unsent, self._unsent = self._unsent, []
-                await self._connection.send_packed_command(unsent, check_health=False)
+                await self._connection.send_packed_command(unsent)
         except (*LOST, asyncio.CancelledError) as error:
             self.fail(error)
 
@@ -120,8 +127,9 @@ class Channel:
             while True:
                 reply = await self._reply()
                 self._heard_at = self._loop.time()
-                if not self.out:
-                    raise redis.ConnectionError("the server sent a reply without a request")
+                if self._is_told or not self.out:
+                    raise self._unasked(reply)
+                self._has_answered = True
                 flight = self.out[0]
                 flight.replies.append(reply)
                 if len(flight.replies) == flight.calls:
@@ -129,14 +137,22 @@ class Channel:
                     self._landed()
                     if not flight.done.done():  # else it was cancelled, and no task waits
                         flight.done.set_result(flight.replies)
-        except (*LOST, asyncio.CancelledError) as error:
+        except (*LOST, redis.ResponseError, asyncio.CancelledError) as error:
             self.fail(error)
         except Exception:  # noqa: BLE001 - of the parser, which has many
             self.fail(no_reply())
         finally:
             await self._disconnect()
 
+    def _unasked(self, reply: Any) -> Exception:
+        """Return the error for a reply that no request waits for: the words of a new connection's server."""
+        if not isinstance(reply, Exception):
+            return redis.ConnectionError("the server sent a reply without a request")
+        return redis.ConnectionError(str(reply)) if self._has_answered else reply
+
     async def _reply(self) -> Any:
+        if not self._has_answered:
+            self._connection.bytes_first()
         try:
             return await self._connection.read_at_once(disable_decoding=True, disconnect_on_error=False)
         except (exceptions.BusyLoadingError, exceptions.AuthenticationError) as refused:
@@ -164,7 +180,7 @@ class Channel:
             return
         for flight in self.out:
             if flight.end <= now and not flight.done.done():
-                flight.done.set_exception(redis.TimeoutError("no reply in time"))
+                flight.done.set_exception(redis.TimeoutError(NO_REPLY_LEFT))
                 flight.done.exception()  # a task that was cancelled meanwhile does not fetch it
         ends = [flight.end for flight in self.out if not flight.done.done()]
         self._look_at(min([silent_at, *ends]))
@@ -226,6 +242,10 @@ class _Ended:
 
     read_at_once: Any
 
+    async def connect(self: Any, *given: Any, **named: Any) -> None:
+        send_no_name(self)
+        await super().connect(*given, **named)  # type: ignore[misc]
+
     async def disconnect(self: Any, *given: Any, **named: Any) -> None:
         writer = self._writer  # redis-py has no public name for it
         try:
@@ -237,7 +257,32 @@ class _Ended:
     def __init_subclass__(cls) -> None:
         cls.read_at_once = super().read_response  # type: ignore[misc]
 
+    async def send_packed_command(self: Any, command: Any, *_: Any, **__: Any) -> None:
+        """Send commands, as ``Opened``'s: the next read finds the end of a connection that has ended."""
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            writer.writelines([command] if isinstance(command, bytes) else command)
+            await asyncio.wait_for(writer.drain(), self.socket_timeout)
+        except asyncio.TimeoutError:
+            await self.disconnect(nowait=True)
+            raise redis.TimeoutError("Timeout writing to socket") from None
+        except OSError:
+            pass
+
+    def bytes_first(self: Any) -> None:
+        """Let the bytes that arrived before the connection was lost be read, then its end.
+
+        By itself a stream raises the loss at once.
+        """
+        stream = self._reader
+        if stream is not None and stream.exception() is not None and stream._buffer:  # noqa: SLF001
+            stream._exception = None  # noqa: SLF001 - there is no public name
+            stream.feed_eof()
+
     async def read_response(self: Any, *given: Any, **named: Any) -> Any:
+        self.bytes_first()
         try:
             return await super().read_response(*given, **named)  # type: ignore[misc]
         except (*LOST, redis.ResponseError):
@@ -247,12 +292,12 @@ class _Ended:
         raise no_reply()
 
 
-class _Plain(_Ended, Connection):
-    pass
+class Plain(_Ended, Connection):
+    """A connection without TLS."""
 
 
-class _Tls(_Ended, SSLConnection):
-    pass
+class Tls(_Ended, SSLConnection):
+    """A connection with TLS."""
 
 
 async def connected(address: Address, settings: RedisSettings) -> Any:
@@ -267,7 +312,7 @@ async def connected(address: Address, settings: RedisSettings) -> Any:
 
 async def _connected(address: Address, settings: RedisSettings) -> Any:
     limits, refused = settings.connection, None
-    kind: Any = _Tls if settings.tls else _Plain
+    kind: Any = Tls if settings.tls else Plain
     connection = kind(host=address.host, port=address.port, protocol=2, **limits)
     try:
         await asyncio.wait_for(

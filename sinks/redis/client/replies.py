@@ -52,6 +52,7 @@ NOT_SAVED = (
     " is unchanged"
 )
 CUT_BY_SERVER = ("losed by server", "reset by peer", "onnection lost")
+NO_REPLY = "bytes that are no reply of Redis"
 LATE_REPLY = "Timeout reading"
 TOO_LARGE = (
     "a server closes a connection without a word if a reply is larger than client-output-buffer-limit normal,"
@@ -91,6 +92,7 @@ WORDS: tuple[tuple[str, Effect], ...] = (
     ("NOAUTH", Effect.LOGIN),
     ("WRONGPASS", Effect.LOGIN),
     ("NOPERM", Effect.LOGIN),
+    ("DENIED", Effect.LOGIN),  # a server without a password, of another machine
     ("OOM", Effect.FULL),
     ("MISCONF", Effect.FULL),
     ("WRONGTYPE", Effect.DAMAGE),
@@ -154,6 +156,11 @@ def effect_of(error: Exception) -> Effect:
 def passes(error: Exception) -> bool:
     """Return whether the same call may succeed later, at this server or at another one."""
     return effect_of(error) in PASSING
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether a server has answered, and refuses the same request later, too."""
+    return isinstance(error, (redis.ResponseError, *DENIED)) and not passes(error)
 
 
 class Refused(NamedTuple):
@@ -307,7 +314,16 @@ def no_room(where: str, address: object, error: Exception) -> TidegateError | No
 
 def refused_command(where: str, address: object, error: Exception) -> TidegateError:
     """Return the error for a command that a server refuses for good, such as INFO of a full one."""
+    if effect_of(error) is Effect.LOGIN:
+        return denied(where, error)
     return no_room(where, address, error) or ConfigError(f"{where}: {address} answered: {error}")
+
+
+def why_not_found(where: str, error: Exception) -> str:
+    """Return why no server is found now. Raises: ConfigError: all servers that are asked refuse this user."""
+    if is_refusal(error):
+        raise refused_command(where, "a server", error) from error
+    return str(error) or type(error).__name__
 
 
 def barred(error: Exception) -> bool:
@@ -345,6 +361,8 @@ def takes_no_functions(where: str, address: object, error: Exception) -> Tidegat
     """Return the error for a server on which the functions cannot be loaded."""
     if (full := no_room(where, address, error)) is not None:
         return full
+    if effect_of(error) is Effect.LOGIN:
+        return denied(where, error)
     if "DB index" in str(error):
         return ConfigError(
             f"{where}: {address} has no such database: {error}; correct the number after the '/'"
@@ -376,6 +394,6 @@ def no_answer(
         text += f" ({TOO_LARGE})" * cut
     elif tls and not any(said in str(later).lower() for said in NOBODY_THERE):
         text += " (the URL asks for TLS: does the server speak it?)"
-    elif cut and not tls:
+    elif not tls and (cut or NO_REPLY in str(later)):
         text += " (if the server speaks TLS, the URL begins with rediss)"
     return StoreUnavailableError(f"{text}; {UNREACHED}")

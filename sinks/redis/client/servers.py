@@ -7,18 +7,16 @@ An idle one that the server has closed meanwhile fails on use, and another is op
 from __future__ import annotations
 
 import abc
-import bisect
 import collections
 import math
 import os
 import select
 import weakref
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 import redis
-from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection
 from redis.retry import Retry
@@ -26,12 +24,20 @@ from redis.sentinel import Sentinel
 
 from tidegate.base import forks
 from tidegate.base.deadline import left_of
-from tidegate.base.urls import PORT_MAX, Address, hide_forms
-from tidegate.errors import ConfigError
-from tidegate.sinks.redis.client.replies import DENIED, LOST, pack
-from tidegate.sinks.redis.client.settings import RedisSettings
-from tidegate.sinks.redis.client.shapes import WrongReplyError, no_reply
-from tidegate.sinks.redis.client.steps import run
+from tidegate.base.urls import Address
+from tidegate.sinks.redis.client.replies import DENIED, LOST
+from tidegate.sinks.redis.client.settings import RedisSettings, without_words
+from tidegate.sinks.redis.client.shapes import no_reply
+from tidegate.sinks.redis.client.steps import (
+    CLUSTER_ANSWERS,
+    CLUSTER_SLOTS,
+    SENTINEL_ANSWERS,
+    place_of,
+    primary_by,
+    ranges_by,
+    run,
+    sentinel_by,
+)
 from tidegate.sinks.redis.keys import slot_of
 
 IDLE_MAX = 64
@@ -41,63 +47,10 @@ old one still answers. A reader follows a name within this time."""
 LEAST_S = 0.001
 
 
-UNNAMED = (
-    "set cluster-announce-hostname on each server, or cluster-preferred-endpoint-type ip: the Cluster gives"
-    ' "?" for a host name'
-)
-
-
-def slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Address]]:
-    """Decode the reply to CLUSTER SLOTS: last slot, first slot and primary of each range, in order.
-
-    A server that does not know its own address has the address that was asked. Raises:
-    redis.ConnectionError: a server's address is announced as unknown, or the reply has another form.
-    """
-    try:
-        return _slot_ranges(slots, asked)
-    except (TypeError, ValueError, LookupError, AttributeError):
-        pass
-    raise no_reply()
-
-
-def _slot_ranges(slots: list[Any], asked: Address) -> list[tuple[int, int, Address]]:
-    if any(not 0 < int(primary[1]) <= PORT_MAX for _, _, primary, *_ in slots):
-        raise ValueError("no port")
-    if any(primary[0] == b"?" for _, _, primary, *_ in slots):
-        raise redis.ConnectionError(f"{asked}: {UNNAMED}")
-    return sorted(
-        (
-            int(last),
-            int(first),
-            Address(primary[0].decode() if primary[0] else asked.host, int(primary[1])),
-        )
-        for first, last, primary, *_ in slots
-    )
-
-
-def place_of(slot: int, ranges: Sequence[tuple[int, int, Any]]) -> int:
-    """Return the index of the range with the slot. Raises: redis.ClusterDownError: none has it."""
-    at = bisect.bisect_left(ranges, slot, key=lambda each: each[0])
-    if at == len(ranges) or ranges[at][1] > slot:
-        raise exceptions.ClusterDownError(f"slot {slot} has no server")
-    return at
-
-
 def within(left_s: float, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a connection with no time-out longer than ``left_s``."""
     limits = ("socket_timeout", "socket_connect_timeout")
     return {**settings, **{name: min(settings[name], left_s) for name in limits}}
-
-
-def without_words(error: redis.RedisError, settings: RedisSettings) -> redis.RedisError:
-    """Return the error of a refused login, without the words that it quotes: the password is one.
-
-    Redis quotes them in one way. A proxy, or a server that is no Redis at all, may repeat them in
-    any other.
-    """
-    said, _, _ = str(error).partition(", with args beginning with")
-    said = hide_forms(said, settings.secrets)
-    return error if said == str(error) else type(error)(said)
 
 
 def _limit(connection: Any, limit_s: float) -> None:
@@ -124,6 +77,14 @@ class Idle(collections.deque[Any]):
         return bool(connection.opened_by == os.getpid() and connection.opened_at >= oldest)
 
 
+def send_no_name(connection: Any) -> None:
+    """Make a connection send no CLIENT SETINFO.
+
+    redis-py ignores the replies to it: the server's last words may be among them.
+    """
+    connection.driver_info = connection.lib_name = connection.lib_version = None
+
+
 def readable(socket: Any) -> Callable[[], bool]:
     """Return a function for whether a socket can be read: data, or its end, has arrived."""
     poll = select.poll()
@@ -133,6 +94,8 @@ def readable(socket: Any) -> Callable[[], bool]:
 
 class Opened:
     """A mixin of connections: the process that opened it, and when, by ``time.monotonic``.
+
+    What a server says before it ends the connection is read as the reply, not lost with it.
 
     ``read_at_once``: redis-py's own ``read_response``, with all of its errors.
     """
@@ -145,12 +108,35 @@ class Opened:
 
     def connect(self: Any, *given: Any, **named: Any) -> Any:
         self.opened_by, self.opened_at = os.getpid(), monotonic()
+        send_no_name(self)
         connected = super().connect(*given, **named)  # type: ignore[misc]
         self._is_readable = readable(self._sock)
         return connected
 
     def __init_subclass__(cls) -> None:
         cls.read_at_once = super().read_response  # type: ignore[misc]
+
+    def send_packed_command(self: Any, command: Any, *given: Any, **named: Any) -> None:
+        """Send commands. Of a connection that has ended this is no error: the next read finds its end.
+
+        What the server said before it ended the connection is read first, as the reply.
+
+        Raises: redis.TimeoutError: the server takes no more bytes.
+        """
+        if self._sock is None:
+            super().send_packed_command(command, *given, **named)  # type: ignore[misc]
+            return
+        try:
+            for part in [command] if isinstance(command, bytes) else command:
+                self._sock.sendall(part)
+        except TimeoutError:
+            self.disconnect()
+            raise redis.TimeoutError("Timeout writing to socket") from None
+        except OSError:
+            pass
+        except BaseException:
+            self.disconnect()
+            raise
 
     def read_response(self: Any, *given: Any, **named: Any) -> Any:
         """Return a reply. Raises: WrongReplyError: what arrived is none, as redis-py has many errors for."""
@@ -177,10 +163,12 @@ class Opened:
 
 
 class _Plain(Opened, Connection):
-    pass
+    """A connection without TLS."""
 
 
 class _Tls(Opened, SSLConnection):
+    """A connection with TLS."""
+
     _tls_pending = True
 
 
@@ -256,6 +244,9 @@ class Node:
         refused = None
         try:
             connection.connect()
+            if connection.has_surplus():  # before any request: the server's last words
+                connection.read_response()
+                raise no_reply()
         except (redis.ResponseError, redis.AuthenticationError) as error:
             refused = without_words(error, self._settings)
         except BaseException:  # of a login's function, too
@@ -392,69 +383,6 @@ class OneServer(Servers):
         pass
 
 
-SENTINEL_ANSWERS = (redis.RedisError, OSError, TypeError, ValueError, LookupError, AttributeError)
-"""The last four: of redis-py, for a reply of another form."""
-
-
-def primary_by(sentinel: Any, settings: RedisSettings) -> Generator[Any, Any, Address]:
-    """Find the URL's primary: yields the client of each Sentinel, and is sent the primaries that it knows.
-
-    Raises: redis.ConnectionError: no Sentinel answers and knows one that is up. It is not redis-py's own
-    error: most of its releases put every argument of the client into it, its password too. ConfigError: a
-    server is no Sentinel. redis.ResponseError: a Sentinel refuses this user.
-    """
-    failed = []
-    for seed, client in zip(settings.seeds, sentinel.sentinels, strict=True):
-        masters = yield client
-        if isinstance(masters, redis.ResponseError):
-            if "unknown command" not in str(masters).lower():
-                raise without_words(masters, settings)
-            hosts = ",".join(str(each) for each in settings.seeds)
-            raise ConfigError(
-                f"{hosts}: this is no Sentinel; write redis://{settings.seeds[0]} for a single server"
-            )
-        if isinstance(masters, redis.RedisError):
-            failed.append(f"{seed}: {without_words(masters, settings)}")
-            continue
-        try:
-            state = masters.get(settings.master)
-            if state is not None and sentinel.check_master_state(state, settings.master):
-                return Address(state["ip"], int(state["port"]))
-        except (
-            TypeError,
-            ValueError,
-            LookupError,
-            AttributeError,
-        ):  # it is an error of redis-py, or has another form
-            failed.append(f"{seed}: {no_reply()}")
-    raise redis.ConnectionError(
-        f"no Sentinel knows a primary {settings.master!r} that is up{': ' * bool(failed)}{'; '.join(failed)}"
-    )
-
-
-CLUSTER_SLOTS = pack((b"CLUSTER", b"SLOTS"))
-CLUSTER_ANSWERS = (redis.RedisError, OSError)
-
-
-def ranges_by(known: Iterable[Address]) -> Generator[Address, Any, list[tuple[int, int, Address]]]:
-    """Find the ranges of slots: yields servers until one is sent back the reply to ``CLUSTER_SLOTS``.
-
-    Raises: redis.ConnectionError: no server answers. ConfigError: one is not in a Cluster.
-    """
-    error: Exception | None = None
-    for address in dict.fromkeys(known):
-        slots = yield address
-        if not isinstance(slots, Exception):
-            try:
-                return slot_ranges(slots, address)
-            except WrongReplyError as wrong:
-                slots = wrong
-        if "cluster support disabled" in str(slots):
-            raise ConfigError(f"{address} is no Cluster: write redis://{address}")
-        error = slots
-    raise redis.ConnectionError(f"no server of the Cluster answered: {error}")
-
-
 class SentinelServers(Servers):
     """The server that the Sentinels name as the primary."""
 
@@ -465,12 +393,9 @@ class SentinelServers(Servers):
     def node_of(self, key: bytes) -> Node:
         primary = self._primary
         if primary is None:
-            seeds = [tuple(seed) for seed in self.settings.seeds]
-            make: Any = Sentinel  # it has no type information
-            left_s = max(left_of(self.settings.timeout_s) / len(seeds), LEAST_S)
-            # One attempt per Sentinel: the next one may answer. Its client would retry the same one.
-            once = {"retry": Retry(NoBackoff(), 0)}
-            sentinel = make(seeds, sentinel_kwargs={**within(left_s, self.settings.sentinel), **once})
+            left_s = max(left_of(self.settings.timeout_s) / len(self.settings.seeds), LEAST_S)
+            limits = {**within(left_s, self.settings.sentinel), "retry": Retry(NoBackoff(), 0)}
+            sentinel = sentinel_by(Sentinel, self.settings, limits, (_Plain, _Tls))
             try:
                 steps = primary_by(sentinel, self.settings)
                 address = run(steps, lambda client: client.sentinel_masters(), SENTINEL_ANSWERS)

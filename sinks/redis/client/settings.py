@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import redis
 
 from tidegate.base.deadline import left_of
-from tidegate.base.urls import Address, addresses, redact, servers_at, user_and_password
+from tidegate.base.urls import Address, addresses, hide_forms, redact, servers_at, user_and_password
 from tidegate.errors import ConfigError
 from tidegate.options.client_options import (
     ANYTHING,
@@ -253,3 +253,14 @@ def _with_options(
 def _is_verified(options: dict[str, Any]) -> bool:
     """Return whether TLS verifies the server's certificate at all."""
     return options.get("ssl_cert_reqs", "required") not in ("none", ssl.CERT_NONE)
+
+
+def without_words(error: redis.RedisError, settings: RedisSettings) -> redis.RedisError:
+    """Return the error of a refused login, without the words that it quotes: the password is one.
+
+    Redis quotes them in one way. A proxy, or a server that is no Redis at all, may repeat them in
+    any other.
+    """
+    said, _, _ = str(error).partition(", with args beginning with")
+    said = hide_forms(said, settings.secrets)
+    return error if said == str(error) else type(error)(said)

@@ -12,7 +12,7 @@ from typing import Any
 
 import redis
 
-from tidegate.sinks.redis.client.replies import Call
+from tidegate.sinks.redis.client.replies import NO_REPLY, Call
 
 Fits = Callable[[Any, Call], bool]
 
@@ -36,7 +36,7 @@ def wrong_reply(call: Call) -> WrongReplyError:
 
 def no_reply() -> WrongReplyError:
     """Return the error for bytes that are no reply at all; nothing of them is shown: they may be a login."""
-    return WrongReplyError(f"it sent bytes that are no reply of Redis: {MIXED}")
+    return WrongReplyError(f"it sent {NO_REPLY}: {MIXED}")
 
 
 def fits(call: Call, reply: Any) -> bool:

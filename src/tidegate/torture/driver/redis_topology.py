@@ -11,8 +11,8 @@ import redis
 from redis import exceptions
 
 from tidegate.base.urls import Address
-from tidegate.sinks.redis.client.servers import slot_ranges
 from tidegate.sinks.redis.client.settings import RedisSettings
+from tidegate.sinks.redis.client.steps import slot_ranges
 
 MIGRATE_MS = 5_000
 KEYS_AT_ONCE = 100

@@ -98,12 +98,12 @@ def faulty(monkeypatch):
             raise reply
         return reply
 
-    for kind in (servers._Plain, channel._Plain):
-        base, is_async = kind.__mro__[2], kind is channel._Plain
+    for module, kind in ((servers, servers._Plain), (channel, channel.Plain)):
+        (ours, base), is_async = kind.__mro__[1:3], module is channel
 
-        def send(self, contents, *more, _base=base, **named):
+        def send(self, contents, *more, _ours=ours, **named):
             made.sent(self, contents if isinstance(contents, list | tuple) else [contents])
-            return _base.send_packed_command(self, contents, *more, **named)
+            return _ours.send_packed_command(self, contents, *more, **named)
 
         def read(self, *given, _base=base, **named):
             wrong = made.takes(self)
@@ -118,13 +118,9 @@ def faulty(monkeypatch):
                 wrong = made.takes(self)
             return replaced(made.reply) if wrong else reply
 
-        middle = type(
-            "Middle",
-            (base,),
-            {"send_packed_command": send, "read_response": read_async if is_async else read},
-        )
-        module = channel if is_async else servers
-        monkeypatch.setattr(module, "_Plain", type("_Plain", (kind.__mro__[1], middle), {}))
+        middle = type("Middle", (base,), {"read_response": read_async if is_async else read})
+        faulty_kind = type("Faulty", (ours, middle), {"send_packed_command": send})
+        monkeypatch.setattr(module, kind.__name__, faulty_kind)
     return made
 
 

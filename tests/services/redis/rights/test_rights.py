@@ -176,7 +176,7 @@ def test_every_function_runs_with_the_rights_of_who_calls_it(users, called):
     reads(query, users.url("tidegate-reader"), functions=True)
     store.drop()
     fill(url, query)
-    assert set(names()) - {"present"} <= called  # that one is the first command to each server
+    assert set(names()) - {"present"} <= called  # which every connect calls, by its own words
 
 
 @pytest.mark.parametrize("less", ["-fcall -evalsha", "-hscan", "-xadd"])

@@ -29,6 +29,7 @@ class Servers:
     [
         *((("refused", f"h:1: {late}"), "refused") for late in CUT_OFF),
         *(((f"h:1: {late}",), late) for late in CUT_OFF),
+        (("Connection closed by server", "h:1: no reply in time"), "Connection closed by server"),
         (("refused", "reset"), "reset"),
     ],
 )

@@ -83,6 +83,7 @@ REPLIES: tuple[tuple[str, str, type[Exception]], ...] = (
         exceptions.NoPermissionError,
     ),
     ("read", "NOAUTH Authentication required.", exceptions.AuthenticationError),
+    ("read", "DENIED Redis is running in protected mode", exceptions.ResponseError),
     (
         "read",
         "WRONGPASS invalid username-password pair or user is disabled.",

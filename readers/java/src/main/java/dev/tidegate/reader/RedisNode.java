@@ -44,8 +44,13 @@ final class RedisNode implements AutoCloseable {
       }, config);
     }
 
+    /** Send. Of a connection that has ended this is no error: the next reply is the server's last words, or the end. */
     void send() {
-      flush();
+      try {
+        flush();
+      } catch (JedisConnectionException ended) {
+        // which the next read finds
+      }
     }
 
     /** Read one reply. Throws JedisConnectionException: it did not arrive before the deadline. */

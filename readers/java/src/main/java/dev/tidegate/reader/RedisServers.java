@@ -45,7 +45,7 @@ final class RedisServers implements AutoCloseable {
   private static final Pattern ELSEWHERE = Pattern.compile("^(READONLY|MASTERDOWN|UNBLOCKED|TGSERVER replica)\\b.*", Pattern.DOTALL);
   /** The replies that no repetition mends, or that the caller handles. Any other one proves nothing, and passes. */
   private static final Pattern FINAL = Pattern.compile(
-      "^(TG|OOM|MISCONF|NOAUTH|WRONGPASS|NOPERM|WRONGTYPE|CROSSSLOT|NOPROTO|NOSCRIPT).*|.*(user executing the script|invalid password"
+      "^(TG|OOM|MISCONF|NOAUTH|WRONGPASS|NOPERM|DENIED|WRONGTYPE|CROSSSLOT|NOPROTO|NOSCRIPT).*|.*(user executing the script|invalid password"
           + "|invalid username-password|no password is set|without any password configured|wrong number of arguments|unknown command"
           + "|unknown subcommand|syntax error|rotocol error|DB index|compiling|support disabled|not allowed in cluster mode|attempt to "
           + "|bad argument|not an integer|unction not found).*", Pattern.DOTALL);
@@ -148,6 +148,11 @@ final class RedisServers implements AutoCloseable {
   static boolean passes(JedisDataException error) {
     String message = String.valueOf(error.getMessage());
     return ELSEWHERE.matcher(message).matches() || !FINAL.matcher(message).matches();
+  }
+
+  /** Whether a server has answered, and the same request is refused later, too. */
+  private static boolean isRefusal(Exception error) {
+    return error instanceof JedisDataException reply && !passes(reply);
   }
 
   /** Send the open calls once, to all servers before the first reply is read; return why some are still open. */
@@ -319,7 +324,7 @@ final class RedisServers implements AutoCloseable {
 
   private HostAndPort primary(Deadline deadline) {
     String name = url.path().split("/")[0];
-    Exception why = null;
+    Exception why = null; // a refusal only if all refuse
     List<HostAndPort> left = new ArrayList<>(seeds(26379));
     while (!left.isEmpty() && !deadline.isOver()) {
       Deadline part = share(deadline, left.size());
@@ -330,8 +335,11 @@ final class RedisServers implements AutoCloseable {
         }
         why = new JedisException("it knows no primary " + name);
       } catch (JedisException unreached) {
-        why = unreached;
+        why = why == null || isRefusal(why) ? unreached : why;
       }
+    }
+    if (left.isEmpty() && isRefusal(why)) {
+      throw new ConfigError("store " + url.shown() + ": a Sentinel refuses this user: " + why.getMessage(), why, false);
     }
     throw new JedisConnectionException("no Sentinel names the primary " + name + ": " + why, why);
   }
@@ -339,7 +347,8 @@ final class RedisServers implements AutoCloseable {
   private RedisNode[] slots(Map<HostAndPort, RedisNode> nodes, Deadline deadline) {
     Set<HostAndPort> asked = new LinkedHashSet<>(servers == null ? List.of() : servers.nodes.keySet());
     asked.addAll(seeds(6379));
-    Exception why = null;
+    Exception why = null; // a refusal only if all refuse
+    HostAndPort named = null;
     List<HostAndPort> left = new ArrayList<>(asked);
     while (!left.isEmpty() && !deadline.isOver()) {
       Deadline part = share(deadline, left.size());
@@ -358,15 +367,13 @@ final class RedisServers implements AutoCloseable {
           Arrays.fill(slots, ((Long) parts.get(0)).intValue(), ((Long) parts.get(1)).intValue() + 1, node);
         }
         return slots;
-      } catch (JedisConnectionException unreached) {
-        why = unreached;
-      } catch (JedisException refused) {
-        if (refused instanceof JedisDataException error && passes(error)) {
-          why = refused;
-          continue;
-        }
-        throw new ConfigError("store " + url.shown() + ": " + seed + " does not list the slots of a Cluster: " + refused.getMessage(), refused, false);
+      } catch (JedisException unreached) {
+        why = why == null || isRefusal(why) ? unreached : why;
+        named = seed;
       }
+    }
+    if (left.isEmpty() && isRefusal(why)) {
+      throw new ConfigError("store " + url.shown() + ": " + named + " does not list the slots of a Cluster: " + why.getMessage(), why, false);
     }
     throw new JedisConnectionException("no server of the Cluster answers: " + (why == null ? "" : why.getMessage()), why);
   }

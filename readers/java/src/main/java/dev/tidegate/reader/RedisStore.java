@@ -103,7 +103,7 @@ final class RedisStore implements Store {
     if (message.matches("(?s)(OOM|MISCONF|NOREPLICAS)\\b.*")) {
       return new StoreUnavailableError(where + " refused to write: " + message, error, true);
     }
-    if (message.matches("(?s)(NOPERM|NOAUTH|WRONGPASS)\\b.*|.*(user executing the script|invalid (username-)?password|no password is set"
+    if (message.matches("(?s)(NOPERM|NOAUTH|WRONGPASS|DENIED)\\b.*|.*(user executing the script|invalid (username-)?password|no password is set"
         + "|without any password configured).*")) {
       return new ConfigError(where + " refuses this user: " + message, error, true);
     }

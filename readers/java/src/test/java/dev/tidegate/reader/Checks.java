@@ -57,6 +57,7 @@ import redis.clients.jedis.util.JedisClusterCRC16;
 final class Checks {
   public static void main(String[] none) throws Exception {
     connections();
+    lastWords();
     deadlines();
     waits();
     schemas();
@@ -174,6 +175,49 @@ final class Checks {
       raises(ArithmeticException.class, () -> servers.run(List.of(call(true), failing()), Deadline.after(options.timeout)));
       second.refuses = false;
       check(servers.run(calls, Deadline.after(options.timeout)).size() == 2, "one answer is missing");
+    }
+  }
+
+  /**
+   * The error of a connect names what a server says before it ends the connection: at once, or after a byte of a request
+   * that it leaves unread, so that the end is a reset.
+   */
+  private static void lastWords() throws Exception {
+    record Row(String words, Class<? extends RuntimeException> error, String told) {}
+    List<Row> rows = List.of(
+        new Row("ERR max number of clients reached", StoreUnavailableError.class, "max number of clients"),
+        new Row("LOADING Redis is loading the dataset in memory", StoreUnavailableError.class, "loading the dataset"),
+        new Row("no upstream host", StoreUnavailableError.class, "no upstream host"),
+        new Row("DENIED Redis is running in protected mode", ConfigError.class, "protected mode"),
+        new Row("NOAUTH Authentication required.", ConfigError.class, "Authentication required"),
+        new Row("WRONGPASS invalid username-password pair", ConfigError.class, "invalid username-password pair"),
+        new Row("ERR Protocol error: unauthenticated bulk length", ConfigError.class, "Protocol error"));
+    List<String> forms = List.of(
+        "redis://%s", "redis://user:sesame@%s/3", "redis+cluster://%s", "redis+cluster://:sesame@%s", "redis+sentinel://%s/primary");
+    for (Row row : rows) {
+      for (boolean isAsked : List.of(false, true)) {
+        try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+          Primary.daemon(() -> {
+            while (true) {
+              try (Socket client = server.accept()) {
+                if (isAsked) {
+                  client.getInputStream().read();
+                }
+                client.getOutputStream().write(("-" + row.words + "\r\n").getBytes());
+              }
+            }
+          });
+          for (String form : forms) {
+            String url = form.formatted("127.0.0.1:" + server.getLocalPort());
+            try {
+              Gate.connect(url, "flights", new Options().timeout(Duration.ofMillis(300))).close();
+              throw new AssertionError(url + " was connected");
+            } catch (TidegateException error) {
+              check(row.error.isInstance(error) && error.getMessage().contains(row.told), form + ", " + row.words + ": " + error);
+            }
+          }
+        }
+      }
     }
   }
 
