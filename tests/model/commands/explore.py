@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -125,9 +126,9 @@ def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
     ends = [Outcome(0, "")]
     if name == "restore-from":
         ends = [Outcome(0, "", json.dumps({"way": way})) for way in ("continue", "again", "new")]
-    names = ("restore", "rewind") if name == "rewind" else (name,)  # its second record may be missing
-    done = [LETTERS[each].then(truth, world, end) for each in names for end in ends]
-    for after in (each.as_known_to(truth) for each in done) if name not in ELSEWHERE else ():
+    names = () if name in ELSEWHERE else ("restore", "rewind") if name == "rewind" else (name,)
+    for each, end in itertools.product(names, ends):  # of a rewind the second record may be missing
+        after = LETTERS[each].then(truth, world, end).as_known_to(truth)
         spaces = dict(after.spaces)
         for at, space in spaces.items():
             had = truth.spaces.get(at)
