@@ -213,6 +213,7 @@ COMMANDS: Mapping[str, Row] = {
         **dict.fromkeys(
             MOVED, Answer("nothing was written. Run this command with --namespace {to}, once that is whole")
         ),
+        Lifecycle.GONE: TAKE_BACK,
     },
     "adopt": {
         **COPIES,
@@ -238,6 +239,9 @@ COMMANDS: Mapping[str, Row] = {
                 after=True,
             ),
         ),
+        Lifecycle.GONE: Answer(
+            TAKE_BACK.text.replace("nothing was written", "its backups never get a newer version"), after=True
+        ),
     },
     "relog": {
         Lifecycle.UNFINISHED: Answer(
@@ -256,7 +260,7 @@ COMMANDS: Mapping[str, Row] = {
     "rekey": {
         **COPIES,
         Lifecycle.REWOUND: Answer(
-            "start the query on the checkpoint that was set back, and run this command after its next batch"
+            "start the query on the checkpoint that was set back, and run this command after its next version"
         ),
         **dict.fromkeys(MOVED, Answer("nothing was written. Give --to {to}")),
     },

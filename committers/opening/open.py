@@ -6,6 +6,7 @@ because another driver may have written in between.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -166,6 +167,9 @@ REFUSALS: Mapping[str, Callable[[Opening], None]] = {
     "the store has versions of another history": lambda opening: refuse_other_history(
         opening.coordinator, opening.coordinator.folded, opening.pointer
     ),
+    "another store has what the log lost": lambda opening: _refuse_newer_elsewhere(
+        opening.coordinator, opening.pointer.visible
+    ),
     "the store has attempts that the log lost": lambda opening: refuse_lost_attempts(
         opening.coordinator, opening.begun
     ),
@@ -246,6 +250,7 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: C
     if identity is None:
         version = 0
         if state.last_version and not (coordinator.has_copy or coordinator.from_backup):
+            _refuse_newer_elsewhere(coordinator, 0)
             refuse_missing_place(coordinator)
             refuse_unrecoverable(coordinator)
             version = refilled_at(coordinator)
@@ -374,16 +379,33 @@ def _refuse_older_state(coordinator: Coordinator, state: Folded) -> None:
         )
 
 
-def refuse_other_history(coordinator: Coordinator, state: Folded, pointer: Pointer) -> None:
-    """Refuse a store whose visible version was never decided in this log. Raises: WalGapError."""
+def refuse_other_history(
+    coordinator: Coordinator, state: Folded, pointer: Pointer, store: Store | None = None
+) -> None:
+    """Refuse a store (the primary) whose visible version this log never decided. Raises: WalGapError."""
+    store = store or coordinator.store
     identity = Identity(state.namespace, state.name, state.key_groups)  # compared before
     fit = fit_of(state, identity, pointer)
     if fit is Fit.LOG_BEHIND:
         why = f"version {pointer.visible} is visible, the log ends at version {state.last_version}"
-        raise _log_behind(coordinator, why, pointer.visible, coordinator.store)
+        raise _log_behind(coordinator, why, pointer.visible, store)
     if fit is Fit.OTHER_HISTORY:
         why = f"version {pointer.visible} has digest {pointer.digest} in the store, another one in the log"
-        raise _log_behind(coordinator, why, pointer.visible, coordinator.store)
+        raise _log_behind(coordinator, why, pointer.visible, store)
+
+
+def _refuse_newer_elsewhere(coordinator: Coordinator, visible: int) -> None:
+    """Refuse to rebuild a primary that shows nothing by a log that lacks what another store shows.
+
+    A store that does not answer is left out: its follower compares it later. Raises: WalGapError.
+    """
+    for store in coordinator.others if not visible else ():
+        with contextlib.suppress(StoreUnavailableError):
+            identity = store.identity()
+            pointer = Pointer() if identity is None else store.pointer()
+            state = coordinator.decisions.catch_up()  # after the store: another driver may commit
+            if state is not None and identity is not None and identity.uuid == state.namespace:
+                refuse_other_history(coordinator, state, pointer, store)
 
 
 def refuse_removed(store: Store, pointer: Pointer) -> None:

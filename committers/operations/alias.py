@@ -11,6 +11,7 @@ from tidegate.errors import ConfigError, CorruptError
 from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.aliases import Aliases, Target, name_is_taken
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Identity
 from tidegate.sinks.store import Store
 
 logger = logging.getLogger("tidegate")
@@ -77,9 +78,8 @@ def named_by(aliases: Aliases, alias: str) -> Target | None:
         return None
 
 
-def aliases_of(store: Store) -> list[str]:
-    """List the aliases that name the namespace of this store, sorted."""
-    identity = store.identity()
+def aliases_of(store: Store, identity: Identity | None) -> list[str]:
+    """List the aliases in this store that name the namespace of this identity, sorted."""
     if identity is None:
         return []
     target = Target(identity.name, identity.uuid)
@@ -88,7 +88,7 @@ def aliases_of(store: Store) -> list[str]:
 
 def refuse_aliased(store: Store) -> None:
     """Refuse to drop a namespace that has aliases. Raises: ConfigError, which names them."""
-    names = aliases_of(store)
+    names = aliases_of(store, store.identity())
     if names:
         raise ConfigError(
             f"{store.where}: readers find it as {', '.join(names)}: set the alias to another namespace"

@@ -144,6 +144,7 @@ def follow_version(old: Coordinator, new: Coordinator, decided: DecidedVersion) 
         barrier.drops = frozenset(manifest.dropped or ()) & new.folded.tables.keys()
         barrier.expiring = frozenset(name for name, at in tables.items() if at.expires)
         barrier.source_offsets, barrier.state_calls = manifest.source_offsets, _state_calls(manifest)
+        new.begun_us = max(new.begun_us, decided.decided_at_us - 1)  # no earlier, or expired rows come back
         _commit_unfinished(new, barrier)
 
 

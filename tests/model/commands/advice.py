@@ -10,14 +10,14 @@ from collections.abc import Callable
 
 from model.commands.answers import Answers
 from model.commands.operating import relogged, restored_from
-from model.commands.truth import LINEAGES, Truth
+from model.commands.truth import LINEAGES, Truth, batch
 from model.commands.world import Outcome, Time, World
 from model.commands.writing import query
 
 COMMAND = re.compile(r"`tidegate ([^`]+)`")
 NAMESPACE = re.compile(r"set namespace='([^']+)'")
 STEPS_MAX = 5
-AFTER_BATCH = "run this command after its next batch"
+AFTER_VERSION = "run this command after its next version"
 CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC continues", re.DOTALL)
 """The clocks are right at the next letter, or time passes (docs/operations.md, Wrong clocks)."""
 NEXT_BATCH = re.compile("start the query with this checkpoint, unchanged; its next batch is ([0-9]+)")
@@ -76,9 +76,8 @@ def advised(
             tried.append(shlex.join(words))
             world.word = (*world.word, "advice")
             done = world.run(*words)
-            if AFTER_BATCH in done.text:
-                query(world)
-                done = world.run(*words)
+            if AFTER_VERSION in done.text:
+                done = _after_batches(world, words)
             last = done
             if done.crash:
                 return f"{what}: {_short(outcome)}; `{tried[-1]}`: {done.crash}"
@@ -115,6 +114,14 @@ def advised(
         return _made_again(world, what)
     ends = f"{tried}{refused_text}; the last: {_short(last)}"
     return f"{what}: {_short(outcome)}; its advice does not lead out: {ends}"
+
+
+def _after_batches(world: World, words: list[str]) -> Outcome:
+    """Let the query make a version, and run the command: a batch that is in the restored state makes none."""
+    for _ in range(STEPS_MAX):
+        query(world)
+        world.truths = tuple(batch(each, Time.us) for each in world.truths)
+    return world.run(*words)
 
 
 def _made_again(world: World, what: str) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from model.commands import checks
+from model.commands import operating as op
 from model.commands.advice import advised, followed
 from model.commands.held import hold
 from model.commands.known import known_as
 from model.commands.letters import LETTERS
-from model.commands.operating import copy_is_unfinished
 from model.commands.seen import settle
 from model.commands.truth import Truth
 from model.commands.world import Outcome, Time, World, digest_of
@@ -100,9 +101,11 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
     explored.refused += outcome.code != 0
     if name == "zombie" and outcome.done:
         world.truths = (*world.truths, *before)  # it may have been a replay
+    if op.WORK_WAS_DONE in outcome.text:
+        world.truths = tuple(op.backed_up(each, world, outcome, "n") for each in before)
     if name == "cron" and outcome.done:
         return f"{letter}: the backup of a moved namespace ends with exit 0: {outcome.text.strip()}"
-    if name == "backup-copy" and outcome.done and all(copy_is_unfinished(each, world) for each in before):
+    if name == "backup-copy" and outcome.done and all(op.copy_is_unfinished(each, world) for each in before):
         return f"{letter}: an unfinished copy is backed up: {outcome.text.strip()}"
     wrong = settle(world)
     if wrong:
@@ -123,8 +126,9 @@ def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
     ends = [Outcome(0, "")]
     if name == "restore-from":
         ends = [Outcome(0, "", json.dumps({"way": way})) for way in ("continue", "again", "new")]
-    for end in ends if name not in ELSEWHERE else ():
-        after = LETTERS[name].then(truth, world, end).as_known_to(truth)
+    names = () if name in ELSEWHERE else ("restore", "rewind") if name == "rewind" else (name,)
+    for each, end in itertools.product(names, ends):  # of a rewind the second record may be missing
+        after = LETTERS[each].then(truth, world, end).as_known_to(truth)
         spaces = dict(after.spaces)
         for at, space in spaces.items():
             had = truth.spaces.get(at)

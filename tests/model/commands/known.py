@@ -68,6 +68,11 @@ MENDED = {
     "a log that was trimmed in the middle": (
         "copies clock-back lose-end older-both rewind batch batch trim lose-store"
     ),
+    "a rekey after a restore that undid a rewind": "rekey rewind restore backup-copy",
+    "a backup of a namespace whose copy was dropped": "rekey finish drop cron",
+    "a copy is older than its source": "rekey ahead batch clock-back finish",
+    "an alias in a store that lost all else": "add-store alias lose-store lose-log relog",
+    "a primary and the log's end are lost": "add-store copies widen lose-store older-log",
 }
 """By name, the word that found it."""
 

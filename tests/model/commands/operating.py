@@ -66,9 +66,11 @@ def back(world: World) -> Outcome:
 
 
 def went_back(truth: Truth, world: World, _: Outcome) -> Truth:
+    """Follow the query's checkpoint, which may be a new one, after the source's last batch."""
     source = source_name(world)
-    event = truth.spaces[source].event + 1
-    truth = truth.with_space(source, moved="").with_space(truth.name, copy_of="stale")
+    event = max(truth.spaces[source].event + 1, truth.first)
+    truth = truth.with_space(truth.name, copy_of="stale")
+    truth = truth.with_space(source, moved="", lineage=truth.lineage)
     return truth._replace(name=source, event=event)
 
 
@@ -76,7 +78,8 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     here, facts = truth.here, json.loads(outcome.json)
     name, lineage = facts["to"], facts["lineage"]
     saved = here.versions.get((world.uuid_of(truth.name), facts["version"]))
-    if facts["lost"] and saved is not None:  # the command prints the versions that an older store has not
+    # The command prints the versions that an older store lacks, as far as the log has them.
+    if (facts["lost"] or not here.shown) and saved is not None:
         last = truth.firsts.get(LINEAGES.index(lineage), truth.first) + facts["last_batch"] if lineage else -1
         here = here._replace(content=saved[0], shape=saved[1], event=last, generation=0)
     content = here.content.alive(here.time_us)
@@ -112,6 +115,10 @@ def dropped(truth: Truth, *_: object) -> Truth:
 
 
 # -- backups ------------------------------------------------------------------------------------------
+
+
+WORK_WAS_DONE = "its backups never get a newer version"
+"""The error of a backup of a moved namespace, which is made first."""
 
 
 def back_up(world: World, name: str = "") -> Outcome:
@@ -215,6 +222,13 @@ def has_older_store(world: World) -> bool:
     return then is not None and all(now[part] == then[part] for part in ("identity", "pointer", "rows"))
 
 
+def seen_in_store(truth: Truth, world: World) -> Space | None:
+    """What the primary shows, where that is an earlier version that readers saw; None: it is not."""
+    shown = readable(world, truth.name, newest=True)
+    known = None if shown is None else truth.here.versions.get((shown[0], max(shown[1])))
+    return known and truth.here._replace(content=known[0], shape=known[1], event=known[0].event, shown=True)
+
+
 def at_copy(world: World) -> Space:
     """What was true of the query's namespace when the copies were made."""
     then: Truth = world.copies["truths"][0]
@@ -239,7 +253,8 @@ def older_both(truth: Truth, world: World, _: Outcome) -> Truth:
 def may_put_back(world: World) -> bool:
     if "places" not in world.copies or not there(world):
         return False
-    if world.uuid_of(world.truth.name) not in ("", world.copies["uuid"]):
+    known = {world.uuid_of(world.truth.name), *(uuid for uuid, _ in world.truth.here.versions)} - {""}
+    if not known <= {world.copies["uuid"]}:
         return False  # copies of another namespace are refused, and nothing else is to be seen
     then = world.copies["truths"][0].spaces.get(world.truth.name)
     return then is not None and then != world.truth.here and then.event >= 0
@@ -258,7 +273,8 @@ NOTHING = Space(shown=False)
 def lost(damage: str) -> Callable[[Truth, World, Outcome], Truth]:
     def then(truth: Truth, world: World, _: Outcome) -> Truth:
         if "gone" in damage and not truth.here.shown and len(truth.stores) == 1:
-            older = at_copy(world)._replace(damaged=damage) if has_older_store(world) else NOTHING
+            older = at_copy(world) if has_older_store(world) else seen_in_store(truth, world)
+            older = NOTHING if older is None else older._replace(damaged=damage)
             return truth._replace(spaces={**truth.spaces, truth.name: older})
         damaged = "; ".join(filter(None, (truth.here.damaged, damage)))
         return truth.with_space(truth.name, damaged=damaged)

@@ -139,8 +139,8 @@ def older(world: World) -> int:
 
 
 def restored(truth: Truth, world: World, _: Outcome, *, reprocess: bool = False) -> Truth:
-    here = truth.here
-    content, shape = here.versions[world.uuid_of(truth.name), older(world)]
+    here, at = truth.here, (world.uuid_of(truth.name), older(world))
+    content, shape = here.versions.get(at) or world.truth.here.versions[at]  # what readers saw is a fact
     truth = truth.with_space(truth.name, content=content, shape=shape, shown=True)
     if not reprocess:
         return truth

@@ -26,6 +26,7 @@ from tidegate.committers.transfer.rekey.move import follow, is_finished
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.sinks.aliases import Target
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Identity
 from tidegate.wal.fold import decided_for
 
 EXAMPLES = examples(
@@ -83,7 +84,9 @@ def rekey(
             done = _done(work, old, new, finish=finish, yes=yes)
             standings = _catch_up_others(work, new, jobs)
             switched, missed = (
-                _switch(work, to, alias or [], _whole_version(old, new)) if finish else ({}, [])
+                _switch(work, old.store.identity(), to, alias or [], _whole_version(old, new))
+                if finish
+                else ({}, [])
             )
             visible = new.store.pointer().visible
     facts = {"to": to, "visible": visible, "behind": done.behind, "rows": done.rows, "aliases": switched}
@@ -149,24 +152,21 @@ def _catch_up_others(work: Operation, new: Coordinator, jobs: int | None) -> lis
 
 
 def _switch(
-    work: Operation, to: str, given: list[str], least: int
+    work: Operation, source: Identity | None, to: str, given: list[str], least: int
 ) -> tuple[dict[str, list[str]], list[Standing]]:
-    """Let the aliases of the old namespace and the given ones name the new one.
+    """Let the aliases of the old namespace, the source, and the given ones name the new one.
 
     Return the aliases by store, and the stores in which none was switched: those that have an error, or do
     not show version ``least`` yet.
     """
     switched, missed = dict[str, list[str]](), list[Standing]()
     for at in work.stores():
-        with (
-            contextlib.closing(open_store(at.url, to, at.options)) as new,
-            contextlib.closing(open_store(at.url, work.namespace, at.options)) as old,
-        ):
+        with contextlib.closing(open_store(at.url, to, at.options)) as new:
             try:
                 identity = new.identity()
                 if identity is None or new.pointer().visible < least:
                     raise StoreUnavailableError(f"version {least} is not visible here yet")
-                names = sorted({*aliases_of(old), *given})
+                names = sorted({*aliases_of(new, source), *given})
                 for name in names:
                     set_alias(at, name, Target(identity.name, identity.uuid))
             except TidegateError as error:

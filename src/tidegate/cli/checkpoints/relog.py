@@ -15,7 +15,6 @@ from tidegate.cli.checkpoints.spark_files import checkpoint_at, refuse_unfit
 from tidegate.cli.core.operation import Operation, catch_up_others, operation
 from tidegate.cli.core.options import Jobs, Yes, confirm, examples
 from tidegate.committers.background.follower import Standing
-from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import refuse_if_writer_alive
 from tidegate.committers.operations.alias import aliases_of, set_alias
@@ -87,7 +86,7 @@ def relog(
                 refuse_unfit(checkpoint_at(checkpoint), saved.batch, saved.entry.version)
             done = relog_to(new, saved)
             standings = catch_up_others(new, jobs)
-            moved = _move_aliases(old, where, done, standings)
+            moved = _move_aliases(saved, where, done, standings)
     origin = saved.origin
     batch = origin if isinstance(origin, BatchOrigin) else None
     facts = {
@@ -157,13 +156,13 @@ def _not_compared(saved: Saved, checkpoint: str | None) -> list[str]:
 
 
 def _move_aliases(
-    old: Coordinator, where: Endpoints, done: Relogged, standings: list[Standing]
+    saved: Saved, where: Endpoints, done: Relogged, standings: list[Standing]
 ) -> dict[str, list[str]]:
     """Let each alias of the old namespace name the new one, in every store that shows it; by store."""
     behind = {each.name for each in standings if each.error}
     moved: dict[str, list[str]] = {}
     for at in where.stores:
-        names = [] if at.name in behind else _aliases_in(at, old.endpoints.namespace)
+        names = [] if at.name in behind else _aliases_in(at, saved)
         for alias in names:
             set_alias(at, alias, Target(done.identity.name, done.identity.uuid))
         if names:
@@ -171,9 +170,9 @@ def _move_aliases(
     return moved
 
 
-def _aliases_in(at: StoreRef, namespace: str) -> list[str]:
-    with contextlib.closing(open_store(at.url, namespace, at.options)) as store:
-        return aliases_of(store)
+def _aliases_in(at: StoreRef, saved: Saved) -> list[str]:
+    with contextlib.closing(open_store(at.url, saved.identity.name, at.options)) as store:
+        return aliases_of(store, saved.identity)  # this store may have lost all but its aliases
 
 
 def _lines(work: Operation, saved: Saved, to: str, done: Relogged, moved: dict[str, list[str]]) -> list[str]:

@@ -24,7 +24,7 @@ from tidegate.cli.core.options import (
 )
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.versions import number_or_time
-from tidegate.committers.opening.lifecycle import Side, refuse, refuse_other_uuid, shown_in
+from tidegate.committers.opening.lifecycle import Side, refuse, refuse_other_uuid, shown_in, side_of
 from tidegate.committers.opening.open import refuse_lost
 from tidegate.committers.opening.rekeyed import moved_from
 from tidegate.committers.transfer.backup.backup import FULL_EVERY, KEEP, BackedUp
@@ -42,6 +42,7 @@ from tidegate.committers.transfer.backup.restore_from import (
     restore_from as restore_backup,
 )
 from tidegate.errors import ConfigError, StoreRemovedError
+from tidegate.options.endpoints import Endpoints
 from tidegate.reader.rules import described_origin
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.visible import moment
@@ -110,7 +111,10 @@ def backup(  # noqa: PLR0913 - its options
     facts |= {"kind": link.kind if link else None, "bytes": link.bytes if link else 0}
     facts |= {"rows": link.rows if link else 0, "cause": done.cause or None, "removed": done.removed}
     _print(facts | _chain_facts(done.chain), _line(folder, namespace, done), json=json)
-    refuse("backup", namespace, marks, after=True)
+    if marks.state is not None and (moved := moved_from(marks.state)):
+        stores, logs = store_options(store_config), wal_options(wal_config)
+        to = side_of(Endpoints.of(moved.to, wal, store, logs, stores))
+        refuse("backup", namespace, marks, to, after=True)
 
 
 def _backed_up(
