@@ -23,7 +23,7 @@ GET = "SELECT value FROM rows WHERE tbl = ? AND kg = ? AND key = ?"
 PAGE = "SELECT kg, key, value FROM rows WHERE tbl = ? AND (kg, key) > (?, ?) ORDER BY kg, key LIMIT ?"
 PAGE_ROWS = 1_000
 NAME_BYTES_MAX = 240
-"""Of a file's name: 255 are the most, and the files beside it have longer names."""
+"""Of the name of a file: 255 are the most, and the names of its `-wal`, `-shm` and `-lock` are longer."""
 
 
 def where(path: Path) -> str:
