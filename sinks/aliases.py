@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError, StoreUnavailableError
 
 TRIES = 20
@@ -76,14 +77,14 @@ def changed(where: str, alias: str, once: Callable[[], Outcome | None]) -> Outco
         if outcome is not None:
             return outcome
     raise StoreUnavailableError(
-        f"{where}: alias {alias!r} was changed by others {TRIES} times meanwhile: repeat the command"
+        f"{where}: alias {brief(alias)} was changed by others {TRIES} times meanwhile: repeat the command"
     )
 
 
 def name_is_taken(where: str, alias: str) -> ConfigError:
     """Build the error for an alias that would have a namespace's name."""
     return ConfigError(
-        f"{where}: {alias!r} is a namespace here, which readers find by that name: choose another"
+        f"{where}: {brief(alias)} is a namespace here, which readers find by that name: choose another"
     )
 
 
@@ -91,6 +92,7 @@ def refuse_writing(where: str, name: str, target: Target | None) -> None:
     """Refuse an alias as the name of a namespace with a log. Raises: ConfigError."""
     if target is not None:
         raise ConfigError(
-            f"{where}: {name!r} is an alias of namespace {target.namespace}, and only readers go by an alias:"
+            f"{where}: {brief(name)} is an alias of namespace {target.namespace}, and only readers"
+            " go by an alias:"
             f" give the namespace's own name; to free this one: `tidegate alias drop {name}`"
         )

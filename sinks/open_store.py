@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tidegate.base import forks
+from tidegate.base.brief import brief
 from tidegate.base.clock import Clock
 from tidegate.base.extras import missing
 from tidegate.base.urls import path_of, redact, scheme_of
@@ -34,7 +35,7 @@ def open_store(
     scheme = scheme_of(url)
     if scheme not in OPENERS:
         folder = "; a folder is sqlite:// and its absolute path" if url.startswith("/") else ""
-        raise ConfigError(f"store {redact(url)!r}: unknown scheme; known are {', '.join(KNOWN)}{folder}")
+        raise ConfigError(f"store {brief(redact(url))}: unknown scheme; known are {', '.join(KNOWN)}{folder}")
     where = f"store {redact(url)}"
     given = named(options, where)
     if scheme in OWN:

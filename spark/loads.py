@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidegate.base.brief import brief
 from tidegate.base.names import MIGRATION_TOKEN, QUEUE, check_token, did_you_mean, listed
 from tidegate.committers.exports.export_format import Manifest
 from tidegate.committers.exports.import_rows import imported_strides
@@ -91,7 +92,7 @@ def import_of(spark: SparkSession, folder: str, token: str | None, bytes_max: in
     token = "" if token is None or token == "" else check_token(token)
     if not isinstance(folder, str):
         raise ConfigError(
-            f"folder is {folder!r}; it must be text: a path, or a URL such as s3a://bucket/export"
+            f"folder is {brief(folder)}; it must be text: a path, or a URL such as s3a://bucket/export"
         )
     manifest, digest = read_manifest(spark, folder)
     check_companions(manifest.tables, ())
@@ -145,7 +146,7 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
     known = base.schemas.get(table)
     if known is None:
         raise ConfigError(
-            f"there is no table {table!r}; tables are {', '.join(listed(base.schemas)) or 'none yet'}"
+            f"there is no table {brief(table)}; tables are {', '.join(listed(base.schemas)) or 'none yet'}"
             f"{did_you_mean(table, base.schemas)}"
         )
     given = None if wanted.schema is None else value_schema(table, known, wanted.schema)

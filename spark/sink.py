@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tidegate.base.brief import brief
 from tidegate.base.deadline import check_ends
 from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.follower import Standing
@@ -143,7 +144,7 @@ class VersionedSink:
         self._checkpoint: str | None = None
         """The checkpoint of the query of Spark Connect that this sink is for, in the process of that."""
         if not isinstance(locality, Locality | None):
-            raise ConfigError(f"locality is {locality!r}; it must be a tidegate.spark.Locality")
+            raise ConfigError(f"locality is {brief(locality)}; it must be a tidegate.spark.Locality")
         self._endpoints = Endpoints.of(namespace, wal, store, wal_options, store_options)
         ttl = options.get("ttl")
         if table is not None and ttl is not None and not isinstance(ttl, Mapping):
@@ -224,7 +225,7 @@ class VersionedSink:
         and errors of a call of the sink. Raises: ConfigError: ``write`` is no function.
         """
         if not callable(write):
-            raise ConfigError(f"each({write!r}): give a function, write(txn, batch_df)")
+            raise ConfigError(f"each({brief(write)}): give a function, write(txn, batch_df)")
 
         def run(batch_df: DataFrame, batch_id: int) -> None:
             self._run(batch_df, batch_id, write)
@@ -245,7 +246,7 @@ class VersionedSink:
         path: object = os.fspath(checkpoint) if isinstance(checkpoint, os.PathLike) else checkpoint
         if not isinstance(path, str) or not path:
             raise ConfigError(
-                f"checkpoint is {checkpoint!r}; it must be the path or URL of a folder, as text"
+                f"checkpoint is {brief(checkpoint)}; it must be the path or URL of a folder, as text"
             )
         sink = self
         if not hasattr(writer, "foreachBatch"):

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import BinaryType, StringType, StructField
 
+from tidegate.base.brief import brief
 from tidegate.base.names import LOCAL, did_you_mean, listed
 from tidegate.errors import ConfigError
 from tidegate.options.durations import Duration
@@ -513,7 +514,7 @@ class Transaction:
             stored = json_value(others, stored=names)
         else:
             if not isinstance(value, str):
-                raise ConfigError(f"table {table}: value={value!r} must be a column's name")
+                raise ConfigError(f"table {table}: value={brief(value)} must be a column's name")
             field = field_of(table, rows, value)
             if not isinstance(field.dataType, StringType | BinaryType):
                 shown = field.dataType.simpleString()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from tidegate.base.brief import brief
 from tidegate.base.extras import missing
 from tidegate.base.urls import path_of, redact
 from tidegate.errors import ConfigError
@@ -38,7 +39,7 @@ def open_log(url: str, namespace: str, options: Mapping[str, Any] | None = None)
         case "kafka":
             return _kafka(url, namespace, given)
         case _:
-            msg = f"{redact(url)!r} is not a URL of a log; known are {', '.join(SCHEMES.values())}"
+            msg = f"{brief(redact(url))} is not a URL of a log; known are {', '.join(SCHEMES.values())}"
             raise ConfigError(msg)
 
 
@@ -53,9 +54,7 @@ def _file(url: str, namespace: str, options: dict[str, Any]) -> Log:
 
     path = path_of(url)
     if path is None:
-        msg = (
-            f"{redact(url)!r} is not a log's folder: write file:/// and the absolute path, as in file:///path"
-        )
+        msg = f"{brief(redact(url))} is not a log's folder: write file:/// and the absolute path, as in file:///path"
         raise ConfigError(msg)
     return FileLog(path, namespace, **options)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from tidegate.base.brief import brief
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.wal.record import Count
@@ -46,7 +47,7 @@ class VersionRef(msgspec.Struct, frozen=True):
         number, *history = text.split(":")
         if len(history) > 2 or not (number.isascii() and number.isdecimal()) or int(number) > NUMBER_MAX:
             raise ConfigError(
-                f"{text!r} is no version: it must be a number, or VERSION:UUID:DIGEST as it was printed"
+                f"{brief(text)} is no version: it must be a number, or VERSION:UUID:DIGEST as it was printed"
             )
         return cls(int(number), *history) if len(history) != 1 else cls(int(number), digest=history[0])
 
@@ -56,7 +57,7 @@ class VersionRef(msgspec.Struct, frozen=True):
         try:
             return _decoder.decode(msgspec.json.encode(fields))
         except (msgspec.DecodeError, TypeError) as error:
-            raise ConfigError(f"{where}: {fields!r} is no version of tidegate's: {error}") from error
+            raise ConfigError(f"{where}: {brief(fields)} is no version of tidegate's: {error}") from error
 
     @property
     def has_history(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tidegate.base.brief import brief
 from tidegate.base.clock import Clock
 from tidegate.base.files import foreign_entry, refuse_nested, refuse_taken, used_share
 from tidegate.base.names import check_name, escape
@@ -106,7 +107,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
     ) -> None:
         check_name("namespace", namespace)
         if not 0 <= timeout_s <= 86_400:
-            raise ConfigError(f"timeout_s is {timeout_s!r}; it must be 0 to 86,400 seconds")
+            raise ConfigError(f"timeout_s is {brief(timeout_s)}; it must be 0 to 86,400 seconds")
         self.where = f"store sqlite://{path}, namespace {namespace}"
         self._clock = clock or Clock()
         self._timeout_s = timeout_s

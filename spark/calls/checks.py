@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import BooleanType, MapType, StructField
 
+from tidegate.base.brief import brief
 from tidegate.base.names import check_name, did_you_mean
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import analyse, cached
@@ -52,7 +53,7 @@ def columns_named(table: str, what: str, argument: object) -> list[str]:
     several = argument if isinstance(argument, Sequence) and not isinstance(argument, str) else [argument]
     names = [name for name in several if isinstance(name, str)]
     if len(names) != len(several):
-        msg = f"table {table}: {what}={argument!r} must be a column's name, or a list of names"
+        msg = f"table {table}: {what}={brief(argument)} must be a column's name, or a list of names"
         raise ConfigError(msg)
     return names
 
@@ -61,7 +62,7 @@ def key_columns(table: str, key: object) -> list[str]:
     """Return the columns of a key. Raises: ConfigError, there are none, or one is repeated."""
     names = columns_named(table, "key", key)
     if not names or len(set(names)) != len(names):
-        msg = f"table {table}: key={key!r} must name one or more different columns"
+        msg = f"table {table}: key={brief(key)} must name one or more different columns"
         raise ConfigError(msg)
     return names
 
@@ -72,10 +73,10 @@ def predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
         condition = cached(functions.expr, delete_when)
         kind = analyse(rows, condition).fields[0].dataType
     except PySparkException as error:
-        msg = f"table {table}: delete_when={delete_when!r} cannot be read: {first_line(error)}"
+        msg = f"table {table}: delete_when={brief(delete_when)} cannot be read: {first_line(error)}"
         raise ConfigError(msg) from error
     if not isinstance(kind, BooleanType):
-        msg = f"table {table}: delete_when={delete_when!r} is {kind.simpleString()}; it must be boolean"
+        msg = f"table {table}: delete_when={brief(delete_when)} is {kind.simpleString()}; it must be boolean"
         raise ConfigError(msg)
     return condition
 
@@ -96,7 +97,7 @@ def check_unique(table: str, names: Sequence[str]) -> None:
     """Raise ConfigError if a column is repeated."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        msg = f"table {table}: column {twice[0]!r} is repeated; rename or drop one before writing"
+        msg = f"table {table}: column {brief(twice[0])} is repeated; rename or drop one before writing"
         raise ConfigError(msg)
 
 
@@ -161,7 +162,7 @@ def field_of(table: str, rows: DataFrame, name: str) -> StructField:
         return fields[0]
     problem = "is missing" if not fields else "is repeated"
     msg = (
-        f"table {table}: column {name!r} {problem}; the columns are {', '.join(rows.columns)}"
+        f"table {table}: column {brief(name)} {problem}; the columns are {', '.join(rows.columns)}"
         f"{did_you_mean(name, rows.columns)}"
     )
     raise ConfigError(msg)

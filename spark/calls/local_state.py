@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions, types
 
+from tidegate.base.brief import brief
 from tidegate.base.names import check_name, check_own_name
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import KEY_GROUPS_MAX
@@ -48,12 +49,13 @@ def check_local(
     check_function(table, fn, "local_state", "instance")
     if not _is_redistribution(redistribute):
         raise ConfigError(
-            f"{where}: redistribute={redistribute!r}; it is 'split', 'union', or two functions"
+            f"{where}: redistribute={brief(redistribute)}; it is 'split', 'union', or two functions"
             " (split, merge), either of which may be None"
         )
     if parallelism is not None and not _is_parallelism(parallelism):
         raise ConfigError(
-            f"{where}: parallelism={parallelism!r}; it is the number of instances, 1 to {KEY_GROUPS_MAX:,},"
+            f"{where}: parallelism={brief(parallelism)}; it is the number of instances, 1 to"
+            f" {KEY_GROUPS_MAX:,},"
             " or None for as many as the batch has tasks"
         )
     for field in rows.schema.fields:
@@ -63,7 +65,7 @@ def check_local(
         if column_name not in usable:
             why = "is a map: no order, no hash" if column_name in rows.columns else "is missing"
             columns_there = ", ".join(usable) or "none"
-            raise ConfigError(f"{where}: column {column_name!r} {why}; there are {columns_there}")
+            raise ConfigError(f"{where}: column {brief(column_name)} {why}; there are {columns_there}")
     if not usable:
         raise ConfigError(f"{where}: none of the columns has an order; add one that distinguishes the rows")
 

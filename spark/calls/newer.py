@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.columns import column, unusable_where
 from tidegate.spark.calls.records import Upsert, UpsertNewer
@@ -37,7 +38,7 @@ def newer_call(call: Upsert, newer_by: str, known: TableSchema | None) -> Upsert
     fields = {} if call.schema is None else {field.name: field for field in call.schema.value}
     if not isinstance(argument, str) or argument not in fields:
         msg = (
-            f"table {table}: newer_by={argument!r} must be one column outside the key; those are"
+            f"table {table}: newer_by={brief(argument)} must be one column outside the key; those are"
             f" {', '.join(fields) or 'none'}"
         )
         raise ConfigError(msg)

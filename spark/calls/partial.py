@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, functions, types
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.checks import Names, columns_named, field_of
 from tidegate.spark.calls.column_cache import cached
@@ -67,14 +68,14 @@ def kept_columns(
     placeholders: object = {} if unchanged.keep_when is None else unchanged.keep_when
     if not isinstance(placeholders, Mapping):
         raise ConfigError(
-            f"table {table}: keep_when={placeholders!r} must be the placeholder of each column, as in"
+            f"table {table}: keep_when={brief(placeholders)} must be the placeholder of each column, as in"
             " {'body': '__debezium_unavailable_value'}"
         )
     kept = {name: _is_null(name) for name in _checked(table, rows, allowed, "ignore_nulls", nulls)}
     for name, kind in _checked(table, rows, allowed, "keep_when", list(placeholders)).items():
         if not _fits(kind, placeholders[name]):
             raise ConfigError(
-                f"table {table}: keep_when: the placeholder {placeholders[name]!r} is not of the type of"
+                f"table {table}: keep_when: the placeholder {brief(placeholders[name])} is not of the type of"
                 f" column {name}, {kind.simpleString()}: it is a text, bytes, an integer, or a list of these;"
                 " make other columns null where they stay, and name them in ignore_nulls"
             )

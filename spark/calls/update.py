@@ -13,6 +13,7 @@ from pyspark.cloudpickle import dumps
 from pyspark.errors import PySparkException
 from pyspark.sql.types import NullType, StructField, StructType
 
+from tidegate.base.brief import brief
 from tidegate.base.names import check_name, check_own_name
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options.durations import US, duration_us
@@ -37,7 +38,7 @@ def check_function(table: str, fn: object, call: str = "update", first: str = "k
     """Raise ConfigError if it cannot be called with (``first``, rows, state, emit), or cannot be pickled."""
     if not callable(fn):
         needed = f"fn({first}, rows, state, emit) -> new state"
-        msg = f"table {table}: fn is {fn!r}; {call} needs a function, {needed}"
+        msg = f"table {table}: fn is {brief(fn)}; {call} needs a function, {needed}"
         raise ConfigError(msg)
     _check_sendable(table, fn, first, "rows", "state", "emit")
 
@@ -54,7 +55,7 @@ def timeout_of(table: str, timeout: object, on_timeout: object) -> int | None:
         raise ConfigError(f"table {table}: on_timeout needs a timeout, as in timeout='30 min'")
     if not callable(on_timeout):
         raise ConfigError(
-            f"table {table}: on_timeout is {on_timeout!r}; a timeout needs a function, {needed}"
+            f"table {table}: on_timeout is {brief(on_timeout)}; a timeout needs a function, {needed}"
         )
     _check_sendable(table, on_timeout, "key", "state", "emit")
     check_own_name("table", table, queue_table(table))
@@ -94,12 +95,14 @@ def state_of(
     Raises: ConfigError: there are no columns, the version goes back, or older rows cannot be migrated.
     """
     if isinstance(state_version, bool) or not isinstance(state_version, int):
-        raise ConfigError(f"table {table}: state_version is {state_version!r}; it must be a whole number")
+        raise ConfigError(
+            f"table {table}: state_version is {brief(state_version)}; it must be a whole number"
+        )
     if not 1 <= state_version <= STATE_VERSION_MAX:
         raise ConfigError(f"table {table}: state_version is {state_version}; 1 to {STATE_VERSION_MAX} exist")
     if migrate is not None:
         if not callable(migrate):
-            raise ConfigError(f"table {table}: migrate is {migrate!r}; it must be a function")
+            raise ConfigError(f"table {table}: migrate is {brief(migrate)}; it must be a function")
         _check_sendable(table, migrate, "state", "version")
     check_version(table, known, state_version, migrates=migrate is not None)
     if given is None and known is None:
@@ -156,7 +159,7 @@ def output_schemas(table: str, outputs: Outputs, known: Mapping[str, TableSchema
     named = [outputs] if isinstance(outputs, str) else outputs
     if not isinstance(named, Iterable):
         raise ConfigError(
-            f"table {table}: outputs={outputs!r} must name tables, or map them to their columns"
+            f"table {table}: outputs={brief(outputs)} must name tables, or map them to their columns"
         )
     schemas: dict[str, TableSchema] = {}
     for name in named:
@@ -180,7 +183,7 @@ def output_schemas(table: str, outputs: Outputs, known: Mapping[str, TableSchema
 
 def _output_schema(table: str, ddls: object) -> TableSchema:
     if not isinstance(ddls, tuple | list) or len(ddls) != 2:
-        msg = f"table {table}: an output is a pair, (key columns, value columns), not {ddls!r}"
+        msg = f"table {table}: an output is a pair, (key columns, value columns), not {brief(ddls)}"
         raise ConfigError(msg)
     key = _fields(table, ddls[0], 'the key\'s columns, as in "user string"')
     if not key:
@@ -193,19 +196,19 @@ def _output_schema(table: str, ddls: object) -> TableSchema:
 
 def _fields(table: str, ddl: object, what: str) -> list[StructField]:
     if not isinstance(ddl, str | StructType):
-        msg = f"table {table}: {ddl!r} does not name {what}"
+        msg = f"table {table}: {brief(ddl)} does not name {what}"
         raise ConfigError(msg)
     try:
         kind = type_of_ddl(ddl) if isinstance(ddl, str) and ddl.strip() else ddl or StructType()
     except PySparkException as error:
         why = next(filter(None, map(str.strip, str(error).splitlines())), "")
-        msg = f"table {table}: {ddl!r} does not name {what}: {why}"
+        msg = f"table {table}: {brief(ddl)} does not name {what}: {why}"
         raise ConfigError(msg) from error
     if not isinstance(kind, StructType):
-        msg = f"table {table}: {ddl!r} does not name {what}"
+        msg = f"table {table}: {brief(ddl)} does not name {what}"
         raise ConfigError(msg)
     names = [field.name for field in kind.fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        msg = f"table {table}: column {twice[0]!r} is repeated in {ddl!r}"
+        msg = f"table {table}: column {brief(twice[0])} is repeated in {brief(ddl)}"
         raise ConfigError(msg)
     return list(kind.fields)

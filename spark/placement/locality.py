@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from tidegate.base.brief import brief
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import ConfigError
 from tidegate.spark.placement.assignment import RanAt
@@ -70,7 +71,7 @@ def location_by(provider: LocationIdProvider) -> str:
         location: Any = provider.location_id()
         if isinstance(location, str) and location:
             return location
-        why = f"it returned {location!r}, not a text of one or more characters"
+        why = f"it returned {brief(location)}, not a text of one or more characters"
     except Exception as error:  # noqa: BLE001 - a user's own; its answer is a hint
         why = f"{type(error).__name__}: {error}"
     kind = type(provider).__name__
@@ -218,7 +219,7 @@ class Locality:
             missing = [method for method in methods if not callable(getattr(value, method, None))]
             if missing or isinstance(value, type):
                 what = f"has no method {missing[0]}" if missing else "is a class: give an object of it"
-                raise ConfigError(f"locality: {name} {value!r} {what}")
+                raise ConfigError(f"locality: {name} {brief(value)} {what}")
 
 
 # -- the stored values ------------------------------------------------------------------------

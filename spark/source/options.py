@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 from tidegate.reader.redirects import Follow, Followed
 from tidegate.reader.rules import LEASE_MAX_S
@@ -63,7 +64,7 @@ class SourceOptions:
                 close = difflib.get_close_matches(name.lower(), known, n=1)
                 hint = f"; did you mean {known[close[0]]!r}?" if close else ""
                 names = ", ".join(known.values())
-                raise ConfigError(f"format('tidegate') has no option {name!r}; there are {names}{hint}")
+                raise ConfigError(f"format('tidegate') has no option {brief(name)}; there are {names}{hint}")
             options[known[name.lower()]] = value
         missing = [name for name in ("namespace", "store", "table") if not options.get(name)]
         if missing:
@@ -104,7 +105,7 @@ def _whole(options: Mapping[str, str], name: str) -> int | None:
     except ValueError:
         number = 0
     if number < 1:
-        raise ConfigError(f"option {name} is {text!r}; it must be a whole number, 1 or more")
+        raise ConfigError(f"option {name} is {brief(text)}; it must be a whole number, 1 or more")
     return number
 
 
@@ -115,7 +116,7 @@ def _number(options: Mapping[str, str], name: str, default: float, most: float) 
     except ValueError:
         number = 0.0
     if not 0 < number <= most:
-        raise ConfigError(f"option {name} is {text!r}; it must be seconds above 0, {most:,.0f} at most")
+        raise ConfigError(f"option {name} is {brief(text)}; it must be seconds above 0, {most:,.0f} at most")
     return number
 
 
@@ -139,7 +140,7 @@ def _moment(options: Mapping[str, str]) -> datetime.datetime | None:
         moment = None
     if moment is None or moment.utcoffset() is None:
         raise ConfigError(
-            f"option timestampAsOf is {text!r}; write it with its zone, as in 2026-11-21T14:00:00Z"
+            f"option timestampAsOf is {brief(text)}; write it with its zone, as in 2026-11-21T14:00:00Z"
         )
     return moment
 
@@ -152,7 +153,7 @@ def _starting(options: Mapping[str, str]) -> VersionRef | None:
         return VersionRef.parse(text)
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(
-            f"option startingVersion is {text!r}; it must be {EARLIEST!r}, {LATEST!r}, the first version"
+            f"option startingVersion is {brief(text)}; it must be {EARLIEST!r}, {LATEST!r}, the first version"
             " to give, 1 or more, or VERSION:UUID:DIGEST, the version before it"
         )
     return VersionRef(int(text) - 1)
@@ -171,5 +172,5 @@ def _follow(options: Mapping[str, str]) -> Follow:
 def _one_of(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
     text = options.get(name, known[0])
     if text not in known:
-        raise ConfigError(f"option {name} is {text!r}; it must be {' or '.join(map(repr, known))}")
+        raise ConfigError(f"option {name} is {brief(text)}; it must be {' or '.join(map(repr, known))}")
     return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
 from tidegate.spark.calls.records import Call
@@ -60,11 +61,13 @@ def _aggregates(name: str, aggregates: object, keys: Sequence[str]) -> tuple[Agg
         )
         if kind not in KINDS or not isinstance(of, str) or (kind != "count" and not of):
             raise ConfigError(
-                f"derived table {name}: {column}={given!r} is no aggregate; there are 'count', and of a"
+                f"derived table {name}: {column}={brief(given)} is no aggregate; there are 'count', and of a"
                 " column ('count', column), ('sum', column), ('avg', column)"
             )
         if not isinstance(column, str) or not column or column == HIDDEN or column in keys:
-            raise ConfigError(f"derived table {name}: an aggregate cannot be called {column!r}; rename it")
+            raise ConfigError(
+                f"derived table {name}: an aggregate cannot be called {brief(column)}; rename it"
+            )
         made.append(Aggregate(column, kind, of))
     return tuple(made)
 
@@ -77,7 +80,7 @@ def declared(derived: object) -> dict[str, Definition]:
     """Return the definitions that a sink declares, by table. Raises: ConfigError: they do not fit."""
     given = derived if isinstance(derived, Sequence) and not isinstance(derived, str) else None
     if given is None or not all(isinstance(each, Derived) for each in given):
-        raise ConfigError(f"derived={derived!r} must be a list of tidegate.spark.Derived")
+        raise ConfigError(f"derived={brief(derived)} must be a list of tidegate.spark.Derived")
     definitions = {each.name: each.definition for each in given}
     if len(definitions) < len(given) or len(given) > DERIVED_MAX:
         raise ConfigError(f"derived: each table once, and at most {DERIVED_MAX}; there are {list(given)}")

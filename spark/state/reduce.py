@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from tidegate.base.brief import brief
 from tidegate.base.decoders import json_decoder
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import decimal_parts, exact_decimal
@@ -89,7 +90,7 @@ def reduced_column(table: str, column: Column, reducer: str) -> ReducedColumn:
     that type.
     """
     if reducer not in REDUCERS:
-        msg = f"table {table}: {reducer!r} is not a reducer; there are {', '.join(REDUCERS)}"
+        msg = f"table {table}: {brief(reducer)} is not a reducer; there are {', '.join(REDUCERS)}"
         raise ConfigError(msg)
     if reducer == "count":
         return ReducedColumn(column.name, "bigint", reducer)

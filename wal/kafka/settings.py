@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tidegate.base.brief import brief
 from tidegate.base.names import NAME
 from tidegate.base.urls import hide, hide_forms, redact
 from tidegate.errors import ConfigError
@@ -239,9 +240,7 @@ def settings_of(url: str, options: Mapping[str, Any]) -> KafkaSettings:
     brokers = url.removeprefix("kafka://").removesuffix("/")
     if not brokers or not all(BROKER.fullmatch(broker) for broker in brokers.split(",")):
         hint = "; user and password go into the options sasl.username and sasl.password" * ("@" in brokers)
-        msg = (
-            f"{redact(url)!r} is not a log's URL: write the brokers as in kafka://host1:9092,host2:9092{hint}"
-        )
+        msg = f"{brief(redact(url))} is not a log's URL: write the brokers as in kafka://host1:9092,host2:9092{hint}"
         raise ConfigError(msg)
     unknown = sorted(name for name in options if name not in (*OURS, *FIXED) and not CLIENT.fullmatch(name))
     if unknown:

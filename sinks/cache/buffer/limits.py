@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 from tidegate.options.state_spill import StateSpill
 
@@ -25,4 +26,4 @@ class BufferLimits:
         for name, least in (("memory_bytes_max", 0), ("disk_bytes_max", 0), ("file_bytes", 64)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+                raise ConfigError(f"{name} is {brief(value)}; it must be a whole number, at least {least}")

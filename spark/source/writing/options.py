@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tidegate.base.brief import brief
 from tidegate.base.names import did_you_mean
 from tidegate.errors import ConfigError
 from tidegate.options import Options, SinkOptions
@@ -49,21 +50,21 @@ class WriteOptions:
             lower = name.lower()
             if lower in OF_PREPARE:
                 raise ConfigError(
-                    f"writeStream.format('tidegate') has no option {name!r}, which decides how rows are"
+                    f"writeStream.format('tidegate') has no option {brief(name)}, which decides how rows are"
                     f" placed: give it to prepare(df, {lower}=...). Nothing was written"
                 )
             if lower not in known:
                 names = ", ".join(known.values())
                 raise ConfigError(
-                    f"writeStream.format('tidegate') has no option {name!r}; there are {names}"
+                    f"writeStream.format('tidegate') has no option {brief(name)}; there are {names}"
                     f"{did_you_mean(lower, known)}. Nothing was written"
                 )
             given[known[lower]] = text
         for name, example in EXAMPLES.items():
             if not given.get(name):
                 raise ConfigError(
-                    f"writeStream.format('tidegate') needs the option {name!r}, as in"
-                    f" .option({name!r}, {example!r}). Nothing was written"
+                    f"writeStream.format('tidegate') needs the option {brief(name)}, as in"
+                    f" .option({brief(name)}, {example!r}). Nothing was written"
                 )
         table = given["table"]
         check_table(table)

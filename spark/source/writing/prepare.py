@@ -19,6 +19,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from tidegate.base.brief import brief
 from tidegate.base.decoders import json_decoder
 from tidegate.base.names import did_you_mean
 from tidegate.errors import ConfigError
@@ -111,7 +112,7 @@ def prepare(  # noqa: PLR0913 - the keywords of an upsert
         stored = unusable_where([(column(newer_by).isNull(), why, "filter such rows out")], stored)
     if delete_when is not None:
         if not isinstance(delete_when, str):
-            raise ConfigError(f"{WHERE}: delete_when={delete_when!r} must be a predicate in Spark SQL")
+            raise ConfigError(f"{WHERE}: delete_when={brief(delete_when)} must be a predicate in Spark SQL")
         stored = unless_deleted(functions.expr(delete_when), stored)
     by = newer_by if newer_by is not None else order_by
     order = (
@@ -145,7 +146,7 @@ def _fields(df: DataFrame, schema: str | StructType | None) -> list[StructField]
     kind = type_of_ddl(schema) if isinstance(schema, str) else df.schema if schema is None else schema
     if not isinstance(kind, StructType):
         raise ConfigError(
-            f"{WHERE}: schema={schema!r} must name columns, as in 'tailnum string, flights int'"
+            f"{WHERE}: schema={brief(schema)} must name columns, as in 'tailnum string, flights int'"
         )
     check_unique(WHERE, kind.names)
     return list(kind.fields)
@@ -154,7 +155,7 @@ def _fields(df: DataFrame, schema: str | StructType | None) -> list[StructField]
 def _one(named: dict[str, StructField], name: str, what: str) -> StructField:
     if name not in named:
         raise ConfigError(
-            f"{WHERE}: column {name!r} of {what} is missing; the columns are {', '.join(named)}"
+            f"{WHERE}: column {brief(name)} of {what} is missing; the columns are {', '.join(named)}"
             f"{did_you_mean(name, named)}"
         )
     return named[name]
@@ -215,7 +216,7 @@ def _tasks(df: DataFrame, parallelism: int | None) -> int:
         return int(session.conf.get("spark.sql.shuffle.partitions"))
     argument: object = parallelism
     if not isinstance(argument, int) or isinstance(argument, bool) or argument < 1:
-        raise ConfigError(f"{WHERE}: parallelism is {argument!r}; it must be a whole number, 1 or more")
+        raise ConfigError(f"{WHERE}: parallelism is {brief(argument)}; it must be a whole number, 1 or more")
     return argument
 
 

@@ -18,6 +18,7 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.reader.mirror.mirror import Followed, Switched
 from tidegate.reader.mirror.mirror import Mirror as BlockingMirror
 from tidegate.reader.mirror.view import MirrorReads, MirrorView
+from tidegate.reader.rules import awaited
 from tidegate.sinks.rules.version_ref import Version, VersionRef
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Mirror(MirrorReads):
         ``version`` and errors as ``tidegate.Mirror.wait_for``.
         """
         loop, mirror = asyncio.get_running_loop(), self._started()
+        awaited(version, None, timeout)
         end = loop.time() + timeout
         while True:
             changed = self._changed

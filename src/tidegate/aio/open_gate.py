@@ -37,6 +37,8 @@ async def connect(
     log, which only ``Gate.changes`` reads. Nothing is written. Raises: as ``tidegate.connect``.
     """
     rules.check_url(url)
+    if wal is not None:
+        rules.check_url(wal, "log", "file:///path")
     clock = clock or Clock()
     if follow_redirects is not False:
         gate: Gate = await by_redirects(

@@ -17,7 +17,7 @@ from tidegate.base.steps import Result, Steps, run_async
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.reader import rules
 from tidegate.reader.flow import Reader, SnapshotFlow
-from tidegate.reader.rules import TRIES
+from tidegate.reader.rules import TRIES, check_table
 from tidegate.reader.table import OfProcess, TableReader, view_of
 from tidegate.sinks.async_store import AsyncStore, AsyncSupportsReadWithPointer
 from tidegate.sinks.records import Identity
@@ -71,6 +71,7 @@ class Table(OfProcess):
     """
 
     def __init__(self, source: Source, name: str) -> None:
+        check_table(name)
         self.name = name
         self._source = source
 

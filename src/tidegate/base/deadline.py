@@ -22,6 +22,7 @@ from numbers import Real
 from time import monotonic
 from typing import Any, NamedTuple
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 
 
@@ -85,5 +86,11 @@ def outside() -> contextvars.Context:
 
 def check_ends(name: str, seconds: object) -> None:
     """Raise ConfigError for a time after which no wait ends, such as None, NaN or an infinity."""
-    if isinstance(seconds, bool) or not isinstance(seconds, Real) or not math.isfinite(seconds):
-        raise ConfigError(f"{name} is {seconds!r}; it must be a number of seconds: every wait has an end")
+    try:
+        ends = isinstance(seconds, Real) and math.isfinite(seconds) and not isinstance(seconds, bool)
+    except OverflowError:  # a whole number that no float is
+        ends = False
+    if not ends:
+        raise ConfigError(
+            f"{name} is {brief(seconds)}; it must be a number of seconds: every wait has an end"
+        )

@@ -17,6 +17,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 
+from tidegate.base.brief import brief
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
 
@@ -46,7 +47,7 @@ def check_name(kind: str, name: object) -> str:
     """Return the name itself. Raises: ConfigError when it is not ``[A-Za-z0-9_.-]{1,64}``."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
         misplaced = isinstance(name, str) and re.search("://|@", name)  # a URL in the wrong place
-        shown = redact(str(name)) if misplaced else repr(name)
+        shown = redact(name)[:TOKEN_MAX] if misplaced else brief(name)
         msg = f"{kind} name {shown} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
         raise ConfigError(msg)
     return name
@@ -57,7 +58,8 @@ def check_own_name(kind: str, name: str, own: str) -> str:
     if len(own) > NAME_MAX:
         longest = NAME_MAX - len(own) + len(name)
         msg = (
-            f"{kind} name {name!r} is not allowed: use 1 to {longest} characters, since this call also makes"
+            f"{kind} name {brief(name)} is not allowed: use 1 to {longest} characters, since this"
+            " call also makes"
             f" the table {own}, and {NAME_MAX} are the most"
         )
         raise ConfigError(msg)
@@ -88,7 +90,8 @@ def check_token(token: object) -> str:
         raise ConfigError(msg)
     if token.startswith(OWN_TOKENS):
         raise ConfigError(
-            f"token={token!r} begins like a token of tidegate's own commands, which later commands look for:"
+            f"token={brief(token)} begins like a token of tidegate's own commands, which later"
+            " commands look for:"
             " give another one, such as '2026-11-21'"
         )
     return "".join(token)  # also of a subclass, such as an enum's

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 
 Offsets = Mapping[str, Mapping[int, int] | Mapping[str, int]]
@@ -100,6 +101,13 @@ def sources_in(text: str) -> list[Any] | None:
     return sources if whole and sources else None
 
 
+def _partition_of(partition: object) -> int:
+    """Return the number of a partition, given as a number or a text of digits; -1: it is none."""
+    if isinstance(partition, str):
+        return int(partition) if partition.isdecimal() and len(partition) <= 10 else -1
+    return partition if type(partition) is int and partition < 2**31 else -1
+
+
 def checked_offsets(value: object) -> dict[tuple[str, int], int]:
     """Return the records' offsets by topic and partition. Raises: ConfigError: they have another form.
 
@@ -110,13 +118,13 @@ def checked_offsets(value: object) -> dict[tuple[str, int], int]:
     if isinstance(value, Mapping):
         for topic, partitions in value.items():
             for partition, offset in partitions.items() if isinstance(partitions, Mapping) else ():
-                number = int(partition) if str(partition).isdecimal() else -1
-                if isinstance(topic, str) and number >= 0 and type(offset) is int and offset >= 0:
+                number = _partition_of(partition)
+                if isinstance(topic, str) and number >= 0 and type(offset) is int and 0 <= offset < 2**63:
                     offsets[topic, number] = offset
         if offsets and len(offsets) == sum(map(len, value.values())):
             return offsets
     raise ConfigError(
-        f"offsets is {value!r}; it must be the records' offsets by topic and partition, as in"
+        f"offsets is {brief(value)}; it must be the records' offsets by topic and partition, as in"
         ' {"orders": {0: 41}}'
     )
 

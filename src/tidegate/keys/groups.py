@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from tidegate.base.brief import brief
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 
 HASH_SEED = 42
@@ -247,7 +248,7 @@ def _encode_one(value: object, kind: str) -> bytes:
             return _encode_decimal(decimal.Decimal(value), kind)
         case _:
             pass
-    msg = f"{value!r} ({type(value).__name__}) is not a value of the key column's type, {kind}"
+    msg = f"{brief(value)} ({type(value).__name__}) is not a value of the key column's type, {kind}"
     raise BadRecordError(msg)
 
 
@@ -255,11 +256,11 @@ def _encode_time(value: datetime.datetime, kind: str) -> bytes:
     is_aware = value.utcoffset() is not None
     if is_aware != (kind == "timestamp"):
         needs = "a datetime with a time zone" if kind == "timestamp" else "a datetime without a time zone"
-        msg = f"{value!r} is not a value of the key column's type, {kind}: it takes {needs}"
+        msg = f"{brief(value)} is not a value of the key column's type, {kind}: it takes {needs}"
         raise BadRecordError(msg)
     microseconds = ((value if is_aware else value.replace(tzinfo=EPOCH.tzinfo)) - EPOCH) // _MICROSECOND
     if not TIME_LIMITS[0] <= microseconds < TIME_LIMITS[1]:
-        msg = f"{value!r} is not of the years 1 to 9999 in UTC, as the key column's type, {kind}, needs"
+        msg = f"{brief(value)} is not of the years 1 to 9999 in UTC, as the key column's type, {kind}, needs"
         raise BadRecordError(msg)
     return b"%d" % microseconds
 

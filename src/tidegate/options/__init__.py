@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
+from tidegate.base.brief import brief
 from tidegate.base.local_dir import LocalDirs, check_local_dir
 from tidegate.base.names import DELETED, LOCAL, UNLISTED, check_name, did_you_mean
 from tidegate.errors import ConfigError
@@ -223,8 +224,8 @@ class Options:
             address_of(self.metrics_port)
         if self.wal_retain_s < WAL_RETAIN_APPLIES * self.apply_deadline_s:
             msg = (
-                f"wal_retain_s is {self.wal_retain_s!r}; it must be at least {WAL_RETAIN_APPLIES} times"
-                f" apply_deadline_s, which is {self.apply_deadline_s!r}"
+                f"wal_retain_s is {brief(self.wal_retain_s)}; it must be at least {WAL_RETAIN_APPLIES} times"
+                f" apply_deadline_s, which is {brief(self.apply_deadline_s)}"
             )
             raise ConfigError(msg)
 
@@ -264,7 +265,10 @@ class Options:
 
     def _check_ttl(self) -> None:
         if self.ttl is not None and not isinstance(self.ttl, Mapping):
-            msg = f"ttl is {self.ttl!r}; it must be a duration per table, as in ttl={{'sessions': '7 days'}}"
+            msg = (
+                f"ttl is {brief(self.ttl)}; it must be a duration per table, as in"
+                f" ttl={{'sessions': '7 days'}}"
+            )
             raise ConfigError(msg)
         for table in self.ttl or {}:
             check_name("table", table)
@@ -279,7 +283,7 @@ class Options:
     def _check_table_key_groups(self) -> None:
         if self.table_key_groups is not None and not isinstance(self.table_key_groups, Mapping):
             msg = (
-                f"table_key_groups is {self.table_key_groups!r}; it must be a number per table, as in"
+                f"table_key_groups is {brief(self.table_key_groups)}; it must be a number per table, as in"
                 " table_key_groups={'airports': 4}"
             )
             raise ConfigError(msg)
@@ -303,7 +307,8 @@ class Options:
             return
         if isinstance(self.parallelism, str):
             msg = (
-                f"parallelism is {self.parallelism!r}; it must be a whole number, 1 or more, or {EXECUTORS!r}"
+                f"parallelism is {brief(self.parallelism)}; it must be a whole number, 1 or more, or"
+                f" {EXECUTORS!r}"
             )
             raise ConfigError(msg)
         whole(1)("parallelism", self.parallelism)
@@ -345,7 +350,7 @@ def address_of(metrics_port: int | str) -> tuple[str, int]:
     host, colon, port = str(metrics_port).rpartition(":")
     if isinstance(metrics_port, bool) or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > PORT_MAX:
         msg = (
-            f"metrics_port is {metrics_port!r}; it must be a port, 0 to {PORT_MAX}, or text such as"
+            f"metrics_port is {brief(metrics_port)}; it must be a port, 0 to {PORT_MAX}, or text such as"
             " '0.0.0.0:9464' to listen for other machines"
         )
         raise ConfigError(msg)

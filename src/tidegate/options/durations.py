@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 
 US = 1_000_000
@@ -36,9 +37,10 @@ def duration_us(name: str, value: object) -> int:
         seconds = float(words[1]) * UNITS[words[2]]
     if seconds is None:
         raise ConfigError(
-            f"{name} is {value!r}; it must be a duration: seconds, a timedelta, or a number and a unit, as in"
+            f"{name} is {brief(value)}; it must be a duration: seconds, a timedelta, or a number"
+            " and a unit, as in"
             " '7 days', '12 hours', '90 min', '30 s'"
         )
     if not LEAST_S <= seconds <= MOST_S:
-        raise ConfigError(f"{name} is {value!r}; it must be 1 second to 36,525 days")
+        raise ConfigError(f"{name} is {brief(value)}; it must be 1 second to 36,525 days")
     return round(seconds * US)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tidegate.base.brief import brief
 from tidegate.base.names import check_name
 from tidegate.base.urls import redact, scheme_of
 from tidegate.errors import ConfigError
@@ -26,7 +27,7 @@ class StoreRef:
 
     def __post_init__(self) -> None:
         if STORE_NAME.fullmatch(self.name) is None:
-            raise ConfigError(f"{self.name!r} cannot name a store: {_NO_NAME}")
+            raise ConfigError(f"{brief(self.name)} cannot name a store: {_NO_NAME}")
 
     def __repr__(self) -> str:
         return f"StoreRef({self.name!r}, {redact(self.url)!r})"

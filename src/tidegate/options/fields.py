@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 
 DAY_S = 86_400
@@ -43,7 +44,7 @@ def whole(least: int, most: int | None = None) -> Check:
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
         if not fits or (most is not None and value > most):
             limit = f"{least} or more" + ("" if most is None else f", at most {most:,}")
-            raise ConfigError(f"{name} is {value!r}; it must be a whole number, {limit}")
+            raise ConfigError(f"{name} is {brief(value)}; it must be a whole number, {limit}")
 
     return check
 
@@ -54,7 +55,7 @@ def seconds(below: int = DAY_S) -> Check:
     def check(name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < below:
             limit = f"a number of seconds above 0 and below {below:,}"
-            raise ConfigError(f"{name} is {value!r}; it must be {limit}")
+            raise ConfigError(f"{name} is {brief(value)}; it must be {limit}")
 
     return check
 
@@ -64,7 +65,7 @@ def flag() -> Check:
 
     def check(name: str, value: Any) -> None:
         if not isinstance(value, bool):
-            raise ConfigError(f"{name} is {value!r}; it must be True or False")
+            raise ConfigError(f"{name} is {brief(value)}; it must be True or False")
 
     return check
 
@@ -74,7 +75,7 @@ def one_of(*values: str) -> Check:
 
     def check(name: str, value: Any) -> None:
         if value not in values:
-            raise ConfigError(f"{name} is {value!r}; it must be {' or '.join(map(repr, values))}")
+            raise ConfigError(f"{name} is {brief(value)}; it must be {' or '.join(map(repr, values))}")
 
     return check
 
@@ -84,6 +85,6 @@ def of_kind(kind: type) -> Check:
 
     def check(name: str, value: Any) -> None:
         if not isinstance(value, kind):
-            raise ConfigError(f"{name} is {value!r}; it must be a {kind.__name__}")
+            raise ConfigError(f"{name} is {brief(value)}; it must be a {kind.__name__}")
 
     return check

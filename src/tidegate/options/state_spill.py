@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 
 BANDS = ("load_below", "load_to", "spill_to", "spill_above")
@@ -63,7 +64,7 @@ class StateSpill:
             most = float("inf") if name in ("batch_bytes_max", "fault_s", "rate_min") else 1
             if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value <= most:
                 limit = "0 or more" if most > 1 else "between 0 and 1"
-                raise ConfigError(f"state_spill: {name} is {value!r}; it must be a number, {limit}")
+                raise ConfigError(f"state_spill: {name} is {brief(value)}; it must be a number, {limit}")
         self._check_band("")
         self._check_band("container_")
         if self.wait_load_below > self.wait_spill_above:

@@ -18,6 +18,7 @@ import datetime
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidegate.base.brief import brief
 from tidegate.base.extras import pa, require_arrow
 from tidegate.base.names import listed
 from tidegate.base.text import html_table
@@ -192,13 +193,15 @@ def changes_of(log: DecidedLog, version: int, table: str, key_group: int | None)
     at this version.
     """
     require_arrow("changes")
+    rules.check_table(table)
     fact, manifest = manifest_at(log, version)
     rules.check_key_group(key_group, manifest.key_groups, f"namespace {log.folded.name}")
     if table not in manifest.table_schemas:
         known = ", ".join(listed(manifest.table_schemas)) or "none"
         dropped = f"; version {version} dropped it" * (table in (manifest.dropped or ()))
         raise ConfigError(
-            f"there is no table {table!r} at version {version} of namespace {log.folded.name}; the tables"
+            f"there is no table {brief(table)} at version {version} of namespace"
+            f" {log.folded.name}; the tables"
             f" there are: {known}{dropped}"
         )
     return Changes(log, fact, manifest, table, key_group)

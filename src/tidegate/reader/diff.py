@@ -18,11 +18,13 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidegate.base.brief import brief
 from tidegate.base.names import listed
 from tidegate.base.steps import run
 from tidegate.base.text import html_table
 from tidegate.errors import ConfigError
 from tidegate.reader.flow import Reader
+from tidegate.reader.rules import tables_of
 from tidegate.reader.table import OfProcess, TableView
 from tidegate.sinks.diff import differences_of_groups, untouched
 from tidegate.sinks.records import CatalogEntry
@@ -88,7 +90,7 @@ class Diff(OfProcess, Iterator[Change]):
         self._reader = reader
         self._versions = versions
         self._pin = pin
-        self._wanted = None if tables is None else sorted({tables} if isinstance(tables, str) else {*tables})
+        self._wanted = None if tables is None else tables_of(tables)
         self.closed = False
         self._exit = contextlib.ExitStack()
         self._sides: Sides | None = None
@@ -163,7 +165,8 @@ class Diff(OfProcess, Iterator[Change]):
         before, after = self._start()
         existing = ", ".join(listed(self._existing())) or "none"
         return ConfigError(
-            f"there is no table {table!r} at version {before.version} nor at {after.version} of namespace"
+            f"there is no table {brief(table)} at version {before.version} nor at {after.version}"
+            " of namespace"
             f" {self._reader.identity.name}; the tables there are: {existing}"
         )
 

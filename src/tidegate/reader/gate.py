@@ -169,8 +169,8 @@ class Gate(GateFlow):
 
     def diff_steps(self, before: Version, after: Version | None, tables: Iterable[str] | None) -> Steps[Diff]:
         yield from ()
-        for version in (before, after):
-            if version is not None and version != 0:
+        for version in (before,) if after is None else (before, after):
+            if type(version) is not int or version != 0:
                 rules.check_whole_number("version", number_of(version))
         of = number_of(before), None if after is None else number_of(after)
         return Diff(self._reader, lambda: self._both(before, after), tables, of)

@@ -61,6 +61,8 @@ def connect(
     tidegate.errors.ConfigError: there is no namespace 'flights' in store memory://nowhere...
     """
     rules.check_url(url)
+    if wal is not None:
+        rules.check_url(wal, "log", "file:///path")
     clock = clock or Clock()
     if follow_redirects is not False:
         again = functools.partial(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import Any
 
+from tidegate.base.brief import brief
 from tidegate.base.clock import Clock
 from tidegate.base.source_offsets import Offsets
 from tidegate.base.steps import Result, Steps, run
@@ -43,8 +44,10 @@ class Followed:
     @classmethod
     def of(cls, url: str, follow: Follow, option: str = "follow_redirects") -> Followed:
         """Raises: ConfigError: one of ``follow`` is no ``host:port``."""
-        names = [] if isinstance(follow, bool) else [follow] if isinstance(follow, str) else list(follow)
-        named = [address_of(name) for name in names]
+        names: list[object] = []
+        if not isinstance(follow, bool):
+            names = list(follow) if isinstance(follow, Sequence) and not isinstance(follow, str) else [follow]
+        named = [address_of(name) if isinstance(name, str) else None for name in names]
         if None in named:  # the name is not shown: it may be a URL with a login
             raise ConfigError(
                 f"{option}: server {named.index(None) + 1} of it is not host:port: name the servers of the"
@@ -87,7 +90,7 @@ class RedirectFlow(SpacesFlow):
         """Refuse a successor that has another namespace of that name. Raises: ConfigError."""
         if self._known and gate.uuid != self._uuid:
             raise ConfigError(
-                f"{gate!r}: the note of a removed store names this one as its successor, and another"
+                f"{brief(gate)}: the note of a removed store names this one as its successor, and another"
                 f" namespace of that name is here ({gate.uuid or 'an alias'}, not"
                 f" {self._uuid or 'an alias'}): connect to the right store"
             )

@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Iterable
 from typing import Any
 
+from tidegate.base.brief import brief
 from tidegate.base.deadline import check_ends
 from tidegate.base.source_offsets import Offsets, checked_offsets, passed
 from tidegate.base.text import counted, html_table, time_of
@@ -40,6 +41,7 @@ LEASE_S = 60.0
 LEASE_MAX_S = 86_400.0
 WAIT_FIRST_S, WAIT_MOST_S = 0.001, 0.05
 LOOKS = 2
+URL_MAX = 4_096
 TRIES = 5
 """The number of tries of a read of the newest version, if that version is retired meanwhile."""
 
@@ -111,17 +113,37 @@ def described_origin(origin: Origin) -> str:
 # -- connecting -----------------------------------------------------------------------------------
 
 
-def check_url(url: object) -> None:
-    """Refuse a URL that is not text. Raises: ConfigError."""
+def check_url(url: object, of: str = "store", example: str = "sqlite:///path") -> None:
+    """Refuse a URL that is not text, or is longer than any server's. Raises: ConfigError."""
     if not isinstance(url, str):
-        raise ConfigError(f"the store's URL is {url!r}; it must be text, as in sqlite:///path")
+        raise ConfigError(f"the {of}'s URL is {brief(url)}; it must be text, as in {example}")
+    if len(url) > URL_MAX:
+        raise ConfigError(
+            f"the {of}'s URL has {len(url):,} characters; it must have {URL_MAX:,} at most, as in {example}"
+        )
+
+
+def check_table(table: object) -> None:
+    """Refuse a table's name that is not text. Raises: ConfigError."""
+    if not isinstance(table, str):
+        raise ConfigError(f"the table's name is {brief(table)}; it must be text, as in gate.table('users')")
+
+
+def tables_of(tables: object) -> list[str]:
+    """List the names of tables that a caller gave; one may be a text alone. Raises: ConfigError."""
+    names = (
+        [tables] if isinstance(tables, str) else list(tables) if isinstance(tables, Iterable) else [tables]
+    )
+    for name in names:
+        check_table(name)
+    return sorted(set(names))
 
 
 def checked_identity(identity: Identity | None, url: str, namespace: str) -> Identity:
     """Check the identity that a store returned. Raises: ConfigError: no namespace."""
     if identity is None:
         raise ConfigError(
-            f"there is no namespace {namespace!r} in store {redact(url)}: check both; a query with"
+            f"there is no namespace {brief(namespace)} in store {redact(url)}: check both; a query with"
             " tidegate's VersionedSink makes it at its first batch, and so does"
             f" `tidegate init --namespace {namespace} --store {redact(url)} --wal URL`; if it was here"
             " before, the store lost it, and `tidegate recover` rebuilds it"
@@ -145,7 +167,8 @@ def checked_alias(target: Target | None, where: str, alias: str) -> Target:
     """Check the target of an open gate's alias. Raises: ConfigError: the alias was dropped."""
     if target is None:
         raise ConfigError(
-            f"{where}: there is no alias {alias!r} any more: set it again with `tidegate alias set {alias}`"
+            f"{where}: there is no alias {brief(alias)} any more: set it again with `tidegate"
+            f" alias set {alias}`"
         )
     return target
 
@@ -154,9 +177,9 @@ def checked_alias(target: Target | None, where: str, alias: str) -> Target:
 
 
 def check_whole_number(what: str, value: object) -> None:
-    """Refuse a value that is not a whole number of at least 1. Raises: ConfigError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{what} is {value!r}; it must be a whole number, 1 or more")
+    """Refuse a value that is not a whole number of 1 to 2**63 - 1. Raises: ConfigError."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**63:
+        raise ConfigError(f"{what} is {brief(value)}; it must be a whole number, 1 or more, below 2**63")
 
 
 def check_key_group(key_group: object, key_groups: int, where: str) -> None:
@@ -166,7 +189,7 @@ def check_key_group(key_group: object, key_groups: int, where: str) -> None:
     is_whole = isinstance(key_group, int) and not isinstance(key_group, bool)
     if not is_whole or not 0 <= key_group < key_groups:  # type: ignore[operator]
         raise ConfigError(
-            f"key_group is {key_group!r}; {where} has the key groups 0 to {key_groups - 1}: pass one of"
+            f"key_group is {brief(key_group)}; {where} has the key groups 0 to {key_groups - 1}: pass one of"
             " them, or none for all"
         )
 
@@ -174,7 +197,9 @@ def check_key_group(key_group: object, key_groups: int, where: str) -> None:
 def keys_of(keys: Iterable[Any]) -> list[Any]:
     """List the keys of ``get_many``. Raises: ConfigError: one key, such as a text, instead of several."""
     if isinstance(keys, str | bytes | bytearray | memoryview) or not isinstance(keys, Iterable):
-        raise ConfigError(f"get_many takes several keys, as in [{keys!r}]; of one key: get({keys!r})")
+        raise ConfigError(
+            f"get_many takes several keys, as in [{brief(keys)}]; of one key: get({brief(keys)})"
+        )
     return list(keys)
 
 
@@ -184,10 +209,13 @@ def check_snapshot(version: Version | None, as_of: object, lease_s: object) -> N
         raise ConfigError("a snapshot takes a version or as_of, not both")
     fits = isinstance(lease_s, int | float) and not isinstance(lease_s, bool)
     if not fits or not 0 < lease_s <= LEASE_MAX_S:  # type: ignore[operator]
-        raise ConfigError(f"lease_s is {lease_s!r}; it must be seconds above 0, {LEASE_MAX_S:,.0f} at most")
+        raise ConfigError(
+            f"lease_s is {brief(lease_s)}; it must be seconds above 0, {LEASE_MAX_S:,.0f} at most"
+        )
     if as_of is not None and (not isinstance(as_of, datetime.datetime) or as_of.utcoffset() is None):
         raise ConfigError(
-            f"as_of is {as_of!r}; it must be a datetime with a time zone, as in datetime.now(timezone.utc)"
+            f"as_of is {brief(as_of)}; it must be a datetime with a time zone, as in"
+            " datetime.now(timezone.utc)"
         )
     if version is not None:
         check_whole_number("version", number_of(version))

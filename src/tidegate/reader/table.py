@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
+from tidegate.base.brief import brief
 from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
 from tidegate.base.steps import Result, Steps, run
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.keys.groups import encode_key
-from tidegate.reader.rules import TRIES, check_key_group, expired, keys_of
+from tidegate.reader.rules import TRIES, check_key_group, check_table, expired, keys_of
 from tidegate.sinks.records import CatalogEntry, Identity, Pointer, TableKeys
 from tidegate.sinks.rules.reads import shown_bytes, windows
 from tidegate.sinks.rules.visible import FROM_A_COPY
@@ -55,11 +56,11 @@ class TableHints(OfProcess):
         def __getattr__(self, name: str) -> NoReturn:
             own = type(self).__name__
             hint = f": reads are of a table, {own.lower()}.table(NAME).{name}" if name in OF_TABLES else ""
-            raise AttributeError(f"a {own} has no attribute {name!r}{hint}", name=name, obj=self)
+            raise AttributeError(f"a {own} has no attribute {brief(name)}{hint}", name=name, obj=self)
 
         def __getitem__(self, name: Any) -> NoReturn:
             own = type(self).__name__
-            raise TypeError(f"a {own} has no items: its tables are {own.lower()}.table({name!r})")
+            raise TypeError(f"a {own} has no items: its tables are {own.lower()}.table({brief(name)})")
 
 
 # -- the table of users, in threads -----------------------------------------------------------------
@@ -84,6 +85,7 @@ class Table(OfProcess):
     """
 
     def __init__(self, source: Source, name: str) -> None:
+        check_table(name)
         self.name = name
         self._source = source
 
@@ -264,6 +266,8 @@ def keys_by_table(keys: KeysByTable) -> dict[str, list[Any]]:
             "get_many of a gate takes keys by table, as in get_many({'users': ['ada']}); of one"
             " table: table(NAME).get_many(KEYS)"
         )
+    for table in keys:
+        check_table(table)
     return {table: keys_of(some) for table, some in keys.items()}
 
 
@@ -357,7 +361,7 @@ class TableView(NamedTuple):
         types = self.values.key_types
         single = len(types) == 1
         if not single and not isinstance(key, tuple | list):
-            raise BadRecordError(f"table {self.name}: {key!r} is no key here; {self._expected()}")
+            raise BadRecordError(f"table {self.name}: {brief(key)} is no key here; {self._expected()}")
         try:
             return encode_key((key,) if single else key, types)
         except (BadRecordError, UnicodeEncodeError) as error:
@@ -381,7 +385,8 @@ class TableView(NamedTuple):
             if by_key.setdefault(key, encoded) != encoded or by_bytes.setdefault(encoded, key) != key:
                 other = next(one for one, of_it in by_key.items() if one == key or of_it == encoded)
                 raise ConfigError(
-                    f"table {self.name}: an answer by key cannot hold {other!r} and {key!r}: in Python two"
+                    f"table {self.name}: an answer by key cannot hold {brief(other)} and {brief(key)}: in"
+                    " Python two"
                     " times of one zone are equal whatever their fold is, and a time of a repeated hour"
                     " equals none of another zone; give the times in UTC: key.astimezone(timezone.utc)"
                 )
@@ -437,7 +442,7 @@ def view_of(
     if table not in entry.tables:
         existing = ", ".join(listed(entry.tables)) or "none"
         raise ConfigError(
-            f"there is no table {table!r} at version {entry.version} of namespace {identity.name};"
+            f"there is no table {brief(table)} at version {entry.version} of namespace {identity.name};"
             f" the tables there are: {existing}"
         )
     at = entry.tables[table]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidegate.base.brief import brief
 from tidegate.base.text import time_of
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
@@ -196,7 +197,8 @@ def problems_of(rows: Sequence[StoreRow]) -> list[str]:
 def no_namespace(namespace: str, *urls: str) -> ConfigError:
     """Return the error for a command whose namespace does not exist."""
     return ConfigError(
-        f"there is no namespace {namespace!r} in {' nor in '.join(map(redact, urls))}: check URLs and name; a"
+        f"there is no namespace {brief(namespace)} in {' nor in '.join(map(redact, urls))}:"
+        " check URLs and name; a"
         " query's first batch makes it, and so does `tidegate init`; an alias (`tidegate alias list`) is for"
         f" readers alone{next(filter(None, (has_instead(url, namespace) for url in urls)), '')}"
     )

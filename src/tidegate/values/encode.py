@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidegate.base.brief import brief
 from tidegate.errors import BadRecordError
 from tidegate.keys.groups import exact_decimal
 from tidegate.values.decode import Value, kind_of
@@ -83,7 +84,7 @@ class Encoder:
         if unknown_names:
             unknown = next(name for name in value if name not in self._columns)
             known = ", ".join(self._columns) or "none"
-            raise BadRecordError(f"column {unknown!r} is not one of the table's columns, {known}")
+            raise BadRecordError(f"column {brief(unknown)} is not one of the table's columns, {known}")
         return ("{" + ",".join(pieces) + "}").encode()
 
 
@@ -165,7 +166,7 @@ def _struct(fields: dict[str, Write]) -> Write:
         if not isinstance(value, Mapping):
             raise _Unfit(value, "a dict by field name")
         if unknown := [name for name in value if name not in fields]:
-            raise _Unfit(value, f"made of the fields {', '.join(fields)} alone, it has {unknown[0]!r}")
+            raise _Unfit(value, f"made of the fields {', '.join(fields)} alone, it has {brief(unknown[0])}")
         return "{" + ",".join(lead + _nested(write, value.get(n), f".{n}") for n, lead, write in named) + "}"
 
     return write_struct

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import INTEGER_LIMITS
 from tidegate.values.decode import described
@@ -64,7 +65,8 @@ def _parse(table: str, text: str, column: Column) -> Any:
     except (ValueError, KeyError, ArithmeticError):
         shape = f": write it as {EXAMPLES[column.type]}" if column.type in EXAMPLES else ""
         raise ConfigError(
-            f"table {table}: KEY {text!r} is no {column.type}, the type of key column {column.name}{shape}"
+            f"table {table}: KEY {brief(text)} is no {column.type}, the type of key column"
+            f" {column.name}{shape}"
         ) from None
 
 

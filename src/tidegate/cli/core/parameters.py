@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from tidegate.base.brief import brief
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
 from tidegate.options.endpoints import parse_store
@@ -84,9 +85,9 @@ def _quote_value(error: typer.BadParameter, texts: dict[str, Any]) -> None:
         return
     found = OTHERS_WORDS.match(error.message)
     if found is None:
-        error.message = f"{text!r}: {error.message}"
+        error.message = f"{brief(text)}: {error.message}"
         return
-    error.message = f"{text!r} must be {'a whole number' if found[1] == 'integer' else found[1]}"
+    error.message = f"{brief(text)} must be {'a whole number' if found[1] == 'integer' else found[1]}"
 
 
 def _refuse_several(ctx: Any, order: Sequence[Any]) -> None:

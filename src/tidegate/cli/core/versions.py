@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError
 from tidegate.options.durations import duration_us
 from tidegate.reader.gate import Gate
@@ -35,7 +36,7 @@ def number_or_time(text: str) -> NumberOrTime:
     moment = time_in(text, datetime.datetime.now(datetime.timezone.utc))
     if moment is None:
         raise typer.BadParameter(
-            f"{text!r} is no version: it must be a whole number, or a time such as 2026-11-21T10:00:00Z,"
+            f"{brief(text)} is no version: it must be a whole number, or a time such as 2026-11-21T10:00:00Z,"
             " 10:15 or '2h ago'"
         )
     return moment

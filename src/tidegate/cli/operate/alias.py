@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tidegate.base.brief import brief
 from tidegate.base.urls import redact
 from tidegate.cli.core import completion
 from tidegate.cli.core.config_files import StoreConfigs, stores_given
@@ -104,7 +105,7 @@ def drop(
     named = [(at, _all(at).get(alias)) for at in ats]
     if all(target is None for _, target in named):
         raise ConfigError(
-            f"there is no alias {alias!r} in {', '.join(redact(at.url) for at in ats)}: check --store;"
+            f"there is no alias {brief(alias)} in {', '.join(redact(at.url) for at in ats)}: check --store;"
             " `tidegate alias list` shows which there are"
         )
     if not yes:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidegate.base import forks
+from tidegate.base.names import check_name
 from tidegate.base.urls import redact
 from tidegate.reader import rules
 from tidegate.reader.snapshot import Snapshot
@@ -20,6 +21,7 @@ class LateGate:
 
     def __init__(self, url: str, connected_as: str, connect: Callable[[], Followed]) -> None:
         rules.check_url(url)
+        check_name("namespace", connected_as)
         self._url, self.connected_as, self._connect = url, connected_as, connect
         self._lock = forks.Lock()
         self._gate: Followed | None = None

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tidegate.base.brief import brief
 from tidegate.base.extras import require_arrow
 from tidegate.base.names import listed
 from tidegate.base.text import html_table
@@ -115,12 +116,14 @@ class Mirror(MirrorReads):
         changed: Callable[[], object] = lambda: None,
     ) -> None:
         require_arrow("a mirror")
-        self._wanted = [tables] if isinstance(tables, str) else listed(set(tables))
+        self._wanted = rules.tables_of(tables) if isinstance(tables, str) else listed(rules.tables_of(tables))
         if not self._wanted:
             raise ConfigError("a mirror needs the names of its tables, as in gate.mirror(['users'])")
         if bytes_max is None:
             bytes_max = BYTES_MAX if path is None else FILE_BYTES_MAX
         rules.check_whole_number("bytes_max", bytes_max)
+        if on_version is not None and not callable(on_version):
+            raise ConfigError(f"on_version is {brief(on_version)}; it must be a function of a MirrorView")
         self._gate, self._owns_gate, self._bytes_max = gate, owns_gate, bytes_max
         self._on_version, self._is_changed = on_version, changed
         self._place: Place = MemoryPlace()
@@ -180,8 +183,10 @@ class Mirror(MirrorReads):
         ``version`` as ``Gate.wait_for``. Raises: WaitTimeoutError: not within ``timeout`` seconds.
         VersionRegressedError: it is of another history. The error that ended the mirror.
         """
+        rules.awaited(version, None, timeout)
         with self._changed:
-            self._changed.wait_for(lambda: self._failed or self.has_reached(version), timeout)
+            end = min(timeout, threading.TIMEOUT_MAX)
+            self._changed.wait_for(lambda: self._failed or self.has_reached(version), end)
         if not self.has_reached(version):
             raise self.waited(version, timeout)
         return self.compared(version)

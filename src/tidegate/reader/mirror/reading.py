@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import sqlite3
+import stat
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from tidegate.base.brief import brief
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.reader.table import TableView
@@ -20,6 +22,8 @@ from tidegate.reader.table import TableView
 GET = "SELECT value FROM rows WHERE tbl = ? AND kg = ? AND key = ?"
 PAGE = "SELECT kg, key, value FROM rows WHERE tbl = ? AND (kg, key) > (?, ?) ORDER BY kg, key LIMIT ?"
 PAGE_ROWS = 1_000
+NAME_BYTES_MAX = 240
+"""Of the name of a file: 255 are the most, and the names of its `-wal`, `-shm` and `-lock` are longer."""
 
 
 def where(path: Path) -> str:
@@ -58,11 +62,17 @@ def remedy(path: Path) -> str:
 def file_of(path: str | os.PathLike[str]) -> Path:
     """Return the file that a path means now, without links. Raises: ConfigError: it is no file's."""
     try:
-        found = Path(os.path.realpath(path))
-    except ValueError as error:  # a NUL
-        raise ConfigError(f"mirror file {path!r}: {error}; give the path of a file") from error
-    if found.is_dir():
+        found = Path(os.fsdecode(os.path.realpath(path)))
+        is_folder = stat.S_ISDIR(found.stat().st_mode) if os.path.lexists(found) else False
+    except (TypeError, ValueError, OSError) as error:  # of another type, a NUL, too long
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"mirror file {brief(path)}: {why}; give the path of a file") from error
+    if is_folder:
         raise ConfigError(f"{where(found)} is a folder: give the path of a file")
+    if len(os.fsencode(found.name)) > NAME_BYTES_MAX:
+        raise ConfigError(
+            f"mirror file {brief(str(path))}: its name has more than {NAME_BYTES_MAX} bytes; give another"
+        )
     return found
 
 

@@ -7,9 +7,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tidegate.base.brief import brief
 from tidegate.base.names import listed
 from tidegate.errors import ConfigError
 from tidegate.reader import rules
+from tidegate.reader.rules import check_table
 from tidegate.reader.table import OfProcess, TableView
 from tidegate.sinks.rules import visible
 from tidegate.sinks.rules.version_ref import VersionRef
@@ -146,10 +148,12 @@ class MirrorView(OfProcess):
         return MirroredTable(self, name)
 
     def content_of(self, name: str) -> Content:
+        check_table(name)
         content = self.contents.get(name)
         if content is None:
             raise ConfigError(
-                f"this mirror has no table {name!r} at version {self.version} of namespace {self.namespace};"
+                f"this mirror has no table {brief(name)} at version {self.version} of namespace"
+                f" {self.namespace};"
                 f" it has: {', '.join(self.tables()) or 'none'}"
             )
         return content
