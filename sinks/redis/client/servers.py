@@ -95,7 +95,7 @@ def readable(socket: Any) -> Callable[[], bool]:
 class Opened:
     """A mixin of connections: the process that opened it, and when, by ``time.monotonic``.
 
-    What a server says before it ends the connection is read as the reply, not lost with it.
+    The last words of a server before it ends the connection are read as the reply.
 
     ``read_at_once``: redis-py's own ``read_response``, with all of its errors.
     """
@@ -119,7 +119,7 @@ class Opened:
     def send_packed_command(self: Any, command: Any, *given: Any, **named: Any) -> None:
         """Send commands. Of a connection that has ended this is no error: the next read finds its end.
 
-        What the server said before it ended the connection is read first, as the reply.
+        The server's last words before it ended the connection are read first, as the reply.
 
         Raises: redis.TimeoutError: the server takes no more bytes.
         """

@@ -46,8 +46,9 @@ CUT = 14
 def check_name(kind: str, name: object) -> str:
     """Return the name itself. Raises: ConfigError when it is not ``[A-Za-z0-9_.-]{1,64}``."""
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        misplaced = isinstance(name, str) and re.search("://|@", name)  # a URL in the wrong place
-        shown = redact(name)[:TOKEN_MAX] if misplaced else brief(name)
+        shown = brief(name)
+        if isinstance(name, str) and re.search("://|@", name):  # a URL in the wrong place
+            shown = redact(name)[:TOKEN_MAX]
         msg = f"{kind} name {shown} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _ . -"
         raise ConfigError(msg)
     return name

@@ -44,9 +44,10 @@ class Followed:
     @classmethod
     def of(cls, url: str, follow: Follow, option: str = "follow_redirects") -> Followed:
         """Raises: ConfigError: one of ``follow`` is no ``host:port``."""
+        given: object = follow  # of any type, whatever is declared
         names: list[object] = []
-        if not isinstance(follow, bool):
-            names = list(follow) if isinstance(follow, Sequence) and not isinstance(follow, str) else [follow]
+        if not isinstance(given, bool):
+            names = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
         named = [address_of(name) if isinstance(name, str) else None for name in names]
         if None in named:  # the name is not shown: it may be a URL with a login
             raise ConfigError(
