@@ -46,7 +46,7 @@ STAGED = pa.schema(
 STAGED_DDL = "ack binary, g int, t int, k binary, v binary"
 MARK = -1
 PARTS = pa.schema([STAGED.field(name) for name in "gkv"])
-"""What staging tasks add to groups: key group, key and packed totals of each."""
+"""The changes of groups by a staging task: key group, key and packed totals of each."""
 ROWS_AT_ONCE = 10_000
 KEPT_ROWS = 100_000
 """The rows that a task keeps before they are added up by group."""
