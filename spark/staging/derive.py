@@ -12,11 +12,14 @@ and nothing is decided: rows and their parts are of one run. No pyspark is impor
 from __future__ import annotations
 
 import dataclasses
+import functools
 import secrets
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,7 +30,7 @@ from tidegate.spark.state.read import ReadChunks, ReadState
 from tidegate.spark.state.reduce import ReducedColumn, arrow_type, parse_state
 from tidegate.wal.record import Ack, Refusal, decode_ack, encode_ack
 from tidegate.wal.staging.changelog import Staging, stage_task
-from tidegate.wal.staging.derived import STAGING_RUN, DerivedTable, Part, encode_part, in_units, sum_parts
+from tidegate.wal.staging.derived import STAGING_RUN, DerivedTable, Part
 from tidegate.wal.staging.spec import CHANGES, StageSpec
 
 STAGED = pa.schema(
@@ -36,12 +39,14 @@ STAGED = pa.schema(
         pa.field("g", pa.int32()),  # the key group of a group's key, or the first one of the task for a mark
         pa.field("t", pa.int32()),  # index of the derived table; MARK for a mark
         pa.field("k", pa.binary()),  # key of the group; the name of the task
-        pa.field("v", pa.binary()),  # encoded part; the name of its run
+        pa.field("v", pa.binary()),  # the group's totals as ``_packed``; the name of the run
     ]
 )
 """The output of a staging task of a version with derived tables."""
 STAGED_DDL = "ack binary, g int, t int, k binary, v binary"
 MARK = -1
+PARTS = pa.schema([STAGED.field(name) for name in "gkv"])
+"""The changes of groups by a staging task: key group, key and packed totals of each."""
 ROWS_AT_ONCE = 10_000
 KEPT_ROWS = 100_000
 """The rows that a task keeps before they are added up by group."""
@@ -174,24 +179,23 @@ class Deltas:
         run = [f"{STAGING_RUN}{ack.task}".encode()] * tasks, [ack.task_attempt.encode()] * tasks
         yield _staged([encode_ack(ack)], [firsts[ack.task]], [MARK], [None], [None])
         yield _staged([None] * tasks, firsts, [MARK] * tasks, *run)
-        for index, group, keys, parts in self.parts():
-            yield _staged([None] * len(keys), group, [index] * len(keys), keys, parts)
+        for index, parts in self.parts():
+            rest = pa.nulls(len(parts), pa.binary()), pa.repeat(pa.scalar(index, pa.int32()), len(parts))
+            yield pa.record_batch([rest[0], parts["g"], rest[1], parts["k"], parts["v"]], schema=STAGED)
 
-    def parts(self) -> Iterator[tuple[int, list[int], list[bytes], list[bytes]]]:
-        """Yield the parts: index of the derived table, and of its groups key groups, keys, encoded parts."""
+    def parts(self) -> Iterator[tuple[int, Any]]:
+        """Yield the index of each derived table, and batches of ``PARTS``."""
         for work in self._works:
             stride = self._spec.stride(work.table.name)
             kept = self._kept[work.index]
             if not kept:
                 continue
-            added = _added(work, kept)
-            for batch in added.to_batches(max_chunksize=ROWS_AT_ONCE):
-                keys, contents = [], []
-                for key, part in _parts_of(work, batch):
-                    if not part.is_zero:
-                        keys.append(key)
-                        contents.append(encode_part(part))
-                yield work.index, key_group_of_each(keys, self._spec.key_groups, stride), keys, contents
+            for batch in _added(work, kept).to_batches(max_chunksize=ROWS_AT_ONCE):
+                totals = _unless_zero(batch)
+                keys = _keys_of(work.table, totals)
+                groups = key_group_of_each(keys.to_pylist(), self._spec.key_groups, stride)
+                columns = [pa.array(groups, pa.int32()), keys, _packed(totals)]
+                yield work.index, pa.record_batch(columns, schema=PARTS)
 
 
 def _staged(*columns: Sequence[Any]) -> Any:
@@ -218,33 +222,91 @@ def _signed(work: DerivedWork, columns: dict[str, Any], sign: int) -> Any:
         made[f"c{place}"] = pc.if_else(values.is_valid(), one, zero)
         if is_summed:
             wide = values.cast(pa.decimal256(WIDE, scale))
+            wide = pc.fill_null(wide, pa.scalar(0, wide.type))
             made[f"s{place}"] = wide if sign > 0 else pc.negate(wide)
     return pa.table(made).filter(takes_part)
 
 
 def _added(work: DerivedWork, tables: Sequence[Any]) -> Any:
-    joined = pa.concat_tables(tables)
-    by = [f"k{place}" for place in range(len(work.table.definition.key))]
-    others = [name for name in joined.column_names if name not in by]
-    added = joined.group_by(by, use_threads=False).aggregate([(name, "sum") for name in others])
+    return _grouped(
+        pa.concat_tables(tables), [f"k{place}" for place in range(len(work.table.definition.key))]
+    )
+
+
+def _grouped(rows: Any, by: Sequence[str]) -> Any:
+    """Return the sums of all other columns, by these."""
+    others = [name for name in rows.column_names if name not in by]
+    added = rows.group_by(by, use_threads=False).aggregate([(name, "sum") for name in others])
     return added.select([*by, *(f"{name}_sum" for name in others)]).rename_columns([*by, *others])
 
 
-def _parts_of(work: DerivedWork, batch: Any) -> Iterator[tuple[bytes, Part]]:
-    definition, table = work.table.definition, work.table
-    keys = zip(*(batch[f"k{place}"].to_pylist() for place in range(len(definition.key))), strict=True)
-    pairs = []
+def _unless_zero(totals: Any) -> Any:
+    """Return the groups that change."""
+    changes = [pc.not_equal(totals[name], pa.scalar(0, totals[name].type)) for name in _totals(totals)]
+    return totals.filter(functools.reduce(pc.or_, changes))
+
+
+def _totals(columns: Any) -> list[str]:
+    """Return the names of the columns of totals, in the order of ``Part``."""
+    return [name for name in columns.schema.names if name[0] in "ncs"]
+
+
+def _keys_of(table: DerivedTable, batch: Any) -> Any:
+    columns = [batch[f"k{place}"] for place in range(len(table.definition.key))]
+    if table.schema.key_types == ["string"]:
+        return columns[0].cast(pa.binary())
+    cells = zip(*(column.to_pylist() for column in columns), strict=True)
+    return pa.array([table.key_of(key) for key in cells], pa.binary())
+
+
+# -- totals as bytes: the columns' own, side by side ------------------------------------------------------
+
+
+def _packed(totals: Any) -> Any:
+    """Return the columns of totals of a record batch as one binary array."""
+    sides = [_bytes_of(totals[name]) for name in _totals(totals)]
+    rows = np.concatenate(sides, axis=1)
+    width = pa.binary(rows.shape[1])
+    return pa.Array.from_buffers(width, len(rows), [None, pa.py_buffer(rows.tobytes())]).cast(pa.binary())
+
+
+def _bytes_of(column: Any) -> Any:
+    """Return the values of an array of fixed width without nulls: one row of bytes each."""
+    width = column.type.bit_width // 8
+    content = np.frombuffer(column.buffers()[1], np.uint8, (column.offset + len(column)) * width)
+    return content.reshape(-1, width)[column.offset :]
+
+
+def _unpacked(table: DerivedTable, packed: Any) -> dict[str, Any]:
+    """Return the columns of totals of packed ones."""
+    types = {"n": pa.int64()}
     for place, (is_summed, scale) in enumerate(zip(table.summed, table.scales, strict=True)):
-        counts = batch[f"c{place}"].to_pylist()
-        sums = batch[f"s{place}"].to_pylist() if is_summed else [None] * len(counts)
-        pairs.append(
-            [
-                (n, 0 if total is None else in_units(total, scale))
-                for n, total in zip(counts, sums, strict=True)
+        types[f"c{place}"] = pa.int64()
+        if is_summed:
+            types[f"s{place}"] = pa.decimal256(WIDE, scale)
+    rows = _bytes_of(packed.cast(pa.binary(sum(kind.bit_width // 8 for kind in types.values()))))
+    made, at = {}, 0
+    for name, kind in types.items():
+        end = at + kind.bit_width // 8
+        content = pa.py_buffer(rows[:, at:end].tobytes())
+        made[name], at = pa.Array.from_buffers(kind, len(rows), [None, content]), end
+    return made
+
+
+def _parts_of(table: DerivedTable, totals: Any) -> list[Part]:
+    """Return the totals of each group of a record batch."""
+    pairs = []
+    for place, is_summed in enumerate(table.summed):
+        counts = totals[f"c{place}"].to_pylist()
+        sums = [0] * len(counts)
+        if is_summed:
+            sums = [
+                int.from_bytes(number, sys.byteorder, signed=True)
+                for number in _bytes_of(totals[f"s{place}"])
             ]
-        )
-    for row, (key, rows) in enumerate(zip(keys, batch["n"].to_pylist(), strict=True)):
-        yield table.key_of(key), Part(rows, tuple(pair[row] for pair in pairs))
+        pairs.append(list(zip(counts, sums, strict=True)))
+    of_each = zip(*pairs, strict=True) if pairs else [()] * len(totals)
+    return [Part(*each) for each in zip(totals["n"].to_pylist(), of_each, strict=True)]
 
 
 # -- the groups' new rows --------------------------------------------------------------------------------
@@ -252,7 +314,7 @@ def _parts_of(work: DerivedWork, batch: Any) -> Iterator[tuple[bytes, Part]]:
 
 def derive(
     ack: Ack,
-    parts: Iterable[tuple[int, Sequence[int], Sequence[bytes], Sequence[bytes]]],
+    parts: Iterable[tuple[int, Any]],
     works: Sequence[DerivedWork],
     read: ReadState,
     spec: StageSpec,
@@ -260,15 +322,14 @@ def derive(
 ) -> Ack:
     """Stage the new rows of the groups of one task; return the ack with their frames, once they are durable.
 
-    Raises: errors of the log and the store. Groups that do not fit are the ack's refusal.
+    ``parts`` are those of all staging tasks, as ``Deltas.parts``. Raises: errors of the log and the store.
+    Groups that do not fit are the ack's refusal.
     """
     if ack.refusal is not None:
         return ack
-    by_table: dict[int, dict[tuple[int, bytes], list[bytes]]] = {}
-    for index, groups, keys, contents in parts:
-        of_table = by_table.setdefault(index, {})
-        for group, key, content in zip(groups, keys, contents, strict=True):
-            of_table.setdefault((group, key), []).append(content)
+    by_table: dict[int, list[Any]] = {}
+    for index, of_groups in parts:
+        by_table.setdefault(index, []).append(of_groups)
     if not by_table:
         return ack
     spec = msgspec.structs.replace(spec, quarantine=None)  # a row here is all of a group: none is left out
@@ -288,37 +349,41 @@ def _refused(ack: Ack, error: TidegateError, spec: StageSpec) -> Ack:
     return msgspec.structs.replace(ack, refusal=refusal)
 
 
-def _rows(
-    by_table: dict[int, dict[tuple[int, bytes], list[bytes]]], works: Sequence[DerivedWork], read: ReadState
-) -> Iterator[Any]:
+def _rows(by_table: dict[int, list[Any]], works: Sequence[DerivedWork], read: ReadState) -> Iterator[Any]:
     chunks = ReadChunks()
     for work in works:
-        table, places = work.table, sorted(by_table.get(work.index, {}).items())
-        parts = [(at, sum_parts(contents, table.nothing)) for at, contents in places]
-        parts = [(at, part) for at, part in parts if not part.is_zero]
-        if not parts:
+        if work.index not in by_table:
             continue
-        asked = pa.record_batch(
-            {
-                "g": pa.array([group for (group, _), _ in parts], pa.int32()),
-                "k": pa.array([key for (_, key), _ in parts], pa.binary()),
-            }
+        table, received = work.table, pa.Table.from_batches(by_table[work.index])
+        of_tasks = pa.table([received["g"], received["k"]], names=["g", "k"])
+        for name, column in _unpacked(table, _one(received["v"])).items():
+            of_tasks = of_tasks.append_column(name, column)
+        added = _grouped(of_tasks, ["g", "k"]).combine_chunks()
+        changed = [_unless_zero(batch) for batch in added.to_batches()]
+        ordered = pa.Table.from_batches(changed, added.schema).sort_by(
+            [("g", "ascending"), ("k", "ascending")]
         )
-        done = 0
-        for rows in chunks.of(asked):
-            if work.is_new:
-                before = [None] * len(rows)
-            else:
-                before = chunks.counted(read(table.name, work.start, rows)).to_pylist()
-            values = [
-                table.stored(key, table.totals_of(key, value).plus(part))
-                for ((_, key), part), value in zip(parts[done : done + len(rows)], before, strict=True)
-            ]
-            done += len(rows)
-            index = pa.repeat(pa.scalar(work.index, pa.int32()), len(rows))
-            yield pa.record_batch(
-                [rows["g"], index, rows["k"], pa.array(values, pa.binary())], schema=CHANGES
-            )
+        for batch in ordered.combine_chunks().to_batches():
+            for rows in chunks.of(batch):
+                if work.is_new:
+                    before = [None] * len(rows)
+                else:
+                    before = chunks.counted(read(table.name, work.start, rows)).to_pylist()
+                index = pa.repeat(pa.scalar(work.index, pa.int32()), len(rows))
+                values = [
+                    table.stored(key, table.totals_of(key, value).plus(part))
+                    for key, part, value in zip(
+                        rows["k"].to_pylist(), _parts_of(table, rows), before, strict=True
+                    )
+                ]
+                columns = [rows["g"], index, rows["k"], pa.array(values, pa.binary())]
+                yield pa.record_batch(columns, schema=CHANGES)
+
+
+def _one(column: Any) -> Any:
+    """Return a column's chunks as one array."""
+    joined = column.combine_chunks()
+    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
 
 
 def _sorted(batches: Iterable[Any]) -> Iterator[Any]:
@@ -334,7 +399,7 @@ class Received(NamedTuple):
     """The input of a second task: the ack of the staging task of its number, and the parts of all."""
 
     ack: Ack
-    parts: list[tuple[int, Sequence[int], Sequence[bytes], Sequence[bytes]]]
+    parts: list[tuple[int, Any]]
 
 
 def received(batches: Iterable[Any], tasks: int) -> Received | None:
@@ -356,8 +421,9 @@ def received(batches: Iterable[Any], tasks: int) -> Received | None:
             " tables: Spark ran some of them again; nothing was decided, restart the query"
         )
     ack = msgspec.structs.replace(acks[0], runs={**acks[0].runs, **runs})
-    parts = []
-    for index in sorted(set(pc.unique(table["t"]).to_pylist()) - {MARK}):
-        mine = table.filter(pc.equal(table["t"], index))
-        parts.append((index, *(mine[name].to_pylist() for name in ("g", "k", "v"))))
+    parts = [
+        (index, batch)
+        for index in sorted(set(pc.unique(table["t"]).to_pylist()) - {MARK})
+        for batch in table.filter(pc.equal(table["t"], index)).select(PARTS.names).to_batches()
+    ]
     return Received(ack, parts)

@@ -8,8 +8,10 @@ every order of additions and subtractions, and only the values that readers see 
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,7 +49,7 @@ class Part(NamedTuple):
     def plus(self, other: Part) -> Part:
         """Return the sum of both."""
         pairs = zip(self.values, other.values, strict=True)
-        return Part(self.rows + other.rows, tuple((n + m, a + b) for (n, a), (m, b) in pairs))
+        return Part(self.rows + other.rows, tuple([(n + m, a + b) for (n, a), (m, b) in pairs]))
 
     @property
     def is_zero(self) -> bool:
@@ -60,10 +62,23 @@ class _Row(msgspec.Struct, rename={"hidden": HIDDEN}):
 
 
 _parts = json_decoder(_Row)
-_hidden = json_decoder(list[Any])
 
 
-class DerivedTable(NamedTuple):
+class _Cell(NamedTuple):
+    """A column of a derived table: the text before its value, and its place in ``Definition.values``, or -1.
+
+    ``scale`` is that of the values, and ``digits`` that of the column, None for a bigint.
+    """
+
+    lead: str
+    aggregate: Aggregate
+    place: int
+    scale: int
+    digits: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DerivedTable:
     """A derived table and its definition, with the types of the columns that it uses in the base table."""
 
     name: str
@@ -74,21 +89,32 @@ class DerivedTable(NamedTuple):
     fields: dict[str, str]
     """The field of each used column in the base table's values; columns of its key have none."""
 
-    @property
+    @cached_property
     def scales(self) -> tuple[int, ...]:
         """The digits after the point of each value column; that of a counted column is not used."""
         return tuple(scale_of(self.types[name]) for name in self.definition.values)
 
-    @property
+    @cached_property
     def summed(self) -> tuple[bool, ...]:
         """Whether each value column is added up, too."""
         sums = {each.column for each in self.definition.aggregates if each.kind != "count"}
         return tuple(name in sums for name in self.definition.values)
 
-    @property
+    @cached_property
     def nothing(self) -> Part:
         """The totals of a group without rows."""
         return Part(0, ((0, 0),) * len(self.definition.values))
+
+    @cached_property
+    def _cells(self) -> tuple[_Cell, ...]:
+        made, values = [], self.definition.values
+        for each in self.definition.aggregates:
+            kind = next(column.type for column in self.schema.value if column.name == each.name)
+            place = values.index(each.column) if each.column else -1
+            digits = None if kind == "bigint" else decimal_parts(kind)[1]
+            lead = f"{msgspec.json.encode(each.name).decode()}:"
+            made.append(_Cell(lead, each, place, self.scales[place] if each.column else 0, digits))
+        return tuple(made)
 
     def key_of(self, values: Sequence[object]) -> bytes:
         """Return the key of a group."""
@@ -112,35 +138,34 @@ class DerivedTable(NamedTuple):
 
         Raises: BadRecordError: a value does not fit its type. CorruptError: more was taken than was there.
         """
-        counts = [totals.rows, *(count for count, _ in totals.values)]
-        if totals.rows == 0 and totals.is_zero:
+        rows, pairs = totals
+        if rows == 0 and totals.is_zero:
             return DELETE
-        if totals.rows <= 0 or min(counts) < 0 or max(counts) > totals.rows or _sums_of_none(totals):
-            raise self._corrupt(key, f"it would have {totals.rows} rows after this version")
-        of = dict(zip(self.definition.values, zip(totals.values, self.scales, strict=True), strict=True))
-        cells = []
-        for each in self.definition.aggregates:
-            value = str(totals.rows) if not each.column else self._cell(key, each, *of[each.column])
-            cells.append(f"{_text(each.name)}:{value}")
-        hidden = [totals.rows, *([count, str(total)] for count, total in totals.values)]
-        cells.append(f"{_text(HIDDEN)}:{msgspec.json.encode(hidden).decode()}")
-        return VALUE + ("{" + ",".join(cells) + "}").encode()
+        if rows <= 0 or any(not 0 <= count <= rows or (total and not count) for count, total in pairs):
+            raise self._corrupt(key, f"it would have {rows} rows after this version")
+        cells = "".join(
+            [
+                f"{cell.lead}{rows if cell.place < 0 else self._value(key, cell, *pairs[cell.place])},"
+                for cell in self._cells
+            ]
+        )
+        hidden = "".join([f',[{count},"{total}"]' for count, total in pairs])
+        return VALUE + f'{{{cells}"{HIDDEN}":[{rows}{hidden}]}}'.encode()
 
-    def _cell(self, key: bytes, each: Aggregate, totals: tuple[int, int], scale: int) -> str:
-        count, total = totals
+    def _value(self, key: bytes, cell: _Cell, count: int, total: int) -> int | str:
+        each, digits = cell.aggregate, cell.digits
         if each.kind == "count":
-            return str(count)
+            return count
         if not count:
             return "null"
-        kind = next(column.type for column in self.schema.value if column.name == each.name)
-        if kind == "bigint":
+        if digits is None:
             if -BIGINT <= total < BIGINT:
-                return str(total)
+                return total
         else:
-            digits = decimal_parts(kind)[1]
-            number = _rounded(total * 10 ** (digits - scale), count) if each.kind == "avg" else total
+            number = _rounded(total * 10 ** (digits - cell.scale), count) if each.kind == "avg" else total
             if abs(number) < 10**DIGITS:
                 return _decimal_text(number, digits)
+        kind = "bigint" if digits is None else f"decimal({DIGITS},{digits})"
         raise BadRecordError(
             f"table {self.name}, key {shown_key(key, self.schema.key_types)}: the {each.kind} of column"
             f" {each.column} does not fit {kind}; nothing was decided. The totals of table"
@@ -153,14 +178,6 @@ class DerivedTable(NamedTuple):
             f" fit table {self.definition.of}; nothing was decided. `tidegate verify` compares all groups;"
             " a version that drops the derived table (txn.drop_table) lets the next batch build it again"
         )
-
-
-def _sums_of_none(totals: Part) -> bool:
-    return any(total and not count for count, total in totals.values)
-
-
-def _text(name: str) -> str:
-    return msgspec.json.encode(name).decode()
 
 
 def _rounded(number: int, count: int) -> int:
@@ -183,19 +200,6 @@ def scale_of(kind: str) -> int:
 def in_units(value: decimal.Decimal | int, scale: int) -> int:
     """Return a number in units of the last digit of its type, exactly."""
     return int(_WIDE.scaleb(value, scale)) if scale else int(value)
-
-
-def encode_part(part: Part) -> bytes:
-    """Encode a part for its way from task to task."""
-    return msgspec.json.encode([str(part.rows), *((str(count), str(total)) for count, total in part.values)])
-
-
-def sum_parts(contents: Iterable[bytes], nothing: Part) -> Part:
-    """Add up encoded parts."""
-    for content in contents:
-        rows, *pairs = _hidden.decode(content)
-        nothing = nothing.plus(Part(int(rows), tuple((int(count), int(total)) for count, total in pairs)))
-    return nothing
 
 
 def derived_table(name: str, definition: Definition, base: TableSchema) -> DerivedTable:

@@ -33,7 +33,15 @@ from tidegate.sinks.cache.in_flight import ALL_VISIBLE
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.calls.records import Call
 from tidegate.spark.staging.declared import Derived
-from tidegate.spark.staging.derive import Deltas, DerivedWork, derive, received
+from tidegate.spark.staging.derive import (
+    Deltas,
+    DerivedWork,
+    _packed,
+    _parts_of,
+    _unpacked,
+    derive,
+    received,
+)
 from tidegate.spark.staging.work import StageWork
 from tidegate.spark.state.apply_changes import ChangedTable, NewerTable
 from tidegate.spark.state.merge import PatchedTable
@@ -478,6 +486,31 @@ def test_a_group_that_does_not_fit_its_base_stops_the_batch(shop):
     with pytest.raises(CorruptError, match="does not fit table orders"):
         orders.keep({1: None, 2: None})
     assert orders.driver.folded.last_version == 2
+
+
+@pytest.mark.parametrize("digits", [0, 2, 38])
+def test_totals_come_back_from_their_bytes(digits):
+    """Of any sign and width, also in a part of a larger batch."""
+    base = msgspec.structs.replace(ORDERS, value=(Column("amount", f"decimal(38,{digits})"),))
+    given = {"n": "count", "paid": ("count", "amount"), "total": ("sum", "amount")}
+    table = derived_table("d", Derived("d", of="orders", key="id", aggregates=given).definition, base)
+    numbers = [0, 1, -1, 255, -256, 2**63, -(2**63), 10**57, -(10**57)]
+    sums = [decimal.Decimal(number).scaleb(-digits, decimal.Context(prec=90)) for number in numbers]
+    totals = pa.record_batch(
+        {
+            "n": pa.array([*numbers[:5], 2**62, -(2**62), 7, 8], pa.int64()),
+            "c0": pa.array(range(9), pa.int64()),
+            "s0": pa.array(sums, pa.decimal256(76, digits)),
+        }
+    )
+    for rows in (totals, totals.slice(2, 5)):
+        again = pa.record_batch(_unpacked(table, _packed(rows)))
+        assert again.equals(rows)
+        expected = zip(*(rows[name].to_pylist() for name in ("n", "c0")), strict=True)
+        first = 0 if rows is totals else 2
+        assert _parts_of(table, again) == [
+            (n, ((count, numbers[first + place]),)) for place, (n, count) in enumerate(expected)
+        ]
 
 
 def test_only_the_end_of_a_sum_has_to_fit(shop):
