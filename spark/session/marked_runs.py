@@ -111,12 +111,12 @@ def _marking(
                 rows = rows.add_column(schema.get_field_index(numbered), numbered, pa.array(order))
             count, total = count + len(hashes), total + hashes.sum(dtype=np.uint64)
             mixed ^= np.bitwise_xor.reduce(hashes)
-            kind = rows.schema
-            yield rows
+            kind = pa.schema([field.with_nullable(nullable=True) for field in rows.schema])  # a mark has nulls
+            yield pa.record_batch(rows.columns, schema=kind)
         mark = RunMark(f"{name}/{part}", f"{count} {total:x} {mixed:x}")
         number = len(next(iter(readers.values())))
         cells = {**readers, value: [mark_value(mark)] * number}
         columns = [pa.array(cells.get(field.name, [None] * number), field.type) for field in kind]
-        yield pa.record_batch(columns, names=kind.names)
+        yield pa.record_batch(columns, schema=kind)
 
     return run
