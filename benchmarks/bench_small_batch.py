@@ -3,18 +3,24 @@ r"""What a small batch costs: tidegate beside a sink that only collects, in one 
     tools/run python benchmarks/bench_small_batch.py [--rows 1000] [--batches 100]
     tools/run python tests/services/run.py kafka redis-memory -- \
         python benchmarks/bench_small_batch.py --wal {kafka} --store {redis}
+    tools/run python benchmarks/bench_small_batch.py --format [--batches 40] [--warm-up 20]
 
 One query, local[2], whose batches go to two sinks in turns, so that what the machine does beside it
 befalls both: one sink collects the batch to the driver and drops it, one commits it, to file+sqlite unless
 told otherwise. Printed: p50 and p99 of both foreachBatch calls (when tidegate's returns, the version is
 visible: that is the time to visible), what tidegate adds, and where its time goes, from one state of the
 commit to the next.
+
+``--format``: two queries alternate, by foreachBatch and by ``writeStream.format("tidegate")``. Printed: the
+time of Spark's step ``addBatch`` of each, and their ratio.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +39,18 @@ from harness import (
 )
 
 COLLECT, OURS = "collect", "tidegate"
+TURNS = 2
 
 
 def main() -> None:
     parser = parser_of(__doc__, wal=False, store=False, rows=1_000, batches=100)
     parser.add_argument("--warm-up", type=int, default=50, help="of each sink's before; the JVM compiles")
     parser.add_argument("--driver-stage-max-rows", type=int, default=5_000, help="0: by the staging job")
+    parser.add_argument("--format", action="store_true", help="beside writeStream.format('tidegate')")
     arguments = parser.parse_args()
+    if arguments.format:
+        beside_format(arguments)
+        return
     seconds: Samples = {COLLECT: [], OURS: []}
     phases: Samples = {}
     sides = itertools.cycle(seconds)
@@ -68,6 +79,40 @@ def main() -> None:
     sinks, by_phase = {name: figures.pop(name) for name in seconds}, figures
     for name, (p50, p99) in {**sinks, "tidegate adds": added, **by_phase}.items():
         print(f"{name:22} p50 {p50:7.1f}   p99 {p99:7.1f}")
+
+
+def beside_format(arguments: argparse.Namespace) -> None:
+    from tidegate.spark import VersionedSink, prepare, register
+
+    times: dict[str, list[int]] = {"foreachBatch": [], "format": []}
+    with new_folder() as folder, spark_on() as spark:
+        register(spark)
+        for turn, name in enumerate(list(times) * TURNS):
+            stream = rate(spark, arguments.rows).selectExpr("value % 100000 as id", "value", "timestamp")
+            where = {"wal": f"file://{folder}/wal", "store": f"sqlite://{folder}/store", "table": "t"}
+            checkpoint = f"{folder}/checkpoint-{turn}"
+            if name == "format":
+                writer = prepare(stream, "id").writeStream.format("tidegate")
+                writer = writer.options(namespace=f"n{turn}", **where)
+                query = writer.option("checkpointLocation", checkpoint).start()
+            else:
+                sink = VersionedSink(namespace=f"n{turn}", key="id", **where)
+                query = sink.start(stream.writeStream, checkpoint)
+            times[name] += add_batch_times(query, arguments.warm_up, arguments.batches // TURNS)
+    p50 = {name: percentile([each / 1000 for each in took], 0.5) for name, took in times.items()}
+    for name, took in times.items():
+        print(f"{name:22} p50 {1000 * p50[name]:7.1f} ms of {len(took)} batches")
+    print(f"{'ratio':22} {p50['format'] / p50['foreachBatch']:.2f}")
+
+
+def add_batch_times(query: Any, warm_up: int, batches: int) -> list[int]:
+    """Return the ms of ``addBatch`` of a query's batches after the first ones, and stop it."""
+    took: dict[int, int] = {}
+    while len(took) < warm_up + batches and query.isActive:
+        took.update((each["batchId"], each["durationMs"]["addBatch"]) for each in query.recentProgress)
+        time.sleep(0.5)
+    query.stop()
+    return [took[batch] for batch in sorted(took)][warm_up : warm_up + batches]
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ OLDEST = (4, 1)
 MANAGERS = ("sort", "tungsten-sort", "org.apache.spark.shuffle.sort.SortShuffleManager")
 """The names of Spark's own shuffle manager."""
 HASH = "h"
+INDEX_BITS = 33
+"""``monotonically_increasing_id``, which no stream may have, has a row's index below this bit."""
 
 
 class MarkedRuns(Runs):
@@ -72,32 +74,46 @@ class MarkedRuns(Runs):
         return all(ack.runs == acks[0].runs and SEVERAL not in ack.runs.values() for ack in acks)
 
 
-def marked(rows: DataFrame, name: str, readers: Mapping[str, Sequence[Any]], value: str = "v") -> DataFrame:
+def marked(
+    rows: DataFrame,
+    name: str,
+    readers: Mapping[str, Sequence[Any]],
+    value: str = "v",
+    *,
+    kind: types.StructType | None = None,
+    numbered: str = "",
+) -> DataFrame:
     """Return the rows, and at the end of each task's rows a mark for each task that reads them.
 
     ``readers`` has columns of the marks, one cell for each reader, by which rows are sent there; ``value``
     names the column of the marks themselves. All other columns are null. Each reader then knows of each task
-    before it, also if that has no rows for it.
+    before it, also if that has no rows for it. ``kind``: the columns of the result; with it ``rows`` is not
+    analysed. ``numbered``: that one of them which ``rows`` lacks, and which gets the order of the rows.
     """
-    kind = types.StructType([types.StructField(f.name, f.dataType) for f in rows.schema.fields])
-    hashed = rows.withColumn(HASH, functions.xxhash64(*rows.columns))
-    return hashed.mapInArrow(_marking(name, dict(readers), value, arrow_schema_of(kind)), kind)
+    if kind is None:
+        kind = types.StructType([types.StructField(f.name, f.dataType) for f in rows.schema.fields])
+    hashed = rows.withColumn(HASH, functions.xxhash64(*(each for each in kind.names if each != numbered)))
+    return hashed.mapInArrow(_marking(name, dict(readers), value, numbered, arrow_schema_of(kind)), kind)
 
 
 def _marking(
-    name: str, readers: dict[str, Sequence[Any]], value: str, schema: Any
+    name: str, readers: dict[str, Sequence[Any]], value: str, numbered: str, schema: Any
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         context: Any = TaskContext.get()
+        part = context.partitionId()
         count, total, mixed, kind = 0, np.uint64(0), np.uint64(0), schema
         for batch in batches:
             hashes = batch[HASH].to_numpy().view(np.uint64)
+            rows = batch.drop_columns([HASH])
+            if numbered:
+                order = np.arange(count, count + len(hashes), dtype=np.int64) + (part << INDEX_BITS)
+                rows = rows.add_column(schema.get_field_index(numbered), numbered, pa.array(order))
             count, total = count + len(hashes), total + hashes.sum(dtype=np.uint64)
             mixed ^= np.bitwise_xor.reduce(hashes)
-            rows = batch.drop_columns([HASH])
-            kind = rows.schema
-            yield rows
-        mark = RunMark(f"{name}/{context.partitionId()}", f"{count} {total:x} {mixed:x}")
+            kind = pa.schema([field.with_nullable(nullable=True) for field in rows.schema])  # a mark has nulls
+            yield pa.record_batch(rows.columns, schema=kind)
+        mark = RunMark(f"{name}/{part}", f"{count} {total:x} {mixed:x}")
         number = len(next(iter(readers.values())))
         cells = {**readers, value: [mark_value(mark)] * number}
         columns = [pa.array(cells.get(field.name, [None] * number), field.type) for field in kind]

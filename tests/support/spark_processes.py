@@ -33,6 +33,14 @@ class DriverProcesses:
         self, script: str, folder: Path, *words: str, armed: str = "", deadline_s: float = DEADLINE_S
     ) -> tuple[int, str]:
         """Run a script to its end; its exit code, and the end of its output to show when a test fails."""
+        pid = self.start(script, folder, *words, armed=armed)
+        wait_until(lambda: _exit_code(pid) is not None, f"{script} ends", deadline_s)
+        code = _exit_code(pid)
+        assert code is not None
+        return code, (folder / "driver.log").read_text()[-SHOWN_CHARACTERS:]
+
+    def start(self, script: str, folder: Path, *words: str, armed: str = "") -> int:
+        """Start a script; the id of its process, which leads a group of its own."""
         environment = {
             **os.environ,
             "SPARK_HOME": str(_own_spark_home(folder)),
@@ -40,8 +48,7 @@ class DriverProcesses:
             "PYSPARK_PYTHON": sys.executable,
             failpoints.ENVIRONMENT_VARIABLE: armed,
         }
-        path = folder / "driver.log"
-        with path.open("w") as output:
+        with (folder / "driver.log").open("w") as output:
             driver = subprocess.Popen(
                 [sys.executable, str(SCRIPTS / script), str(folder), *words],
                 env=environment,
@@ -51,10 +58,7 @@ class DriverProcesses:
                 start_new_session=True,
             )
         self._drivers.append(driver)
-        wait_until(lambda: _exit_code(driver.pid) is not None, f"{script} ends", deadline_s)
-        code = _exit_code(driver.pid)
-        assert code is not None
-        return code, path.read_text()[-SHOWN_CHARACTERS:]
+        return driver.pid
 
 
 def _own_spark_home(folder: Path) -> Path:

@@ -7,14 +7,11 @@ the shuffle (``state/output_rows.py``). The output's schema names everything tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 from msgspec import UNSET
-from pyspark import TaskContext
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
@@ -42,19 +39,16 @@ from tidegate.spark.calls.columns import (
 )
 from tidegate.spark.calls.legacy_dates import written_as_they_are
 from tidegate.spark.calls.newer import check_alone
-from tidegate.spark.session.releases import arrow_schema_of, repartition_by_id, type_of_ddl
+from tidegate.spark.session.marked_runs import marked
+from tidegate.spark.session.releases import repartition_by_id, type_of_ddl
 from tidegate.spark.staging.collect import is_ordered
 from tidegate.spark.state.apply_changes import sequence_column
-from tidegate.spark.state.output_rows import RunMark, mark_value
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging.last_per_key import HASH_BITS, PLACE, TABLE_BITS
 
 PREPARED = "tidegate"
 """The name, in the metadata of the column of keys, of what the writer has to know."""
-HASH = "h"
 ORDER = "o0"
-_INDEX_BITS = 33
-"""``monotonically_increasing_id``, which no stream may have, has a row's index below this bit."""
 WHERE = "prepare"
 
 
@@ -241,50 +235,15 @@ def _placed(
             StructField("v", binary),
         ]
     )
-    hashed = placed.withColumn(HASH, functions.xxhash64(PLACE, "k", *names, "v"))
-    marked = hashed.mapInArrow(_marking(prepared, arrow_schema_of(out)), out)
+    tasks, no_table = prepared.parallelism, (1 << TABLE_BITS) - 1
+    groups = [groups_of(task, tasks, prepared.key_groups).start for task in range(tasks)]
+    readers = {PLACE: [(group << TABLE_BITS | no_table) << HASH_BITS for group in groups]}
+    sent = marked(placed, "rows", readers, kind=out, numbered="" if kinds else ORDER)
     owner = task_of(group_at(PLACE), prepared.parallelism, prepared.key_groups)
-    dealt = repartition_by_id(marked, prepared.parallelism, owner)
+    dealt = repartition_by_id(sent, prepared.parallelism, owner)
     known = {PREPARED: msgspec.json.encode(prepared).decode()}
     shown = [functions.col(n).alias(n, metadata=known) if n == "k" else functions.col(n) for n in out.names]
     return dealt.select(*shown)
-
-
-def _marking(prepared: Prepared, schema: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return the function of a map task: the rows in their order, then a mark for each task behind.
-
-    The mark is the number of the rows, and the sums of their hashes: those of any run with the same rows.
-    """
-    tasks, key_groups = prepared.parallelism, prepared.key_groups
-
-    def run(batches: Iterator[Any]) -> Iterator[Any]:
-        context = TaskContext.get()
-        assert context is not None
-        part = context.partitionId()
-        count, total, mixed, kind = 0, np.uint64(0), np.uint64(0), schema
-        for batch in batches:
-            if not batch.num_rows:
-                continue
-            hashes = batch[HASH].to_numpy().view(np.uint64)
-            rows = batch.drop_columns([HASH])
-            if ORDER not in rows.schema.names:
-                places = np.arange(count, count + len(hashes), dtype=np.int64) + (part << _INDEX_BITS)
-                rows = rows.add_column(2, ORDER, pa.array(places))
-            count, total = count + len(hashes), total + hashes.sum(dtype=np.uint64)
-            mixed ^= np.bitwise_xor.reduce(hashes)
-            kind = rows.schema
-            yield rows
-        mark = mark_value(RunMark(f"rows/{part}", f"{count} {total:x} {mixed:x}"))
-        no_table = (1 << TABLE_BITS) - 1
-        groups = [groups_of(task, tasks, key_groups).start for task in range(tasks)]
-        cells = {
-            PLACE: [(group << TABLE_BITS | no_table) << HASH_BITS for group in groups],
-            "v": [mark] * tasks,
-        }
-        marks = [pa.array(cells.get(field.name, [None] * tasks), field.type) for field in kind]
-        yield pa.record_batch(marks, names=kind.names)
-
-    return run
 
 
 def newer_column(prepared: Prepared) -> Column | None:

@@ -21,6 +21,7 @@ from tidegate.keys.groups import groups_of
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.batch import BatchContext
 from tidegate.spark.placement.locality import EnvironmentLocation, location_by
+from tidegate.spark.session.marked_runs import MANAGERS
 from tidegate.spark.session.whole_retries import OPTIONS
 from tidegate.spark.source.writing.committer import Staged, commit_staged
 from tidegate.spark.source.writing.options import WriteOptions
@@ -33,8 +34,6 @@ from tidegate.wal.open_log import shared_log
 from tidegate.wal.record import encode_ack
 from tidegate.wal.staging.last_per_key import PLACE, groups_and_tables
 
-MANAGERS = ("sort", "tungsten-sort", "org.apache.spark.shuffle.sort.SortShuffleManager")
-"""The names of Spark's own shuffle manager."""
 ON_BY_DEFAULT = (4, 2)
 """The first release in which ``OPTIONS`` are on unless they are switched off."""
 

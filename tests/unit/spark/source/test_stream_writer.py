@@ -18,6 +18,7 @@ import tidegate
 from tidegate.base import failpoints
 from tidegate.errors import ConfigError, ConflictError, LineageError
 from tidegate.keys.groups import groups_of, key_group
+from tidegate.spark.session import marked_runs
 from tidegate.spark.session.whole_retries import OPTIONS
 from tidegate.spark.source.writing import committer, plan, sorted_rows
 from tidegate.spark.source.writing import prepare as shaping
@@ -388,6 +389,29 @@ def test_another_number_of_key_groups_is_named(query):
 def test_prepare_takes_a_dataframe():
     with pytest.raises(ConfigError, match="rows must be a DataFrame"):
         prepare([1], "k")
+
+
+@pytest.mark.parametrize("numbered", ["", "o"])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_rows_without_nulls_and_their_mark_have_one_schema(monkeypatch, numbered, rows):
+    """Python sends a task's batches as one stream of Arrow, which has one schema."""
+
+    class Here:
+        get = staticmethod(lambda: Context(2, {}))
+
+    monkeypatch.setattr(marked_runs, "TaskContext", Here)
+    names = ["g", *numbered, "v"]
+    fields = [pa.field(name, pa.int64() if name == "g" else pa.binary(), nullable=False) for name in "gv"]
+    schema = pa.schema([*fields, pa.field("h", pa.int64(), nullable=False)])
+    batches = [pa.record_batch([[1] * n, [b"+"] * n, [7] * n], schema=schema) for n in (rows, 2, 0) if rows]
+    output = pa.schema([pa.field(n, pa.binary() if n == "v" else pa.int64()) for n in names])
+    *sent, mark = marked_runs._marking("rows", {"g": [0, 64]}, "v", numbered, output)(iter(batches))
+    assert {each.schema for each in (*sent, mark)} == {output}
+    assert mark["g"].to_pylist() == [0, 64]
+    assert len(set(mark["v"].to_pylist())) == 1
+    if numbered and rows:
+        order = [n for each in sent for n in each["o"].to_pylist()]
+        assert order == [(2 << marked_runs.INDEX_BITS) + n for n in range(rows + 2)]
 
 
 # -- the checkpoint --------------------------------------------------------------------------------------

@@ -1,0 +1,100 @@
+"""SIGKILL to a query that writes by format, in each of its steps, beside a reader that counts again.
+
+I1 Atomic, I2 Exactly once, I4 Roll forward, I8 Repeatable reads; T2, T6, T10, T12.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+
+import pytest
+from format_driver import expected
+from log_places import command
+
+import tidegate
+from support.spark_processes import DriverProcesses
+from tidegate.errors import ConfigError
+from tidegate.wal.fold import View, fold_all
+from tidegate.wal.open_log import open_log
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.only_log("file"), pytest.mark.timeout(3000)]
+
+KILLS = [
+    (batch, *kill)
+    for batch, kill in enumerate(
+        [
+            ("worker", "stage.before_ack"),
+            ("driver", "stage.before_ack"),
+            ("driver", "manifest.after_write"),
+            ("worker", "decide.after_append"),
+            ("driver", "decide.after_append"),
+            ("driver", "apply.after_chunk"),
+            ("worker", "publish.before"),
+            ("driver", "publish.after"),
+            ("worker", "returned"),
+            ("driver", "returned"),
+        ],
+        1,
+    )
+]
+"""One in each of the first batches."""
+
+
+@contextlib.contextmanager
+def snapshots(folder):
+    """Read snapshots until the end; yields their versions. Each has the rows that are counted for it."""
+    versions, torn, ended = [], [], threading.Event()
+
+    def read(gate):
+        with gate.snapshot() as snap:
+            rows = dict(snap.table("t").scan())
+        versions.append(snap.version)
+        if rows != expected(snap.version):
+            torn.append((snap.version, rows))
+
+    def poll():
+        while not ended.is_set():
+            with (
+                contextlib.suppress(ConfigError),  # the namespace is not there yet
+                tidegate.connect(f"sqlite://{folder}/store", "n") as gate,
+            ):
+                while not ended.wait(0.005):
+                    read(gate)
+            ended.wait(0.05)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield versions
+    finally:
+        ended.set()
+        thread.join()
+    assert not torn, torn[0]
+    assert versions == sorted(versions)
+
+
+def test_whatever_is_killed_in_a_step_each_batch_is_there_once_and_no_snapshot_is_torn_i1_i2_i4_i8(tmp_path):
+    last = KILLS[-1][0] + 1
+    words = str(last), json.dumps(KILLS)
+    ends = []
+    with snapshots(tmp_path) as versions, contextlib.closing(DriverProcesses()) as drivers:
+        while not ends or ends[-1][0] == -signal.SIGKILL:
+            ends.append(drivers.run("format_driver.py", tmp_path, *words))
+    assert ends[-1][0] == 0, ends[-1][1]
+    assert len(ends) == 1 + len([who for _, who, _ in KILLS if who == "driver"])
+    assert sorted(path.name for path in tmp_path.glob("killed-*")) == sorted(f"killed-{b}" for b, *_ in KILLS)
+    print(f"{len(versions)} snapshots of {len(set(versions))} versions")
+    assert len(versions) > 100
+    assert len(set(versions)) > len(KILLS) / 2
+    with contextlib.closing(open_log(f"file://{tmp_path}/wal", "n", {})) as log:
+        facts = fold_all(View(), log.decisions()).state.recent
+    assert [fact.origin.batch_id for fact in facts] == list(range(len(facts)))
+    assert len(facts) > last
+    with tidegate.connect(f"sqlite://{tmp_path}/store", "n") as gate, gate.snapshot() as snap:
+        assert snap.version == len(facts)
+        assert dict(snap.table("t").scan()) == expected(snap.version)
+    where = ["--store", f"sqlite://{tmp_path}/store", "--namespace", "n", "--wal", f"file://{tmp_path}/wal"]
+    assert json.loads(command("verify", "--json", *where))["findings"] == []
