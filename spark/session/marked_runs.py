@@ -111,7 +111,7 @@ def _marking(
                 rows = rows.add_column(schema.get_field_index(numbered), numbered, pa.array(order))
             count, total = count + len(hashes), total + hashes.sum(dtype=np.uint64)
             mixed ^= np.bitwise_xor.reduce(hashes)
-            kind = pa.schema([field.with_nullable(nullable=True) for field in rows.schema])  # a mark has nulls
+            kind = pa.schema([field.with_nullable(nullable=True) for field in rows.schema])  # of marks
             yield pa.record_batch(rows.columns, schema=kind)
         mark = RunMark(f"{name}/{part}", f"{count} {total:x} {mixed:x}")
         number = len(next(iter(readers.values())))
