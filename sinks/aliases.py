@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError, StoreUnavailableError
 
 TRIES = 20

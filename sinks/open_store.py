@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tidegate.base import forks
-from tidegate.base.brief import brief
 from tidegate.base.clock import Clock
 from tidegate.base.extras import missing
+from tidegate.base.text import brief
 from tidegate.base.urls import path_of, redact, scheme_of
 from tidegate.errors import ConfigError
 from tidegate.options.client_options import SECONDS_OR_0, Form, checked, named

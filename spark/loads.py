@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate.base.brief import brief
 from tidegate.base.names import MIGRATION_TOKEN, QUEUE, check_token, did_you_mean, listed
+from tidegate.base.text import brief
 from tidegate.committers.exports.export_format import Manifest
 from tidegate.committers.exports.import_rows import imported_strides
 from tidegate.errors import ConfigError

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tidegate.base.brief import brief
 from tidegate.base.deadline import check_ends
+from tidegate.base.text import brief
 from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm

@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import BinaryType, StringType, StructField
 
-from tidegate.base.brief import brief
 from tidegate.base.names import LOCAL, did_you_mean, listed
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.options.durations import Duration
 from tidegate.spark.calls.apply_changes import changes_call

@@ -70,7 +70,7 @@ RULES = [
         "commands-backup-of-what-moved",
         "I14: a backup of a moved namespace ends with an error",
         "src/tidegate/cli/operate/backup.py",
-        '    refuse("backup", namespace, marks, after=True)\n',
+        '        refuse("backup", namespace, marks, to, after=True)\n',
         "",
         TEST,
     ),

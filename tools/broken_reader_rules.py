@@ -272,8 +272,8 @@ RULES = [
         "version-0",
         "versions begin with 1",
         RULES_FILE,
-        "not isinstance(value, int) or value < 1:",
-        "not isinstance(value, int) or value < 0:",
+        "not isinstance(value, int) or not 1 <= value < 2**63:",
+        "not isinstance(value, int) or not 0 <= value < 2**63:",
         "wrong-arguments",
     ),
     (

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.base.brief import brief
 from tidegate.base.extras import missing
+from tidegate.base.text import brief
 from tidegate.base.urls import path_of, redact
 from tidegate.errors import ConfigError
 from tidegate.options.client_options import Form, checked, named, seconds

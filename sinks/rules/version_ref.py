@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from tidegate.base.brief import brief
 from tidegate.base.decoders import json_decoder
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.wal.record import Count
 

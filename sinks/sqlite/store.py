@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tidegate.base.brief import brief
 from tidegate.base.clock import Clock
 from tidegate.base.files import foreign_entry, refuse_nested, refuse_taken, used_share
 from tidegate.base.names import check_name, escape
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.options import LEASES_MAX

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import BooleanType, MapType, StructField
 
-from tidegate.base.brief import brief
 from tidegate.base.names import check_name, did_you_mean
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import analyse, cached
 from tidegate.spark.calls.columns import column

@@ -12,8 +12,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions, types
 
-from tidegate.base.brief import brief
 from tidegate.base.names import check_name, check_own_name
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import KEY_GROUPS_MAX
 from tidegate.options.endpoints import Endpoints

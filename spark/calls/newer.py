@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.columns import column, unusable_where
 from tidegate.spark.calls.records import Upsert, UpsertNewer

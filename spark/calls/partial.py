@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, functions, types
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.checks import Names, columns_named, field_of
 from tidegate.spark.calls.column_cache import cached

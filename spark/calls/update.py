@@ -13,8 +13,8 @@ from pyspark.cloudpickle import dumps
 from pyspark.errors import PySparkException
 from pyspark.sql.types import NullType, StructField, StructType
 
-from tidegate.base.brief import brief
 from tidegate.base.names import check_name, check_own_name
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.options.durations import US, duration_us
 from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column

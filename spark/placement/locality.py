@@ -20,8 +20,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from tidegate.base.brief import brief
 from tidegate.base.decoders import json_decoder
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.spark.placement.assignment import RanAt
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.reader.redirects import Follow, Followed
 from tidegate.reader.rules import LEASE_MAX_S

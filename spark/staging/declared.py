@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
 from tidegate.spark.calls.records import Call

@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from tidegate.base.brief import brief
 from tidegate.base.decoders import json_decoder
+from tidegate.base.text import brief
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 from tidegate.keys.groups import decimal_parts, exact_decimal
 from tidegate.values.decode import cause_of

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.base.brief import brief
 from tidegate.base.names import NAME
+from tidegate.base.text import brief
 from tidegate.base.urls import hide, hide_forms, redact
 from tidegate.errors import ConfigError
 from tidegate.options.client_options import ANYTHING, NUMBER_OR_TEXT, Form, checked, seconds, whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.options.state_spill import StateSpill
 

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.base.brief import brief
 from tidegate.base.names import did_you_mean
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.options import Options, SinkOptions
 from tidegate.options.endpoints import Endpoints

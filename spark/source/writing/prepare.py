@@ -16,9 +16,9 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from tidegate.base.brief import brief
 from tidegate.base.decoders import json_decoder
 from tidegate.base.names import did_you_mean
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import check_parallelism, groups_of, key_groups_for
 from tidegate.spark.calls.checks import Names, check_unique, columns_named, key_columns, no_dataframe

@@ -22,7 +22,7 @@ from numbers import Real
 from time import monotonic
 from typing import Any, NamedTuple
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 
 

@@ -17,7 +17,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 
 Offsets = Mapping[str, Mapping[int, int] | Mapping[str, int]]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import BadRecordError, ConfigError, CorruptError
 
 HASH_SEED = 42

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from tidegate.base.brief import brief
 from tidegate.base.local_dir import LocalDirs, check_local_dir
 from tidegate.base.names import DELETED, LOCAL, UNLISTED, check_name, did_you_mean
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import check_key_groups, check_parallelism, stride_for
 from tidegate.options.durations import Duration, duration_us

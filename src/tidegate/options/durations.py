@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 
 US = 1_000_000

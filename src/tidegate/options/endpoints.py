@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegate.base.brief import brief
 from tidegate.base.names import check_name
+from tidegate.base.text import brief
 from tidegate.base.urls import redact, scheme_of
 from tidegate.errors import ConfigError
 

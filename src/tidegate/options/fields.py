@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 
 DAY_S = 86_400

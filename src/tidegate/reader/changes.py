@@ -18,10 +18,9 @@ import datetime
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidegate.base.brief import brief
 from tidegate.base.extras import pa, require_arrow
 from tidegate.base.names import listed
-from tidegate.base.text import html_table
+from tidegate.base.text import brief, html_table
 from tidegate.errors import ConfigError, WalGapError
 from tidegate.reader import rules
 from tidegate.reader.decided_log import DecidedLog

@@ -18,10 +18,9 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidegate.base.brief import brief
 from tidegate.base.names import listed
 from tidegate.base.steps import run
-from tidegate.base.text import html_table
+from tidegate.base.text import brief, html_table
 from tidegate.errors import ConfigError
 from tidegate.reader.flow import Reader
 from tidegate.reader.rules import tables_of

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import Any
 
-from tidegate.base.brief import brief
 from tidegate.base.clock import Clock
 from tidegate.base.source_offsets import Offsets
 from tidegate.base.steps import Result, Steps, run
+from tidegate.base.text import brief
 from tidegate.base.urls import Address, address_of, place_of, redact, scheme_of, servers_of, with_login_of
 from tidegate.errors import ConfigError, StoreRemovedError
 from tidegate.reader import rules

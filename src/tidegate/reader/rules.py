@@ -7,10 +7,9 @@ import datetime
 from collections.abc import Iterable
 from typing import Any
 
-from tidegate.base.brief import brief
 from tidegate.base.deadline import check_ends
 from tidegate.base.source_offsets import Offsets, checked_offsets, passed
-from tidegate.base.text import counted, html_table, time_of
+from tidegate.base.text import brief, counted, html_table, time_of
 from tidegate.base.urls import redact
 from tidegate.errors import (
     ConfigError,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
-from tidegate.base.brief import brief
 from tidegate.base.deadline import one_call
 from tidegate.base.names import listed
 from tidegate.base.steps import Result, Steps, run
+from tidegate.base.text import brief
 from tidegate.errors import BadRecordError, ConfigError, CorruptError, SnapshotExpiredError
 from tidegate.keys.groups import encode_key
 from tidegate.reader.rules import TRIES, check_key_group, check_table, expired, keys_of

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tidegate.base.brief import brief
-from tidegate.base.text import time_of
+from tidegate.base.text import brief, time_of
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError, StoreUnavailableError, TidegateError
 from tidegate.options.endpoints import StoreRef

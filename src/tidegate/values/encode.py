@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import BadRecordError
 from tidegate.keys.groups import exact_decimal
 from tidegate.values.decode import Value, kind_of

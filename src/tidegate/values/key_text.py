@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.keys.groups import INTEGER_LIMITS
 from tidegate.values.decode import described

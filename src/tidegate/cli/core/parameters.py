@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
 from tidegate.options.endpoints import parse_store

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.options.durations import duration_us
 from tidegate.reader.gate import Gate

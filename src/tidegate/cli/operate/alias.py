@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.base.urls import redact
 from tidegate.cli.core import completion
 from tidegate.cli.core.config_files import StoreConfigs, stores_given

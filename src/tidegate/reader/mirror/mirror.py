@@ -24,10 +24,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tidegate.base.brief import brief
 from tidegate.base.extras import require_arrow
 from tidegate.base.names import listed
-from tidegate.base.text import html_table
+from tidegate.base.text import brief, html_table
 from tidegate.errors import (
     ConfigError,
     SnapshotExpiredError,

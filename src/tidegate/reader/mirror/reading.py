@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from tidegate.base.brief import brief
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.reader.table import TableView

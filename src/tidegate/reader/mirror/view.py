@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tidegate.base.brief import brief
 from tidegate.base.names import listed
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.reader import rules
 from tidegate.reader.rules import check_table
