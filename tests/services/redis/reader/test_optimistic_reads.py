@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from redis import connection
 
 import tidegate
 import tidegate.aio
@@ -18,6 +17,7 @@ from services.support.workloads.random_versions import writer_on
 from tidegate.errors import CorruptError
 from tidegate.sinks.redis.client.channel import Channel
 from tidegate.sinks.redis.client.functions import library_name
+from tidegate.sinks.redis.client.servers import Opened
 
 ROOT = Path(tidegate.__file__).resolve().parents[2]
 FILES_MAX = 9
@@ -145,7 +145,7 @@ def test_each_read_is_of_the_version_that_is_newest_then(kind, writer, redis):
 def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The requests of both clients: a pipeline is one of them."""
     sent: list[int] = []
-    send, send_async = connection.AbstractConnection.send_packed_command, Channel.send
+    send, send_async = Opened.send_packed_command, Channel.send
 
     def counted(self, command, *args, **kwargs):
         sent.append(len(command))
@@ -155,7 +155,7 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sent.append(len(contents))
         return await send_async(self, contents, *limit)
 
-    monkeypatch.setattr(connection.AbstractConnection, "send_packed_command", counted)
+    monkeypatch.setattr(Opened, "send_packed_command", counted)
     monkeypatch.setattr(Channel, "send", counted_async)
     return sent
 

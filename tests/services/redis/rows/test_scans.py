@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
-from redis import connection
 
 from services.support.redis.server import RedisServer
 from tidegate.committers.operations import restore
@@ -22,6 +21,7 @@ from tidegate.sinks.redis import reads
 from tidegate.sinks.redis.async_store import AsyncRedisStore
 from tidegate.sinks.redis.client.channel import Channel
 from tidegate.sinks.redis.client.functions import library_name
+from tidegate.sinks.redis.client.servers import Opened
 from tidegate.sinks.redis.keys import header_key
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.testing.store.harness import EPOCH, chunks_of, get, live, put, retire_version, stamp
@@ -50,13 +50,13 @@ def make(redis: RedisServer, namespace: str) -> Iterator[Callable[[int], RedisSt
 def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the requests that were sent, which are at least as many as the round trips."""
     sent: list[int] = []
-    send = connection.AbstractConnection.send_packed_command
+    send = Opened.send_packed_command
 
     def counted(self, command, *args, **kwargs):
         sent.append(len(command))
         return send(self, command, *args, **kwargs)
 
-    monkeypatch.setattr(connection.AbstractConnection, "send_packed_command", counted)
+    monkeypatch.setattr(Opened, "send_packed_command", counted)
     return sent
 
 
