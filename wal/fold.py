@@ -358,7 +358,8 @@ def _still_held(state: Folded, origin: BatchOrigin) -> DecidedVersion | None:
         msg = (
             f"batch {origin.batch_id} of query {origin.lineage} comes again, and the restored state already"
             f" holds batches up to {kept.batch_id}: the checkpoint was set back too far, or is another one;"
-            f" set it back to right behind batch {kept.batch_id}"
+            f" set it back to right behind batch {kept.batch_id}: `tidegate rebuild-checkpoint FOLDER` makes"
+            " one there for Kafka and streams of tidegate's"
         )
         raise LineageError(msg)
     return decided

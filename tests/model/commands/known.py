@@ -73,6 +73,7 @@ MENDED = {
     "a copy is older than its source": "rekey ahead batch clock-back finish",
     "an alias in a store that lost all else": "add-store alias lose-store lose-log relog",
     "a primary and the log's end are lost": "add-store copies widen lose-store older-log",
+    "a batch that a restored state holds": "copies drop-table older-both drop-table rewind restore",
 }
 """By name, the word that found it."""
 
