@@ -135,7 +135,7 @@ def joined(threads):
 
 
 def test_threads_that_take_a_snapshot_at_the_same_time_send_one_request(url):
-    with tidegate.connect(url, "flights") as gate:
+    with tidegate.connect(url, "flights", clock=HandClock()) as gate:  # however late the last thread starts
         go_on = threading.Event()
         requests = Requests(gate, lambda: go_on.wait(DEADLINE_S))
         threads, snapshots = in_threads(8, lambda: gate.snapshot(lease_s=LEASE_S))

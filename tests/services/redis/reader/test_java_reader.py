@@ -135,7 +135,7 @@ def test_the_vectors_of_refusals(program, proxy, namespace, flights, vector):
     """Redis answers one call, or all of them, with an error."""
     flights.write(BATCHES[0])
     program.ask("connect", url=url_of(proxy), namespace=namespace, options={"timeout_s": 2})
-    asked = {"lease": {"do": "snapshot"}}.get(
+    asked = {"lease": {"do": "snapshot"}, "scan": {"do": "scan", "table": "aircraft"}}.get(
         vector["call"], {"do": "get", "table": "aircraft", "key": ["N14228"]}
     )
 
