@@ -206,5 +206,5 @@ def test_writing_by_format_is_refused_with_what_to_use_instead():
     source, schema = TidegateSource({}), StructType()
     with pytest.raises(ConfigError, match=r"df.write.format\('tidegate'\) cannot write: .*\.load\("):
         source.writer(schema, overwrite=False)
-    with pytest.raises(ConfigError, match=r"df.writeStream.format.* Use .*foreachBatch\(VersionedSink"):
+    with pytest.raises(ConfigError, match=r"writeStream.format\('tidegate'\) needs the option 'namespace'"):
         source.streamWriter(schema, overwrite=False)

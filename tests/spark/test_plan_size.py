@@ -90,7 +90,7 @@ def plan_sizes(spark, folder, kinds, call, size):
     call(txn, spark.read.schema(ddl).parquet(str(folder)), names)
     (made,) = txn._calls
     if made.kind == "local_state":
-        rows = _sent_to_instances(made, 2)
+        rows = _sent_to_instances(made, 2, marked=False)
     else:
         order = (column.alias(f"o{place}") for place, column in enumerate(made.order))
         rows = made.rows.select(made.key.alias("k"), *order, made.value.alias("v"))
