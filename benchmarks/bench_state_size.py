@@ -97,7 +97,7 @@ def ours(spark: Any, settings: Note, *, again: bool) -> None:
 
         sink.each(write)(batch, batch_id)
         took, state = time.perf_counter() - began, sink.last_state
-        manifest = sink._writer.coordinator.last_manifest if sink._writer else None  # noqa: SLF001 - of no use to users
+        manifest = sink._writing.now.coordinator.last_manifest if sink._writing.now else None  # noqa: SLF001 - of no use to users
         written = sum(frame.bytes for frame in manifest.frames()) if manifest else 0
         asked = max(1, state.hits + state.absent + state.misses)
         known = (state.hits + state.absent) / asked

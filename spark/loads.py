@@ -1,8 +1,11 @@
-"""Versions that are not batches, planned: static DataFrames and exported folders. The sink writes them."""
+"""The versions of a sink that are not batches: planned, and written once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -10,11 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.base.names import MIGRATION_TOKEN, QUEUE, check_token, did_you_mean, listed
 from tidegate.base.text import brief
+from tidegate.committers.barrier import stride_here, value_bytes_max
 from tidegate.committers.exports.export_format import Manifest
 from tidegate.committers.exports.import_rows import imported_strides
+from tidegate.committers.rename_column import rename_barrier
 from tidegate.errors import ConfigError
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints
+from tidegate.sinks.open_store import open_store
+from tidegate.spark.batch import is_connect
 from tidegate.spark.calls.checks import Names, check_table, no_dataframe
 from tidegate.spark.calls.migrate_state import MigrationWork, migrated_rows
 from tidegate.spark.calls.update import Ddl, state_of, value_schema
@@ -22,11 +29,21 @@ from tidegate.spark.source.exported import check_files, frame_of, queue_frame, r
 from tidegate.spark.staging.parallelism import tasks_for
 from tidegate.spark.state.udf_runner import Migrate
 from tidegate.spark.transaction import Transaction
+from tidegate.spark.writer import SinkWriter
 from tidegate.values.evolve import evolved
 from tidegate.values.state_versions import plain
+from tidegate.wal.fold import decided_for, once_key, undone_by
+from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Folded, ImportOrigin, LoadOrigin, Origin, TableSchema
 from tidegate.wal.staging.own_tables import QUEUE_SCHEMA, check_companions, owner_of, queues_of
 from tidegate.wal.staging.spec import StageSpec
+
+logger = logging.getLogger("tidegate")
+
+NO_DERIVED = (
+    "derived= does not go with Spark Connect yet: derived tables are kept in classic sessions alone. Nothing"
+    " was written. Use a classic session for this query"
+)
 
 
 class Here(NamedTuple):
@@ -204,3 +221,153 @@ def _check_loaded(tables: object) -> None:
                 " df.writeStream.foreachBatch(sink), or read what is there with spark.read"
             )
             raise ConfigError(msg)
+
+
+class SingleVersions:
+    """The versions of a sink that are not batches: loads, imports, renamed columns, migrated states."""
+
+    _writing: SinkWriter
+    _key: Names | None
+
+    def load(
+        self,
+        tables: Mapping[str, DataFrame],
+        *,
+        token: str,
+        key: Names | Mapping[str, Names] | None = None,
+        replace: bool = False,
+    ) -> int | None:
+        """Write static DataFrames as one version, once per token; return that version.
+
+        ``key`` is one for all tables, or one per table; without it the sink's own. With
+        ``replace`` the tables contain exactly these rows afterwards, otherwise the rows are upserted.
+        Do not run it while a query of another process writes the same namespace: the later of the two
+        fences the earlier.
+
+        Durable: on return the version is visible, also with ``commit="pipelined"``. Repeatable: a token that
+        was decided before writes nothing and returns its version, or None when the log no longer has that.
+        Raises: the errors of a batch, which prove the same; after each of them the same call may be made
+        again, with the same token. ConfigError: the token is not a text of 1 to 200 printable characters, or
+        rows do not fit.
+        """
+        keys = key if key is not None else self._key
+        return self._write_once(load_of(tables, token, keys, replace=replace))
+
+    def import_folder(
+        self, spark: SparkSession, folder: str, *, token: str | None = None, bytes_max: int | None = None
+    ) -> int | None:
+        """Make one version of a folder written by `tidegate export`, by a Spark job; return that version.
+
+        The exported tables contain exactly the exported rows then; other tables stay. ``folder`` is a path,
+        or a URL such as s3a://bucket/export; tasks read it, so every executor must reach it. A missing
+        namespace is created, with the exported number of key groups unless ``key_groups`` is set. Every file
+        is compared with its checksum first. A folder is imported once into a namespace, under its digest,
+        also by `tidegate import`; ``token`` gives it another name. A query of another process: as for
+        ``load``. ``bytes_max``: the most bytes of all rows, decompressed; None: 500 times those of the files,
+        or 4 MiB.
+
+        Durable: on return the version is visible. Repeatable: a second call writes nothing and returns the
+        version, or None when the log no longer has that. Raises, with nothing staged: ConfigError: there is
+        no export, a table has another key than the namespace's, or the namespace has a local state that the
+        export lacks. CorruptError: a file is missing, or is not the exported one, or the rows take too many
+        bytes.
+        """
+        once, key_groups = import_of(spark, folder, token, bytes_max)
+        writing = self._writing
+        with writing.lock:
+            where, options = writing.settings.endpoints, writing.settings.options
+            if writing.now is None and options.key_groups is None and not _is_made(where):
+                options = dataclasses.replace(options, key_groups=key_groups)
+                writing.settings = writing.settings._replace(options=options)
+        return self._write_once(once)
+
+    def rename_column(self, table: str, old: str, new: str) -> int | None:
+        """Give a value column another name, by one version without rows; return that version.
+
+        Readers find the new name from that version on, older versions keep the old one. No stored row
+        changes. The old name stays reserved until the table is replaced, so a batch that still writes it is
+        refused. Call it between two batches. A query of another process: as for ``load``.
+
+        Durable: on return the version is visible. Repeatable: None, and nothing is written, if the column
+        has the new name already. Raises: the errors of a batch, which prove the same. ConfigError: there is
+        no such column, it is of the key or orders captured changes, or the new name is in use.
+        """
+        with self._once():
+            writer = self._writing.open(self._writing.session)
+            barrier = rename_barrier(writer.coordinator, writer.schemas(), table, old, new)
+            return None if barrier is None else self._writing.commit_own(barrier).version
+
+    def migrate_state(
+        self, table: str, *, migrate: Migrate, state_version: int, schema: Ddl | None = None
+    ) -> int | None:
+        """Write all rows of a state again in the form of this version, as one version; return that.
+
+        ``migrate(state, version)`` gets each row of another state version, as ``Transaction.update`` has
+        it; None removes the row. ``schema`` are the columns of a version that the table does not have yet.
+        Spark's tasks read and write the whole table. A row that expires keeps its expiry. Call it between two
+        batches. A query of another process: as for ``load``.
+
+        Durable: on return the version is visible. Repeatable: None, and nothing is written, if all rows have
+        the version already. Raises: the errors of a batch, which prove the same. ConfigError: no session of
+        Spark is active, there is no such table, or the version goes back.
+        """
+        with self._once():
+            writing, session = self._writing, self._writing.session
+            if session is None:
+                raise ConfigError("migrate_state runs a Spark job: start a SparkSession in this thread first")
+            writer, where = writing.open(session), writing.settings.endpoints.only()
+            writing.drain()
+            coordinator = writer.coordinator
+            base = Base(coordinator.folded, writer.schemas(), where, value_bytes_max(coordinator))
+            wanted = Migration(table, migrate, state_version, schema)
+            once = migration_of(session, wanted, base, writing.settings.options)
+            return None if once is None else self._write(once)
+
+    def _write_once(self, once: Once) -> int | None:
+        with self._once():
+            return self._write(once)
+
+    @contextlib.contextmanager
+    def _once(self) -> Iterator[None]:
+        """Hold the sink for one version that is not a batch. After an error it opens again."""
+        writing = self._writing
+        with writing.lock:
+            streaming = writing.now is not None and not writing.now.background.ended
+            try:
+                yield
+            except BaseException:
+                writing.release()
+                raise
+            finally:
+                if writing.now is not None and not streaming:
+                    writing.now.background.drain(writing.settings.options.apply_deadline_s)
+
+    def _write(self, once: Once) -> int | None:
+        writing, session = self._writing, once.rows.sparkSession
+        coordinator = writing.open(session).coordinator
+        if once_key(once.origin) in coordinator.folded.once:
+            fact = decided_for(coordinator.folded, once.origin)
+            if fact is not None and (undone := undone_by(coordinator.folded, fact.version)) is not None:
+                logger.warning(
+                    "namespace %s: %s was version %s, which version %s has undone, a restore: nothing is"
+                    " written; give another token to write it again",
+                    coordinator.folded.name, once_key(once.origin), fact.version, undone,
+                )  # fmt: skip
+            return None if fact is None else fact.version
+        if writing.derived and is_connect(session):
+            raise ConfigError(NO_DERIVED)
+        txn = writing.begin(-1, session)
+        strides = once.strides(coordinator.folded, writing.settings.options)
+        stride = partial(stride_here, coordinator, brought=strides)
+        once.write(txn, Here(coordinator.folded.key_groups, stride, value_bytes_max(coordinator)))
+        fact = writing.commit(txn, once.origin, once.rows, expiring=once.expiring, strides=strides)
+        writing.drain()
+        return fact.version
+
+
+def _is_made(where: Endpoints) -> bool:
+    with (
+        contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store,
+        contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log,
+    ):
+        return store.identity() is not None or not log.is_empty()

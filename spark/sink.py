@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,13 +15,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidegate.base.deadline import check_ends
 from tidegate.base.text import brief
-from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
-from tidegate.committers.barrier import NONE_BROUGHT, Barrier, stride_here, value_bytes_max
 from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
-from tidegate.committers.rename_column import rename_barrier
-from tidegate.committers.repair.derive import build_barrier, drop_barrier
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
 from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
@@ -41,32 +36,21 @@ from tidegate.spark.batch import (
 )
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
 from tidegate.spark.calls.newer import check_alone
-from tidegate.spark.calls.update import Ddl, check_ttls
 from tidegate.spark.errors import as_query_stop
-from tidegate.spark.loads import Base, Here, Migration, Once, import_of, load_of, migration_of
-from tidegate.spark.lock import SinkLock
+from tidegate.spark.loads import NO_DERIVED, SingleVersions
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.reporting import SinkReporter
 from tidegate.spark.session.failures import Failures
-from tidegate.spark.session.marked_runs import MarkedRuns
-from tidegate.spark.session.runs import Runs
-from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.session.workers_python import check_workers_python
-from tidegate.spark.staging.declared import Derived, Made, check_declared, declared, planned
-from tidegate.spark.staging.job import SparkBarrier
+from tidegate.spark.staging.declared import Derived, declared
 from tidegate.spark.staging.on_driver import DriverStage
-from tidegate.spark.staging.parallelism import tasks_for, warn_of_imbalance
 from tidegate.spark.staging.small_batches import SmallBatchPredictor
-from tidegate.spark.state.cache import total_reads
-from tidegate.spark.state.udf_runner import Migrate
 from tidegate.spark.transaction import Transaction
-from tidegate.spark.writer import Alive, Connections, OpenWriter, WriterSettings
-from tidegate.wal.fold import decided_for, once_key, replay_of, undone_by
+from tidegate.spark.writer import OpenWriter, SinkWriter, WriterSettings
+from tidegate.wal.fold import replay_of
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import DecidedVersion, Folded, ImportOrigin, Origin, StateReads
-from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.derived_guard import brought_whole
+from tidegate.wal.record import DecidedVersion, Folded, StateReads
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -82,18 +66,7 @@ def _made(arguments: dict[str, Any], checkpoint: str | None) -> VersionedSink:
     return sink
 
 
-NO_DERIVED = (
-    "derived= does not go with Spark Connect yet: derived tables are kept in classic sessions alone. Nothing"
-    " was written. Use a classic session for this query"
-)
-
-
-def _runs_of(session: Any) -> Runs:
-    """Begin the proof of single runs for one version. Raises: ConfigError: there is none on this Spark."""
-    return MarkedRuns(session) if is_connect(session) else SingleRuns(session.sparkContext)
-
-
-class VersionedSink:
+class VersionedSink(SingleVersions):
     """A sink for ``foreachBatch``: one atomic, numbered version per micro-batch.
 
     >>> sink = VersionedSink(                                          # doctest: +SKIP
@@ -145,11 +118,11 @@ class VersionedSink:
         """The checkpoint of the query of Spark Connect that this sink is for, in the process of that."""
         if not isinstance(locality, Locality | None):
             raise ConfigError(f"locality is {brief(locality)}; it must be a tidegate.spark.Locality")
-        self._endpoints = Endpoints.of(namespace, wal, store, wal_options, store_options)
+        endpoints = Endpoints.of(namespace, wal, store, wal_options, store_options)
         ttl = options.get("ttl")
         if table is not None and ttl is not None and not isinstance(ttl, Mapping):
             options["ttl"] = {table: ttl}
-        self._options = Options.of(options)
+        checked = Options.of(options)
         if (table is None) != (key is None):
             msg = "table and key go together: give both, or neither and use sink.each(write)"
             raise ConfigError(msg)
@@ -168,15 +141,13 @@ class VersionedSink:
         if session is not None and not is_connect(session):
             check_workers_python(session.sparkContext)
         catch_sigterm()
-        open_log(wal, namespace, self._endpoints.wal_options).close()
-        for at in self._endpoints.stores:
+        open_log(wal, namespace, endpoints.wal_options).close()
+        for at in endpoints.stores:
             open_store(at.url, namespace, at.options).close()
-        self._locality, self._derived = locality or Locality(), declared(derived)
-        self._reporter = SinkReporter(self._endpoints, self._options)
-        self._small = SmallBatchPredictor(self._options.stage_max_rows, self._options.driver_stage_max_bytes)
-        self._lock = SinkLock()
-        self._writer: OpenWriter | None = None
-        self._writer_id = ""
+        self._reporter = SinkReporter(endpoints, checked)
+        settings = WriterSettings(endpoints, checked, locality or Locality(), self._reporter, self._published)
+        self._writing = SinkWriter(settings, declared(derived))
+        self._small = SmallBatchPredictor(checked.stage_max_rows, checked.driver_stage_max_bytes)
         self._done: tuple[str, int] | None = None
         self._failures = Failures(namespace)
         self.last_decided: DecidedVersion | None = None
@@ -185,13 +156,9 @@ class VersionedSink:
         """The last version that this sink made visible, and its times; None before the first."""
         self.last_phases: dict[str, float] = {}
         """The times of ``last_commit``: seconds per state, by the state's name, in order."""
-        self.last_state = StateReads()
-        """The state reads of the tasks of ``last_decided``: from the hosts' caches, or from the store."""
-        self.recovered: list[int] = []
-        """The versions that an earlier driver had decided and this sink made visible when it opened."""
 
     def __repr__(self) -> str:
-        return f"VersionedSink({self._endpoints!r}, table={self._table!r})"
+        return f"VersionedSink({self._writing.settings.endpoints!r}, table={self._table!r})"
 
     def __reduce__(self) -> tuple[Callable[..., VersionedSink], tuple[object, ...]]:
         """Pickle the arguments alone: the process of a Spark Connect query makes a sink of its own."""
@@ -252,13 +219,13 @@ class VersionedSink:
         if not hasattr(writer, "foreachBatch"):
             raise ConfigError(f"start({type(writer).__name__}): give df.writeStream of a streaming DataFrame")
         if not isinstance(writer, DataStreamWriter):  # of Spark Connect
-            if self._options.commit == PIPELINED:
+            if self._writing.settings.options.commit == PIPELINED:
                 raise ConfigError(
                     'commit="pipelined" does not go with Spark Connect: the process that commits ends with'
                     " the query, without waiting for versions in flight, and drain() cannot reach it. Leave"
                     " commit out; no query was started"
                 )
-            if self._derived:
+            if self._writing.derived:
                 raise ConfigError(NO_DERIVED)
             sink = _made(self._made_of, path)
         if write is None and self._table is None:
@@ -276,18 +243,28 @@ class VersionedSink:
         return self._failures.last_error
 
     @property
+    def last_state(self) -> StateReads:
+        """The state reads of the tasks of ``last_decided``: from the hosts' caches, or from the store."""
+        return self._writing.last_state
+
+    @property
+    def recovered(self) -> list[int]:
+        """The versions that an earlier driver had decided and this sink made visible when it opened."""
+        return self._writing.recovered
+
+    @property
     def affinity(self) -> tuple[int, int]:
         """The tasks of the last batch that ran on their preferred executor, and the tasks that had one.
 
         (0, 0) if there is nothing to choose: on one executor, or without the option ``affinity``.
         """
-        writer = self._writer
+        writer = self._writing.now
         return (0, 0) if writer is None or writer.placement is None else writer.placement.met
 
     @property
     def standings(self) -> list[Standing]:
         """The secondary stores' standings: visible version, lag, last error. Empty before the first batch."""
-        writer = self._writer
+        writer = self._writing.now
         return [] if writer is None else writer.background.standings
 
     def drain(self, timeout_s: float) -> None:
@@ -299,9 +276,7 @@ class VersionedSink:
         ConfigError: ``timeout_s`` is no number of seconds.
         """
         check_ends("timeout_s", timeout_s)
-        writer = self._writer
-        if writer is not None:
-            writer.commits.drain(timeout_s)
+        self._writing.drain(timeout_s)
 
     def recover(self, *, force: bool = False) -> list[int]:
         """Finish an earlier driver's decided versions now, without waiting for a batch; return them.
@@ -310,118 +285,8 @@ class VersionedSink:
         is open, ``recover`` only drains. It writes nothing when all is visible. Repeatable. Raises:
         ConfigError: another writer's heartbeat is younger than 30 s; ``force`` fences that writer.
         """
-        with self._lock:
-            if self._writer is not None and self._writer.commits.failed is None:
-                self.drain(self._options.apply_deadline_s)
-                return []
-            self._release()
-            connections = Connections(self._settings(), SparkSession.getActiveSession())
-            coordinator = connections.coordinator
-            try:
-                known = coordinator.store.identity() is not None
-                mine = known and coordinator.store.pointer().writer == self._writer_id
-                done = finish_decided(
-                    coordinator, connections.followers, "sink.recover()", force=force or mine
-                )
-                self.recovered, self._writer_id = done.recovered, coordinator.writer
-            finally:
-                connections.close()
-        return self.recovered
-
-    def load(
-        self,
-        tables: Mapping[str, DataFrame],
-        *,
-        token: str,
-        key: Names | Mapping[str, Names] | None = None,
-        replace: bool = False,
-    ) -> int | None:
-        """Write static DataFrames as one version, once per token; return that version.
-
-        ``key`` is one for all tables, or one per table; without it the sink's own. With
-        ``replace`` the tables contain exactly these rows afterwards, otherwise the rows are upserted.
-        Do not run it while a query of another process writes the same namespace: the later of the two
-        fences the earlier.
-
-        Durable: on return the version is visible, also with ``commit="pipelined"``. Repeatable: a token that
-        was decided before writes nothing and returns its version, or None when the log no longer has that.
-        Raises: the errors of a batch, which prove the same; after each of them the same call may be made
-        again, with the same token. ConfigError: the token is not a text of 1 to 200 printable characters, or
-        rows do not fit.
-        """
-        keys = key if key is not None else self._key
-        return self._write_once(load_of(tables, token, keys, replace=replace))
-
-    def import_folder(
-        self, spark: SparkSession, folder: str, *, token: str | None = None, bytes_max: int | None = None
-    ) -> int | None:
-        """Make one version of a folder written by `tidegate export`, by a Spark job; return that version.
-
-        The exported tables contain exactly the exported rows then; other tables stay. ``folder`` is a path,
-        or a URL such as s3a://bucket/export; tasks read it, so every executor must reach it. A missing
-        namespace is created, with the exported number of key groups unless ``key_groups`` is set. Every file
-        is compared with its checksum first. A folder is imported once into a namespace, under its digest,
-        also by `tidegate import`; ``token`` gives it another name. A query of another process: as for
-        ``load``. ``bytes_max``: the most bytes of all rows, decompressed; None: 500 times those of the files,
-        or 4 MiB.
-
-        Durable: on return the version is visible. Repeatable: a second call writes nothing and returns the
-        version, or None when the log no longer has that. Raises, with nothing staged: ConfigError: there is
-        no export, a table has another key than the namespace's, or the namespace has a local state that the
-        export lacks. CorruptError: a file is missing, or is not the exported one, or the rows take too many
-        bytes.
-        """
-        once, key_groups = import_of(spark, folder, token, bytes_max)
-        with self._lock:
-            if self._writer is None and self._options.key_groups is None and not self._is_made():
-                self._options = dataclasses.replace(self._options, key_groups=key_groups)
-        return self._write_once(once)
-
-    def rename_column(self, table: str, old: str, new: str) -> int | None:
-        """Give a value column another name, by one version without rows; return that version.
-
-        Readers find the new name from that version on, older versions keep the old one. No stored row
-        changes. The old name stays reserved until the table is replaced, so a batch that still writes it is
-        refused. Call it between two batches. A query of another process: as for ``load``.
-
-        Durable: on return the version is visible. Repeatable: None, and nothing is written, if the column
-        has the new name already. Raises: the errors of a batch, which prove the same. ConfigError: there is
-        no such column, it is of the key or orders captured changes, or the new name is in use.
-        """
-        with self._once():
-            session = self._writer.connections.session if self._writer else SparkSession.getActiveSession()
-            writer = self._writer_for(session, None, lambda _: None, lambda: True)
-            barrier = rename_barrier(writer.coordinator, writer.schemas(), table, old, new)
-            if barrier is None:
-                return None
-            return self._commit_own(writer, barrier).version
-
-    def migrate_state(
-        self, table: str, *, migrate: Migrate, state_version: int, schema: Ddl | None = None
-    ) -> int | None:
-        """Write all rows of a state again in the form of this version, as one version; return that.
-
-        ``migrate(state, version)`` gets each row of another state version, as ``Transaction.update`` has
-        it; None removes the row. ``schema`` are the columns of a version that the table does not have yet.
-        Spark's tasks read and write the whole table. A row that expires keeps its expiry. Call it between two
-        batches. A query of another process: as for ``load``.
-
-        Durable: on return the version is visible. Repeatable: None, and nothing is written, if all rows have
-        the version already. Raises: the errors of a batch, which prove the same. ConfigError: no session of
-        Spark is active, there is no such table, or the version goes back.
-        """
-        with self._once():
-            session = self._writer.connections.session if self._writer else SparkSession.getActiveSession()
-            if session is None:
-                raise ConfigError("migrate_state runs a Spark job: start a SparkSession in this thread first")
-            writer = self._writer_for(session, None, lambda _: None, lambda: True)
-            writer.commits.drain(self._options.apply_deadline_s)
-            coordinator, here = writer.coordinator, self._endpoints.only()
-            base = Base(coordinator.folded, writer.schemas(), here, value_bytes_max(coordinator))
-            once = migration_of(
-                session, Migration(table, migrate, state_version, schema), base, self._options
-            )
-            return None if once is None else self._write(once)
+        with self._writing.lock:
+            return self._writing.recover(force=force)
 
     def close(self) -> None:
         """Stop the background work and release handles. The next batch opens again. Repeatable.
@@ -429,8 +294,8 @@ class VersionedSink:
         Versions in flight are drained first, at most ``apply_deadline_s``. Raises: as ``drain``, once all is
         released, if versions stay in flight.
         """
-        with self._lock:
-            problem = self._release()
+        with self._writing.lock:
+            problem = self._writing.release()
             self._reporter.closed()
         if problem is not None:
             raise problem
@@ -439,9 +304,9 @@ class VersionedSink:
 
     def _run(self, batch_df: DataFrame, batch_id: int, write: Write) -> None:
         with contextlib.ExitStack() as turn:
-            run_id, is_extra = None, self._lock.is_mine()
+            run_id, is_extra = None, self._writing.lock.is_mine()
             try:
-                turn.enter_context(self._lock)
+                turn.enter_context(self._writing.lock)
                 batch = batch_context(batch_df, batch_id, self._checkpoint)
                 run_id = batch.run_id
                 if is_extra := self._done == (run_id, batch_id):
@@ -465,7 +330,7 @@ class VersionedSink:
                     self._reporter.failed(batch_id, error)
                 else:
                     self._failures.interrupted(batch_df, batch_id, run_id, error)
-                self._release()  # open again, and recover, before anything else is written
+                self._writing.release()  # open again, and recover, before anything else is written
                 self._reporter.closed()
                 if stop is not None:
                     raise stop from None
@@ -473,7 +338,7 @@ class VersionedSink:
             self._done, self.last_decided = (batch.run_id, batch_id), fact
             self._failures.succeeded(batch_id)
             skipped = self.last_commit is None or self.last_commit.version != fact.version
-            if self._options.commit != PIPELINED and skipped:
+            if self._writing.settings.options.commit != PIPELINED and skipped:
                 self.last_commit = self._reporter.skipped(fact, batch_id)
 
     def _commit_or_rebuild(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> DecidedVersion:
@@ -481,13 +346,14 @@ class VersionedSink:
         try:
             return self._commit(batch_df, batch, write)
         except TidegateError as lost:  # of many kinds while the background rebuilds the store
-            if self._writer is None or isinstance(lost, FencedError):
+            writer = self._writing.now
+            if writer is None or isinstance(lost, FencedError):
                 raise
-            if not isinstance(lost, StoreLostError) and not shows_nothing(self._writer.coordinator):
+            if not isinstance(lost, StoreLostError) and not shows_nothing(writer.coordinator):
                 raise
-            refuse_if_dropped(self._writer.coordinator)
+            refuse_if_dropped(writer.coordinator)
             logger.warning("batch %s waits until the store is rebuilt from the log: %s", batch.batch_id, lost)
-            self._release()
+            self._writing.release()
             return self._commit(batch_df, batch, write)
 
     def _commit(self, batch_df: DataFrame, batch: BatchContext, write: Write) -> DecidedVersion:
@@ -500,185 +366,27 @@ class VersionedSink:
         if fact is not None:
             logger.info("batch %s is version %s already; it is skipped", batch.batch_id, fact.version)
             return fact
-        txn = self._transaction(writer, batch.batch_id)
-        writer.runs = _runs_of(batch_df.sparkSession)
+        txn = self._writing.begin(batch.batch_id, batch_df.sparkSession)
         write(txn, batch_df)
-        return self._committed(
-            writer,
-            txn,
-            origin,
-            batch_df,
-            batch.source_offsets,
-            driver_stage=DriverStage(coordinator, self._small),
-        )
-
-    def _transaction(self, writer: OpenWriter, batch_id: int) -> Transaction:
-        """Begin the next version. Derived tables that the log lacks are built first, each in a version."""
-        coordinator, schemas = writer.coordinator, writer.schemas()
-        build = check_declared(self._derived, coordinator.folded.tables, schemas)
-        if build:
-            writer.commits.drain(self._options.apply_deadline_s)
-        for name, definition in build.items():
-            if name in coordinator.folded.tables:
-                self._commit_own(writer, drop_barrier(coordinator, name))
-            if definition.of in schemas:
-                self._commit_own(writer, build_barrier(coordinator, schemas, name, definition))
-        known = writer.schemas() if build else schemas
-        return Transaction(batch_id, coordinator.folded.last_version, known)
-
-    def _commit_own(self, writer: OpenWriter, barrier: Barrier) -> DecidedVersion:
-        with self._reporter.watching(writer.coordinator, barrier.origin):
-            fact = writer.commits.commit(barrier)
-        writer.commits.drain(self._options.apply_deadline_s)
-        return fact
-
-    def _committed(
-        self,
-        writer: OpenWriter,
-        txn: Transaction,
-        origin: Origin,
-        rows: DataFrame,
-        source_offsets: str = "",
-        expiring: frozenset[str] = frozenset(),
-        driver_stage: DriverStage | None = None,
-        strides: Mapping[str, int] = NONE_BROUGHT,
-    ) -> DecidedVersion:
-        coordinator = writer.coordinator
-        state = coordinator.folded
-        calls, schemas = txn.close(), txn.schemas
-        check_ttls(calls, self._options.ttl_us)
-        brought = brought_whole(schemas) if isinstance(origin, ImportOrigin) else frozenset()
-        derived = planned(self._derived, Made(calls, txn.starts, txn.drops, txn.known), brought)
-        schemas |= derived.schemas
-        if self._options.on_bad_record == "quarantine":
-            schemas[quarantine.TABLE] = quarantine.SCHEMA
-        parallelism = tasks_for(self._options, rows.sparkSession, state.key_groups)
-        if parallelism != writer.parallelism:
-            warn_of_imbalance(self._endpoints.namespace, parallelism, state.key_groups)
-            writer.parallelism = parallelism
-        barrier = SparkBarrier(
-            calls=calls,
-            schemas=schemas,
-            origin=origin,
-            source_offsets=source_offsets,
-            endpoints=self._endpoints.only(),
-            key_groups=state.key_groups,
-            parallelism=parallelism,
-            table_ats=state.tables,
-            runs=writer.runs,
-            starts=txn.starts | derived.starts,
-            drops=txn.drops,
-            planned=derived,
-            brought=brought,
-            first_start=state.first_start,
-            expiring=expiring,
-            in_flight=writer.in_flight(parallelism),
-            strides=strides,
-            placement=writer.placement,
-            function_deadline_s=self._options.function_deadline_s,
-            cache=writer.cache(),
-            driver_stage=driver_stage,
-        )
-        with self._reporter.watching(coordinator, origin):
-            fact = writer.commits.commit(barrier)
-        coordinator.held = {}
-        self.last_state = total_reads(barrier.reads)
-        self._reporter.decided(coordinator, fact, self.last_state, barrier.spilled_bytes)
-        return fact
+        staged_here = DriverStage(coordinator, self._small)
+        return self._writing.commit(txn, origin, batch_df, batch.source_offsets, driver_stage=staged_here)
 
     def _published(self, fact: DecidedVersion, manifest: Manifest | None, watch: Watch) -> None:
-        phases = cast("Phases", watch)  # ``_committed`` watches each commit so
+        phases = cast("Phases", watch)  # ``SinkWriter.commit`` watches each commit so
         self.last_commit, self.last_phases = self._reporter.published(fact, manifest, phases), phases.seconds
 
     def _opened(self, batch_df: DataFrame, batch: BatchContext) -> OpenWriter:
-        session = batch_df.sparkSession
-        if self._writer is not None and self._writer.coordinator.folded.lineage != batch.lineage:
-            self._release()  # another query: its checkpoint has to be accepted first
+        writing, namespace = self._writing, self._writing.settings.endpoints.namespace
+        if writing.now is not None and writing.now.coordinator.folded.lineage != batch.lineage:
+            writing.release()  # another query: its checkpoint has to be accepted first
 
         def refuse_other_batch(state: Folded) -> None:
-            refuse_without_past(self._endpoints.namespace, batch, state)
+            refuse_without_past(namespace, batch, state)
             replay_of(state, batch.origin(state))
 
-        alive, opens = (
-            partial(is_running, session, batch.lineage, self._reporter.query_failed),
-            not self._writer,
-        )
-        writer = self._writer_for(session, batch.lineage, refuse_other_batch, alive)
+        session, opens = batch_df.sparkSession, writing.now is None
+        alive = partial(is_running, session, batch.lineage, self._reporter.query_failed)
+        writer = writing.open(session, batch.lineage, refuse_other_batch, alive)
         if opens:
-            warn_of_missing_batches(self._endpoints.namespace, batch, writer.coordinator.folded)
+            warn_of_missing_batches(namespace, batch, writer.coordinator.folded)
         return writer
-
-    def _writer_for(
-        self, session: SparkSession | None, lineage: str | None, check: Callable[[Folded], None], alive: Alive
-    ) -> OpenWriter:
-        writer = self._writer
-        if writer is None:
-            if session is not None and not is_connect(session):
-                check_workers_python(session.sparkContext)
-            connections = Connections(self._settings(), session)
-            if session is not None:
-                connections.coordinator.expected_tasks = tasks_for(self._options, session)
-            writer = self._writer = OpenWriter.open(connections, lineage, check, alive)
-            self.recovered, self._writer_id = writer.recovered, writer.coordinator.writer
-        writer.connections.session = session
-        writer.keep_alive(alive)
-        return writer
-
-    def _settings(self) -> WriterSettings:
-        return WriterSettings(self._endpoints, self._options, self._locality, self._reporter, self._published)
-
-    def _release(self) -> TidegateError | None:
-        """Close the writer, if there is one; return why versions stay in flight, or None."""
-        writer, self._writer = self._writer, None
-        return None if writer is None else writer.close()
-
-    # -- a version that is not a batch --------------------------------------------------------------
-
-    def _write_once(self, once: Once) -> int | None:
-        with self._once():
-            return self._write(once)
-
-    @contextlib.contextmanager
-    def _once(self) -> Iterator[None]:
-        """Hold the sink for one version that is not a batch. After an error it opens again."""
-        with self._lock:
-            streaming = self._writer is not None and not self._writer.background.ended
-            try:
-                yield
-            except BaseException:
-                self._release()
-                raise
-            finally:
-                if self._writer is not None and not streaming:
-                    self._writer.background.drain(self._options.apply_deadline_s)
-
-    def _write(self, once: Once) -> int | None:
-        writer = self._writer_for(once.rows.sparkSession, None, lambda _: None, lambda: True)
-        coordinator = writer.coordinator
-        if once_key(once.origin) in coordinator.folded.once:
-            fact = decided_for(coordinator.folded, once.origin)
-            if fact is not None and (undone := undone_by(coordinator.folded, fact.version)) is not None:
-                logger.warning(
-                    "namespace %s: %s was version %s, which version %s has undone, a restore: nothing is"
-                    " written; give another token to write it again",
-                    coordinator.folded.name, once_key(once.origin), fact.version, undone,
-                )  # fmt: skip
-            return None if fact is None else fact.version
-        if self._derived and not hasattr(once.rows.sparkSession, "_jsparkSession"):
-            raise ConfigError(NO_DERIVED)
-        txn = self._transaction(writer, -1)
-        strides = once.strides(coordinator.folded, self._options)
-        stride = partial(stride_here, coordinator, brought=strides)
-        writer.runs = _runs_of(once.rows.sparkSession)
-        once.write(txn, Here(coordinator.folded.key_groups, stride, value_bytes_max(coordinator)))
-        fact = self._committed(writer, txn, once.origin, once.rows, expiring=once.expiring, strides=strides)
-        writer.commits.drain(self._options.apply_deadline_s)
-        return fact.version
-
-    def _is_made(self) -> bool:
-        where = self._endpoints
-        with (
-            contextlib.closing(open_store(where.store, where.namespace, where.store_options)) as store,
-            contextlib.closing(open_log(where.wal, where.namespace, where.wal_options)) as log,
-        ):
-            return store.identity() is not None or not log.is_empty()

@@ -1,20 +1,24 @@
-"""The open writer of a sink: the parts that exist only while its namespace is open."""
+"""The writer of a sink, and the parts of it that exist only while its namespace is open."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from pyspark.sql import DataFrame, SparkSession
+
 from tidegate.base.clock import Clock
+from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.follower import Follower, followers_of
 from tidegate.committers.background.pipeline import PipelineThread
 from tidegate.committers.background.worker import Background
-from tidegate.committers.barrier import Barrier
+from tidegate.committers.barrier import NONE_BROUGHT, Barrier
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator, process_writer
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.repair.derive import build_barrier, drop_barrier
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.states import Watch
 from tidegate.errors import TidegateError
@@ -24,16 +28,36 @@ from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.batch import is_connect
+from tidegate.spark.calls.update import check_ttls
+from tidegate.spark.lock import SinkLock
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.placement.preferred import Placement, Places, ran_before
 from tidegate.spark.reporting import SinkReporter
+from tidegate.spark.session.marked_runs import MarkedRuns
 from tidegate.spark.session.runs import Runs
+from tidegate.spark.session.single_runs import SingleRuns
+from tidegate.spark.session.workers_python import check_workers_python
 from tidegate.spark.staging.apply_job import apply_on_executors
+from tidegate.spark.staging.declared import Made, check_declared, planned
+from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.links import StateLinks
-from tidegate.spark.state.cache import NO_LINKS, CachePlace, cache_place
+from tidegate.spark.staging.on_driver import DriverStage
+from tidegate.spark.staging.parallelism import tasks_for, warn_of_imbalance
+from tidegate.spark.state.cache import NO_LINKS, CachePlace, cache_place, total_reads
+from tidegate.spark.transaction import Transaction
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
-from tidegate.wal.record import DecidedVersion, Folded, TableSchema
+from tidegate.wal.record import (
+    DecidedVersion,
+    Definition,
+    Folded,
+    ImportOrigin,
+    Origin,
+    StateReads,
+    TableSchema,
+)
+from tidegate.wal.staging import quarantine
+from tidegate.wal.staging.derived_guard import brought_whole
 from tidegate.wal.staging.spec import StageSpec
 
 logger = logging.getLogger("tidegate")
@@ -263,3 +287,158 @@ class OpenWriter:
         self.background.stop()
         self.connections.close()
         return problem
+
+
+class SinkWriter:
+    """The writer of one sink: it opens the namespace for a version, and commits what a transaction has made.
+
+    ``now`` is what is open; None: the next version opens, and recovers, first. One version at a time, under
+    ``lock``.
+    """
+
+    def __init__(self, settings: WriterSettings, derived: Mapping[str, Definition]) -> None:
+        self.settings, self.derived = settings, derived
+        self.lock = SinkLock()
+        self.now: OpenWriter | None = None
+        self.writer_id = ""
+        self.recovered: list[int] = []
+        self.last_state = StateReads()
+
+    @property
+    def session(self) -> Any:
+        """The session of the last version while the namespace is open, otherwise the thread's; or None."""
+        return SparkSession.getActiveSession() if self.now is None else self.now.connections.session
+
+    def open(
+        self,
+        session: Any,
+        lineage: str | None = None,
+        check: Callable[[Folded], None] = lambda _: None,
+        alive: Alive = lambda: True,
+    ) -> OpenWriter:
+        """Return the open writer; open the namespace if there is none (``OpenWriter.open``).
+
+        ``session`` is that of the next version; None: the driver does all.
+        """
+        if self.now is None:
+            if session is not None and not is_connect(session):
+                check_workers_python(session.sparkContext)
+            connections = Connections(self.settings, session)
+            if session is not None:
+                connections.coordinator.expected_tasks = tasks_for(self.settings.options, session)
+            self.now = OpenWriter.open(connections, lineage, check, alive)
+            self.recovered, self.writer_id = self.now.recovered, self.now.coordinator.writer
+        self.now.connections.session = session
+        self.now.keep_alive(alive)
+        return self.now
+
+    def release(self) -> TidegateError | None:
+        """Close what is open; return why versions stay in flight, or None. Repeatable."""
+        writer, self.now = self.now, None
+        return None if writer is None else writer.close()
+
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until no version is in flight, at most ``apply_deadline_s`` by default."""
+        if self.now is not None:
+            self.now.commits.drain(self.settings.options.apply_deadline_s if timeout_s is None else timeout_s)
+
+    def recover(self, *, force: bool) -> list[int]:
+        """Finish an earlier driver's versions, and return them; what is open drains alone."""
+        if self.now is not None and self.now.commits.failed is None:
+            self.drain()
+            return []
+        self.release()
+        connections = Connections(self.settings, SparkSession.getActiveSession())
+        coordinator = connections.coordinator
+        try:
+            known = coordinator.store.identity() is not None
+            mine = known and coordinator.store.pointer().writer == self.writer_id
+            done = finish_decided(coordinator, connections.followers, "sink.recover()", force=force or mine)
+            self.recovered, self.writer_id = done.recovered, coordinator.writer
+        finally:
+            connections.close()
+        return self.recovered
+
+    def begin(self, batch_id: int, session: Any) -> Transaction:
+        """Begin the next version. Derived tables that the log lacks are built first, each in a version."""
+        writer = self._opened()
+        coordinator, schemas = writer.coordinator, writer.schemas()
+        build = check_declared(self.derived, coordinator.folded.tables, schemas)
+        if build:
+            self.drain()
+        for name, definition in build.items():
+            if name in coordinator.folded.tables:
+                self.commit_own(drop_barrier(coordinator, name))
+            if definition.of in schemas:
+                self.commit_own(build_barrier(coordinator, schemas, name, definition))
+        writer.runs = MarkedRuns(session) if is_connect(session) else SingleRuns(session.sparkContext)
+        known = writer.schemas() if build else schemas
+        return Transaction(batch_id, coordinator.folded.last_version, known)
+
+    def commit(
+        self,
+        txn: Transaction,
+        origin: Origin,
+        rows: DataFrame,
+        source_offsets: str = "",
+        expiring: frozenset[str] = frozenset(),
+        driver_stage: DriverStage | None = None,
+        strides: Mapping[str, int] = NONE_BROUGHT,
+    ) -> DecidedVersion:
+        """Commit the calls of a transaction. Durable and raises: as a batch of ``VersionedSink``."""
+        writer, (endpoints, options, _, reporter, _) = self._opened(), self.settings
+        coordinator = writer.coordinator
+        state = coordinator.folded
+        calls, schemas = txn.close(), txn.schemas
+        check_ttls(calls, options.ttl_us)
+        brought = brought_whole(schemas) if isinstance(origin, ImportOrigin) else frozenset()
+        derived = planned(self.derived, Made(calls, txn.starts, txn.drops, txn.known), brought)
+        schemas |= derived.schemas
+        if options.on_bad_record == "quarantine":
+            schemas[quarantine.TABLE] = quarantine.SCHEMA
+        parallelism = tasks_for(options, rows.sparkSession, state.key_groups)
+        if parallelism != writer.parallelism:
+            warn_of_imbalance(endpoints.namespace, parallelism, state.key_groups)
+            writer.parallelism = parallelism
+        barrier = SparkBarrier(
+            calls=calls,
+            schemas=schemas,
+            origin=origin,
+            source_offsets=source_offsets,
+            endpoints=endpoints.only(),
+            key_groups=state.key_groups,
+            parallelism=parallelism,
+            table_ats=state.tables,
+            runs=writer.runs,
+            starts=txn.starts | derived.starts,
+            drops=txn.drops,
+            planned=derived,
+            brought=brought,
+            first_start=state.first_start,
+            expiring=expiring,
+            in_flight=writer.in_flight(parallelism),
+            strides=strides,
+            placement=writer.placement,
+            function_deadline_s=options.function_deadline_s,
+            cache=writer.cache(),
+            driver_stage=driver_stage,
+        )
+        with reporter.watching(coordinator, origin):
+            fact = writer.commits.commit(barrier)
+        coordinator.held = {}
+        self.last_state = total_reads(barrier.reads)
+        reporter.decided(coordinator, fact, self.last_state, barrier.spilled_bytes)
+        return fact
+
+    def commit_own(self, barrier: Barrier) -> DecidedVersion:
+        """Commit a version without a job of Spark. Durable: on return it is visible."""
+        writer = self._opened()
+        with self.settings.reporter.watching(writer.coordinator, barrier.origin):
+            fact = writer.commits.commit(barrier)
+        self.drain()
+        return fact
+
+    def _opened(self) -> OpenWriter:
+        if self.now is None:
+            raise RuntimeError("nothing is open: open() comes first")
+        return self.now

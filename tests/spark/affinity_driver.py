@@ -118,7 +118,7 @@ def run(spark: SparkSession, cluster: SparkCluster, folder: Path, settings: dict
         start = time.monotonic()
         commit(rows, batch_id)
         state = sink.last_state
-        current = sink._writer and sink._writer.placement and sink._writer.placement.current
+        current = sink._writing.now and sink._writing.now.placement and sink._writing.now.placement.current
         note = {
             "phase": phase,
             "assigned": current and list(current.executors),

@@ -242,8 +242,11 @@ def test_options_out_of_range_are_refused_before_anything_is_made(tmp_path, opti
 def test_a_pickled_sink_is_its_arguments_and_shows_no_password_t48(tmp_path):
     sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
     copy = pickle.loads(pickle.dumps(sink))
-    assert copy is not sink and repr(copy) == repr(sink)
-    sink._endpoints = type(sink._endpoints)("n", "kafka://me:secret@host", "redis://:secret@host:6379/0")
+    assert copy is not sink
+    assert repr(copy) == repr(sink)
+    settings = sink._writing.settings
+    hidden = type(settings.endpoints)("n", "kafka://me:secret@host", "redis://:secret@host:6379/0")
+    sink._writing.settings = settings._replace(endpoints=hidden)
     assert "secret" not in repr(sink)
     with pytest.raises(ConfigError) as caught:
         VersionedSink(namespace="n", wal="kafka://me:secret@host", store="redis://:secret@host")

@@ -127,7 +127,7 @@ def test_start_names_the_checkpoint_to_spark_and_to_the_sink_that_is_sent_there(
     assert query.options == {"checkpointLocation": f"{tmp_path}/c"}
     sent = cloudpickle.loads(cloudpickle.dumps(query.function))
     there = sent.__closure__[0].cell_contents if own else sent
-    assert (repr(there), there._options) == (repr(made), made._options)
+    assert (repr(there), there._writing.settings.options) == (repr(made), made._writing.settings.options)
     assert there._checkpoint == f"{tmp_path}/c"
     assert made._checkpoint is None, "it may be started again with another one"
 

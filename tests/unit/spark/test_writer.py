@@ -32,7 +32,7 @@ def writer_on(sink, driver, alive=lambda: True, followers=()):
     connections = SimpleNamespace(
         coordinator=driver,
         followers=list(followers),
-        settings=sink._settings(),
+        settings=sink._writing.settings,
         placement=None,
         close=lambda: None,
     )

@@ -209,7 +209,7 @@ class SparkTorture:
 
     def _note_opened(self, sink: VersionedSink) -> None:
         """Note the epoch of a driver that has opened the namespace since the last batch."""
-        opened = sink._writer  # noqa: SLF001 - a sink shows no epoch
+        opened = sink._writing.now  # noqa: SLF001 - a sink shows no epoch
         if opened is not None and opened.coordinator.epoch != self._epoch:
             self._epoch = opened.coordinator.epoch
             namespace = self._plan.where.namespace
