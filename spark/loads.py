@@ -23,6 +23,7 @@ from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import open_store
 from tidegate.spark.batch import is_connect
 from tidegate.spark.calls.checks import Names, check_table, no_dataframe
+from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.calls.migrate_state import MigrationWork, migrated_rows
 from tidegate.spark.calls.update import Ddl, state_of, value_schema
 from tidegate.spark.source.exported import check_files, frame_of, queue_frame, read_manifest
@@ -47,14 +48,16 @@ NO_DERIVED = (
 
 
 class Here(NamedTuple):
-    """The namespace that is written: its key groups, the stride of each table, and the largest value."""
+    """The version that is written: its calls, the key groups, each table's stride, and the largest value."""
 
+    collected: CollectedCalls
+    base_version: int
     key_groups: int
     stride: Callable[[str], int]
     value_bytes_max: int
 
 
-Write = Callable[[Transaction, Here], None]
+Write = Callable[[Here], None]
 """Makes the calls."""
 
 
@@ -90,7 +93,8 @@ def load_of(
     _check_loaded(tables)
     by_table = {name: keys.get(name) if isinstance(keys, Mapping) else keys for name in tables}
 
-    def write(txn: Transaction, _: Here) -> None:
+    def write(here: Here) -> None:
+        txn = Transaction(-1, here.base_version, here.collected)
         for name, rows in tables.items():
             key = by_table[name]
             if key is None:
@@ -120,16 +124,16 @@ def import_of(spark: SparkSession, folder: str, token: str | None, bytes_max: in
         if not name.startswith(f"{QUEUE}.")
     }
 
-    def write(txn: Transaction, here: Here) -> None:
+    def write(here: Here) -> None:
         queues = queues_of(frames)
         names = sorted(frames.keys() - queues)
-        txn.begin_import({*names, *queues})
+        here.collected.begin_import({*names, *queues})
         for name in names:
-            txn.stored(name, frames[name], manifest.tables[name].table_schema)
+            here.collected.add_stored(name, frames[name], manifest.tables[name].table_schema)
         for name, dues in queues.items():
             groups = here.key_groups, here.stride(dues)
             rows = queue_frame(frames[dues], dues, groups, manifest.decided_at_us, here.value_bytes_max)
-            txn.stored(name, rows, QUEUE_SCHEMA)
+            here.collected.add_stored(name, rows, QUEUE_SCHEMA)
 
     expiring = frozenset(name for name, table in manifest.tables.items() if table.expires)
     rows = next(iter(frames.values()))
@@ -197,8 +201,8 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
     )
     rows = migrated_rows(session, work, wanted.migrate)
 
-    def write(txn: Transaction, _: Here) -> None:
-        txn.stored(table, rows, after)
+    def write(here: Here) -> None:
+        here.collected.add_stored(table, rows, after)
 
     token = f"{MIGRATION_TOKEN}{state.last_version} {table}"
     return Once(LoadOrigin(token), write, rows, frozenset({table}) if at.expires else frozenset())
@@ -356,11 +360,12 @@ class SingleVersions:
             return None if fact is None else fact.version
         if writing.derived and is_connect(session):
             raise ConfigError(NO_DERIVED)
-        txn = writing.begin(-1, session)
+        collected = writing.begin(-1, session)
         strides = once.strides(coordinator.folded, writing.settings.options)
         stride = partial(stride_here, coordinator, brought=strides)
-        once.write(txn, Here(coordinator.folded.key_groups, stride, value_bytes_max(coordinator)))
-        fact = writing.commit(txn, once.origin, once.rows, expiring=once.expiring, strides=strides)
+        state, bytes_max = coordinator.folded, value_bytes_max(coordinator)
+        once.write(Here(collected, state.last_version, state.key_groups, stride, bytes_max))
+        fact = writing.commit(collected, once.origin, once.rows, expiring=once.expiring, strides=strides)
         writing.drain()
         return fact.version
 

@@ -366,10 +366,12 @@ class VersionedSink(SingleVersions):
         if fact is not None:
             logger.info("batch %s is version %s already; it is skipped", batch.batch_id, fact.version)
             return fact
-        txn = self._writing.begin(batch.batch_id, batch_df.sparkSession)
-        write(txn, batch_df)
+        collected = self._writing.begin(batch.batch_id, batch_df.sparkSession)
+        write(Transaction(batch.batch_id, coordinator.folded.last_version, collected), batch_df)
         staged_here = DriverStage(coordinator, self._small)
-        return self._writing.commit(txn, origin, batch_df, batch.source_offsets, driver_stage=staged_here)
+        return self._writing.commit(
+            collected, origin, batch_df, batch.source_offsets, driver_stage=staged_here
+        )
 
     def _published(self, fact: DecidedVersion, manifest: Manifest | None, watch: Watch) -> None:
         phases = cast("Phases", watch)  # ``SinkWriter.commit`` watches each commit so

@@ -6,43 +6,35 @@ All calls of a transaction are staged together, as one Spark job, when the funct
 from __future__ import annotations
 
 import dataclasses
-import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import UNSET
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.types import BinaryType, StringType, StructField
 
-from tidegate.base.names import LOCAL, did_you_mean, listed
+from tidegate.base.names import LOCAL
 from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.options.durations import Duration
 from tidegate.spark.calls.apply_changes import changes_call
 from tidegate.spark.calls.checks import (
-    DROP,
     Names,
-    check_mixing,
     check_table,
     check_unique,
     columns_named,
-    drop_mixed,
     field_of,
-    first_line,
     key_columns,
     no_dataframe,
     order_of,
     predicate,
-    same_key,
-    schema_after,
 )
-from tidegate.spark.calls.column_cache import analyse, cached, use_cached_schema
+from tidegate.spark.calls.collected import CollectedCalls
+from tidegate.spark.calls.column_cache import cached, use_cached_schema
 from tidegate.spark.calls.columns import (
     bytes_value,
     check_key_type,
     check_value_type,
-    column,
     delete_marker,
     json_value,
     key_bytes,
@@ -54,7 +46,6 @@ from tidegate.spark.calls.local_state import check_local, check_rows, items_sche
 from tidegate.spark.calls.newer import check_alone, newer_call
 from tidegate.spark.calls.partial import Rows, Unchanged, folded, kept_columns
 from tidegate.spark.calls.records import (
-    Call,
     Delete,
     LocalState,
     Patch,
@@ -62,10 +53,8 @@ from tidegate.spark.calls.records import (
     Replace,
     Update,
     Upsert,
-    UpsertNewer,
 )
 from tidegate.spark.calls.reduce import reduced_rows, state_columns, with_high_parts
-from tidegate.spark.calls.step_names import step_name
 from tidegate.spark.calls.update import (
     Ddl,
     Outputs,
@@ -99,15 +88,10 @@ class Transaction:
     when a call returns; all calls are staged and decided together after the function has returned.
     """
 
-    def __init__(self, batch_id: int, base_version: int, known: Mapping[str, TableSchema]) -> None:
+    def __init__(self, batch_id: int, base_version: int, collected: CollectedCalls) -> None:
         self.batch_id = batch_id
         self.base_version = base_version
-        self._known = dict(known)
-        self._calls: list[Call] = []
-        self._drops: set[str] = set()
-        self._open = True
-        self._lock = threading.Lock()
-        """Held while a call is added: the function may make calls in threads of its own."""
+        self._made, self._known = collected, collected.known
 
     def upsert(
         self,
@@ -138,7 +122,7 @@ class Transaction:
         check_alone(table, newer_by, {"order_by": order_by, "delete_when": delete_when, "value": value})
         call = self._rows_call(Upsert, table, rows, key, order_by, delete_when, value)
         call_made = call if newer_by is None else newer_call(call, newer_by, self._known.get(table))
-        self._add(call_made, name=name)
+        self._made.add(call_made, name=name)
 
     def replace(
         self,
@@ -156,15 +140,15 @@ class Transaction:
         start. Older versions stay as they were. Rows as in ``upsert``; the value's columns may
         differ from the earlier ones, the key may not. No rows leave an empty table.
         """
-        self._add(self._rows_call(Replace, table, rows, key, order_by, None, value), name=name)
-        self.forget_timeouts([table])
+        self._made.add(self._rows_call(Replace, table, rows, key, order_by, None, value), name=name)
+        self._made.forget_timeouts([table])
 
     def delete(self, table: str, rows: DataFrame, key: Names, *, name: str | None = None) -> None:
         """Remove these keys; an absent key stays absent."""
         keys, rows = self._keys(table, rows, key), written_as_they_are(table, rows)
         order = order_of(table, rows, None)
         call = Delete(table, rows, _columns(keys), None, key_bytes(keys), delete_marker(), order)
-        self._add(call, name=name)
+        self._made.add(call, name=name)
 
     def reduce(
         self,
@@ -204,7 +188,7 @@ class Transaction:
         grouped, key_column, stored = reduced_rows(rows, key_bytes(keys), order, reduced, names)
         reduced = reduced if known is None else state_columns(table, reduced, known, schema)
         one_row_per_key = (functions.lit(0).cast("bigint"),)
-        self._add(
+        self._made.add(
             Reduce(table, grouped, _columns(keys), schema, key_column, stored, one_row_per_key, reduced),
             name=name,
         )
@@ -275,9 +259,9 @@ class Transaction:
             outputs=tuple(name for name in emits if not own_tables.is_own(name)),
             timeout_us=timeout_us,
         )
-        self._add(call, emits, name)
+        self._made.add(call, emits, name)
         if timeout_us is None:
-            self.forget_timeouts([table])
+            self._made.forget_timeouts([table])
 
     def patch(
         self,
@@ -310,7 +294,7 @@ class Transaction:
             changes = folded(given, fields, kept, (), names)._asdict()
             partial = tuple(names.get(column_name, column_name) for column_name in kept)
             call = dataclasses.replace(call, **changes, partial=partial)
-        self._add(call, name=name)
+        self._made.add(call, name=name)
 
     def apply_changes(  # noqa: PLR0913 - the documented keywords of the public API
         self,
@@ -350,7 +334,7 @@ class Transaction:
         unchanged = Unchanged(ignore_nulls, keep_when)
         call = changes_call(table, rows, keys, fields, op, delete_values, self._known, unchanged)
         deletes = TableSchema(_columns(keys), _columns(fields))
-        self._add(call, {own_tables.deleted_table(table): deletes}, name)
+        self._made.add(call, {own_tables.deleted_table(table): deletes}, name)
 
     def local_state(  # noqa: PLR0913 - the documented keywords of the public API
         self,
@@ -407,7 +391,7 @@ class Transaction:
             migrate=migrate,
             migrated=known if known is not None and known.version < items.version else None,
         )
-        self._add(call, {LOCAL: own_tables.INSTANCES_SCHEMA, **emits})
+        self._made.add(call, {LOCAL: own_tables.INSTANCES_SCHEMA, **emits})
 
     def drop_table(self, table: str) -> None:
         """Drop a table: from this version on there is no table of its name.
@@ -417,79 +401,7 @@ class Transaction:
         times of ``update``.
         """
         check_table(table)
-        with self._lock:
-            self._check_open(table)
-            kinds = {name: kind for call in self._calls for name, kind in call.touches.items()}
-            kinds |= dict.fromkeys(self._drops, DROP)
-            if table in kinds:
-                raise drop_mixed(table, kinds[table])
-            if table not in self._known:
-                msg = (
-                    f"table {table} cannot be dropped, there is none of this name; tables are"
-                    f" {', '.join(listed(self._known)) or 'none yet'}{did_you_mean(table, self._known)}"
-                )
-                raise ConfigError(msg)
-            self._drops |= own_tables.companions({table}, self._known)
-
-    def stored(self, table: str, rows: DataFrame, schema: TableSchema) -> None:
-        """Make the table contain exactly these rows, ``key`` and ``value`` as stored, for imports."""
-        if own_tables.is_own(table) and (fault := own_tables.fault_of(table, schema, self._known)):
-            raise ConfigError(f"table {table}: {fault}; import into a new namespace")
-        order = (cached(functions.monotonically_increasing_id),)
-        self._add(Replace(table, rows, schema.key, schema, column("key"), column("value"), order))
-
-    def staged(self, call: Upsert | UpsertNewer | Replace) -> None:
-        """Add a call whose rows tasks stage elsewhere, with this table and schema."""
-        self._append(dataclasses.replace(call, step=step_name(call, None, ())), {})
-        if isinstance(call, Replace):
-            self.forget_timeouts([call.table])
-
-    def begin_import(self, tables: Collection[str]) -> None:
-        """Prepare for the rows of an export's tables: ``stored`` of each follows."""
-        own_tables.check_companions(tables, self._known)
-        self.forget_timeouts(tables)
-
-    def forget_timeouts(self, tables: Collection[str]) -> None:
-        """Drop the due times of the keys of these tables: rows of theirs follow that do not move them."""
-        with self._lock:
-            self._drops |= own_tables.stale_timeouts(tables, self._known)
-
-    @property
-    def starts(self) -> frozenset[str]:
-        """The tables that this version empties first."""
-        return frozenset(call.table for call in self._calls if _starts(call))
-
-    @property
-    def drops(self) -> frozenset[str]:
-        """The tables that this version drops."""
-        return frozenset(self._drops)
-
-    # -- for the sink ---------------------------------------------------------------------------
-
-    def close(self) -> list[Call]:
-        """End the transaction; return its calls, with every table's schema known. Later calls are refused."""
-        with self._lock:  # a call of another thread is in the list, or is refused
-            self._open, calls = False, list(self._calls)
-        for call in calls:
-            if call.schema is None and call.table not in self._known:
-                msg = (
-                    f"table {call.table} is not known: a delete needs a table that has rows; tables are"
-                    f" {', '.join(listed(self._known)) or 'none yet'}{did_you_mean(call.table, self._known)}"
-                )
-                raise ConfigError(msg)
-            known = self._known[call.table]  # a delete may precede the table's first rows
-            same_key(call.kind, call.table, call.key_columns, known, names=call.schema is not None)
-        return calls
-
-    @property
-    def known(self) -> Mapping[str, TableSchema]:
-        """The schemas of all tables, after the calls."""
-        return self._known
-
-    @property
-    def schemas(self) -> dict[str, TableSchema]:
-        """The schema of every table that a call touches."""
-        return {table: self._known[table] for call in self._calls for table in call.touches}
+        self._made.drop(table)
 
     def _rows_call(
         self,
@@ -527,44 +439,6 @@ class Transaction:
         order = order_of(table, rows, order_by)
         return record(table, rows, _columns(keys), schema, key_bytes(keys), stored, order)
 
-    def _add(
-        self, call: Call, emits: Mapping[str, TableSchema] | None = None, name: str | None = None
-    ) -> None:
-        self._check_open(call.table)
-        if not isinstance(call, LocalState):
-            try:
-                analyse(call.rows, call.key, call.value, *call.order)
-            except PySparkException as error:
-                msg = f"table {call.table}: Spark cannot make this {call.kind}'s columns: {first_line(error)}"
-                raise ConfigError(msg) from error
-        with self._lock:
-            self._check_open(call.table)  # the function may have returned meanwhile
-            step = step_name(call, name, [earlier.step for earlier in self._calls])
-            self._append(dataclasses.replace(call, step=step), emits or {})
-
-    def _check_open(self, table: str) -> None:
-        if not self._open:
-            msg = f"table {table}: the transaction of batch {self.batch_id} has ended"
-            raise ConfigError(msg)
-
-    def _append(self, call: Call, emits: Mapping[str, TableSchema]) -> None:
-        for earlier in self._calls:
-            check_mixing(earlier.touches, call.touches)
-        for table in self._drops & call.touches.keys():
-            raise drop_mixed(table, call.touches[table])
-        writes = [(call.kind, call.table, call.key_columns, call.schema)]
-        writes += [("emit", name, schema.key, schema) for name, schema in emits.items()]
-        after: dict[str, TableSchema] = {}
-        for kind, table, key, schema in writes:
-            known = self._known.get(table)
-            if known is not None:
-                same_key(kind, table, key, known, names=schema is not None)
-            if schema is not None:
-                is_new = known is None or (table == call.table and _starts(call))
-                after[table] = schema if is_new or known is None else schema_after(kind, table, known, schema)
-        self._known.update(after)
-        self._calls.append(call)
-
     def _keys(self, table: str, rows: DataFrame, key: Names) -> list[StructField]:
         check_table(table)
         if not isinstance(rows, DataFrame):
@@ -577,11 +451,6 @@ class Transaction:
         for field in fields:
             check_key_type(table, field)
         return fields
-
-
-def _starts(call: Call) -> bool:
-    """Return whether the table begins again: no older row of it counts."""
-    return isinstance(call, Replace) or (isinstance(call, LocalState) and call.migrated is not None)
 
 
 def _columns(fields: Sequence[StructField]) -> tuple[SchemaColumn, ...]:

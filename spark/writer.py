@@ -28,6 +28,7 @@ from tidegate.sinks.cache.in_flight import ALL_VISIBLE, InFlightVersions
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.batch import is_connect
+from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.calls.update import check_ttls
 from tidegate.spark.lock import SinkLock
 from tidegate.spark.placement.locality import Locality
@@ -38,13 +39,12 @@ from tidegate.spark.session.runs import Runs
 from tidegate.spark.session.single_runs import SingleRuns
 from tidegate.spark.session.workers_python import check_workers_python
 from tidegate.spark.staging.apply_job import apply_on_executors
-from tidegate.spark.staging.declared import Made, check_declared, planned
+from tidegate.spark.staging.declared import check_declared, planned
 from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.links import StateLinks
 from tidegate.spark.staging.on_driver import DriverStage
 from tidegate.spark.staging.parallelism import tasks_for, warn_of_imbalance
 from tidegate.spark.state.cache import NO_LINKS, CachePlace, cache_place, total_reads
-from tidegate.spark.transaction import Transaction
 from tidegate.wal.manifest import Manifest
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import (
@@ -359,7 +359,7 @@ class SinkWriter:
             connections.close()
         return self.recovered
 
-    def begin(self, batch_id: int, session: Any) -> Transaction:
+    def begin(self, batch_id: int, session: Any) -> CollectedCalls:
         """Begin the next version. Derived tables that the log lacks are built first, each in a version."""
         writer = self._opened()
         coordinator, schemas = writer.coordinator, writer.schemas()
@@ -372,12 +372,11 @@ class SinkWriter:
             if definition.of in schemas:
                 self.commit_own(build_barrier(coordinator, schemas, name, definition))
         writer.runs = MarkedRuns(session) if is_connect(session) else SingleRuns(session.sparkContext)
-        known = writer.schemas() if build else schemas
-        return Transaction(batch_id, coordinator.folded.last_version, known)
+        return CollectedCalls(batch_id, writer.schemas() if build else schemas)
 
     def commit(
         self,
-        txn: Transaction,
+        collected: CollectedCalls,
         origin: Origin,
         rows: DataFrame,
         source_offsets: str = "",
@@ -385,14 +384,15 @@ class SinkWriter:
         driver_stage: DriverStage | None = None,
         strides: Mapping[str, int] = NONE_BROUGHT,
     ) -> DecidedVersion:
-        """Commit the calls of a transaction. Durable and raises: as a batch of ``VersionedSink``."""
+        """Commit what a transaction has collected. Durable and raises: as a batch of ``VersionedSink``."""
         writer, (endpoints, options, _, reporter, _) = self._opened(), self.settings
         coordinator = writer.coordinator
         state = coordinator.folded
-        calls, schemas = txn.close(), txn.schemas
-        check_ttls(calls, options.ttl_us)
+        made = collected.close()
+        schemas = made.schemas
+        check_ttls(made.calls, options.ttl_us)
         brought = brought_whole(schemas) if isinstance(origin, ImportOrigin) else frozenset()
-        derived = planned(self.derived, Made(calls, txn.starts, txn.drops, txn.known), brought)
+        derived = planned(self.derived, made, brought)
         schemas |= derived.schemas
         if options.on_bad_record == "quarantine":
             schemas[quarantine.TABLE] = quarantine.SCHEMA
@@ -401,7 +401,7 @@ class SinkWriter:
             warn_of_imbalance(endpoints.namespace, parallelism, state.key_groups)
             writer.parallelism = parallelism
         barrier = SparkBarrier(
-            calls=calls,
+            calls=made.calls,
             schemas=schemas,
             origin=origin,
             source_offsets=source_offsets,
@@ -410,8 +410,8 @@ class SinkWriter:
             parallelism=parallelism,
             table_ats=state.tables,
             runs=writer.runs,
-            starts=txn.starts | derived.starts,
-            drops=txn.drops,
+            starts=made.starts | derived.starts,
+            drops=made.drops,
             planned=derived,
             brought=brought,
             first_start=state.first_start,

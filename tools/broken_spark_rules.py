@@ -67,7 +67,7 @@ RULES: list[Rule] = [
     (
         "a-late-call-is-taken",
         "I10: a call that is still being made when the function returns is in the version, or is refused",
-        "spark/transaction.py",
+        "spark/calls/collected.py",
         "            self._check_open(call.table)  # the function may have returned meanwhile\n",
         "",
         "tests/spark/test_late_calls.py",

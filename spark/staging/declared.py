@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.checks import Names, check_table, columns_named, key_columns
-from tidegate.spark.calls.records import Call
+from tidegate.spark.calls.collected import Made
 from tidegate.wal.record import Aggregate, Definition, TableAt, TableSchema
 from tidegate.wal.staging.derived import DERIVED_MAX, HIDDEN, DerivedTable, derived_table
 
@@ -126,15 +126,6 @@ class Planned(NamedTuple):
 
 
 NOTHING_DERIVED = Planned()
-
-
-class Made(NamedTuple):
-    """A transaction that has ended: its calls, and what it starts, drops, and knows of all tables."""
-
-    calls: Sequence[Call]
-    starts: frozenset[str]
-    drops: frozenset[str]
-    known: Mapping[str, TableSchema]
 
 
 def planned(definitions: Mapping[str, Definition], made: Made, brought: frozenset[str]) -> Planned:

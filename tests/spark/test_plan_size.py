@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.calls.local_state import _sent_to_instances
 from tidegate.spark.transaction import Transaction
 
@@ -86,9 +87,9 @@ def plan_sizes(spark, folder, kinds, call, size):
     names = [f"c{place}" for place in range(size)]
     columns = (f"{name} {kinds[place % len(kinds)]}" for place, name in enumerate(names))
     ddl = ", ".join(["id bigint, op string, seq bigint", *columns])
-    txn = Transaction(0, 0, {})
-    call(txn, spark.read.schema(ddl).parquet(str(folder)), names)
-    (made,) = txn._calls
+    collected = CollectedCalls(0, {})
+    call(Transaction(0, 0, collected), spark.read.schema(ddl).parquet(str(folder)), names)
+    (made,) = collected.close().calls
     if made.kind == "local_state":
         rows = _sent_to_instances(made, 2, marked=False)
     else:

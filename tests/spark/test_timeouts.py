@@ -16,6 +16,7 @@ from support.wait import wait_until
 from tidegate.base import failpoints
 from tidegate.errors import ConfigError
 from tidegate.spark import VersionedSink
+from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.transaction import Transaction
 
 pytestmark = pytest.mark.spark
@@ -130,9 +131,9 @@ def test_a_batch_that_is_run_again_times_a_key_out_in_one_version_i2_i4(stream, 
 def test_rows_that_do_not_move_due_times_end_the_tables_timeouts(spark):
     """A replacement, an update without a timeout, and a drop: later rows of ``update`` begin them again."""
     frame = spark.createDataFrame(rows(a=1), SCHEMA)
-    first = Transaction(0, 0, {})
-    write(first, frame)
-    known = {call.table: call.schema for call in first.close()} | first.schemas
+    first = CollectedCalls(0, {})
+    write(Transaction(0, 0, first), frame)
+    known = first.close().schemas
     own = {"_due.open", "_due_at.open"}
     assert own < known.keys()
     for call, dropped in (
@@ -142,9 +143,9 @@ def test_rows_that_do_not_move_due_times_end_the_tables_timeouts(spark):
         (lambda txn: txn.upsert("open", frame, key="k"), set()),
         (lambda txn: write(txn, frame), set()),
     ):
-        txn = Transaction(1, 1, known)
-        call(txn)
-        assert txn.drops == dropped
+        collected = CollectedCalls(1, known)
+        call(Transaction(1, 1, collected))
+        assert collected.close().drops == dropped
 
 
 def test_a_state_of_an_older_version_is_migrated_before_it_times_out_and_migrations_keep_due_times(

@@ -19,6 +19,7 @@ from tidegate.errors import ConfigError, ConflictError
 from tidegate.options import Options
 from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.batch import BatchContext, refuse_without_past
+from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.calls.records import Replace, Upsert, UpsertNewer
 from tidegate.spark.calls.update import check_ttls
 from tidegate.spark.placement.locality import Locality
@@ -29,7 +30,6 @@ from tidegate.spark.source.writing.prepare import Prepared, newer_column
 from tidegate.spark.staging.job import SparkBarrier
 from tidegate.spark.staging.work import StageWork
 from tidegate.spark.state.apply_changes import sequence_column
-from tidegate.spark.transaction import Transaction
 from tidegate.spark.writer import Connections, Published, WriterSettings
 from tidegate.values.evolve import as_stored, stored_names
 from tidegate.wal.fold import replay_of
@@ -211,14 +211,15 @@ def barrier_of(
             f"table {table} has fewer key groups than its namespace, and prepare does not place rows by them:"
             " write this table by foreachBatch. Nothing was written"
         )
-    transaction = Transaction(batch.batch_id, state.last_version, known)
-    transaction.staged(_call(write, known.get(table)))
-    calls, schemas = transaction.close(), transaction.schemas
-    check_ttls(calls, coordinator.options.ttl_us)
+    collected = CollectedCalls(batch.batch_id, known)
+    collected.add_staged(_call(write, known.get(table)))
+    made = collected.close()
+    schemas = made.schemas
+    check_ttls(made.calls, coordinator.options.ttl_us)
     if coordinator.options.on_bad_record == "quarantine":
         schemas[quarantine.TABLE] = quarantine.SCHEMA
     return StagedBarrier(
-        calls=calls,
+        calls=made.calls,
         schemas=schemas,
         origin=batch.origin(state),
         source_offsets=batch.source_offsets,
@@ -227,8 +228,8 @@ def barrier_of(
         parallelism=write.rows.parallelism,
         table_ats=state.tables,
         runs=cast("Any", None),  # no job of ours reads its shuffles
-        starts=transaction.starts,
-        drops=transaction.drops,
+        starts=made.starts,
+        drops=made.drops,
         first_start=state.first_start,
         acks=acks,
         base_version=state.last_version,

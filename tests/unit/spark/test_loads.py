@@ -9,7 +9,7 @@ import pytest
 
 from tidegate.errors import ConfigError
 from tidegate.spark import VersionedSink, loads
-from tidegate.spark.transaction import Transaction
+from tidegate.spark.calls.collected import CollectedCalls
 
 
 def test_a_stream_is_no_load_and_is_told_where_it_goes(tmp_path):
@@ -60,10 +60,10 @@ def test_each_takes_a_function(tmp_path):
 
 def test_an_import_that_would_end_another_local_state_is_refused():
     known = dict.fromkeys(["_local", "_local.one", "_local.two"], mock.Mock())
-    txn = Transaction(0, 1, known)
+    collected = CollectedCalls(0, known)
     with pytest.raises(ConfigError, match=r"the export lacks _local\.two, which this namespace has"):
-        txn.begin_import(["_local", "_local.one"])
-    txn.begin_import([*known, "t"])
+        collected.begin_import(["_local", "_local.one"])
+    collected.begin_import([*known, "t"])
 
 
 @pytest.mark.parametrize("named", [{}, {"token": ""}, {"token": None}])
