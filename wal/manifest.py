@@ -54,9 +54,9 @@ class Step(msgspec.Struct, frozen=True):
     ``tables`` begins with its own; the others are those to which it may emit. ``parallelism`` is the number
     of its tasks. ``rows`` are the changes that it gave to be staged, before the last one of each key counted,
     and ``bytes`` those of their keys and values. ``seconds`` is the time that all its tasks took together in
-    the merge with its state; 0 for other calls. ``frames`` is the number of frames that have changes of its
-    tables. ``ties`` is how often a row of ``apply_changes`` lost to a delete of its key with the same
-    sequence; left out if there was none, and earlier releases never wrote it.
+    the merge with its state, or in its function; 0 for other calls. ``frames`` is the number of frames that
+    have changes of its tables. ``ties`` is how often a row of ``apply_changes`` lost to a delete of its key
+    with the same sequence; left out if there was none, and earlier releases never wrote it.
     """
 
     name: StepName

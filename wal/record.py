@@ -507,7 +507,7 @@ class CallShare(msgspec.Struct, frozen=True, array_like=True):
     """A task's share of one call: its changes that the task was given, their bytes, the time that they took.
 
     ``call`` is its number in the transaction. ``bytes`` are those of keys and values, ``seconds``
-    those of the merge with the call's state. ``ties`` are as in a ``Step``.
+    those of the merge with the call's state, or of its function. ``ties`` are as in a ``Step``.
     """
 
     call: Count

@@ -99,6 +99,9 @@ class StageWork:
         )
         for (number, table), seconds in zip(self.merged.items(), spent, strict=True):
             rows_in.add_measures(number, seconds, ties.counts.get(table.index, 0))
+        for mark in marks.values():
+            if mark.call >= 0:
+                rows_in.add_measures(mark.call, mark.seconds, 0)
         runs = {name: mark.digest for name, mark in marks.items()}
         ack = msgspec.structs.replace(
             ack, runs=runs, given=(rows_in.rows, rows_in.bytes), calls=tuple(rows_in.calls.values())

@@ -40,6 +40,8 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.passed = False
+        self.spent = 0.0
+        """The seconds of all calls that have ended, without their waits."""
         self._began: float | None = None
         self._tick_s = min(TICK_S_MAX, seconds / TICKS)
         self._ticking = False
@@ -67,6 +69,8 @@ class Deadline:
 
     def end(self) -> None:
         """End the call. ``passed`` is whether ``Overdue`` was raised in one, and perhaps swallowed."""
+        if self._began is not None:
+            self.spent += time.monotonic() - self._began
         self._began = None
 
     @contextlib.contextmanager

@@ -213,8 +213,8 @@ def run_local(
     for _ in batches:  # rows that the function did not read: otherwise Spark would end this process
         pass
     yield from output.rest()
-    call = f"local state {work.name}"
-    yield output.marks(call, index, work.tasks, work.spec.key_groups, marks)
+    name, took = f"local state {work.name}", (work.call, deadline.spent)
+    yield output.marks(name, index, work.tasks, work.spec.key_groups, marks, took)
 
 
 def _rows(work: LocalWork, first: Any, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:

@@ -47,11 +47,16 @@ CALL_BYTES_MAX = 256 * 1024 * 1024
 """The most output bytes of one call of a function: they are held until the call returns (I11)."""
 
 
-class RunMark(msgspec.Struct, frozen=True):
-    """A mark: the task of a first stage, and the digest of its output: equal in every run of the task."""
+class RunMark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A mark: the task of a first stage, and the digest of its output: equal in every run of the task.
+
+    One of a task's marks also has the number of its call, and the seconds that its function took in this run.
+    """
 
     task: str
     digest: str
+    call: int = -1
+    seconds: float = 0.0
 
 
 class OutputRows:
@@ -91,20 +96,28 @@ class OutputRows:
         yield from self.ready()
 
     def marks(
-        self, call: object, task: int, parallelism: int, key_groups: int, read: Mapping[str, RunMark]
+        self,
+        name: object,
+        task: int,
+        parallelism: int,
+        key_groups: int,
+        read: Mapping[str, RunMark],
+        took: tuple[int, float],
     ) -> Any:
         """Return the digest of the whole output, for each task of the second stage.
 
         ``read`` are the marks that this task has read: each task of the call has to have read the same.
+        ``took``: the call's number, and its function's seconds, which one task of the second stage gets.
         """
-        marks = [RunMark(f"{call}/{task}", self._digest.hexdigest())]
+        marks = [RunMark(f"{name}/{task}", self._digest.hexdigest())]
         if read:
             digests = sorted((mark.task, mark.digest) for mark in read.values())
             marks.append(
-                RunMark(f"{call}, its rows", xxhash.xxh3_128_hexdigest(msgspec.json.encode(digests)))
+                RunMark(f"{name}, its rows", xxhash.xxh3_128_hexdigest(msgspec.json.encode(digests)))
             )
         groups = first_groups(parallelism, key_groups) * len(marks)
         values = [mark_value(mark) for mark in marks for _ in range(parallelism)]
+        values[task % parallelism] = mark_value(RunMark(marks[0].task, marks[0].digest, *took))
         return self._batch(groups, [MARK] * len(groups), [b""] * len(groups), values)
 
     def refusal(self, table: int, key: bytes, error: TidegateError) -> Any:
@@ -163,7 +176,7 @@ def strip_marks(batches: Iterable[Any], marks: dict[str, RunMark], value: str = 
         if pc.any(is_mark).as_py():
             for content in batch[value].filter(is_mark).to_pylist():
                 mark = json_decoder(RunMark).decode(content[len(RUN) :])
-                if marks.setdefault(mark.task, mark) != mark:
+                if marks.setdefault(mark.task, mark).digest != mark.digest:
                     marks[mark.task] = RunMark(mark.task, SEVERAL)
             batch = batch.filter(pc.invert(is_mark))  # noqa: PLW2901 - the same rows, without the marks
         yield batch

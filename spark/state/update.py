@@ -134,7 +134,8 @@ def run_function(
             yield output.refusal(work.index(work.table), key, error)
             return
     yield from output.rest()
-    yield output.marks(work.call, task, work.parallelism, work.spec.key_groups, marks)
+    took = work.call, deadline.spent
+    yield output.marks(work.call, task, work.parallelism, work.spec.key_groups, marks, took)
 
 
 def _without_bad_rows(batches: Iterable[Any], work: UpdateWork, output: OutputRows) -> Iterator[Any]:

@@ -90,7 +90,7 @@ def test_functions_are_steps_with_the_tables_to_which_they_emit(stream):
     assert (update.call, update.tables, update.rows) == ("update", ("counts", "seen"), 6)
     pairs = [("a", 2), ("b", 1), ("cc", 1)]
     assert update.bytes == 2 * weight([(key, b'+{"n":%d}' % number) for key, number in pairs])
-    assert update.seconds == 0.0  # the time of functions is not measured
+    assert all(step.seconds > 0.0 for step in found.values())
 
 
 def test_a_name_is_one_calls_own(stream):
