@@ -163,9 +163,12 @@ class Places:
 
     def _opened(self, at: StoreRef) -> Store:
         opened = self._stores.get(at.name)
-        if opened is None and (why := nobody_at(at.url)):
-            raise StoreUnavailableError(f"{redact(at.url)}: {why}")
-        return opened or open_store(at.url, self._namespace, in_time(at.url, at.options, self._limit_s))
+        if opened is None:  # which connects to nothing yet, and has checked the URL
+            opened = open_store(at.url, self._namespace, in_time(at.url, at.options, self._limit_s))
+            if why := nobody_at(at.url):
+                opened.close()
+                raise StoreUnavailableError(f"{redact(at.url)}: {why}")
+        return opened
 
     def _within(self, store: Store, read: Callable[[], T]) -> T:
         """Return the result of ``read``. Raises: StoreUnavailableError: the store is late."""
@@ -177,10 +180,12 @@ class Places:
         return Probe(read, self._limit_s, lambda _: store.close()).result(late)
 
     def _opened_log(self) -> Log:
-        url = str(self._wal)
-        if self._log is None and (why := nobody_at(url)):
-            raise WalUnavailableError(f"{redact(url)}: {why}")
-        log = self._log or open_log(url, self._namespace, in_time(url, self._wal_options, self._limit_s))
+        url, log = str(self._wal), self._log
+        if log is None:
+            log = open_log(url, self._namespace, in_time(url, self._wal_options, self._limit_s))
+            if why := nobody_at(url):
+                log.close()
+                raise WalUnavailableError(f"{redact(url)}: {why}")
         log.is_empty()  # it answers
         return log
 

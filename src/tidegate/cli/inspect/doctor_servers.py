@@ -214,15 +214,15 @@ def check_log(
 ) -> None:
     """Check that the decision log can be read from start to end, and its set-up."""
     began = time.perf_counter()
-    if why := nobody_at(url):
-        seen.checks.append(Check("log: reachable", "fail", f"{redact(url)}: {why}", OF_LOG))
-        return
     try:
         log = open_log(url, namespace, options)
     except (TidegateError, OSError) as error:
         seen.checks.append(_failed("log: reachable", url, error, OF_LOG))
         return
     closing.callback(log.close)
+    if why := nobody_at(url):
+        seen.checks.append(Check("log: reachable", "fail", f"{redact(url)}: {why}", OF_LOG))
+        return
     try:
         view = fold_all(View(), log.decisions(), log.where)
     except (TidegateError, OSError) as error:
@@ -321,12 +321,12 @@ def check_store(
 ) -> None:
     """Check that the store answers, its state, and its set-up."""
     began = time.perf_counter()
-    if why := nobody_at(url):
-        seen.checks.append(Check("store: reachable", "fail", f"{redact(url)}: {why}", OF_STORE))
-        return
     try:
         store = open_store(url, namespace, options)
         closing.callback(store.close)
+        if why := nobody_at(url):
+            seen.checks.append(Check("store: reachable", "fail", f"{redact(url)}: {why}", OF_STORE))
+            return
         identity = store.identity()
         pointer = Pointer() if identity is None else store.pointer()
     except (TidegateError, OSError) as error:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "tidegate demo",
     "tidegate demo --folder /tmp/departures",
+    "tidegate demo --read",
     "tidegate demo --wal kafka://localhost:9092 --allow-unsafe",
 )
 
@@ -54,6 +55,9 @@ def demo(
     wal_config: WalConfig = None,
     store_config: StoreConfig = None,
     *,
+    read: Annotated[
+        bool, typer.Option("--read", help="For readers, without Spark: a small store in files that moves.")
+    ] = False,
     allow_unsafe: AllowUnsafe = False,
     json: Json = False,
 ) -> None:
@@ -63,7 +67,15 @@ def demo(
     input. Takes half a minute on two idle cores. Needs Spark and Java: pip install 'tidegate[spark]', and see
     `tidegate doctor`. With --wal or --store its namespace has a fresh name. A log on servers
     is removed in the end, when no --folder was given. Exit code 1 when a promise did not hold.
+
+    With --read a small writer in Python adds a version each second, at most 600, until Ctrl-C, and a program
+    of ten lines is printed that reads them.
     """
+    if read:
+        if wal or store or wal_config or store_config or json:
+            raise ConfigError("--read makes a store in files: --folder alone goes with it")
+        importlib.import_module("tidegate.cli.trials.demo_read").move_store(folder)
+        return
     from rich.console import Console
 
     of_wal, of_store = wal_options(wal_config), _to_make(store) | store_options(store_config)

@@ -1,0 +1,31 @@
+"""tidegate demo --read: a store that moves, without Spark, and the program that it prints."""
+
+import subprocess
+import sys
+
+import pytest
+
+from support.cli import refused
+from tidegate.cli.trials.demo_read import move_store
+from tidegate.errors import ConfigError
+
+
+def test_the_printed_program_reads_a_store_that_moves(tmp_path, capfd):
+    folder = tmp_path / "it's here"
+    move_store(folder, every_s=0.0, versions=3)
+    program = (folder / "read.py").read_text()
+    told = capfd.readouterr().out
+    assert all(line in told for line in program.splitlines())
+    done = subprocess.run(
+        [sys.executable, folder / "read.py"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("version 3 has ")
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    (tmp_path / "mine").touch()
+    with pytest.raises(ConfigError, match="is not an empty folder"):
+        move_store(tmp_path)
+    assert "--folder alone" in refused(2, "demo", "--read", "--store", "sqlite:///tmp/s")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
