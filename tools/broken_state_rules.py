@@ -35,8 +35,8 @@ RULES: list[Rule] = [
     (
         "redis-expire-without-floor",
         "T28: a reader that fetched a version before its rows expired is refused: it reads none as absent",
-        "sinks/redis/lua/group.lua",
-        "text(math.max(tonumber(header[1]) or 0, upto))",
+        "sinks/redis/lua/merge.lua",
+        "decimal(math.max(tonumber(header[1]) or 0, upto))",
         "header[1] or '0'",
         "tests/services/redis/test_conformance.py::TestRedisStore",
     ),

@@ -1,6 +1,6 @@
 """A model of repair on Redis: one key group, a writer, merges, two repairs, one loss, a failover, readers.
 
-The steps are the calls of ``sinks/redis/lua/group.lua`` and ``rebuild.lua``, one atomic call each, in every
+The steps are calls of ``sinks/redis/lua/`` (seal, merge and rebuild), one atomic call each, in every
 order. In every state a reader asks for each version: it gets exactly that version, or is refused. In every
 state one more repair is tried as well, alone and undisturbed: it puts back all that the log holds. Where the
 log does not reach, it deletes nothing, and the key group stays refused.

@@ -102,7 +102,7 @@ def test_every_file_of_the_mapped_folders_is_in_it(names):
                 assert f"{place}/{path.relative_to(ROOT / folder).as_posix()}" in names
     assert {
         "tidegate/ui/page.html",
-        "tidegate/sinks/redis/lua/group.lua",
+        "tidegate/sinks/redis/lua/read.lua",
         "tidegate/sinks/cassandra/cql/rows.cql",
     } <= names
 

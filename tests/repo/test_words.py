@@ -29,8 +29,8 @@ def test_a_pattern_finds_its_examples(word):
 
 @pytest.fixture
 def found_in(tmp_path):
-    def found(text, section):
-        path = tmp_path / "file"
+    def found(text, section, name="file"):
+        path = tmp_path / name
         path.write_text(text)
         return [(line, name) for line, name, _ in words.findings(path, section, PATTERNS)]
 
@@ -78,15 +78,23 @@ def test_code_is_not_read(found_in):
     assert found_in("Text `anew`.\n\n```sh\nanew\n```\n\nAgain, anew.\n", "docs") == [(7, "anew")]
 
 
+def test_names_of_lua_are_read(found_in):
+    source = """-- it held some rows
+local stands = redis.call('HGET', key, 'found')
+local existing = told_lost(key)  -- told
+"""
+    assert found_in(source, "names", "file.lua") == [(2, "names"), (3, "names")]
+
+
 def test_the_allowance_only_shrinks(tmp_path, monkeypatch):
     monkeypatch.setattr(words, "ALLOWED", tmp_path / "allowed.toml")
-    now = {"docs": {"a.md": 2, "b.md": 1}, "code": {}, "messages": {}}
+    now = {"docs": {"a.md": 2, "b.md": 1}, "code": {}, "messages": {}, "names": {}}
     monkeypatch.setattr(words, "count", lambda: now)
     assert words.update() == []
     assert words.allowed() == now
-    monkeypatch.setattr(words, "count", lambda: {"docs": {"a.md": 3, "c.md": 1}, "code": {}, "messages": {}})
+    monkeypatch.setattr(words, "count", lambda: now | {"docs": {"a.md": 3, "c.md": 1}})
     assert words.update() == ["a.md", "c.md"]
-    assert words.allowed() == {"docs": {"a.md": 2}, "code": {}, "messages": {}}
+    assert words.allowed() == {"docs": {"a.md": 2}, "code": {}, "messages": {}, "names": {}}
 
 
 def test_each_file_has_its_allowance():

@@ -20,7 +20,22 @@ LIBRARY = f"tidegate{FORMAT}"
 """The common prefix of the names of all libraries of this format."""
 DIGEST_CHARS = 16
 
-FILES = ("common.lua", "pointer.lua", "group.lua", "rebuild.lua", "alias.lua")
+FILES = (
+    "calls.lua",
+    "pointer.lua",
+    "attempt.lua",
+    "catalog.lua",
+    "lease.lua",
+    "removal.lua",
+    "header.lua",
+    "read.lua",
+    "seal.lua",
+    "fill.lua",
+    "merge.lua",
+    "rebuild.lua",
+    "alias.lua",
+)
+"""The files of the library, each after those whose local functions it uses."""
 RELIEF = (
     "announce",
     "begin_fill",
@@ -63,13 +78,12 @@ class Script(NamedTuple):
 def source() -> str:
     """Return the Lua of all files, in order."""
     folder = resources.files("tidegate.sinks.redis") / "lua"
-    files = [(folder / name).read_text(encoding="utf-8") for name in FILES]
-    return "\n".join((*files, "reads.present = function() return 1 end"))
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in FILES)
 
 
 def _names() -> list[tuple[str, str]]:
     """List every function: its table, reads or writes, and its name."""
-    return re.findall(r"^(reads|writes)\.(\w+) = function", source(), re.MULTILINE)
+    return re.findall(r"^(reads|writes)\.(\w+) = ", source(), re.MULTILINE)
 
 
 @functools.cache
@@ -96,7 +110,7 @@ def _named(library: str) -> bytes:
     for table, name in _names():
         shown = f"'{flags(name)}'" if flags(name) else ""
         body = f"on_stable_slot(writes.{name})" if table == "writes" else f"reads.{name}"
-        callback = f"guarded('{name}', {body})"
+        callback = f"within_limits('{name}', {body})"
         calls.append(
             f"redis.register_function{{ function_name = '{library}_{name}', callback = {callback},"
             f" flags = {{ {shown} }} }}"
@@ -120,8 +134,8 @@ def _script(listed: str) -> Script:
     text = (
         f"#!lua{' flags=' * bool(listed)}{listed}\n{source()}\nlocal function named(keys, args)\n"
         "local name = table.remove(args, 1)\n"
-        "return guarded(name, reads[name] or on_stable_slot(writes[name]))(keys, args)\nend\n"
-        "return guarded('drop', named)(KEYS, ARGV)\n"
+        "return within_limits(name, reads[name] or on_stable_slot(writes[name]))(keys, args)\nend\n"
+        "return within_limits('drop', named)(KEYS, ARGV)\n"
     )
     return Script(text.encode(), hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode())
 

@@ -164,7 +164,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 class Refused(NamedTuple):
-    """A function's refusal: its code (``lua/common.lua``) and the detail."""
+    """A function's refusal: its code (``lua/calls.lua``) and the detail."""
 
     code: str
     detail: str

@@ -1,20 +1,23 @@
--- An alias: a hash, tg:{<alias>}:alias, with the fields namespace, uuid, and revision, which each change renews.
--- KEYS[1] is the alias. ARGV[1] is the revision that was read before, '' for none: one that comes late changes nothing.
+-- An alias: the hash tg:{<alias>}:alias with the fields namespace, uuid and revision. KEYS[1] is the alias.
+-- Each change writes a new revision. A change with an old revision comes late, and changes nothing.
+--
+--   set_alias: known_revision, revision, namespace, uuid -> 1: it is set; 0: it was changed meanwhile
+--   drop_alias: known_revision -> 1: it is removed; 0: it was changed meanwhile
+--
+-- known_revision is the revision that the caller has read, '' for none.
 
--- revision, the new revision, namespace, uuid. 1: it stands now; 0: it was changed meanwhile.
-writes.set_alias = function(keys, args)
-  local stands = redis.call('HGET', keys[1], 'revision') or ''
-  if stands == args[1] then
-    redis.call('HSET', keys[1], 'revision', args[2], 'namespace', args[3], 'uuid', args[4])
+writes.set_alias = without_guard(function(key, known_revision, revision, namespace, uuid)
+  local current = redis.call('HGET', key, 'revision') or ''
+  if current == known_revision then
+    redis.call('HSET', key, 'revision', revision, 'namespace', namespace, 'uuid', uuid)
   end
-  return (stands == args[1] or stands == args[2]) and 1 or 0
-end
+  return (current == known_revision or current == revision) and 1 or 0
+end)
 
--- revision. 1: it is gone; 0: it was changed meanwhile.
-writes.drop_alias = function(keys, args)
-  local stands = redis.call('HGET', keys[1], 'revision') or ''
-  if stands == args[1] then
-    redis.call('UNLINK', keys[1])
+writes.drop_alias = without_guard(function(key, known_revision)
+  local current = redis.call('HGET', key, 'revision') or ''
+  if current == known_revision then
+    redis.call('UNLINK', key)
   end
-  return (stands == args[1] or redis.call('EXISTS', keys[1]) == 0) and 1 or 0
-end
+  return (current == known_revision or redis.call('EXISTS', key) == 0) and 1 or 0
+end)

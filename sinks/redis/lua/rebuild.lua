@@ -1,325 +1,291 @@
--- The losses of a key group, and how its rows are put back. docs/decisions/0029.
--- A repair that finds a loss marks the header: u becomes <uuid>!<token>,<token>..., a token for each repair. Readers and
--- merges are refused from then on. Nothing is deleted. The header keeps what is lost until it is back:
---   lost                 versions from this one on may be missing; 0: the header itself was lost, and all with it
---   lost:<table>         versions whose layers were listed and are gone
---   lost_base:<table>    the newest version in a base that is gone
--- A base is put back beside: <table>:r:<token>, with the token as a field of its own while it is being written. The
--- header lists it as r:<table>:<token> until it is in its place.
+-- Repairs of a key group: which rows were lost, and how they are restored (docs/decisions/0029). KEYS[1] is the header.
+-- A repair that detects a loss marks the header: u becomes "<uuid>!<token>,<token>...", with a token for each repair. From
+-- then on readers and merges are refused. Nothing is deleted. The header keeps what is lost until it is restored:
+--   lost                 versions from this one on may be missing; 0: the header itself was lost, and everything with it
+--   lost:<table>         versions whose layers were listed and are missing
+--   lost_base:<table>    the newest version in a base that is missing
+-- A base is rebuilt in another hash, <table>:r:<token>, which has the token as a field until it is complete. The header has
+-- the field r:<table>:<token> until the hash becomes the base.
+--
+--   begin_rebuild: uuid, server, token, (table_name, start)... -> this server's id; 1 if the key group is marked, else 0; the
+--     tokens of other repairs. The arguments are the tables that were emptied, and when
+--   keep_lost: uuid, server, token, version -> 1: versions from this one on may be missing, and the log begins after it
+--   begin_base: uuid, server, token, table_name -> 1: this base is rebuilt from scratch
+--   put_bases: uuid, server, token, floor, (table_name, version)... -> 1: the rebuilt hashes are the bases; 0: nothing changed,
+--     since another repair did the same, or ended this one
+--   end_rebuild: uuid, server, token, version, other_token... -> 1: the key group is complete, and counts at this server;
+--     0: something is still lost, or a repair that began later continues
+--   sweep_rebuild: uuid, server, table_name, token, [drop] -> the number of rows of a hash that never became a base, removed if
+--     drop is '1'; 0: its repair continues
 
 local TOKENS_MAX = 8
 
-local function tokens_of(stands, uuid)
-  local tokens = {}
-  go_through(#stands)
-  for token in string.gmatch(string.sub(stands, #uuid + 2), '[^,]+') do
-    tokens[#tokens + 1] = token
-  end
-  return tokens
+local function tokens_in(owner, uuid)
+  return split(string.sub(owner, #uuid + 2))
 end
 
-local function holds(tokens, token)
-  go_through(#tokens)
-  for _, one in ipairs(tokens) do
-    if one == token then
+local function has_token(tokens, token)
+  add_work(#tokens)
+  return contains(tokens, token)
+end
+
+-- Marks the key group with the newest of these tokens.
+local function mark(key, uuid, tokens)
+  local first = math.max(#tokens - TOKENS_MAX + 1, 1)
+  redis.call('HSET', key, 'u', uuid .. REBUILDING .. table.concat(tokens, ',', first))
+end
+
+local function add_mark(key, uuid, owner, token)
+  local tokens = owner and tokens_in(owner, uuid) or {}
+  if not has_token(tokens, token) then
+    tokens[#tokens + 1] = token
+    mark(key, uuid, tokens)
+  end
+end
+
+-- The hashes that the header lists and that are missing, by field of the header: the remaining layers, the missing versions
+-- (of a base its newest version), and the obsolete ones. A hash from before the table's start is obsolete, and no loss.
+local function missing_hashes(key, uuid, starts)
+  local fields, losses = read_whole('HGETALL', key), {}
+  for index = 1, #fields, 2 do
+    local kind, table_name = string.match(fields[index], '^([lb]):(.+)$')
+    local loss = kind and { table_name = table_name, kind = kind, remaining = {}, missing = {}, obsolete = {} }
+    local start = starts[table_name] or 0
+    add_work(kind == 'b' and COMMAND_COST or 0)
+    if kind == 'b' and redis.call('EXISTS', base_key(key, table_name)) == 0 then
+      local version = tonumber(fields[index + 1])
+      local versions = version < start and loss.obsolete or loss.missing
+      versions[1] = version
+    elseif kind == 'l' then
+      for _, version in ipairs(parse_versions(fields[index + 1])) do
+        local versions = loss.remaining
+        add_work(COMMAND_COST)
+        if redis.call('EXISTS', layer_key(key, table_name, decimal(version), uuid)) == 0 then
+          versions = version < start and loss.obsolete or loss.missing
+        end
+        versions[#versions + 1] = version
+      end
+    end
+    if loss and #loss.missing + #loss.obsolete > 0 then
+      losses[#losses + 1] = loss
+    end
+  end
+  return losses
+end
+
+-- Writes a loss to the header, which lists the missing hashes no more.
+local function record_loss(key, loss)
+  local table_name = loss.table_name
+  if loss.kind == 'b' then
+    redis.call('HDEL', key, 'b:' .. table_name, key_set_field(table_name))
+    if loss.missing[1] then
+      redis.call('HSET', key, 'lost_base:' .. table_name, decimal(loss.missing[1]))
+    end
+    return
+  end
+  local field, key_sets = 'lost:' .. table_name, {}
+  local lost = parse_versions(redis.call('HGET', key, field))
+  for index, version in ipairs(loss.missing) do
+    lost[#lost + 1], key_sets[index] = version, key_set_field(table_name, version)
+  end
+  add_work(COMMAND_COST * #key_sets / 2)
+  call_in_parts('HDEL', key, key_sets, 1000)
+  write_versions(key, field, lost)
+  write_versions(key, 'l:' .. table_name, loss.remaining)
+end
+
+-- Deletes nothing. A key group without a mark whose header lists only existing hashes stays as it is.
+writes.begin_rebuild = on_server(function(key, uuid, server, token, ...)
+  local owner, starts, emptied = redis.call('HGET', key, 'u'), {}, { ... }
+  if owner and owner ~= uuid and not is_rebuilding(owner, uuid) then
+    return refuse('TGOTHER', owner)
+  end
+  for index = 1, #emptied, 2 do
+    starts[emptied[index]] = tonumber(emptied[index + 1])
+  end
+  local losses, is_marked = missing_hashes(key, uuid, starts), owner ~= uuid
+  for _, loss in ipairs(losses) do
+    is_marked = is_marked or #loss.missing > 0
+  end
+  if is_marked then
+    add_mark(key, uuid, owner, token)
+  end
+  if not owner or owner == uuid .. REBUILDING then  -- releases before 11 marked a key group so after emptying it
+    redis.call('HSET', key, 'lost', '0')
+  end
+  for _, loss in ipairs(losses) do
+    record_loss(key, loss)
+  end
+  local reply = { server, is_marked and 1 or 0 }
+  for _, other in ipairs(owner and tokens_in(owner, uuid) or {}) do
+    if other ~= token then
+      reply[#reply + 1] = other
+    end
+  end
+  return reply
+end)
+
+writes.keep_lost = on_rebuilding_key_group(function(key, uuid, server, token, version)
+  local since = tonumber(version)
+  add_mark(key, uuid, redis.call('HGET', key, 'u'), token)
+  local lost = tonumber(redis.call('HGET', key, 'lost')) or since
+  redis.call('HSET', key, 'lost', decimal(math.min(lost, since)))
+  return 1
+end)
+
+-- Removes the layers up to the floor, and the bases of tables that were not rebuilt. The new bases contain the rest.
+local function remove_up_to(key, uuid, fields, floor, is_rebuilt)
+  for index = 1, #fields, 2 do
+    local field, value = fields[index], fields[index + 1]
+    local kind, table_name = string.match(field, '^([a-z_]+):(.+)$')
+    if kind == 'l' or kind == 'lost' then
+      local remaining = {}
+      for _, version in ipairs(parse_versions(value)) do
+        if version > floor then
+          remaining[#remaining + 1] = version
+        else
+          add_work(2 * COMMAND_COST)
+          redis.call('HDEL', key, key_set_field(table_name, version))
+          if kind == 'l' then
+            redis.call('UNLINK', layer_key(key, table_name, decimal(version), uuid))
+          end
+        end
+      end
+      write_versions(key, field, remaining)
+    elseif kind == 'lost_base' then
+      add_work(COMMAND_COST)
+      redis.call('HDEL', key, field)
+    elseif kind == 'b' and not is_rebuilt[table_name] then
+      add_work(2 * COMMAND_COST)
+      redis.call('UNLINK', base_key(key, table_name))
+      redis.call('HDEL', key, field, key_set_field(table_name))
+    end
+  end
+  redis.call('HSET', key, 'floor', decimal(floor), 'lost', decimal(floor + 1))
+end
+
+-- The hash in which a base is rebuilt, and its field of the header.
+local function rebuilt_base(key, table_name, token)
+  return hash_key(key, table_name, ':r:' .. token), 'r:' .. table_name .. ':' .. token
+end
+
+writes.begin_base = on_rebuilding_key_group(function(key, uuid, server, token, table_name)
+  local rebuilt, field = rebuilt_base(key, table_name, token)
+  redis.call('HSET', key, field, '')
+  redis.call('UNLINK', rebuilt)
+  redis.call('HSET', rebuilt, token, '')
+  return 1
+end)
+
+-- Makes a rebuilt hash the base. `version` is the newest one in it.
+local function put_base(key, table_name, version, token)
+  local base, rebuilt, field = base_key(key, table_name), rebuilt_base(key, table_name, token)
+  local rows = redis.call('HLEN', rebuilt) - 1
+  local has_base = redis.call('EXISTS', base) == 1
+  redis.call('HDEL', rebuilt, token)
+  if rows > 0 then
+    redis.call('RENAME', rebuilt, base)
+    redis.call('HSET', key, 'b:' .. table_name, version)
+  else
+    if has_base then
+      redis.call('UNLINK', base)
+    end
+    redis.call('HDEL', key, 'b:' .. table_name)
+  end
+  redis.call('HDEL', key, 'lost_base:' .. table_name, key_set_field(table_name), field)
+end
+
+-- floor '0': single bases are restored. Another floor: the arguments are all tables of the key group at that version, and
+-- all other data at or below the floor is removed.
+writes.put_bases = on_rebuilding_key_group(function(key, uuid, server, token, floor, ...)
+  local owner, floor_number, tables = redis.call('HGET', key, 'u'), tonumber(floor), { ... }
+  local current_floor = tonumber(redis.call('HGET', key, 'floor')) or 0
+  if not has_token(tokens_in(owner, uuid), token) or (floor_number > 0 and floor_number < current_floor) then
+    return 0
+  end
+  local bases, is_rebuilt, are_complete = {}, {}, true
+  for index = 1, #tables, 2 do
+    local table_name, version = tables[index], tables[index + 1]
+    if floor_number > 0 or redis.call('HGET', key, 'lost_base:' .. table_name) == version then
+      bases[#bases + 1], is_rebuilt[table_name] = { table_name, version }, true
+      local rebuilt = rebuilt_base(key, table_name, token)
+      are_complete = redis.call('HEXISTS', rebuilt, token) == 1 and are_complete
+    end
+  end
+  if not are_complete then
+    return floor_number > 0 and floor_number == current_floor and 0 or refuse('TGLOST', key)
+  end
+  if floor_number > 0 then
+    for _, loss in ipairs(missing_hashes(key, uuid, {})) do
+      record_loss(key, loss)  -- lost since the repair began: it is removed as well, or it is above the floor
+    end
+    remove_up_to(key, uuid, read_whole('HGETALL', key), floor_number, is_rebuilt)
+  end
+  for _, base in ipairs(bases) do
+    put_base(key, base[1], base[2], token)
+  end
+  return #bases > 0 and 1 or 0
+end)
+
+-- Whether the header still records a loss, apart from versions from `since` on.
+local function records_loss(fields, since)
+  for index = 1, #fields, 2 do
+    local field = fields[index]
+    if field == 'lost' and tonumber(fields[index + 1]) < since then
+      return true
+    elseif field ~= 'lost' and string.match(field, '^lost[_a-z]*:') then
       return true
     end
   end
   return false
 end
 
--- The newest of them stay.
-local function mark(key, uuid, tokens)
-  local first = math.max(#tokens - TOKENS_MAX + 1, 1)
-  redis.call('HSET', key, 'u', uuid .. REBUILDING .. table.concat(tokens, ',', first))
-end
-
-local function mark_by(key, uuid, stands, token)
-  local tokens = stands and tokens_of(stands, uuid) or {}
-  if not holds(tokens, token) then
-    tokens[#tokens + 1] = token
-    mark(key, uuid, tokens)
-  end
-end
-
--- The hashes that the header lists and that are missing: tables, each with its layers that are left, those that are gone, and the
--- version of its base if that is gone. A hash from before the table's start is no loss.
-local function gone_of(key, uuid, starts)
-  local fields, gone = all_of('HGETALL', key), {}
-  for at = 1, #fields, 2 do
-    local kind, name = string.match(fields[at], '^([lb]):(.+)$')
-    local found = kind and { name = name, kind = kind, left = {}, gone = {}, dead = {} }
-    go_through(kind == 'b' and COST or 0)
-    if kind == 'b' and redis.call('EXISTS', place(key, name, ':b')) == 0 then
-      local version = tonumber(fields[at + 1])
-      local to = version < (starts[name] or 0) and found.dead or found.gone
-      to[1] = version
-    elseif kind == 'l' then
-      for _, layer in ipairs(layers_of(fields[at + 1])) do
-        local to = found.left
-        go_through(COST)
-        if redis.call('EXISTS', changes_of(key, name, text(layer), uuid)) == 0 then
-          to = layer < (starts[name] or 0) and found.dead or found.gone
-        end
-        to[#to + 1] = layer
-      end
-    end
-    if found and #found.gone + #found.dead > 0 then
-      gone[#gone + 1] = found
-    end
-  end
-  return gone
-end
-
-local function note_gone(key, found)
-  local field = 'lost:' .. found.name
-  if found.kind == 'b' then
-    redis.call('HDEL', key, 'b:' .. found.name, keys_field(found.name))
-    if found.gone[1] then
-      redis.call('HSET', key, 'lost_base:' .. found.name, text(found.gone[1]))
-    end
-    return
-  end
-  local lost = layers_of(redis.call('HGET', key, field))
-  local fields = {}
-  for at, version in ipairs(found.gone) do
-    lost[#lost + 1], fields[at] = version, keys_field(found.name, version)
-  end
-  for at = 1, #fields, 1000 do
-    local last = math.min(at + 999, #fields)
-    go_through(COST * (last - at + 1) / 2)
-    redis.call('HDEL', key, unpack(fields, at, last))
-  end
-  list_versions(key, field, lost)
-  list_layers(key, found.name, found.left)
-end
-
--- uuid, server, token, then tables that were emptied and the start of each: this server's id, whether the key group is
--- marked now, then the tokens of other repairs. Deletes nothing. A key group whose header lists nothing but what is
--- there, and that nobody marked, stays as it is.
-writes.begin_rebuild = function(keys, args)
-  local refusal = refuse_server(args)
-  if refusal then
-    return refusal
-  end
-  local key, uuid, token = keys[1], args[1], args[3]
-  local stands, starts = redis.call('HGET', key, 'u'), {}
-  if stands and stands ~= uuid and not marked(stands, uuid) then
-    return refuse('TGOTHER', stands)
-  end
-  for at = 4, #args, 2 do
-    starts[args[at]] = tonumber(args[at + 1])
-  end
-  local gone, loses = gone_of(key, uuid, starts), false
-  for _, found in ipairs(gone) do
-    loses = loses or #found.gone > 0
-  end
-  if stands ~= uuid or loses then
-    mark_by(key, uuid, stands, token)
-  end
-  if not stands or stands == uuid .. REBUILDING then  -- as releases before 11 marked what they had emptied
-    redis.call('HSET', key, 'lost', '0')
-  end
-  for _, found in ipairs(gone) do
-    note_gone(key, found)
-  end
-  local reply = { args[2], (stands ~= uuid or loses) and 1 or 0 }
-  for _, other in ipairs(stands and tokens_of(stands, uuid) or {}) do
-    if other ~= token then
-      reply[#reply + 1] = other
-    end
-  end
-  return reply
-end
-
--- uuid, server, token, version: versions from this one on may be missing, and the log does not reach so far.
-writes.keep_lost = function(keys, args)
-  local refusal = refuse_stranger_but_rebuild(keys[1], args)
-  if refusal then
-    return refusal
-  end
-  local key, since = keys[1], tonumber(args[4])
-  mark_by(key, args[1], redis.call('HGET', key, 'u'), args[3])
-  local lost = tonumber(redis.call('HGET', key, 'lost')) or since
-  redis.call('HSET', key, 'lost', text(math.min(lost, since)))
-  return 1
-end
-
--- Layers up to the floor, and bases of other tables, are in the new bases.
-local function drop_up_to(key, uuid, fields, floor, built)
-  for at = 1, #fields, 2 do
-    local kind, name = string.match(fields[at], '^([a-z_]+):(.+)$')
-    if kind == 'l' or kind == 'lost' then
-      local left = {}
-      for _, layer in ipairs(layers_of(fields[at + 1])) do
-        if layer > floor then
-          left[#left + 1] = layer
-        else
-          go_through(2 * COST)
-          redis.call('HDEL', key, keys_field(name, layer))
-          if kind == 'l' then
-            redis.call('UNLINK', changes_of(key, name, text(layer), uuid))
-          end
-        end
-      end
-      list_versions(key, fields[at], left)
-    elseif kind == 'lost_base' then
-      go_through(COST)
-      redis.call('HDEL', key, fields[at])
-    elseif kind == 'b' and not built[name] then
-      go_through(2 * COST)
-      redis.call('UNLINK', place(key, name, ':b'))
-      redis.call('HDEL', key, fields[at], keys_field(name))
-    end
-  end
-  redis.call('HSET', key, 'floor', text(floor), 'lost', text(floor + 1))
-end
-
--- The header's field for a base that is written beside.
-local function built_field(name, token)
-  return 'r:' .. name .. ':' .. token
-end
-
--- uuid, server, token, table: a base is written beside from now on, from scratch.
-writes.begin_base = function(keys, args)
-  local refusal = refuse_stranger_but_rebuild(keys[1], args)
-  if refusal then
-    return refusal
-  end
-  local built = place(keys[1], args[4], ':r:' .. args[3])
-  redis.call('HSET', keys[1], built_field(args[4], args[3]), '')
-  redis.call('UNLINK', built)
-  redis.call('HSET', built, args[3], '')
-  return 1
-end
-
--- The base that was written beside takes its place: `version` is the newest in it.
-local function put_base(key, name, version, token)
-  local built, base = place(key, name, ':r:' .. token), place(key, name, ':b')
-  local rows = redis.call('HLEN', built) - 1
-  local stood = redis.call('EXISTS', base) == 1
-  redis.call('HDEL', built, token)
-  if rows > 0 then
-    redis.call('RENAME', built, base)
-    redis.call('HSET', key, 'b:' .. name, version)
-  else
-    if stood then
-      redis.call('UNLINK', base)
-    end
-    redis.call('HDEL', key, 'b:' .. name)
-  end
-  redis.call('HDEL', key, 'lost_base:' .. name, keys_field(name), built_field(name, token))
-end
-
--- uuid, server, token, floor or 0, then table and version, again and again: bases that were written beside take their
--- places. With a floor they are all tables of the key group at that version: what lies at or below it goes.
--- 1; 0: nothing changed, for another repair has done as much or has ended this one.
-writes.put_bases = function(keys, args)
-  local refusal = refuse_stranger_but_rebuild(keys[1], args)
-  if refusal then
-    return refusal
-  end
-  local key, uuid, token, floor = keys[1], args[1], args[3], tonumber(args[4])
-  local stands, fields = redis.call('HGET', key, 'u'), all_of('HGETALL', key)
-  local reached = tonumber(redis.call('HGET', key, 'floor')) or 0
-  if not holds(tokens_of(stands, uuid), token) or (floor > 0 and floor < reached) then
-    return 0
-  end
-  local wanted, built, there = {}, {}, true
-  for at = 5, #args, 2 do
-    local name = args[at]
-    if floor > 0 or redis.call('HGET', key, 'lost_base:' .. name) == args[at + 1] then
-      wanted[#wanted + 1], built[name] = { name, args[at + 1] }, true
-      there = redis.call('HEXISTS', place(key, name, ':r:' .. token), token) == 1 and there
-    end
-  end
-  if not there then
-    return floor > 0 and floor == reached and 0 or refuse('TGLOST', key)
-  end
-  for _, listed in ipairs(floor > 0 and gone_of(key, uuid, {}) or {}) do
-    note_gone(key, listed)  -- lost since: it goes all the same, or was above the floor
-  end
-  if floor > 0 then
-    drop_up_to(key, uuid, all_of('HGETALL', key), floor, built)
-  end
-  for _, one in ipairs(wanted) do
-    put_base(key, one[1], one[2], token)
-  end
-  return #wanted > 0 and 1 or 0
-end
-
--- uuid, server, token, version, then tokens: this repair has put back all that was lost, versions from this one on
--- among it; the tokens are those that it saw when it began. 1: the key group is whole, and counts at this server.
--- 0: something is still lost, or a repair that began later continues.
-writes.end_rebuild = function(keys, args)
-  local refusal = refuse_stranger_but_rebuild(keys[1], args)
-  if refusal then
-    return refusal
-  end
-  local key, uuid, token, since = keys[1], args[1], args[3], tonumber(args[4])
-  local stands, fields = redis.call('HGET', key, 'u'), all_of('HGETALL', key)
-  if stands == uuid then
-    redis.call('HSET', key, 's', args[2])
+-- This repair has restored everything that was lost, and all versions from `version` on. The other tokens are those that
+-- it saw when it began.
+writes.end_rebuild = on_rebuilding_key_group(function(key, uuid, server, token, version, ...)
+  local owner, fields = redis.call('HGET', key, 'u'), read_whole('HGETALL', key)
+  if owner == uuid then
+    redis.call('HSET', key, 's', server)
     return 1
   end
-  local tokens, left, ended, lost = tokens_of(stands, uuid), {}, { token }, #gone_of(key, uuid, {}) > 0
-  if not holds(tokens, token) then
+  local tokens, remaining, ended = tokens_in(owner, uuid), {}, { token }
+  local is_incomplete = #missing_hashes(key, uuid, {}) > 0
+  if not has_token(tokens, token) then
     return 0
   end
-  for at = 1, #fields, 2 do
-    if fields[at] == 'lost' then
-      lost = lost or tonumber(fields[at + 1]) < since
-    else
-      lost = lost or string.match(fields[at], '^lost[_a-z]*:') ~= nil
+  is_incomplete = is_incomplete or records_loss(fields, tonumber(version))
+  if not is_incomplete then
+    ended = { token, ... }
+  end
+  for _, other in ipairs(tokens) do
+    if not has_token(ended, other) then
+      remaining[#remaining + 1] = other
     end
   end
-  for at = 5, lost and 4 or #args do
-    ended[#ended + 1] = args[at]
+  if is_incomplete and #remaining == 0 then
+    return 0  -- the mark stays for the next repair
   end
-  for _, one in ipairs(tokens) do
-    if not holds(ended, one) then
-      left[#left + 1] = one
-    end
-  end
-  if lost and #left == 0 then
-    return 0  -- the mark stays until a repair finds it
-  end
-  if not lost then
+  if not is_incomplete then
     redis.call('HDEL', key, 'lost')
   end
-  if #left > 0 then
-    mark(key, uuid, left)
+  if #remaining > 0 then
+    mark(key, uuid, remaining)
     return 0
   end
-  redis.call('HSET', key, 'u', uuid, 's', args[2])
+  redis.call('HSET', key, 'u', uuid, 's', server)
   return 1
-end
+end)
 
--- uuid, server with its origin: the key group moved here, and is whole.
-writes.note_moved = function(keys, args)
-  local refusal = refuse_stranger(keys[1], args)
-  if refusal then
-    return refusal
-  end
-  redis.call('HSET', keys[1], 's', args[2])
-  return 1
-end
-
--- uuid, server, table, token, 1 to drop: rows of a base that a repair wrote beside and never put in its place.
-writes.sweep_rebuild = function(keys, args)
-  local refusal = refuse_server(args)
-  if refusal then
-    return refusal
-  end
-  local stands = redis.call('HGET', keys[1], 'u')
-  if marked(stands, args[1]) and holds(tokens_of(stands, args[1]), args[4]) then
+writes.sweep_rebuild = on_server(function(key, uuid, server, table_name, token, drop)
+  local owner = redis.call('HGET', key, 'u')
+  if is_rebuilding(owner, uuid) and has_token(tokens_in(owner, uuid), token) then
     return 0
   end
-  local built = place(keys[1], args[3], ':r:' .. args[4])
-  local rows = redis.call('HLEN', built)
-  if args[5] == '1' then
-    redis.call('UNLINK', built)
-    redis.call('HDEL', keys[1], built_field(args[3], args[4]))
+  local rebuilt, field = rebuilt_base(key, table_name, token)
+  local rows = redis.call('HLEN', rebuilt)
+  if drop == '1' then
+    redis.call('UNLINK', rebuilt)
+    redis.call('HDEL', key, field)
   end
   return rows
-end
+end)

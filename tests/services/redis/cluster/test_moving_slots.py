@@ -314,13 +314,13 @@ def on_a_stable_slot(slot: MovingSlot) -> dict[str, tuple[Outcome, Outcome]]:
     return {str(model.case): (once[model], again[model]) for model in models}
 
 
-NEVER_EMPTIED = {"begin", "forget_begun", "end_rebuild", "heartbeat", "begin_base"}
+NEVER_EMPTIED = {"begin", "forget_begun", "end_rebuild", "heartbeat", "begin_base", "lease"}
 """Functions that remove fields, of a pointer or a header that always has others, or write the key again."""
 
 
 def deleting() -> set[str]:
     """The functions that delete, by the library's text."""
-    found = re.finditer(r"^writes\.(\w+) = function.*?^end$", source(), re.MULTILINE | re.DOTALL)
+    found = re.finditer(r"^writes\.(\w+) = .*?^end\)?$", source(), re.MULTILINE | re.DOTALL)
     return {each[1] for each in found if re.search("'(HDEL|UNLINK|RENAME)'", each[0])} - NEVER_EMPTIED
 
 

@@ -110,7 +110,8 @@ def test_the_page_lists_no_right_that_nothing_needs(users):
 
 def test_every_command_of_every_function_is_granted_to_the_writer():
     """Also those of branches that only a failover leads to."""
-    found = re.findall(r"redis\.p?call\(\s*'(\w+)'(?:, '([A-Z]+)')?", source())
+    sent = r"(?:redis\.p?call|read_whole|call_in_parts)\(\s*'(\w+)'(?:, '([A-Z]+)')?"
+    found = re.findall(sent, source())
     called = {f"{name}|{more}".strip("|").lower() for name, more in found}
     assert called >= {"hset", "xadd", "memory|usage"}
     upkeep = {right.removeprefix("+") for right in UPKEEP}
