@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import sqlite3
-import stat
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from tidegate.base.files import NotRegularError, refuse_special
 from tidegate.base.text import brief
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.keys.groups import key_group_of_each
@@ -63,12 +63,14 @@ def file_of(path: str | os.PathLike[str]) -> Path:
     """Return the file that a path means now, without links. Raises: ConfigError: it is no file's."""
     try:
         found = Path(os.fsdecode(os.path.realpath(path)))
-        is_folder = stat.S_ISDIR(found.stat().st_mode) if os.path.lexists(found) else False
+        refuse_special(found)
+    except NotRegularError as error:
+        raise ConfigError(
+            f"mirror file {error.filename} is no regular file: give the path of a file"
+        ) from None
     except (TypeError, ValueError, OSError) as error:  # of another type, a NUL, too long
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"mirror file {brief(path)}: {why}; give the path of a file") from error
-    if is_folder:
-        raise ConfigError(f"{where(found)} is a folder: give the path of a file")
     if len(os.fsencode(found.name)) > NAME_BYTES_MAX:
         raise ConfigError(
             f"mirror file {brief(str(path))}: its name has more than {NAME_BYTES_MAX} bytes; give another"
