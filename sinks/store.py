@@ -286,9 +286,9 @@ class Store(Attempts):
         the time it was first taken. With another version it is a new pin, first taken now.
 
         Raises: SnapshotExpiredError: the version is below the horizon. A renewal raises it after the lease
-        was revoked, or if it expired and the horizon has passed it; an expired lease that was not passed
-        is valid again. VersionRegressedError: the version is above the visible one. StoreUnavailableError:
-        there are ``max_leases`` leases already. ConfigError: the id or the time cannot be a lease's.
+        was revoked, or if it expired and the horizon has passed it; one that was not passed is valid
+        again. VersionRegressedError: the version is above the visible one. StoreUnavailableError, which is
+        ``writes_refused``: there are ``max_leases`` leases. ConfigError: the id or the time cannot be one's.
         """
 
     @abc.abstractmethod

@@ -496,12 +496,12 @@ RULES = [
     ),
     (
         "too-many-leases",
-        "a server with too many leases gives no snapshot",
+        "a server with too many leases is read without one",
         READS,
         'case "TGLEASES":\n            return too_many_leases(where, int(refused.detail))',
         (
             'case "TGLEASES":\n            error = too_many_leases(where, int(refused.detail))\n'
-            "            error.writes_refused = True\n            return error"
+            "            error.writes_refused = False\n            return error"
         ),
         "refusals-of-lease",
     ),

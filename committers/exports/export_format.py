@@ -10,10 +10,8 @@ too, so schemas are checked here, and rows in ``export_rows.py``.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +20,7 @@ import msgspec
 import xxhash
 
 from tidegate.base.decoders import json_decoder
+from tidegate.base.files import open_regular, read_regular
 from tidegate.base.names import check_name
 from tidegate.committers.exports.export_rows import NEXT_STEP, RowsOf, place_at, rows_of
 from tidegate.errors import ConfigError, CorruptError
@@ -83,8 +82,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, str]:
     """
     path = folder / MANIFEST
     try:
-        with opened(path) as file:
-            content = file.read(MANIFEST_BYTES_MAX + 1)
+        content = read_regular(path, MANIFEST_BYTES_MAX)
     except OSError as error:
         raise ConfigError(
             f"{folder} is no whole export, it has no {MANIFEST} that can be read ({error.strerror}): give the"
@@ -141,14 +139,7 @@ def opened(path: Path) -> BinaryIO:
     Raises: OSError: it does not exist, or is no regular file. A pipe or a device, which the author may have
     put there, could block an open or a read without end.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    mode = os.fstat(handle).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(handle)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return os.fdopen(handle, "rb")
+    return os.fdopen(open_regular(path), "rb")
 
 
 def checksum_of(path: Path, expected: int | None = None) -> File:

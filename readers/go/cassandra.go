@@ -329,13 +329,13 @@ func (n *cassandraNamespace) scan(ctx context.Context, of *view, open []*groupSc
 	return rows, nil
 }
 
-// checkLeases refuses one more lease than the writer counts: of more it counts none.
+// checkLeases refuses one more lease than the writer counts: of more it counts none. Its reader continues without one.
 func (n *cassandraNamespace) checkLeases(ctx context.Context, now time.Time) error {
 	count := 0
 	err := n.eachFrom(ctx, n.of.space.readAt, func() { count = 0 }, func(gocql.Scanner) error { count++; return nil },
 		"SELECT lease_id FROM tidegate_leases WHERE space = ? AND expires_at > ? AND expires_at <= ? LIMIT ?", n.of.space.id, now, now.Add(leaseMax), leasesMax)
 	if err == nil && count == leasesMax {
-		err = unavailable("%s: %d leases pin versions, the most that the store allows: close snapshots that are not read any more", n.where, count)
+		err = writesRefused("%s: %d leases pin versions, the most that the store allows: close snapshots that are not read any more", n.where, count)
 	}
 	return err
 }

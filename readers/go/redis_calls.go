@@ -213,7 +213,7 @@ func (n *redisNamespace) judge(ctx context.Context, call *redisCall, err error, 
 	case code == "TGAHEAD":
 		return regressed("%s: no lease above the visible version, %s", n.where, detail), false
 	case code == "TGLEASES":
-		return unavailable("%s: %s leases pin versions, the most that the writer allows: close snapshots", n.where, detail), false
+		return writesRefused("%s: %s leases pin versions, the most that the store allows: close snapshots that are not read any more", n.where, detail), false
 	case call.function == "lease" && has("OOM", "MISCONF", "NOREPLICAS", "NOPERM", "user executing the script"):
 		return writesRefused("%s takes no leases: %s", n.where, message), false
 	case has(refusing...):

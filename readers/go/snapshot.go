@@ -29,7 +29,7 @@ type Snapshot struct {
 }
 
 // Snapshot takes a snapshot of a version, 0 for the newest. lease is the time that the version stays readable after
-// this process dies (0: a minute); a goroutine renews it until Close. If the store takes no writes, no lease holds the
+// this process dies (0: a minute); a goroutine renews it until Close. If the store gives no lease, none holds the
 // version, and reads of a retired one return a SnapshotExpiredError. It returns a ConfigError for a version that is not
 // visible yet. Before the first version the newest is version 0, which has no tables.
 func (g *Gate) Snapshot(ctx context.Context, version int64, lease time.Duration) (snapshot *Snapshot, err error) {

@@ -15,6 +15,7 @@ from tidegate.errors import (
     StoreUnavailableError,
     TidegateError,
     VersionRegressedError,
+    refused_to_write,
 )
 
 LEASE_MAX_S = 86_400.0
@@ -128,16 +129,18 @@ def check_lease(where: str, lease: Lease, ttl_s: float) -> None:
         )
 
 
-def too_many_leases(where: str, most: int) -> StoreUnavailableError:
-    """Build the error of ``lease`` when no more of them may be taken."""
-    return StoreUnavailableError(
-        f"{where}: {most:,} leases pin versions, the most that the store allows: close snapshots that are"
-        " not read any more, or share one among threads, and read again"
+def too_many_leases(where: str, most: int) -> TidegateError:
+    """Build the error of ``lease`` when no more of them may be taken: ``pin`` continues without one."""
+    return refused_to_write(
+        StoreUnavailableError(
+            f"{where}: {most:,} leases pin versions, the most that the store allows: close snapshots that are"
+            " not read any more, or share one among threads"
+        )
     )
 
 
 def pin(store: Any, lease: Lease, ttl_s: float) -> Steps[TidegateError | None]:
-    """Take or renew a lease. If the store refuses to write, only check that the version is readable.
+    """Take or renew a lease. If the store refuses to write one, only check that the version is readable.
 
     Without a lease nothing holds the version, and a read of a retired one detects that itself (I8). The
     result is the store's refusal, None for a lease. Raises: as ``Store.lease``.

@@ -9,6 +9,7 @@ is the old one or the new one.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from collections.abc import Iterator
@@ -16,13 +17,15 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.base.files import create, sync_folder
+from tidegate.base.files import create, read_regular, sync_folder
 from tidegate.base.names import check_name, escape
-from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
 from tidegate.sinks.aliases import Aliases, Target
 from tidegate.sinks.rules.reads import decode, encode
 
 SUFFIX = ".alias"
+BYTES_MAX = 65_536
+NO_ALIAS = (errno.EINVAL, errno.EISDIR, errno.EFBIG)
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -87,9 +90,15 @@ class FileAliases(Aliases):
     def _read(self, path: Path) -> Stored | None:
         with self._explaining():
             try:
-                content = path.read_bytes()
+                content = read_regular(path, BYTES_MAX)
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            except OSError as error:
+                if error.errno not in NO_ALIAS:
+                    raise
+                raise CorruptError(
+                    f"{self.where}: {path} is no alias: {error.strerror}; remove it, then set the alias again"
+                ) from None
         return decode(f"{self.where}: {path}", content, Stored)
 
     @contextlib.contextmanager

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from tidegate.base.files import refuse_special
 from tidegate.base.names import did_you_mean
 from tidegate.base.urls import path_of
 
@@ -53,7 +54,8 @@ def _names_in(folder: Path) -> Iterator[str]:
     for meta in folder.glob(f"*/{META_FILE}"):
         if "." in meta.parent.name:  # left by a drop
             continue
-        with contextlib.suppress(sqlite3.Error, ValueError, KeyError, TypeError):
+        with contextlib.suppress(sqlite3.Error, OSError, ValueError, KeyError, TypeError):
+            refuse_special(meta)
             unchanging = "" if may_make_files_beside(meta) else "&immutable=1"
             reader = sqlite3.connect(f"file:{quote(str(meta))}?mode=ro{unchanging}", uri=True, timeout=0.1)
             with contextlib.closing(reader):

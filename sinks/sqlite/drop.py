@@ -14,7 +14,14 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-from tidegate.base.files import foreign_entry, refuse_foreign, remove_folder, sync_folder
+from tidegate.base.files import (
+    NotRegularError,
+    foreign_entry,
+    refuse_foreign,
+    refuse_special,
+    remove_folder,
+    sync_folder,
+)
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.sqlite.files import META_FILE, creation_lock, view_or_trigger
 
@@ -53,13 +60,14 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
 def _remove(aside: Path, timeout_s: float) -> None:
     if not os.path.lexists(aside):
         return
-    with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):  # damaged files are dropped too
+    with contextlib.suppress(sqlite3.Error, UnicodeDecodeError, NotRegularError):  # damaged files, too
         _refuse_open_instances(aside / META_FILE, timeout_s)
     remove_folder(aside)
 
 
 def _refuse_open_instances(meta: Path, timeout_s: float) -> None:
     """Delete the pointer, so that other processes with these files open are refused."""
+    refuse_special(meta)
     if not meta.exists():
         return
     with contextlib.closing(sqlite3.connect(meta, timeout=timeout_s, isolation_level=None)) as connection:

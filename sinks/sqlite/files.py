@@ -37,7 +37,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tidegate.base.files import close, create, lock_within, sync_above, sync_folder
+from tidegate.base.files import (
+    NotRegularError,
+    close,
+    create,
+    lock_within,
+    refuse_special,
+    sync_above,
+    sync_folder,
+)
 from tidegate.base.files import make_folder as make_durably
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.sinks.records import Identity
@@ -168,7 +176,7 @@ class Files:
     def _looking(self) -> Iterator[None]:
         try:
             yield
-        except (NotADirectoryError, PermissionError) as error:
+        except OSError as error:  # a path through a file, one that this user may not read, a loop of links
             raise ConfigError(
                 f"{self.where}: {self.folder}: {error.strerror}; give a folder that this user can read"
             ) from None
@@ -383,6 +391,12 @@ class Files:
     def _connect(self, name: str, parameters: str) -> sqlite3.Connection:
         if parameters == "mode=rw" and not may_make_files_beside(self.folder / name):
             raise sqlite3.OperationalError(LOCKS_OUT)
+        try:
+            refuse_special(self.folder / name)
+        except NotRegularError as error:
+            raise CorruptError(
+                f"{self.where}: {error.filename} is no regular file; put it back from a copy"
+            ) from None
         connection = sqlite3.connect(
             f"file:{quote(os.fspath(self.folder / name))}?{parameters}",
             uri=True,
@@ -474,7 +488,7 @@ def creation_lock(folder: Path, where: str, timeout_s: float) -> Iterator[None]:
     be at work. ConfigError: this user may not read it.
     """
     try:
-        handle = os.open(folder, os.O_RDONLY)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError as error:
         raise ConfigError(
             f"{where}: the folder {folder} cannot be read by this user: give another one"

@@ -21,8 +21,8 @@ class TidegateError(Exception):
 
     exit_code = 1
     writes_refused = False
-    """Whether the store refused this write and takes reads: its memory or disk is full, it is read-only, or
-    this user may not write. ``refused_to_write`` sets it."""
+    """Whether the store refused this write and takes reads: its memory or disk is full, it is read-only,
+    this user may not write, or it has all the leases that it allows. ``refused_to_write`` sets it."""
     final = False
     """Whether it is proven that the same call never succeeds on this handle. Such an error ends a mirror and
     a wait. Any other one passes when the store or the login is mended. ``proven_final`` sets it."""

@@ -78,6 +78,9 @@ class TestSqliteStore(StoreSuite):
     def advance(self, store, seconds):
         self.clock.advance(seconds)
 
+    def allow_leases(self, store, most, monkeypatch):
+        monkeypatch.setattr("tidegate.sinks.sqlite.store.LEASES_MAX", most)
+
     def stored_rows(self, store):
         found = set()
         for path in (self.root / escape(store.test_namespace)).glob("shard-*.sqlite"):

@@ -29,12 +29,14 @@ from typing import NoReturn
 
 from tidegate.base.clock import Clock
 from tidegate.base.files import (
+    NotRegularError,
     Window,
     close,
     create,
     foreign_entry,
     make_folder,
     open_lock,
+    open_regular,
     read_at,
     refuse_foreign,
     refuse_nested,
@@ -364,7 +366,7 @@ class FileLog(Log):
         for segment, inside in groupby(places, key=lambda place: place.segment):
             path = self._changelog / f"{segment}.seg"
             try:
-                fd = os.open(path, os.O_RDONLY)
+                fd = open_regular(path)
             except FileNotFoundError as error:
                 msg = f"{path} is missing: it was trimmed, lost, or never staged"
                 raise WalGapError(msg) from error
@@ -452,7 +454,7 @@ class FileLog(Log):
     @contextlib.contextmanager
     def _opened(self, flags: int = os.O_RDONLY) -> Generator[tuple[int, int], None, None]:
         """Open the decision log: its descriptor and base position."""
-        fd = os.open(self._decisions, flags)
+        fd = open_regular(self._decisions, flags)
         try:
             yield fd, parse_decisions_header(read_at(fd, 0, HEADER_BYTES), str(self._decisions))
         finally:
@@ -498,6 +500,9 @@ class FileLog(Log):
 
     def _unavailable(self, error: OSError) -> NoReturn:
         hint = ""
+        if isinstance(error, (NotRegularError, IsADirectoryError)):
+            msg = f"{error.filename} is no regular file; {FROM_A_COPY}"
+            raise CorruptError(msg) from error
         if error.errno in DISK_FULL:
             hint = "; make room on the disk of the log"
         elif error.errno == errno.ENOENT:

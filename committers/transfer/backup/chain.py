@@ -24,8 +24,17 @@ import msgspec
 import xxhash
 
 from tidegate.base.decoders import json_decoder
-from tidegate.base.files import close, create, make_folder, open_lock, remove_folder, sync_above, sync_folder
-from tidegate.committers.exports.export_format import MANIFEST, opened
+from tidegate.base.files import (
+    close,
+    create,
+    make_folder,
+    open_lock,
+    read_regular,
+    remove_folder,
+    sync_above,
+    sync_folder,
+)
+from tidegate.committers.exports.export_format import MANIFEST
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.sinks.records import CatalogEntry
 from tidegate.wal.record import UNREADABLE, Count, DecidedVersion, KeyGroups
@@ -192,8 +201,7 @@ def read_sealed(path: Path, kind: type[Described]) -> Described:
 
 def _content(path: Path) -> bytes:
     try:
-        with opened(path) as file:
-            return file.read(FILE_BYTES_MAX)
+        return read_regular(path, FILE_BYTES_MAX)
     except OSError as error:
         raise CorruptError(f"{path} cannot be read: {error.strerror}; {MENDED_BY}") from None
 

@@ -1,4 +1,4 @@
-"""File operations of the file log: whole reads and writes, syncs of files and folders."""
+"""File operations: opens of regular files, whole reads and writes, syncs of files and folders."""
 
 from __future__ import annotations
 
@@ -78,6 +78,57 @@ def sync_folder(folder: Path) -> None:
         close(fd)
 
 
+class NotRegularError(OSError):
+    """A pipe, a device or a socket in the place of a file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(errno.EINVAL, "it is no regular file", os.fspath(path))
+
+
+def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
+    """Open a file that somebody else may have put there.
+
+    Raises: NotRegularError: the open or a read of it might never end. OSError: as ``os.open``.
+    """
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a pipe that nobody reads
+            raise NotRegularError(path) from None
+        raise
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise NotRegularError(path)
+
+
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the content of a file of at most this number of bytes. Raises: OSError, as ``open_regular``."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > most or len(content := file.read(most + 1)) > most:
+            raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", os.fspath(path))
+    return content
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse what SQLite would open for this file and is no regular file. Raises: NotRegularError."""
+    for of_sqlite in ("", "-wal", "-shm", "-journal"):
+        name = f"{path}{of_sqlite}"
+        try:
+            is_regular = stat.S_ISREG(os.stat(name).st_mode)  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            is_regular = False
+        if not is_regular:
+            raise NotRegularError(name)
+
+
 def create(path: Path, flags: int) -> int:
     """Create a file and open it. In a folder of mode 0700 it has mode 0600, whatever the umask.
 
@@ -94,14 +145,16 @@ def create(path: Path, flags: int) -> int:
 def open_private(path: Path, flags: int = os.O_RDWR) -> int:
     """Open a file that has rows in it, or will have: this user's own, with mode 0600, whatever the umask.
 
-    It is created if needed. Raises: PermissionError: another user's, writable for others, or more than a
-    plain file with one name: somebody else could read the rows, or choose them. OSError: it cannot be
-    opened, or is a symbolic link.
+    It is created if needed. Raises: PermissionError: another user's, writable for others, or with another
+    name: somebody else could read the rows, or choose them. NotRegularError. OSError: it cannot be opened,
+    or is a symbolic link.
     """
     fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
+        if not stat.S_ISREG(status.st_mode):
+            raise NotRegularError(path)
+        if status.st_uid != os.geteuid() or status.st_nlink > 1:
             raise PermissionError(errno.EPERM, "it is another user's, or has another name too", str(path))
         if status.st_mode & 0o022:
             raise PermissionError(errno.EPERM, "others may write it: remove it", str(path))
@@ -119,13 +172,13 @@ def open_lock(path: Path, *, make: bool) -> int:
     Each call has its own descriptor: flock then excludes threads too, not only processes.
     """
     try:
-        return os.open(path, os.O_RDONLY)
+        return open_regular(path)
     except FileNotFoundError:
         if not make:
             raise
     with contextlib.suppress(FileExistsError):  # another process was first
         return create(path, os.O_RDONLY)
-    return os.open(path, os.O_RDONLY)
+    return open_regular(path)
 
 
 def lock_within(fd: int, timeout_s: float, pause_s: float = 0.01) -> bool:

@@ -298,7 +298,7 @@ class LeaseFlow:
         refusal = yield from pin(self._store, active.lease, active.ttl_s)
         if refusal is not None and not self._warned:
             logger.warning(
-                "%s is read without leases, since it refuses to write; a snapshot or scan ends with"
+                "%s is read without leases, since it gives none; a snapshot or scan ends with"
                 " SnapshotExpiredError once its version is retired: %s",
                 self._store.where,
                 refusal,

@@ -43,6 +43,9 @@ class CassandraSuite(StoreSuite):
     def place(self, store):
         return StorePlace(self.url, store.test_namespace, self.options)
 
+    def allow_leases(self, store, most, monkeypatch):
+        monkeypatch.setattr("tidegate.sinks.cassandra.leases.LEASES_MAX", most)
+
     def advance(self, store, seconds):
         """The coordinators' clocks cannot be moved, but everything that was stamped by them can."""
         ask, space, back = self.ask, store._space.made.space, int(seconds * 1e3)

@@ -303,7 +303,7 @@ def test_a_file_that_others_may_write_is_refused(folder, impatient, mode, name, 
 
 def test_a_pipe_is_no_file(folder):
     os.mkfifo(folder / "tidegate.toml")
-    assert "it is no file" in refused(2, "history")
+    assert "it is no regular file" in refused(2, "history")
 
 
 @pytest.mark.parametrize(

@@ -576,3 +576,40 @@ def test_a_kill_at_any_statement_leaves_one_version_whole(tmp_path, begins, ever
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 15
+
+
+# -- columns of a wrong type ------------------------------------------------------------------------------
+
+COLUMNS = {
+    "mirror": {"content": str, "checked_us": int},
+    "rows": {"tbl": int, "kg": int, "key": bytes, "value": bytes},
+}
+ODD = [None, "abc", "", b"\xff", b"", 1e400, -1e400, 0.5, 5, -1, 2**63 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize("table, column", [(of, name) for of in COLUMNS for name in COLUMNS[of]])
+def test_a_column_of_a_wrong_type_is_damage_with_the_files_to_remove(gate, path, table, column):
+    made(gate, path)
+    for odd in [*ODD, "not UTF-8"]:
+        copy = path.with_name("copy.db")
+        shutil.copy(path, copy)
+        with opened(copy) as connection:
+            names = ", ".join(COLUMNS[table])
+            connection.executescript(
+                f"CREATE TABLE loose ({names}); INSERT INTO loose SELECT {names} FROM {table};"
+                f"DROP TABLE {table}; ALTER TABLE loose RENAME TO {table};"
+            )
+            value = "CAST(x'ff41' AS TEXT)" if odd == "not UTF-8" else "?"
+            connection.execute(f"UPDATE {table} SET {column} = {value}", () if odd == "not UTF-8" else (odd,))
+        try:
+            with gate.mirror("aircraft", path=copy) as mirror:
+                content(mirror)
+                mirror.table("aircraft").get("N1")
+        except CorruptError as error:
+            refusal = str(error)
+        else:
+            refusal = ""
+        fits = type(odd) is COLUMNS[table][column] and odd != "not UTF-8"
+        assert fits or "remove copy.db, copy.db-wal and copy.db-shm" in refusal, f"{odd!r}: {refusal}"
+        for name in ("", "-wal", "-shm", "-lock"):
+            copy.with_name(f"copy.db{name}").unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from tidegate.errors import (
 )
 from tidegate.reader.leases import LeaseKeeper
 from tidegate.sinks.capabilities import SupportsReadWithPointer
+from tidegate.sinks.rules.leases import Lease
 from tidegate.testing.example import BATCHES, SCHEMAS
 from tidegate.wal.record import Column, TableSchema
 
@@ -301,3 +302,46 @@ def test_t28_reading_again_has_an_end(gate, monkeypatch):
     with pytest.raises(SnapshotExpiredError):
         gate.table("airports").get("EWR")
     assert 1 < len(tries) < 10
+
+
+# -- more leases than the store allows -------------------------------------------------------------------
+
+
+def _in_snapshot(gate, version=None):
+    with gate.snapshot(version) as snapshot:
+        return len(list(snapshot.table("airports").scan()))
+
+
+def _in_mirror(gate):
+    with gate.mirror(["airports"]) as mirror:
+        return len(list(mirror.table("airports").scan()))
+
+
+READS = {
+    "snapshot": _in_snapshot,
+    "an older one": lambda gate: _in_snapshot(gate, 1),
+    "scan": lambda gate: len(list(gate.table("airports").scan())),
+    "diff": lambda gate: len(list(gate.diff(1, 2))),
+    "mirror": _in_mirror,
+}
+
+
+@pytest.mark.parametrize("store", ["sqlite", "memory"])
+@pytest.mark.parametrize("name", READS)
+def test_a_reader_that_holds_all_leases_refuses_no_other_reader(name, store, request, monkeypatch, caplog):
+    writer = request.getfixturevalue("writer" if store == "sqlite" else "in_memory")
+    for rows in BATCHES[:2]:
+        writer.write(rows)
+    with connect_to(writer) as gate:
+        expected = READS[name](gate)
+    monkeypatch.setattr("tidegate.sinks.sqlite.store.LEASES_MAX", 2)
+    writer.driver.store.announce(0, max_leases=2)
+    for taken in "ab":
+        writer.driver.store.lease(Lease(taken, 2), 600)
+    with connect_to(writer) as gate:
+        assert READS[name](gate) == expected > 0
+        assert "is read without leases, since it gives none" in caplog.text
+        with gate.snapshot(1) as snapshot:
+            assert writer.driver.store.announce(2) == 2, "no lease holds it"
+            with pytest.raises(SnapshotExpiredError):
+                list(snapshot.table("airports").scan())

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from tidegate.base.files import read_regular
 from tidegate.base.urls import path_of, redact, scheme_of
 from tidegate.cli.checkpoints.recipes import effects, starts
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
@@ -19,6 +20,8 @@ from tidegate.committers.operations.adopt import adopt as adopt_lineage
 from tidegate.committers.operations.resume import Continued, LastBatch, continued_tables, last_batch
 from tidegate.errors import ConfigError
 
+BYTES_MAX = 16 * 1024 * 1024
+"""The largest file of a checkpoint that is read: the source offsets of a batch."""
 EXAMPLES = examples(
     "tidegate adopt --lineage 8a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11",
     "tidegate adopt --checkpoint /data/checkpoints/flights --yes",
@@ -111,7 +114,7 @@ def lineage_of(checkpoint: str) -> str:
         )
     metadata = folder / "metadata"
     try:
-        lineage = json.loads(metadata.read_bytes())["id"]
+        lineage = json.loads(read_regular(metadata, BYTES_MAX))["id"]
     except FileNotFoundError:
         raise ConfigError(
             f"{metadata} is not there: {checkpoint} is no checkpoint folder of a query that has started;"

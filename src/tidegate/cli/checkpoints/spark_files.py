@@ -6,8 +6,9 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.base.files import read_regular
 from tidegate.base.urls import redact
-from tidegate.cli.checkpoints.adopt import lineage_of, local_folder
+from tidegate.cli.checkpoints.adopt import BYTES_MAX, lineage_of, local_folder
 from tidegate.cli.checkpoints.recipes import removal
 from tidegate.committers.operations.resume import LastBatch
 from tidegate.errors import ConfigError
@@ -106,7 +107,8 @@ def _lost(checkpoint: Checkpoint, last: int, source_offsets: str, visible: int) 
 
 
 def _offsets(checkpoint: Checkpoint, batch: int) -> str:
+    path = checkpoint.folder / "offsets" / str(batch)
     try:
-        return " ".join((checkpoint.folder / "offsets" / str(batch)).read_text().splitlines()[2:])
+        return " ".join(read_regular(path, BYTES_MAX).decode().splitlines()[2:])
     except (OSError, ValueError):
         return "of that batch, which nothing has any more"

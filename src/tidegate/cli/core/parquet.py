@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tidegate.base.files import open_private
+from tidegate.base.files import NotRegularError, open_private, open_regular
 from tidegate.errors import ConfigError
 from tidegate.values.decode import Value, Values
 
@@ -20,12 +20,16 @@ MAGIC = b"PAR1"
 
 def refuse_another(path: Path, begins: bytes, kind: str) -> None:
     """Refuse to write over a file that is not of this kind, such as a store's own. Raises: ConfigError."""
-    with (
-        contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError),
-        path.open("rb") as there,
-    ):
-        if there.read(len(begins)) not in (begins, b""):
-            raise ConfigError(f"{path} is there and is no {kind}; nothing was written: give another path")
+    is_another = False
+    try:
+        with os.fdopen(open_regular(path), "rb") as there:
+            is_another = there.read(len(begins)) not in (begins, b"")
+    except NotRegularError:
+        is_another = True
+    except OSError:
+        pass  # there is none, or the write says why it cannot be made
+    if is_another:
+        raise ConfigError(f"{path} is there and is no {kind}; nothing was written: give another path")
 
 
 @contextlib.contextmanager
@@ -78,7 +82,7 @@ def read_column(path: Path, names: Sequence[str]) -> list[str]:
     from pyarrow import ArrowException, parquet, types
 
     try:
-        with path.open("rb") as content, parquet.ParquetFile(content) as file:
+        with os.fdopen(open_regular(path), "rb") as content, parquet.ParquetFile(content) as file:
             there = file.schema_arrow
             name = next((name for name in names if name in there.names), None)
             if name is None or not types.is_string(there.field(name).type):

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
+import io
 import logging
 import os
 import re
+import select
 import stat
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote as quoted
@@ -27,6 +31,7 @@ from urllib.parse import quote
 
 import typer
 
+from tidegate.base.files import open_regular, read_regular
 from tidegate.base.text import cell
 from tidegate.base.urls import SERVERS, SURROGATE, parts_of, redact
 from tidegate.errors import ConfigError
@@ -50,6 +55,7 @@ STORE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*=")
 """The name before a store's URL or option file."""
 
 BYTES_MAX = 1024 * 1024
+PIPE_WAIT_S = 60.0
 
 _from_file: dict[str, str] = {}
 """The variables that the file has set, with file and line."""
@@ -174,14 +180,13 @@ def read_file(path: Path, given_as: str, *, is_found: bool = False) -> tuple[byt
     """Return the content of a file of settings or options, and its status.
 
     Raises: ConfigError: it cannot be read or is too large, or others may write it and so choose servers.
-    ``is_found``: it must be a regular file, since the open of a pipe waits.
+    ``is_found``: it must be a regular file. A pipe that was named has ``PIPE_WAIT_S`` for its content.
     """
     where = f"{given_as} {path}".lstrip()
     try:
-        if is_found and not path.is_file():
-            raise ConfigError(f"{where}: it is no file")
-        with path.open("rb") as file:
-            content, mode = file.read(BYTES_MAX + 1), os.fstat(file.fileno())
+        fd = open_regular(path) if is_found else os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb", buffering=0) as file:
+            content, mode = _content(file), os.fstat(fd)
     except OSError as error:
         raise ConfigError(f"{where}: {error.strerror or 'it cannot be read'}") from None
     if len(content) > BYTES_MAX:
@@ -197,6 +202,20 @@ def read_file(path: Path, given_as: str, *, is_found: bool = False) -> tuple[byt
             " sent: look at it, then give a copy of your own"
         )
     return content, mode
+
+
+def _content(file: io.FileIO) -> bytes:
+    """Return the content up to ``BYTES_MAX`` + 1. Raises: OSError, also: it did not end in time."""
+    content, end, poll = b"", time.monotonic() + PIPE_WAIT_S, select.poll()
+    poll.register(file, select.POLLIN)
+    while len(content) <= BYTES_MAX:
+        if not poll.poll(max(0.0, end - time.monotonic()) * 1e3):
+            raise TimeoutError(errno.ETIMEDOUT, f"its content did not come within {PIPE_WAIT_S:g} s")
+        piece = file.read(BYTES_MAX + 1 - len(content))
+        if piece == b"":
+            break
+        content += piece or b""  # None: another process was faster
+    return content
 
 
 def text_in(content: bytes, where: str) -> str:
@@ -280,7 +299,7 @@ def _trusted_file() -> Path:
 
 def _is_trusted(digest: str) -> bool:
     try:
-        return digest in _trusted_file().read_text(encoding="ascii").splitlines()
+        return digest.encode() in read_regular(_trusted_file(), BYTES_MAX).splitlines()
     except (OSError, ValueError, RuntimeError):
         return False
 

@@ -34,6 +34,7 @@ from tidegate.reader.mirror.place import Draft
 from tidegate.reader.mirror.reading import (
     FileContent,
     Reading,
+    checked,
     connected,
     explained,
     file_of,
@@ -136,13 +137,14 @@ class FilePlace:
             connection.execute("PRAGMA wal_autocheckpoint = 0")  # ``_tidy`` does it
             connection.execute("PRAGMA synchronous = NORMAL")
             self._check_format()
-            row = connection.execute("SELECT content, checked_us FROM mirror").fetchone()
-            if row is None:
+            rows = connection.execute("SELECT content, checked_us FROM mirror LIMIT 1").fetchall()
+            if not rows:
                 return None
-            self.kept = self._checked_kept(self._decoded(row[0]))
+            ((content, checked_us),) = checked(self.path, rows, (str, int))
+            self.kept = self._checked_kept(self._decoded(content))
             self._use_wal()
             self._view = self._read()
-            return max(0.0, time.time() - int(row[1]) / 1e6)
+            return float(max(0.0, time.time() - checked_us / 1e6))
 
     def _take_lock(self) -> tuple[int, int]:
         """Lock the mirror's files, all this user's own with mode 0600; return the inode with the rows."""

@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import sqlite3
-import stat
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from tidegate.base.files import NotRegularError, refuse_special
 from tidegate.base.text import brief
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.keys.groups import key_group_of_each
@@ -44,7 +44,9 @@ def explained(path: Path) -> Iterator[None]:
 
 def explanation_of(path: Path, error: sqlite3.Error) -> TidegateError | None:
     text = str(error)
-    if type(error) is sqlite3.DatabaseError or "no such" in text:
+    if "UTF-8" in text:
+        text = "a text is not UTF-8"  # it quotes the text
+    if type(error) is sqlite3.DatabaseError or "no such" in text or "UTF-8" in text:
         return CorruptError(f"{where(path)} is damaged, or no mirror file: {text}; {remedy(path)}")
     if isinstance(error, sqlite3.OperationalError):
         hint = (
@@ -63,12 +65,14 @@ def file_of(path: str | os.PathLike[str]) -> Path:
     """Return the file that a path means now, without links. Raises: ConfigError: it is no file's."""
     try:
         found = Path(os.fsdecode(os.path.realpath(path)))
-        is_folder = stat.S_ISDIR(found.stat().st_mode) if os.path.lexists(found) else False
+        refuse_special(found)
+    except NotRegularError as error:
+        raise ConfigError(
+            f"mirror file {error.filename} is no regular file: give the path of a file"
+        ) from None
     except (TypeError, ValueError, OSError) as error:  # of another type, a NUL, too long
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"mirror file {brief(path)}: {why}; give the path of a file") from error
-    if is_folder:
-        raise ConfigError(f"{where(found)} is a folder: give the path of a file")
     if len(os.fsencode(found.name)) > NAME_BYTES_MAX:
         raise ConfigError(
             f"mirror file {brief(str(path))}: its name has more than {NAME_BYTES_MAX} bytes; give another"
@@ -84,6 +88,18 @@ def connected(path: Path, mode: str, timeout_s: float = 1.0) -> sqlite3.Connecti
         isolation_level=None,  # no implicit transactions
         check_same_thread=False,  # one thread at a time: by a lock, or the mirror's own
     )
+
+
+def checked(path: Path, rows: list[tuple[Any, ...]], kinds: tuple[type, ...]) -> list[tuple[Any, ...]]:
+    """Return rows of these types: SQLite stores any type in any column. Raises: CorruptError."""
+    for row in rows:
+        if tuple(map(type, row)) != kinds:
+            found = ", ".join("NULL" if value is None else type(value).__name__ for value in row)
+            raise CorruptError(
+                f"{where(path)} is damaged: columns have the types {found}, not"
+                f" {', '.join(kind.__name__ for kind in kinds)}; {remedy(path)}"
+            )
+    return rows
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
@@ -110,7 +126,8 @@ class Reading:
         connection = connected(self._path, "ro")
         try:
             connection.execute("BEGIN")
-            (content,) = connection.execute("SELECT content FROM mirror").fetchone()
+            rows = connection.execute("SELECT content FROM mirror LIMIT 1").fetchall()
+            ((content,),) = checked(self._path, rows or [()], (str,))
         except BaseException:
             connection.close()
             raise
@@ -127,17 +144,29 @@ class Reading:
     def size(self) -> int:
         return used_bytes(self._connection)
 
-    def fetch(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return the rows of a query. Raises: the error of ``end``. ConfigError: this is a forked child."""
+    def fetch(self, sql: str, parameters: Sequence[Any], kinds: tuple[type, ...]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, of these types.
+
+        Raises: the error of ``end``. ConfigError: this is a forked child. CorruptError.
+        """
         if os.getpid() != self._process:
             raise ConfigError(f"{where(self._path)}: a forked child needs a mirror of its own")
         with self._lock:
             if self._ended is not None:
                 raise self._ended.with_traceback(None)
             try:
-                return self._connection.execute(sql, parameters).fetchall()
+                rows = self._connection.execute(sql, parameters).fetchall()
             except sqlite3.Error as error:
                 raise explanation_of(self._path, error) or error from error
+        return checked(self._path, rows, kinds)
+
+    def check_count(self, table: str, count: int, kept: int) -> None:
+        """Refuse a table of other rows than were kept: SQLite does not find those of a damaged key."""
+        if count != kept:
+            raise CorruptError(
+                f"{where(self._path)} is damaged: it has {count:,} rows of table {table}, not {kept:,};"
+                f" {remedy(self._path)}"
+            )
 
     def end(self, error: TidegateError) -> None:
         """End the transaction; later reads raise the error."""
@@ -156,12 +185,13 @@ class FileContent(NamedTuple):
 
     def at(self, key: bytes) -> bytes | None:
         (group,) = key_group_of_each((key,), self.view.key_groups, self.view.stride)
-        for (value,) in self.reading.fetch(GET, (self.number, group, key)):
+        for (value,) in self.reading.fetch(GET, (self.number, group, key), (bytes,)):
             return value  # type: ignore[no-any-return]
         return None
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        last: tuple[int, bytes] = (-1, b"")
-        while page := self.reading.fetch(PAGE, (self.number, *last, PAGE_ROWS)):
+        last, count = (-1, b""), 0
+        while page := self.reading.fetch(PAGE, (self.number, *last, PAGE_ROWS), (int, bytes, bytes)):
             yield from ((key, value) for _, key, value in page)
-            last = page[-1][:2]
+            last, count = page[-1][:2], count + len(page)
+        self.reading.check_count(self.view.name, count, self.rows)

@@ -101,6 +101,10 @@ class StoreHarness(abc.ABC):
         """Advance the store's clock."""
         pytest.skip("this store's clock cannot be moved")
 
+    def allow_leases(self, store: Store, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Set the most leases that the store allows. A store that cannot note it overrides this."""
+        store.announce(1, max_leases=most)
+
     def stored_rows(self, store: Store) -> set[Row]:
         """Read all existing rows, without the store's methods."""
         pytest.skip("this store's rows cannot be read from outside")

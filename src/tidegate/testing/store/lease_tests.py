@@ -6,8 +6,14 @@ import functools
 
 import pytest
 
-from tidegate.errors import ConfigError, SnapshotExpiredError, VersionRegressedError
-from tidegate.sinks.rules.leases import Lease, of_writer
+from tidegate.base.steps import run
+from tidegate.errors import (
+    ConfigError,
+    SnapshotExpiredError,
+    StoreUnavailableError,
+    VersionRegressedError,
+)
+from tidegate.sinks.rules.leases import Lease, of_writer, pin
 from tidegate.sinks.store import Store
 from tidegate.testing.concurrency import in_threads
 from tidegate.testing.store.harness import EPOCH, StoreHarness, get, put, put_each
@@ -152,6 +158,32 @@ class LeaseTests(StoreHarness):
         store.lease(Lease(of_writer("fill"), 4), 3_600)
         store.release(of_writer("fill"))
         assert store.leases() == []
+
+    def test_above_the_most_leases_a_version_is_read_without_one(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Readers that hold all leases there may be refuse no other reader."""
+        put_each(store, 4, "t")
+        self.allow_leases(store, 3, monkeypatch)
+        for name in "abc":
+            store.lease(Lease(name, 3), 60)
+        other, late = self.reopen(store), Lease("late", 3)
+        with pytest.raises(StoreUnavailableError, match="the most that the store allows") as refused:
+            other.lease(late, 60)
+        assert refused.value.writes_refused
+        assert run(pin(other, late, 60)) is not None
+        store.lease(Lease("a", 3), 60)  # a renewal
+        assert get(other, "t", [b"k"], 3) == [b"3"]
+        assert {info.lease_id for info in store.leases()} == {*"abc"}
+        for name in "abc":
+            store.release(name)
+        assert run(pin(other, late, 60)) is None
+        store.release("late")
+        for name in "abc":
+            store.lease(Lease(name, 4), 60)
+        assert store.announce(4, max_leases=3) == 4
+        with pytest.raises(SnapshotExpiredError):
+            run(pin(other, late, 60))
 
     def test_what_cannot_be_a_lease_is_refused(self, store: Store) -> None:
         put_each(store, 3, "t")

@@ -153,10 +153,10 @@ def _final(error: TidegateError) -> dict[str, bool]:
 
 
 def _refused(answer: Refused) -> dict[str, Any]:
-    if answer.code == "TGLEASES":
-        return {"does": REFUSE, "error": StoreUnavailableError.__name__}
     made = refusal("here", answer, opened=True)
     error = type(made).__name__
+    if made.writes_refused:
+        return {"does": NO_LEASE}
     if answer.code == "TGEXPIRED":
         return {"does": READ_POINTER, "error": error}
     outcome: dict[str, Any] = {"does": REFUSE, "error": error, **_final(made)}

@@ -58,7 +58,7 @@ final class Lease {
     schedule(time.toNanos() / PER_LEASE);
   }
 
-  /** A store that refuses to write is read without a lease, and the horizon is looked at in its place. */
+  /** A store that refuses to write a lease is read without one, and the horizon is looked at in its place. */
   private void request(Deadline deadline) {
     TidegateException refusal = null;
     if (options.leases) {
@@ -76,7 +76,7 @@ final class Lease {
     reader.checkKept(version, space.pointer(0, deadline));
     if (refusal != null && !isWarned) {
       isWarned = true;
-      LOGGER.log(System.Logger.Level.WARNING, "{0} is read without leases, since it refuses to write; a snapshot or scan ends with"
+      LOGGER.log(System.Logger.Level.WARNING, "{0} is read without leases, since it gives none; a snapshot or scan ends with"
           + " SnapshotExpiredError once its version is retired: {1}", reader.where, refusal.getMessage());
     }
   }

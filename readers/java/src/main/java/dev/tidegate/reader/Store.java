@@ -138,7 +138,7 @@ interface Store extends AutoCloseable {
 
   static StoreUnavailableError tooManyLeases(String where, Object most) {
     return new StoreUnavailableError(where + ": " + most + " leases pin versions, the most that the store allows: close snapshots"
-        + " that are not read any more, or share one among threads, and read again", null, false);
+        + " that are not read any more, or share one among threads", null, true);
   }
 
   static byte[] utf8(String text) {

@@ -7,7 +7,7 @@ package dev.tidegate.reader;
 public abstract class TidegateException extends RuntimeException {
   private static final long serialVersionUID = 1;
 
-  /** Whether the store refused a write of this reader (a lease) and still takes reads. */
+  /** Whether the store refused a write of this reader (a lease) and still takes reads, also for too many leases. */
   final boolean writesRefused;
   private boolean isFinal;
 
