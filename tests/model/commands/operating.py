@@ -83,9 +83,9 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
         last = truth.firsts.get(LINEAGES.index(lineage), truth.first) + facts["last_batch"] if lineage else -1
         here = here._replace(content=saved[0], shape=saved[1], event=last, generation=0)
     content = here.content.alive(here.time_us)
-    if here.generation:  # the command prints that undone batches cannot be replayed there
+    if here.generation:
         here = here._replace(event=max(here.event, here.undone))
-        content = content._replace(event=max(content.event, here.undone))
+    content = content._replace(event=max(content.event, here.event))  # undone batches do not come again there
     new = here._replace(
         content=content, versions={}, damaged="", shown=True, generation=0,
         lineage=LINEAGES.index(lineage) if lineage else -1,  # the command prints whom it follows: maybe none
@@ -156,6 +156,8 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
     content, shape, event, lineage, first = truth.backups[truth.name]
     damaged = "" if facts["way"] == "new" else here.damaged
     new = here._replace(content=content, shape=shape, shown=True, damaged=damaged)
+    if facts["way"] == "again":  # the decided batches after the backup are lost, and may come again
+        new = new._replace(event=content.event, undone=here.event, generation=here.generation + 1)
     if facts["way"] == "new":
         new = new._replace(
             event=event, versions={}, lineage=lineage, generation=0, moved=here.moved, time_us=0
