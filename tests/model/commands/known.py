@@ -85,6 +85,7 @@ MENDED = {
     ),
     "batches that a backup does not have come again": "backup batch batch batch trim lose-store restore-from",
     "batches that a restore has undone are in a relog": "restore lose-end relog load rewind",
+    "a backup of a restore that undid a rewind": "rewind restore backup drop restore-from",
 }
 """By name, the word that found it."""
 

@@ -139,7 +139,7 @@ def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
     if here.before is not None and shown is not None and same(here.before, max(shown[1].items())[1]):
         here = here._replace(content=here.before, event=min(here.event, here.before.event))  # not visible yet
     first = truth.firsts.get(here.lineage, truth.first)
-    kept = (here.content, here.shape, here.event, here.lineage, first)
+    kept = (here.content, here.shape, here.last, here.lineage, first)
     return truth._replace(backups={**truth.backups, name or truth.name: kept})
 
 
