@@ -107,7 +107,8 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
         return f"{letter}: the backup of a moved namespace ends with exit 0: {outcome.text.strip()}"
     if name == "backup-copy" and outcome.done and all(op.copy_is_unfinished(each, world) for each in before):
         return f"{letter}: an unfinished copy is backed up: {outcome.text.strip()}"
-    wrong = settle(world)
+    wrong = op.unnamed_loss(before[0].name, world, outcome) if name == "relog" and outcome.done else ""
+    wrong = wrong or settle(world)
     if wrong:
         return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"
     if outcome.code and name != "zombie" and advice:

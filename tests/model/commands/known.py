@@ -86,6 +86,10 @@ MENDED = {
     "batches that a backup does not have come again": "backup batch batch batch trim lose-store restore-from",
     "batches that a restore has undone are in a relog": "restore lose-end relog load rewind",
     "a backup of a restore that undid a rewind": "rewind restore backup drop restore-from",
+    "a store that a killed restore-from made, and the log cannot rebuild": (
+        "backup drop-table trim lose-store restore-from!open.before_append"
+    ),
+    "a relog that does not know the last batch, after a rewind": "rewind replace replace lose-log relog",
 }
 """By name, the word that found it."""
 
