@@ -176,6 +176,16 @@ def shows_nothing(coordinator: Coordinator) -> bool:
         return isinstance(error, StoreLostError)
 
 
+def refuse_lost_for_good(coordinator: Coordinator, pointer: Pointer) -> None:
+    """Refuse a store that holds nothing if the log cannot rebuild it, such as one that a killed restore made.
+
+    It writes nothing. Raises: as ``refuse_unrecoverable``.
+    """
+    is_filled_elsewhere = coordinator.has_copy or coordinator.from_backup or pointer.filling_at
+    if not is_filled_elsewhere and is_lost(coordinator, pointer):
+        refuse_unrecoverable(coordinator)
+
+
 def is_lost(coordinator: Coordinator, pointer: Pointer) -> bool:
     """Whether nothing is visible in the store, and nothing of version 1 is held, although more were decided.
 

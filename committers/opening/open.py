@@ -17,6 +17,7 @@ from tidegate.committers.coordinator import Coordinator, describe_writer
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.lifecycle import QUERY, ask, refuse_other_uuid
 from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, settle_lost_attempts
+from tidegate.committers.opening.lost_store import refuse_lost_for_good
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.opening.store_list import list_stores_of_new, refuse_other_stores
@@ -164,6 +165,9 @@ REFUSALS: Mapping[str, Callable[[Opening], None]] = {
     ),
     "the store was removed": lambda opening: refuse_removed(opening.coordinator.store, opening.pointer),
     "the store is being filled": lambda opening: _refuse_unfilled(opening.coordinator, opening.pointer),
+    "the store holds nothing for good": lambda opening: refuse_lost_for_good(
+        opening.coordinator, opening.pointer
+    ),
     "the store has versions of another history": lambda opening: refuse_other_history(
         opening.coordinator, opening.coordinator.folded, opening.pointer
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -14,8 +15,10 @@ from tidegate.committers.repair.log_reach import has_manifest
 from tidegate.committers.repair.repair import repair
 from tidegate.committers.steps.decided_versions import decided_versions, decided_versions_from
 from tidegate.committers.steps.retire import retire_up_to
-from tidegate.errors import WalGapError
+from tidegate.errors import StoreUnavailableError, WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
+from tidegate.sinks.records import Pointer
+from tidegate.sinks.rules.fit import Fit, fit_of
 from tidegate.wal.record import DecidedVersion
 
 
@@ -87,7 +90,31 @@ def _refuse_if_no_longer_held(coordinator: Coordinator, decided: DecidedVersion,
     raise WalGapError(
         f"version {visible} is visible in {store}, and the log no longer has the rows of version"
         f" {decided.version}, which is decided: {error}. Either the store went back further than the log"
-        " keeps (an older copy was put back; wal_retain_s), or the log lost rows. Readers keep what they see:"
-        f" {saved_by_relog(coordinator.endpoints.namespace, visible)}. A newer copy of the store, or another"
-        " store that is filled into this one (`tidegate store add NAME=URL`), saves more"
+        " keeps (an older copy was put back; wal_retain_s), or the log lost rows."
+        f" {_filled_by_another(coordinator, decided.version) or _saved(coordinator, visible)}"
     ) from error
+
+
+def _saved(coordinator: Coordinator, visible: int) -> str:
+    return (
+        f"Readers keep what they see: {saved_by_relog(coordinator.endpoints.namespace, visible)}. A newer"
+        " copy of the store, or another store that is filled into this one (`tidegate store add NAME=URL`),"
+        " saves more"
+    )
+
+
+def _filled_by_another(coordinator: Coordinator, version: int) -> str:
+    """Describe the way out where another store shows this version, or a later one; '' where none does."""
+    state, name = coordinator.folded, coordinator.endpoints.stores[0].name
+    for store in coordinator.others:
+        with contextlib.suppress(StoreUnavailableError):
+            identity = store.identity()
+            pointer = Pointer() if identity is None else store.pointer()
+            whole = identity is not None and fit_of(state, identity, pointer) is Fit.FITS
+            if whole and pointer.visible >= version and not pointer.is_removed:
+                return (
+                    f"{store.where} shows version {pointer.visible}, so nothing is lost: fill this one from"
+                    f" it, by `tidegate store remove {name}`, `tidegate drop --only-stores --store"
+                    f" {name}=URL` and `tidegate store add {name}=URL`"
+                )
+    return ""

@@ -58,6 +58,27 @@ def test_random_words(world):
     assert not found_in(explored)
 
 
+@pytest.mark.parametrize("seed", [3, 604])
+def test_a_word_ends_in_the_same_state_alone_and_within_its_tree(world, seed, monkeypatch):
+    """A copy of a state shares nothing with another one that a letter changes."""
+    ends, grow = {}, explore.Tree._grow
+
+    def noted(tree, tried, *, is_end):
+        word, fails = grow(tree, tried, is_end=is_end)
+        if not fails:
+            ends[word] = world.parts()
+        return word, fails
+
+    monkeypatch.setattr(explore.Tree, "_grow", noted)
+    random_words(world, explore.TREE, 10, seed=seed, explored=Explored())
+    beginnings = {word[:-1] for word in ends}
+    for word in ends.keys() - beginnings:
+        explore.begin(world)
+        for number, letter in enumerate(word, 1):
+            assert not explore.step(world, letter, Explored(), advice=False)
+            assert world.parts() == ends[word[:number]], word[:number]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 def test_all_words_of_two_letters_of_the_whole_alphabet(world):

@@ -16,7 +16,7 @@ from model.commands.held import hold
 from model.commands.known import known_as
 from model.commands.letters import LETTERS
 from model.commands.seen import settle
-from model.commands.truth import Truth
+from model.commands.truth import Space, Truth
 from model.commands.world import Outcome, Time, World, digest_of
 from model.commands.writing import healthy
 
@@ -107,7 +107,8 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
         return f"{letter}: the backup of a moved namespace ends with exit 0: {outcome.text.strip()}"
     if name == "backup-copy" and outcome.done and all(op.copy_is_unfinished(each, world) for each in before):
         return f"{letter}: an unfinished copy is backed up: {outcome.text.strip()}"
-    wrong = settle(world)
+    wrong = op.unnamed_loss(before[0].name, world, outcome) if name == "relog" and outcome.done else ""
+    wrong = wrong or settle(world)
     if wrong:
         return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"
     if outcome.code and name != "zombie" and advice:
@@ -131,11 +132,10 @@ def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
         after = LETTERS[each].then(truth, world, end).as_known_to(truth)
         spaces = dict(after.spaces)
         for at, space in spaces.items():
-            had = truth.spaces.get(at)
-            if had is None or not had.shown or (had.content == space.content and had.shown != space.shown):
-                spaces[at] = space._replace(shown=False)
-            elif had.content != space.content:
-                spaces[at] = space._replace(before=had.content)
+            had = truth.spaces.get(at, Space(shown=False))
+            is_seen = had.content != space.content and (had.shown or had.content.event >= 0)
+            before = had.content if is_seen else space.before
+            spaces[at] = space._replace(shown=space.shown and had.shown, before=before)
         yield after._replace(spaces=spaces)
 
 
@@ -267,17 +267,21 @@ def random_words(
                 break
             found = tree.grow_branch(length)
         if found:
-            explored.note(*shortest(world, found))
+            explored.note(*shortest(world, found, tree.wrong))
         if ended():
             return
 
 
 class Tree:
-    """Random words that share their beginnings. ``nodes``: the states, with the letters tried in each."""
+    """Random words that share their beginnings. ``nodes``: the states, with the letters tried in each.
+
+    ``wrong``: what is wrong with the word that failed.
+    """
 
     def __init__(self, world: World, explored: Explored, chance: random.Random, seen: set[str]) -> None:
         self.world, self.explored, self.chance, self.seen = world, explored, chance, seen
         self.nodes: list[tuple[Any, set[str]]] = [(world.snapshot(), set())]
+        self.wrong = ""
 
     def grow_stem(self, size: int) -> Word:
         """Play one word from the start; return it if it fails."""
@@ -311,7 +315,8 @@ class Tree:
             else:
                 self.seen.add(digest)
                 found = list(checked(world, self.explored, parts, later=int(digest[:4], 16) % LATER == 0))
-        if any(not known_as(word, each) for each in found):
+        self.wrong = next((each for each in found if not known_as(word, each)), "")
+        if self.wrong:
             return word, "new"
         self.explored.note(word, *found)
         if not wrong:
@@ -333,13 +338,16 @@ class Tree:
         return letter
 
 
-def shortest(world: World, word: Word) -> tuple[Word, str]:
-    """Leave letters out as long as the word fails, and not by a known finding."""
+def shortest(world: World, word: Word, in_tree: str = "") -> tuple[Word, str]:
+    """Leave letters out as long as the word fails, and not by a known finding.
+
+    ``in_tree``: what was wrong with the word there.
+    """
 
     def fails(tried: Word) -> str:
         return next((each for each in run(tried, world, Explored()) if not known_as(tried, each)), "")
 
-    wrong = fails(word) or "it fails only after the checks of the words before it"
+    wrong = fails(word) or f"it fails only within its tree: {in_tree}"
     size = max(1, len(word) // 2)
     while size:
         at, before = 0, word

@@ -74,6 +74,22 @@ MENDED = {
     "an alias in a store that lost all else": "add-store alias lose-store lose-log relog",
     "a primary and the log's end are lost": "add-store copies widen lose-store older-log",
     "a batch that a restored state holds": "copies drop-table older-both drop-table rewind restore",
+    "an older copy of a primary whose versions another store shows": (
+        "copies add-store load trim restore trim older-store"
+    ),
+    "a batch was decided before its driver was killed, and warned": (
+        "copies batch older-both batch!apply.after_begin"
+    ),
+    "a decision over a lost store, by a driver that was killed": (
+        "drop batch replace!apply.after_chunk lose-store trim!apply.before_chunk"
+    ),
+    "batches that a backup does not have come again": "backup batch batch batch trim lose-store restore-from",
+    "batches that a restore has undone are in a relog": "restore lose-end relog load rewind",
+    "a backup of a restore that undid a rewind": "rewind restore backup drop restore-from",
+    "a store that a killed restore-from made, and the log cannot rebuild": (
+        "backup drop-table trim lose-store restore-from!open.before_append"
+    ),
+    "a relog that does not know the last batch, after a rewind": "rewind replace replace lose-log relog",
 }
 """By name, the word that found it."""
 

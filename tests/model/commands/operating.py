@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -11,8 +12,11 @@ from model.commands.seen import readable, same
 from model.commands.truth import LINEAGES, Space, Truth
 from model.commands.world import PLACE, Outcome, Time, World, digest_of
 from model.commands.writing import healthy, there
+from tidegate.errors import TidegateError
 from tidegate.sinks.memory import store
 from tidegate.wal import memory_log
+from tidegate.wal.fold import View, fold_all
+from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Decided, decode_record
 
 # -- checkpoints --------------------------------------------------------------------------------------
@@ -78,23 +82,33 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     here, facts = truth.here, json.loads(outcome.json)
     name, lineage = facts["to"], facts["lineage"]
     saved = here.versions.get((world.uuid_of(truth.name), facts["version"]))
-    # The command prints the versions that an older store lacks, as far as the log has them.
-    if (facts["lost"] or not here.shown) and saved is not None:
+    if (facts["lost"] or not here.shown) and saved is not None:  # ``unnamed_loss`` compares those lost
         last = truth.firsts.get(LINEAGES.index(lineage), truth.first) + facts["last_batch"] if lineage else -1
         here = here._replace(content=saved[0], shape=saved[1], event=last, generation=0)
     content = here.content.alive(here.time_us)
-    if here.generation:  # the command prints that undone batches cannot be replayed there
+    if facts["last_batch_unknown"]:  # the command prints that a batch that comes again counts twice
+        truth = truth.with_first(truth.lineage, truth.event)
+        here = here._replace(event=truth.event - 1)
+    elif here.generation:
         here = here._replace(event=max(here.event, here.undone))
-        content = content._replace(event=max(content.event, here.undone))
+    content = content._replace(event=max(content.event, here.event))  # undone batches do not come again there
     new = here._replace(
         content=content, versions={}, damaged="", shown=True, generation=0,
         lineage=LINEAGES.index(lineage) if lineage else -1,  # the command prints whom it follows: maybe none
     )  # fmt: skip
-    if facts["last_batch_unknown"]:  # the command prints that a batch that comes again counts twice
-        truth = truth.with_first(truth.lineage, truth.event)
     spaces = {**truth.spaces, name: new, truth.name: here._replace(moved=name, damaged="relogged")}
     named = {alias: name if at == truth.name else at for alias, at in truth.aliases.items()}
     return truth._replace(spaces=spaces, name=name, aliases=named)
+
+
+def unnamed_loss(name: str, world: World, outcome: Outcome) -> str:
+    """Return what is wrong with the lost versions that a relog names: those that the log of ``name`` has."""
+    facts, decided = json.loads(outcome.json), list[int]()
+    with contextlib.closing(open_log(world.wal, name)) as log, contextlib.suppress(TidegateError):
+        state = fold_all(View(), log.decisions()).state
+        recent = () if state is None else state.recent
+        decided = [each.version for each in recent if each.version > facts["version"]]
+    return "" if facts["lost"] == decided else f"it names {facts['lost']} as lost, and the log has {decided}"
 
 
 def copy_log_lost(truth: Truth, world: World, _: Outcome) -> Truth:
@@ -139,7 +153,7 @@ def backed_up(truth: Truth, world: World, _: Outcome, name: str = "") -> Truth:
     if here.before is not None and shown is not None and same(here.before, max(shown[1].items())[1]):
         here = here._replace(content=here.before, event=min(here.event, here.before.event))  # not visible yet
     first = truth.firsts.get(here.lineage, truth.first)
-    kept = (here.content, here.shape, here.event, here.lineage, first)
+    kept = (here.content, here.shape, here.last, here.lineage, first)
     return truth._replace(backups={**truth.backups, name or truth.name: kept})
 
 
@@ -156,6 +170,8 @@ def restored_from(truth: Truth, world: World, outcome: Outcome) -> Truth:
     content, shape, event, lineage, first = truth.backups[truth.name]
     damaged = "" if facts["way"] == "new" else here.damaged
     new = here._replace(content=content, shape=shape, shown=True, damaged=damaged)
+    if facts["way"] == "again":  # the decided batches after the backup are lost, and may come again
+        new = new._replace(event=content.event, undone=here.event, generation=here.generation + 1)
     if facts["way"] == "new":
         new = new._replace(
             event=event, versions={}, lineage=lineage, generation=0, moved=here.moved, time_us=0

@@ -35,6 +35,7 @@ from tidegate.cli import app
 from tidegate.cli.core import app as cli_app
 from tidegate.cli.core import options, parameters
 from tidegate.cli.read import tail
+from tidegate.committers import coordinator
 from tidegate.errors import BY_NAME, TidegateError
 from tidegate.sinks.memory import aliases, store
 from tidegate.sinks.memory.namespace import MemoryNamespace
@@ -89,6 +90,7 @@ class Time:
                 sleep=sleep,
                 new_id=new_id,
             ),
+            mock.patch.multiple(coordinator, os=mock.Mock(getpid=int), socket=mock.Mock(gethostname=str)),
             mock.patch.object(options, "time", cls),
             mock.patch.object(tail, "time", cls),
             mock.patch.object(typer.testing, "_get_command", return_value=_command),
