@@ -11,7 +11,7 @@ RULES = [
         "SpaceReader.java",
         "if (isNewest && !(answer.refusal() instanceof SnapshotExpiredError)) {",
         "if (isNewest) {",
-        "refusals and TGEXPIRED",
+        "every_check",
     ),
     (
         "no-second-try",
@@ -107,6 +107,6 @@ RULES = [
         "Lease.java",
         "if (ended == null && System.nanoTime() - endNanos >= 0) {",
         "if (false) {",
-        "runs_out",
+        "every_check",
     ),
 ]

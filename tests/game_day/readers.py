@@ -99,15 +99,6 @@ class Readers:
             if look.error and look.ended >= moment
         )
 
-    def failing_for(self) -> float:
-        """Return the seconds since the last answer of the reader who waits longest."""
-        now = time.monotonic()
-        ends = [
-            next((look.ended for look in reversed(looks) if not look.error), now)
-            for looks in self.looks.values()
-        ]
-        return now - min(ends)
-
     def seconds_without_answers(self, moment: float) -> dict[str, float]:
         """Return each reader's time without answers since ``moment``."""
         return {name: round(_gaps(looks, moment), 1) for name, looks in self.looks.items()}

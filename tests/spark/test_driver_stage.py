@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import math
-import random
-
 import pyspark
 import pytest
 from differential.frames import frames_of
@@ -24,51 +19,6 @@ takes_batches = pytest.mark.skipif(
     pyspark.__version__.startswith("4.1."), reason="Spark 4.1 gives no Arrow batches: the job stages all"
 )
 
-SCHEMA = (
-    "k string, n int, i bigint, f double, s string, d decimal(9,2), at timestamp, y date, b binary, q boolean"
-)
-VALUES = {
-    "k": [None, "", "a", "b", "ä ", "c.d"],
-    "n": [0, 1, 2, 3],
-    "i": [None, -1, 0, 2**40],
-    "f": [None, math.nan, -0.0, 0.0, -math.inf, 1.5],
-    "s": [None, "", "z", "Z", "ü\n", "zz"],
-    "d": [None, decimal.Decimal("-1.50"), decimal.Decimal("20.00")],
-    "at": [None, datetime.datetime(2023, 1, 2, tzinfo=datetime.timezone.utc)],
-    "y": [None, datetime.date(2023, 1, 2), datetime.date(1900, 1, 2)],
-    "b": [None, b"", b"\x00\xff", b"\xff", b"a"],
-    "q": [None, False, True],
-}
-ORDERS = ["i", "f", "s", "d", "at", "y", "b", "q"]
-
-
-def random_batch(chance, size):
-    return [{name: chance.choice(values) for name, values in VALUES.items()} for _ in range(size)]
-
-
-def writing(seed):
-    """Calls of all kinds, each batch others; the rows lie in several partitions."""
-
-    def each(txn, rows):
-        chance = random.Random(seed * 100 + txn.batch_id)
-        rows = rows.where("n < 2").union(rows.where("n >= 2"))
-        known = rows.where("k IS NOT NULL")
-        by = chance.sample(ORDERS, 2)
-        txn.upsert("ordered", rows, "k", order_by=by, delete_when="q AND n = 1")
-        txn.upsert("by_two", known, ["n", "y"], order_by=by[0])
-        txn.upsert("bytes", known, "k", value="b")
-        txn.upsert("mixed", known.where("n = 0"), "k")
-        txn.delete("mixed", rows.where("n = 1"), "k")
-        txn.upsert("mixed", known.where("n > 1"), "k", order_by=by[1])
-        txn.replace("exact", known.where(f"n = {txn.batch_id % 3}"), "k")
-        txn.reduce("sums", known, "k", reducers={"i": "count", "n": "sum", "f": "max", "s": "last"})
-        if txn.batch_id:
-            txn.patch("patched", known.select("k", "s"), "k", order_by="s")
-        else:
-            txn.upsert("patched", known, "k")
-
-    return each
-
 
 def staged(stream):
     """Of each version: how many tasks staged it, and its rows by table, as they lie in its frames."""
@@ -78,30 +28,6 @@ def staged(stream):
 
 def tasks(stream):
     return [parallelism for parallelism, _ in staged(stream)]
-
-
-@takes_batches
-@pytest.mark.slow  # differential/ compares both ways with a model in every run
-@pytest.mark.parametrize("seed", [1, 2])
-def test_random_batches_are_the_same_rows_by_the_job_and_by_the_driver_t14_t44(stream, seed):
-    chance = random.Random(seed)
-    batches = [random_batch(chance, size) for size in (60, 0, 1, 40)]
-    found = {}
-    for way in ("job", "driver"):
-        flights = stream(SCHEMA, way, way)
-        sink = flights.sink(parallelism=3, key_groups=7, on_bad_record="quarantine", ttl={"ordered": 1e9})
-        flights.commit(sink.each(writing(seed)), *batches)
-        found[way] = staged(flights)
-    assert [tasks for tasks, _ in found["job"]] == [3] * 4
-    assert [tasks for tasks, _ in found["driver"]] == [1] * 4
-    for version, (job, driver) in enumerate(zip(found["job"], found["driver"], strict=True), 1):
-        for table in {*job[1], *driver[1]} - {"ordered"}:
-            assert driver[1].get(table) == job[1].get(table), (seed, version, table)
-        without_expiry = [
-            [(group, key, value[:1] + value[9:]) for group, key, value in rows.get("ordered", [])]
-            for _, rows in (job, driver)
-        ]
-        assert without_expiry[0] == without_expiry[1], (seed, version)
 
 
 def rows_of(*ids, x="x"):

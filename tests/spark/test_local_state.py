@@ -55,28 +55,6 @@ def flat(found):
     return sorted(int(item) for state in found for item in state)
 
 
-@pytest.mark.timeout(300)  # four batches, of up to five tasks with two stages each
-def test_two_to_five_to_three_to_one_loses_and_doubles_nothing_i1(stream):
-    """Up to key_groups and down to 1: each version whole, the older ones as they were."""
-    flights = stream(SCHEMA)
-    steps = [2, 5, 3, 1]
-    for step, parallelism in enumerate(steps):
-        sink = flights.sink(parallelism=parallelism, key_groups=5)
-        flights.commit(sink.each(writes()), numbers(10 * step, 10 * step + 10))
-    for version, parallelism in enumerate(steps, 1):
-        found = lists(flights, version=version)
-        assert len(found) == parallelism
-        assert flat(found) == list(range(10 * version))
-    # What was there is dealt out evenly and in order, each instance's new rows follow.
-    for version, before in ((2, 10), (3, 20), (4, 30)):
-        old = [item for state in lists(flights, version=version - 1) for item in state]
-        newest = lists(flights, version=version)
-        shares = [[item for item in state if int(item) < before] for state in newest]
-        assert [item for share in shares for item in share] == old
-        assert max(map(len, shares)) - min(map(len, shares)) <= 1
-        assert [state[: len(share)] for state, share in zip(newest, shares, strict=True)] == shares
-
-
 def largest(instance, rows, state, emit):
     """The three largest numbers that this instance was ever given, the largest first."""
     given = [*(int(item) for item in state), *(row["n"] for row in rows)]

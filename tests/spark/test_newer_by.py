@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from tidegate.errors import BadRecordError, ConfigError
@@ -15,32 +13,6 @@ SCHEMA = "id int, at bigint, seat string"
 
 def row(key, at, seat):
     return {"id": key, "at": at, "seat": seat}
-
-
-def newest(rows):
-    """The row of each key that stays: the greatest by the column, then by the value's bytes."""
-    best = {}
-    for one in rows:
-        if one["id"] not in best or (one["at"], one["seat"]) > best[one["id"]]:
-            best[one["id"]] = one["at"], one["seat"]
-    return {key: {"at": at, "seat": seat} for key, (at, seat) in best.items()}
-
-
-@pytest.mark.both_ways
-def test_the_table_is_the_same_whatever_the_order_of_arrival(stream):
-    """Against a recount, also read and written by one sink with a table, and by the next one."""
-    chance = random.Random(7)
-    rows = [row(chance.randrange(5), chance.randrange(9), chance.choice("xy")) for _ in range(40)]
-    batches = [rows[:1], rows[1:13], rows[13:14], rows[14:]]
-    seats = stream(SCHEMA)
-    seats.commit(seats.sink(parallelism=2, table="seats", key="id", newer_by="at"), *batches[:2])
-    seats.commit(seats.sink(table="seats", key="id", newer_by="at"), *batches[2:])
-    assert seats.rows("seats", 2) == newest(rows[:13])
-    assert seats.rows("seats") == newest(rows)
-    seats.commit(seats.sink(table="seats", key="id", newer_by="at"), rows)
-    with seats.gate() as gate:
-        assert not gate.history()[-1].changes.get("seats"), "nothing was newer"
-    assert seats.rows("seats") == newest(rows)
 
 
 def test_order_by_orders_a_batch_and_newer_by_all_of_them(stream):

@@ -1,12 +1,9 @@
-"""Reducers against a plain model: state across batches, nulls, NaN, escapes, times, two tables."""
+"""Reducers: state across batches, nulls, NaN, escapes, times, two tables."""
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import itertools
-import math
-import random
 
 import pytest
 
@@ -14,130 +11,6 @@ from tidegate.errors import BadRecordError
 from tidegate.spark.calls import reduce
 
 pytestmark = pytest.mark.spark
-
-SCHEMA = (
-    "k string, j int, o bigint, n bigint, i int, y tinyint, d double, f float, s string, b boolean,"
-    " t timestamp, a date, w timestamp_ntz, x binary, m decimal(12,2), l decimal(38,20)"
-)
-UTC = datetime.timezone.utc
-TEXTS = ["", "x", 'q"\\/', "ü\t\n\x01\x1f", "😀", "{}", "null"]
-FLOATS = [0.5, -2.25, 1e300, 8.0, math.nan, math.inf, -math.inf]
-
-
-def random_batch(chance, size, start):
-    def maybe(values):
-        return None if chance.random() < 0.3 else chance.choice(values)
-
-    return [
-        {
-            "k": chance.choice(["a", "b", "", "ü"]),
-            "j": chance.randrange(2),
-            "o": start + place,
-            "n": maybe([1, -5, 2**40]),
-            "i": maybe([1, 2, -(2**31)]),
-            "y": maybe([-128, 127, 1]),
-            "d": maybe(FLOATS),
-            "f": maybe([0.5, -2.25, 3.0]),
-            "s": maybe(TEXTS),
-            "b": maybe([True, False]),
-            "t": maybe([datetime.datetime(2013, 1, d, 23, 59, 59, 999_999, UTC) for d in (1, 9, 30)]),
-            "w": maybe([datetime.datetime(2013, 1, d, 2, 30) for d in (1, 9, 30)]),  # noqa: DTZ001
-            "x": maybe([b"", b"\x00", b"\x00\xff", b"a"]),
-            "m": maybe([decimal.Decimal(text) for text in ("0.01", "-9999999999.99", "0.00")]),
-            "l": maybe([decimal.Decimal(10**17), decimal.Decimal("-1E-20")]),
-            "a": maybe([datetime.date(1, 1, 1), datetime.date(2013, 1, 9), datetime.date(9999, 12, 31)]),
-        }
-        for place in range(size)
-    ]
-
-
-CALLS = {
-    "sums": (
-        ["k"],
-        {"n": "sum", "i": "sum", "y": "sum", "d": "sum", "f": "sum", "m": "sum", "l": "sum"},
-        None,
-    ),
-    "counts": (["k", "j"], {"n": "count", "s": "count", "b": "count", "t": "count"}, None),
-    "mins": (
-        ["k"],
-        dict.fromkeys(["n", "i", "y", "d", "f", "s", "t", "a"], "min"),
-        None,
-    ),
-    "maxs": (
-        ["j"],
-        dict.fromkeys(["n", "i", "y", "d", "f", "s", "t", "a"], "max"),
-        None,
-    ),
-    "firsts": (["k"], dict.fromkeys(["n", "d", "f", "s", "b", "t", "a"], "first"), "o"),
-    "lasts": (["k"], dict.fromkeys(["n", "d", "f", "s", "b", "t", "a"], "last"), None),
-}
-
-OTHER_CALLS = {
-    "sums": (["k"], {"m": "sum", "l": "sum"}, None),
-    "mins": (["k"], dict.fromkeys(["b", "w", "x", "m", "l"], "min"), None),
-    "maxs": (["j"], dict.fromkeys(["b", "w", "x", "m", "l"], "max"), None),
-    "lasts": (["k"], dict.fromkeys(["w", "x", "m"], "last"), "o"),
-}
-
-
-def combined(reducer, state, value):
-    """One more value; NaN is above every number, as in Spark."""
-
-    def rank(x):
-        return (isinstance(x, float) and math.isnan(x), x)
-
-    if reducer == "count":
-        return (state or 0) + (value is not None)
-    if value is None or state is None:
-        return state if value is None else value
-    match reducer:
-        case "sum":
-            exact = decimal.Context(prec=60)
-            return exact.add(state, value) if isinstance(value, decimal.Decimal) else state + value
-        case "min":
-            return min(state, value, key=rank)
-        case "max":
-            return max(state, value, key=rank)
-        case "first":
-            return state
-        case _:
-            return value
-
-
-def follow(tables, batch, calls):
-    for table, (keys, reducers, _) in calls.items():
-        for row in batch:
-            key = row[keys[0]] if len(keys) == 1 else tuple(row[k] for k in keys)
-            state = tables[table].setdefault(key, dict.fromkeys(reducers))
-            for name, reducer in reducers.items():
-                state[name] = combined(reducer, state[name], row[name])
-
-
-def comparable(content):
-    """NaN equals NaN here."""
-    return {k: {n: str(x) if isinstance(x, float) else x for n, x in v.items()} for k, v in content.items()}
-
-
-@pytest.mark.one_in(4)
-@pytest.mark.both_ways
-@pytest.mark.parametrize(
-    "seed, calls", [(1, CALLS), pytest.param(2, CALLS, marks=pytest.mark.slow), (3, OTHER_CALLS)]
-)
-def test_random_batches_are_reduced_with_the_state_as_a_dictionary_would_i1(stream, seed, calls):
-    def write(txn, rows):
-        for table, (keys, reducers, order_by) in calls.items():
-            txn.reduce(table, rows, key=keys, reducers=reducers, order_by=order_by)
-
-    chance = random.Random(seed)
-    batches = [random_batch(chance, size, 1000 * n) for n, size in enumerate((30, 1, 12))]
-    flights = stream(SCHEMA)
-    flights.commit(flights.sink(parallelism=2).each(write), *batches)
-    expected = {name: {} for name in calls}
-    for version, batch in enumerate(batches, start=1):
-        follow(expected, batch, calls)
-        for table in calls:
-            found = comparable(flights.rows(table, version))
-            assert found == comparable(expected[table]), (seed, version, table)
 
 
 def test_first_and_last_with_equal_order_by_do_not_depend_on_the_rows_order_t44(stream):

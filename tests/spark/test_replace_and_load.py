@@ -7,7 +7,7 @@ import json
 import pandas as pd
 import pytest
 
-from tidegate.errors import BadRecordError, ConfigError
+from tidegate.errors import ConfigError
 
 pytestmark = pytest.mark.spark
 
@@ -40,47 +40,6 @@ def test_replace_leaves_exactly_the_new_rows_and_older_versions_as_they_were(str
     with top.gate() as gate, gate.snapshot() as snapshot:
         assert snapshot.table("top").get("a") is None
         assert snapshot.table("top").get_many(["b", "c"]) == {"c": {"n": 4}}
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.both_ways
-def test_a_replaced_table_can_be_written_on_and_reduced_from_its_start(stream):
-    top = stream(SCHEMA)
-    sink = top.sink()
-    calls = iter(
-        [
-            lambda txn, batch: txn.reduce("sums", batch, key="k", reducers={"n": "sum"}),
-            lambda txn, batch: txn.replace("sums", batch, key="k"),
-            lambda txn, batch: txn.upsert("sums", batch, key="k"),
-        ]
-    )
-    batches = rows(("a", 1), ("b", 1)), rows(("b", 10)), rows(("a", 7))
-
-    def write(txn, batch):
-        next(calls)(txn, batch)
-
-    top.commit(sink.each(write), *batches)
-    assert top.rows("sums", 1) == {"a": {"n": 1}, "b": {"n": 1}}
-    assert top.rows("sums", 2) == {"b": {"n": 10}}
-    assert top.rows("sums") == {"a": {"n": 7}, "b": {"n": 10}}
-
-
-def test_state_before_the_start_is_never_read(stream):
-    """A reducer after a replace starts from what the replace left."""
-    top = stream(SCHEMA)
-    sink = top.sink()
-    first, second, third = rows(("a", 5), ("b", 5)), rows(("b", 1)), rows(("a", 2), ("b", 2))
-    kinds = iter(["reduce", "replace", "reduce"])
-
-    def write(txn, batch):
-        batch = batch.selectExpr("k", "cast(n as bigint) as n")
-        if next(kinds) == "replace":
-            txn.replace("sums", batch, key="k")
-        else:
-            txn.reduce("sums", batch, key="k", reducers={"n": "sum"})
-
-    top.commit(sink.each(write), first, second, third)
-    assert top.rows("sums") == {"a": {"n": 2}, "b": {"n": 3}}
 
 
 @pytest.mark.parametrize("other", ["upsert", "delete", "replace"])
@@ -187,20 +146,3 @@ def test_refused_rows_go_beside_in_the_same_version(stream):
     assert len(beside) == 3
     with flights.gate() as gate, gate.snapshot() as snapshot:
         assert all(snapshot.table("_quarantine").get(name) == row for name, row in beside.items())
-
-
-def test_without_quarantine_a_bad_row_fails_its_batch(stream):
-    flights = stream(SCHEMA)
-    sink = flights.sink(table="t", key="k")
-    flights.add(rows(("a", 1), (None, 2)))
-    ran = flights.run(sink)
-    assert isinstance(ran.error, BadRecordError)
-    assert flights.decided() == 0
-
-
-def test_names_that_start_with_an_underscore_are_reserved(stream):
-    flights = stream(SCHEMA)
-    flights.add(rows(("a", 1)))
-    ran = flights.run(flights.sink().each(lambda txn, batch: txn.upsert("_quarantine", batch, key="k")))
-    assert isinstance(ran.error, ConfigError)
-    assert "reserved" in str(ran.error)

@@ -1,4 +1,4 @@
-"""txn.update against a plain model: state across batches, outputs of the same version, what is written."""
+"""txn.update: state across batches, outputs of the same version, what is written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import decimal
 import math
-import random
 import sys
 
 import pytest
@@ -18,81 +17,7 @@ from tidegate.sinks.open_store import open_store
 pytestmark = pytest.mark.spark
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import the tests
 
-SCHEMA = "user string, shop int, o bigint, amount decimal(10,2), at timestamp"
 UTC = datetime.timezone.utc
-STATE = "count bigint, spent decimal(10,2), last timestamp"
-OUTPUTS = {"alerts": ("user string", "count bigint"), "totals": ("shop int, user string", "seen bigint")}
-
-
-def session(key, rows, state, emit):
-    """Counts and sums; every third row of a key is an alert; a row without an amount ends the session."""
-    state = state or {"count": 0, "spent": 0, "last": None}
-    for row in rows:
-        if row["amount"] is None:
-            state = None
-            break
-        state["count"] += 1
-        state["spent"] += row["amount"]
-        state["last"] = row["at"]
-        emit("totals", (row["shop"], key), {"seen": row["o"]})
-        if state["count"] % 3 == 0:
-            emit("alerts", key, {"count": state["count"]})
-    if state is None:
-        emit("alerts", key, None)
-    return state
-
-
-def write(txn, rows):
-    txn.update("sessions", rows, "user", session, schema=STATE, outputs=OUTPUTS, order_by="o")
-
-
-def random_batch(chance, size, start):
-    return [
-        {
-            "user": chance.choice(["a", "b", "", "ü", "long" * 20]),
-            "shop": chance.randrange(3),
-            "o": start + place,
-            "amount": chance.choice([1, 2, None]) if chance.random() < 0.3 else 7,
-            "at": datetime.datetime(2023, 1, 2, 3, 4, 5, place, UTC),
-        }
-        for place in range(size)
-    ]
-
-
-def follow(tables, batch):
-    """The same, row by row, as the function would be called."""
-    for user in {row["user"] for row in batch}:
-        emitted = {"alerts": tables["alerts"], "totals": tables["totals"]}
-
-        def emit(table, key, value, emitted=emitted):
-            if value is None:
-                emitted[table].pop(key, None)
-            else:
-                emitted[table][key] = value
-
-        state = tables["sessions"].pop(user, None)
-        new = session(user, (row for row in batch if row["user"] == user), state, emit)
-        if new is not None:
-            tables["sessions"][user] = new
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("parallelism", [1, 3])
-def test_random_batches_are_followed_as_a_dictionary_would_i1_i2(stream, parallelism):
-    chance = random.Random(parallelism)
-    batches = [random_batch(chance, size, 1000 * n) for n, size in enumerate((40, 1, 25))]
-    shuffled = [chance.sample(batch, len(batch)) for batch in batches]
-    shop = stream(SCHEMA)
-    shop.commit(shop.sink(parallelism=parallelism).each(write), *shuffled)
-    expected = {"sessions": {}, "alerts": {}, "totals": {}}
-    for version, batch in enumerate(batches, start=1):
-        follow(expected, batch)
-        for table, content in expected.items():
-            assert shop.rows(table, version) == content, (version, table)
-
-
-# -- what is given and what is written ------------------------------------------------------------------
-
 WIDE = """
     k int, s string, b binary, o boolean, i1 tinyint, i8 bigint, f4 float, f8 double, d2 decimal(10,2),
     d18 decimal(38,18), da date, ts timestamp, nt timestamp_ntz, ai array<int>,

@@ -1,6 +1,5 @@
 """Logins by the name of a function, on real servers: tokens end and passwords change during the work."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -18,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 import tidegate
-import tidegate.aio
+from services.support.in_loop import BOTH, InLoop
 from services.support.kafka.query import Query
 from services.support.kafka.server import KafkaCluster
 from support.wait import wait_until
@@ -200,41 +199,30 @@ def test_readers_go_on_when_their_password_is_changed(request, tmp_path, logins,
     logins.become("reader", "first", lives_s)
     options = {"credential_provider": NAME, "timeout_s": 30}
 
-    async def from_a_loop(changed):
-        async with (
-            await tidegate.aio.connect(found.url, name, options) as gate,
-            gate.snapshot(lease_s=600) as held,
-        ):
-            waiting = asyncio.create_task(gate.wait_for(version=2, timeout=60))
-            assert await held.table("aircraft").get("N1") == {"carrier": "UA", "flights": 1}
-            await asyncio.to_thread(changed)
-            assert await waiting
-            assert await held.table("aircraft").get("N1") == {"carrier": "UA", "flights": 1}
-            return await gate.table("aircraft").get("N1")
-
-    def changed():
-        become(found, "second")
-        logins.become("reader", "second", lives_s)
-        assert gate.table("aircraft").get("N1")["flights"] == 1
-        writer.write(rows(2))
-
     with (
         contextlib.closing(writer),
-        ThreadPoolExecutor(1) as pool,
-        tidegate.connect(found.url, name, options) as gate,
-        gate.snapshot(lease_s=600) as held,
+        ThreadPoolExecutor(2) as pool,
+        tidegate.connect(found.url, name, options) as in_thread,
+        InLoop(found.url, name, options) as in_loop,
+        in_thread.snapshot(lease_s=600) as held,
+        in_loop.snapshot(lease_s=600) as held_in_loop,
     ):
-        assert held.table("aircraft").get("N1")["flights"] == 1
-        waiting = pool.submit(gate.wait_for, version=2, timeout=60)
-        assert asyncio.run(from_a_loop(changed)) == {"carrier": "UA", "flights": 2}
-        waiting.result(60)
-        assert held.table("aircraft").get("N1")["flights"] == 1
-        assert gate.table("aircraft").get("N1")["flights"] == 2
+        gates, snapshots = (in_thread, in_loop), (held, held_in_loop)
+        waiting = [pool.submit(gate.wait_for, version=2, timeout=60) for gate in gates]
+        assert [one.table("aircraft").get("N1")["flights"] for one in snapshots] == [1, 1]
+        become(found, "second")
+        logins.become("reader", "second", lives_s)
+        assert in_thread.table("aircraft").get("N1")["flights"] == 1
+        writer.write(rows(2))
+        for each in waiting:
+            each.result(60)
+        assert [one.table("aircraft").get("N1")["flights"] for one in snapshots] == [1, 1]
+        assert [one.table("aircraft").get("N1")["flights"] for one in gates] == [2, 2]
 
 
-@pytest.mark.parametrize("is_asyncio", [False, True])
+@BOTH
 def test_the_first_call_after_the_change_has_the_new_password(
-    redis, namespace, tmp_path, logins, monkeypatch, is_asyncio
+    redis, namespace, tmp_path, logins, monkeypatch, connect
 ):
     monkeypatch.setattr("tidegate.options.logins.JUST_S", 0.0)
     logins, options = logins(MODULE), {"credential_provider": NAME, "timeout_s": 30}
@@ -242,24 +230,11 @@ def test_the_first_call_after_the_change_has_the_new_password(
         writer.write(rows(1))
     become(redis, "first")
     logins.become("reader", "first", "3600")
-
-    def change():
+    with connect(redis.url, namespace, options) as gate:
+        gate.table("aircraft").get("N1")
         become(redis, "second")
         logins.become("reader", "second", "3600")
-
-    async def in_a_loop():
-        async with await tidegate.aio.connect(redis.url, namespace, options) as gate:
-            await gate.table("aircraft").get("N1")
-            change()
-            return await gate.table("aircraft").get("N1")
-
-    def in_a_thread():
-        with tidegate.connect(redis.url, namespace, options) as gate:
-            gate.table("aircraft").get("N1")
-            change()
-            return gate.table("aircraft").get("N1")
-
-    assert (asyncio.run(in_a_loop()) if is_asyncio else in_a_thread())["flights"] == 1
+        assert gate.table("aircraft").get("N1")["flights"] == 1
 
 
 def test_a_refused_login_shows_no_token(redis, namespace, tmp_path, logins):

@@ -1,11 +1,9 @@
 """A table's columns change on real servers, while readers hold versions from before."""
 
-import asyncio
-
 import pytest
 
 import tidegate
-import tidegate.aio
+from services.support.in_loop import InLoop
 from services.support.workloads.random_versions import writer_on
 from tidegate.committers.rename_column import rename_column
 from tidegate.wal.record import Column, TableSchema
@@ -38,9 +36,5 @@ def test_readers_of_each_version_find_its_columns(writer):
         assert before.table("aircraft").get("N2") == {"carrier": "UA", "flights": 2}
         with gate.snapshot(version=2) as between:
             assert between.table("aircraft").get("N2") == {"carrier": "UA", "flights": BIG}
-
-    async def read():
-        async with await tidegate.aio.connect(where.store, where.namespace) as other:
-            return await other.table("aircraft").get_many(["N1", "N2"])
-
-    assert asyncio.run(read()) == after
+    with InLoop(where.store, where.namespace) as other:
+        assert other.table("aircraft").get_many(["N1", "N2"]) == after

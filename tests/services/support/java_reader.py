@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import decimal
 import fcntl
-import math
 import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,69 +73,6 @@ def java_reader(folder: Path) -> Iterator[Reader]:
     with Reader(command_of(PROGRAM), folder / "java-reader.log") as reader:
         yield reader
         assert reader.close() == 0
-
-
-def canonical(value: Any) -> Any:
-    """Return a key's value as the program takes it; rows are compared by ``same``."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, datetime.datetime):
-        text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
-        return text if value.tzinfo is None else f"{text}Z"
-    if isinstance(value, decimal.Decimal):
-        return f"{value:f}"
-    return str(value)
-
-
-def same(answer: Any, value: Any) -> bool:
-    """Return whether the program's canonical value is Python's value."""
-    match value:
-        case float():
-            return (math.isnan(value) and answer == "NaN") or float(answer) == value
-        case list():
-            return len(answer) == len(value) and all(map(same, answer, value))
-        case dict() if isinstance(answer, list):
-            pairs = {repr(key): each for key, each in answer}
-            return len(pairs) == len(value) and all(
-                any(same(key, k) and same(each, v) for key, each in answer) for k, v in value.items()
-            )
-        case dict():
-            return (
-                answer is not None
-                and answer.keys() == value.keys()
-                and all(same(answer[name], value[name]) for name in value)
-            )
-        case _:
-            return answer == canonical(value)
-
-
-def key_of(key: Any) -> list[Any]:
-    """Return a key of Python's as the program takes it."""
-    return [canonical(each) for each in (key if isinstance(key, tuple) else (key,))]
-
-
-def check_all(
-    program: Reader, expected_at: Any, tables: Iterable[str], absent: Iterable[Any] = (), **of: Any
-) -> int:
-    """Compare every row of some tables by ``scan`` and by ``get_many``; return the number of rows."""
-    asked, expected = {}, {}
-    for table in tables:
-        rows = dict(expected_at.table(table).scan())
-        scanned = program.ask("scan", table=table, **of)
-        assert len(scanned["rows"]) == len(rows), (table, scanned)
-        by_key = {repr(key): value for key, value in scanned["rows"]}
-        for key, value in rows.items():
-            assert same(by_key[repr(key_of(key))], value), (table, key, value, by_key[repr(key_of(key))])
-        asked[table] = [key_of(key) for key in (*rows, *absent)]
-        expected[table] = [*rows.values(), *(None for _ in absent)]
-    answer = program.ask("get_many", keys=asked, **of)
-    assert answer["version"] == expected_at.version
-    assert answer["rows"].keys() == expected.keys()
-    for table, values in expected.items():
-        assert same(answer["rows"][table], values), (table, answer["rows"][table], values)
-    return sum(map(len, expected.values()))
 
 
 def refused(program: Reader, name: str, do: str, **arguments: Any) -> str:

@@ -6,8 +6,8 @@ version that is retired meanwhile is refused, and never read wrongly (I8).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import time
@@ -15,7 +15,7 @@ import time
 import pytest
 
 import tidegate
-import tidegate.aio
+from services.support.in_loop import InLoop
 from services.support.redis.query import Query, query_on
 from services.support.redis.server import RedisServer
 from services.support.workloads.query import MARKERS, expected
@@ -71,9 +71,9 @@ def name_alias(store: Store, alias: str) -> None:
 
 
 def read_all(url: str, query: Query, alias: str, visible: int) -> None:
-    """Do every call of a reader, by the namespace and by the alias."""
-    for name in (query.namespace, alias):
-        with tidegate.connect(url, name, {"timeout_s": 5.0}) as gate:
+    """Do every call of a reader, in a thread and in a loop, by the namespace and by the alias."""
+    for connect, name in itertools.product((tidegate.connect, InLoop), (query.namespace, alias)):
+        with connect(url, name, {"timeout_s": 5.0}) as gate:
             rows = expected(visible)[MARKER]
             assert gate.version() == visible
             assert gate.table(MARKER).get(MARKERS[0]) == rows[MARKERS[0]]
@@ -87,19 +87,6 @@ def read_all(url: str, query: Query, alias: str, visible: int) -> None:
             assert gate.history()
 
 
-async def read_all_async(url: str, query: Query, alias: str, visible: int) -> None:
-    for name in (query.namespace, alias):
-        async with await tidegate.aio.connect(url, name, {"timeout_s": 5.0}) as gate:
-            rows = expected(visible)[MARKER]
-            assert await gate.version() == visible
-            assert await gate.table(MARKER).get(MARKERS[0]) == rows[MARKERS[0]]
-            assert await gate.table(MARKER).get_many(MARKERS) == rows
-            assert dict([row async for row in gate.table(MARKER).scan()]) == rows
-            async with gate.snapshot() as newest:
-                assert dict([row async for row in newest.table(MARKER).scan()]) == rows
-            assert await gate.wait_for(version=visible, timeout=5.0) == visible
-
-
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 def test_every_call_of_a_reader_goes_on(state, server, tmp_path):
     with query_on(server.url, tmp_path) as query:
@@ -111,7 +98,6 @@ def test_every_call_of_a_reader_goes_on(state, server, tmp_path):
             with pytest.raises((StoreUnavailableError, ConfigError), match=r"maxmemory|disk"):
                 query.commit(query.open(apply_deadline_s=0.2), 4)
         read_all(server.url, query, "shown", 4)
-        asyncio.run(read_all_async(server.url, query, "shown", 4))
         room(server)
         query.run(6)
         query.check(6)
@@ -245,7 +231,6 @@ def test_a_full_cluster_and_a_full_primary_of_sentinels(redis_cluster, redis_sen
                 memory_full(primary)
             try:
                 read_all(servers.url, query, f"shown{number}", 3)
-                asyncio.run(read_all_async(servers.url, query, f"shown{number}", 3))
             finally:
                 for primary in primaries:
                     primary.ask("CONFIG", "SET", "maxmemory", 0)

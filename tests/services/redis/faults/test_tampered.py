@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -10,7 +9,7 @@ import re
 import pytest
 
 import tidegate
-import tidegate.aio
+from services.support.in_loop import InLoop
 from services.support.redis.query import query_on
 from services.support.redis.server import RedisServer
 from tampering import rows, stores
@@ -67,19 +66,10 @@ def test_a_pointer_that_is_none_is_an_error_with_its_place(query, redis, field, 
     else:
         redis.ask("HSET", query.meta, field, content)
 
-    async def version():
-        gate = await tidegate.aio.connect(query.url, query.namespace)
-        try:
-            return await gate.version()
-        finally:
-            await gate.close()
-
-    for ask in (
-        lambda: tidegate.connect(query.url, query.namespace).version(),
-        lambda: asyncio.run(version()),
-    ):
-        with pytest.raises(CorruptError, match=f"{query.namespace}.*the pointer is .*from a copy") as caught:
-            ask()
+    for connect in (tidegate.connect, InLoop):
+        told = pytest.raises(CorruptError, match=f"{query.namespace}.*the pointer is .*from a copy")
+        with told as caught, connect(query.url, query.namespace) as gate:
+            gate.version()
         assert len(str(caught.value)) < 1_000
 
 

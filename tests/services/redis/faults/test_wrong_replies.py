@@ -8,6 +8,7 @@ No reply of one call is taken for that of another.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import weakref
 
@@ -15,6 +16,7 @@ import pytest
 
 import tidegate
 import tidegate.aio
+from services.support.in_loop import InLoop
 from tidegate.errors import StoreUnavailableError
 from tidegate.sinks.redis.client import channel, servers
 from tidegate.sinks.redis.client.functions import names
@@ -143,25 +145,6 @@ def read(gate, kind):
             assert gate.wait_for(version=3, timeout=1) == 3
 
 
-async def read_async(gate, kind):
-    match kind:
-        case "get":
-            assert await gate.table("aircraft").get("N14228") == {"carrier": "UA", "flights": 2}
-        case "many":
-            assert len(await gate.table("aircraft").get_many(["N14228", "N24211", "x"])) == 1
-        case "version":
-            assert await gate.version() == 3
-        case "snapshot":
-            async with gate.snapshot() as snapshot:
-                assert await snapshot.table("aircraft").get("N14228") == {"carrier": "UA", "flights": 2}
-        case "scan":
-            assert len([row async for row in gate.table("airports").scan()]) == 3
-        case "history":
-            assert len(await gate.history()) == 3
-        case "wait":
-            assert await gate.wait_for(version=3, timeout=1) == 3
-
-
 @pytest.fixture(scope="module")
 def flights(redis):
     write_flights("memory://wrong-replies", redis.url, "wrong_replies")
@@ -175,41 +158,23 @@ OF_READERS = ("pointer", "read", "scan", "catalog", "schemas", "lease", "release
 @pytest.mark.parametrize("kind", READS)
 def test_a_reader_asks_again_after_a_reply_of_another_form(faulty, flights, kind, wrong):
     fit = [name for name in OF_READERS if not may_be(name, wrong)]
-
-    async def reads():
-        for name in fit:
-            faulty.arm(None, 0)
-            async with await tidegate.aio.connect(flights, "wrong_replies", {"timeout_s": 5}) as gate:
-                faulty.arm(WRONG[wrong], 1, name)
-                await read_async(gate, kind)
-
-    for name in fit:
+    for connect, name in itertools.product((tidegate.connect, InLoop), fit):
         faulty.arm(None, 0)
-        with tidegate.connect(flights, "wrong_replies", {"timeout_s": 5}) as gate:
+        with connect(flights, "wrong_replies", {"timeout_s": 5}) as gate:
             faulty.arm(WRONG[wrong], 1, name)
             read(gate, kind)
             faulty.arm(None, 0)
             read(gate, kind)
-    asyncio.run(reads())
 
 
 @pytest.mark.parametrize("wrong", ["nil", "an error in a list", "a MOVED without a place"])
 def test_a_server_that_always_answers_in_another_form_is_unavailable(faulty, flights, wrong):
-    for name in ("pointer", "read"):
+    for connect, name in itertools.product((tidegate.connect, InLoop), ("pointer", "read")):
         faulty.arm(None, 0)
-        with tidegate.connect(flights, "wrong_replies", {"timeout_s": 0.3}) as gate:
+        with connect(flights, "wrong_replies", {"timeout_s": 0.3}) as gate:
             faulty.arm(WRONG[wrong], 10**6, name)
             with pytest.raises(StoreUnavailableError):
                 read(gate, "get")
-
-        async def reads(name=name):
-            faulty.arm(None, 0)
-            async with await tidegate.aio.connect(flights, "wrong_replies", {"timeout_s": 0.3}) as gate:
-                faulty.arm(WRONG[wrong], 10**6, name)
-                with pytest.raises(StoreUnavailableError):
-                    await read_async(gate, "get")
-
-        asyncio.run(reads())
 
 
 def write(url, namespace):
@@ -260,14 +225,14 @@ def test_an_idle_connection_with_a_reply_of_nobodys_is_not_used(flights):
 def test_a_channel_with_a_reply_of_nobodys_is_not_used(flights):
     async def reads():
         async with await tidegate.aio.connect(flights, "wrong_replies") as gate:
-            await read_async(gate, "get")
+            assert await gate.table("aircraft").get("N14228")
             (node,) = gate._reader.store._calls.servers._nodes.values()
             (first,) = node._channels
             await first._connection.send_command("HGET", "tg:{wrong_replies}:meta", "uuid")
             while not first._is_readable():
                 pass  # without the loop: its reader does not see the reply before the next call
-            for kind in READS:
-                await read_async(gate, kind)
+            assert await gate.table("aircraft").get("N14228") == {"carrier": "UA", "flights": 2}
+            assert await gate.version() == 3
             assert first.failed is not None
             assert isinstance(first.failed, WrongReplyError)
 

@@ -13,21 +13,15 @@ from services.support.redis.cluster import RedisCluster
 from services.support.redis.sentinel import RedisSentinel
 from services.support.redis.server import RedisServer
 from services.support.workloads.random_versions import random_version, writer_on
-from tidegate.committers.operations.alias import checked_target, set_alias
 from tidegate.errors import (
     ConfigError,
-    SnapshotExpiredError,
-    StoreLostError,
     StoreNotVerifiedError,
     StoreUnavailableError,
     WaitTimeoutError,
 )
-from tidegate.options import Options
-from tidegate.options.endpoints import parse_store
 from tidegate.sinks.redis.client import channel as redis_channel
 from tidegate.sinks.redis.client.channel import Channel, connected
 from tidegate.sinks.redis.client.settings import settings_of
-from tidegate.testing.example import Example
 
 DEADLINE_S = 30.0
 
@@ -106,48 +100,6 @@ def compare(writer, **options):
 @pytest.mark.parametrize("functions", [True, False])
 def test_all_reads_equal_the_threaded_readers(writer, functions):
     compare(writer, functions=functions)
-
-
-def test_readers_by_an_alias_on_the_event_loop_while_it_flips(redis: RedisServer, tmp_path):
-    """Each snapshot is of one namespace; no connection is left of the one that nobody reads any more."""
-    names = [f"{tmp_path.name}-blue", f"{tmp_path.name}-green"]
-    alias, at = f"{tmp_path.name}-live", parse_store(redis.url)
-    writers = [Example(f"file://{tmp_path}/wal", redis.url, name) for name in names]
-    keys = [f"N{number}" for number in range(50)]
-    for writer, name in zip(writers, names, strict=True):
-        writer.write({"aircraft": {key: {"carrier": name, "flights": 1} for key in keys}})
-
-    def flip(turn):
-        set_alias(at, alias, checked_target(at, alias, names[turn % 2]))
-
-    async def read(gate, done):
-        seen = set()
-        while not done.is_set() or len(seen) < 2:
-            async with gate.snapshot() as snapshot:
-                found = await snapshot.table("aircraft").get_many(keys)
-                assert {row["carrier"] for row in found.values()} == {snapshot.namespace}
-                seen.add(snapshot.namespace)
-        return seen
-
-    async def main():
-        flip(0)
-        done = asyncio.Event()
-        async with await tidegate.aio.connect(redis.url, alias) as gate:
-            reading = [asyncio.create_task(read(gate, done)) for _ in range(3)]
-            turn = 0
-            while not all(each.done() for each in reading):
-                turn += 1
-                await asyncio.to_thread(flip, turn)
-                assert await gate.wait_for(1) == 1
-                if turn == 10:
-                    done.set()
-            return await asyncio.gather(*reading)
-
-    assert asyncio.run(main()) == [set(names)] * 3
-    gc.collect()  # a connection that was not closed warns now
-    for writer in writers:
-        writer.driver.store.drop()
-        writer.close()
 
 
 @pytest.mark.xdist_group("redis_cluster")
@@ -258,59 +210,6 @@ def test_many_tasks_share_few_connections(writer, redis):
             assert len(node._channels) == len(mine) <= redis_channel.CONNECTIONS
 
     run(writer, read, client_name="many")
-
-
-# -- snapshots --------------------------------------------------------------------------------------
-
-
-def test_i8_a_snapshot_answers_the_same_while_a_writer_goes_on(writer):
-    random_version(writer, 1)
-
-    async def read(gate):
-        async with gate.snapshot(lease_s=5) as snapshot:
-            tables = snapshot.tables()
-            before = [await snapshot.table(name).scan().to_arrow() for name in tables]
-            for seed in range(2, 8):
-                await asyncio.to_thread(random_version, writer, seed)
-                assert await gate.version() == seed
-                for name, rows in zip(tables, before, strict=True):
-                    assert (await snapshot.table(name).scan().to_arrow()).equals(rows)
-
-    run(writer, read)
-
-
-def test_i8_a_lease_is_renewed_and_given_back(writer):
-    random_version(writer, 1)
-    store = writer.driver.store
-
-    async def read(gate):
-        async with gate.snapshot(lease_s=1.0) as snapshot:
-            deadline = snapshot._hold.active.deadline
-            await until(lambda: snapshot._hold.active.deadline > deadline + 1.0)
-            assert [info.version for info in store.leases()] == [1]
-            snapshot.table(snapshot.tables()[0])
-        assert store.leases() == []
-        await gate.snapshot(lease_s=60)  # let go of: close gives it back, or it runs out
-
-    run(writer, read)
-
-
-def test_i8_a_retired_version_is_refused(writer):
-    for seed in range(3):
-        random_version(writer, seed)
-
-    async def read(gate):
-        snapshot = await gate.snapshot(version=1)
-        name = snapshot.tables()[0]
-        assert writer.driver.store.announce(3, max_layers=0) == 3  # which revokes the lease
-        assert await gate.version() == 3  # it hears of the horizon; a merge would be met by the floor
-        with pytest.raises(SnapshotExpiredError):
-            [row async for row in snapshot.table(name).scan()]
-        with pytest.raises(SnapshotExpiredError, match="oldest that can be read is 3"):
-            await gate.snapshot(version=2)
-        await snapshot.close()
-
-    run(writer, read)
 
 
 # -- waiting ----------------------------------------------------------------------------------------
@@ -436,48 +335,6 @@ def test_a_server_that_is_silent_is_an_error_in_time_and_closing_does_not_wait(p
     writer.close()
 
 
-def test_connections_that_the_server_closed_are_opened_anew(private_redis, tmp_path):
-    server = private_redis()
-    writer = writer_on(server.url, tmp_path)
-    writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
-
-    async def read(gate):
-        async with gate.snapshot() as snapshot:
-            for _ in range(5):
-                server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-                found = await asyncio.gather(*(snapshot.table("aircraft").get("N1") for _ in range(20)))
-                assert found == [{"carrier": "UA", "flights": 1}] * 20
-
-    run(writer, read)
-    writer.close()
-
-
-def test_a_restarted_server_that_is_not_listed_is_refused_until_it_was_compared(private_redis, tmp_path):
-    server = private_redis()
-    writer = writer_on(server.url, tmp_path)
-    writer.write({"aircraft": {"N1": {"carrier": "UA", "flights": 1}}})
-
-    async def read(gate):
-        async with gate.snapshot() as snapshot:
-            assert await snapshot.table("aircraft").get("N1")
-            server.kill()
-            await asyncio.to_thread(server.start)
-            for ask in (
-                lambda: snapshot.table("aircraft").get("N1"),
-                lambda: snapshot.table("aircraft").get_many(["N1", "N2", "N3"]),
-                snapshot.table("aircraft").scan().to_arrow,
-                lambda: gate.table("aircraft").get("N1"),
-            ):
-                with pytest.raises(StoreNotVerifiedError, match="was not compared with the log"):
-                    await ask()
-            writer.write({"aircraft": {"N2": {"carrier": "UA", "flights": 2}}})
-            assert await snapshot.table("aircraft").get("N1") == {"carrier": "UA", "flights": 1}
-        assert await gate.table("aircraft").get("N2") == {"carrier": "UA", "flights": 2}
-
-    run(writer, read)
-    writer.close()
-
-
 def test_0013_a_list_from_before_the_version_is_not_relied_on(writer):
     """Two looks at the pointer whose answers come in the other order: the older list says nothing of v."""
     random_version(writer, 1)
@@ -494,36 +351,3 @@ def test_0013_a_list_from_before_the_version_is_not_relied_on(writer):
         assert store._known.pointer.visible == 2
 
     run(writer, read)
-
-
-def test_a_namespace_that_is_gone_is_no_proof_of_a_drop(writer):
-    random_version(writer, 1)
-
-    async def read(gate):
-        writer.driver.store.drop()
-        with pytest.raises(StoreLostError, match=r"is not there any more\. If nobody dropped it"):
-            await gate.version()
-
-    run(writer, read)
-
-
-def test_tables_with_fewer_key_groups_are_read_by_key_and_whole(redis: RedisServer, namespace, tmp_path):
-    options = Options(key_groups=8, table_key_groups={"aircraft": 2})
-    small = Example(f"file://{tmp_path}/wal", redis.url, namespace, options=options)
-    rows = {f"N{number}": {"carrier": "UA", "flights": number} for number in range(20)}
-    small.write({"aircraft": rows})
-
-    async def read(gate):
-        newest = gate.table("aircraft")
-        found = [await newest.get("N7"), await newest.get_many(rows)]
-        async with gate.snapshot() as snapshot:
-            pinned = snapshot.table("aircraft")
-            found += [await pinned.get("N7"), await pinned.get_many(rows)]
-            found.append({key: value async for key, value in pinned.scan()})
-        return found
-
-    assert run(small, read) == [rows["N7"], rows, rows["N7"], rows, rows]
-    with tidegate.connect(redis.url, namespace) as gate:
-        assert gate.table("aircraft").get("N7") == rows["N7"]
-        assert gate.table("aircraft").get_many(rows) == rows
-    small.close()

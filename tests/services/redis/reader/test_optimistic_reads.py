@@ -1,6 +1,5 @@
 """A read of the newest version takes one round trip: it looks while it reads (decision 0042)."""
 
-import asyncio
 import sys
 import threading
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tidegate
-import tidegate.aio
+from services.support.in_loop import BOTH
 from services.support.redis.group import RedisGroup
 from services.support.redis.proxy import RedisProxy
 from services.support.redis.server import RedisServer
@@ -39,52 +38,6 @@ def proxy(redis: RedisServer) -> Iterator[RedisProxy]:
         yield made
 
 
-class InLoop:
-    """``tidegate.aio`` for a test that has no event loop: one of its own, in a thread."""
-
-    def __init__(self, url: str, namespace: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self._gate = self._run(tidegate.aio.connect(url, namespace))
-
-    def get(self, table: str, key: object) -> object:
-        return self._run(self._gate.table(table).get(key))
-
-    def get_many(self, table: str, keys: list[object]) -> object:
-        return self._run(self._gate.table(table).get_many(keys))
-
-    def read(self, keys: dict[str, list[object]]) -> object:
-        return self._run(self._gate.get_many(keys))
-
-    def close(self) -> None:
-        self._run(self._gate.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _run(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
-
-class InThread:
-    def __init__(self, url: str, namespace: str) -> None:
-        self._gate = tidegate.connect(url, namespace)
-        self.close = self._gate.close
-
-    def get(self, table: str, key: object) -> object:
-        return self._gate.table(table).get(key)
-
-    def get_many(self, table: str, keys: list[object]) -> object:
-        return self._gate.table(table).get_many(keys)
-
-    def read(self, keys: dict[str, list[object]]) -> object:
-        return self._gate.get_many(keys)
-
-
-READERS = [InThread, InLoop]
-
-
 def flights(n):
     return {"carrier": "UA", "flights": n}
 
@@ -94,18 +47,18 @@ def url_of(proxy: RedisProxy) -> str:
     return f"redis://{host}:{port}"
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_rows_are_asked_for_before_the_pointer_has_answered(kind, writer, proxy):
+@BOTH
+def test_rows_are_asked_for_before_the_pointer_has_answered(connect, writer, proxy):
     writer.write({"aircraft": {"N1": flights(1), "N2": flights(2)}})
-    reader = kind(url_of(proxy), writer.driver.endpoints.namespace)
+    reader = connect(url_of(proxy), writer.driver.endpoints.namespace)
     wanted = {"N1": flights(1), "N2": flights(2)}
-    assert [reader.get_many("aircraft", ["N1", "N2"]) for _ in range(2)] == [
+    assert [reader.table("aircraft").get_many(["N1", "N2"]) for _ in range(2)] == [
         wanted,
         wanted,
     ]  # the server is known
     for ask, answer, reads in (
-        (lambda: reader.get("aircraft", "N1"), flights(1), 1),
-        (lambda: reader.get_many("aircraft", ["N1", "N2"]), wanted, 2),
+        (lambda: reader.table("aircraft").get("N1"), flights(1), 1),
+        (lambda: reader.table("aircraft").get_many(["N1", "N2"]), wanted, 2),
     ):
         answers: list[object] = []
         seen = proxy.plain.count(f"FCALL_RO {READ}")
@@ -121,23 +74,23 @@ def test_rows_are_asked_for_before_the_pointer_has_answered(kind, writer, proxy)
     reader.close()
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_each_read_is_of_the_version_that_is_newest_then(kind, writer, redis):
+@BOTH
+def test_each_read_is_of_the_version_that_is_newest_then(connect, writer, redis):
     """Of a version that was published meanwhile, retired ones between them, and of tables that it brought."""
     writer.write({"aircraft": {"N1": flights(0)}})
-    reader = kind(redis.url, writer.driver.endpoints.namespace)
+    reader = connect(redis.url, writer.driver.endpoints.namespace)
     for n in range(1, 4):
-        assert reader.get("aircraft", "N1") == flights(n - 1)
+        assert reader.table("aircraft").get("N1") == flights(n - 1)
         writer.write(
             {"aircraft": {"N1": flights(n), f"M{n}": flights(n)}, "legs": {("EWR", n): {"dest": "IAH"}}}
         )
-        assert reader.get("legs", ("EWR", n)) == {"dest": "IAH"}
+        assert reader.table("legs").get(("EWR", n)) == {"dest": "IAH"}
         writer.write({"aircraft": {f"M{n}": None}})
-        assert reader.get_many("aircraft", ["N1", f"M{n}"]) == {"N1": flights(n)}
+        assert reader.table("aircraft").get_many(["N1", f"M{n}"]) == {"N1": flights(n)}
     for n in range(10):  # more than are kept
         writer.write({"aircraft": {"N1": flights(n)}})
     writer.driver.store.announce(writer.driver.folded.last_version)
-    assert reader.get("aircraft", "N1") == flights(9)
+    assert reader.table("aircraft").get("N1") == flights(9)
     reader.close()
 
 
@@ -160,8 +113,8 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sent
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_a_warm_read_takes_one_round_trip_and_two_after_a_new_version(kind, writer, redis, trips):
+@BOTH
+def test_a_warm_read_takes_one_round_trip_and_two_after_a_new_version(connect, writer, redis, trips):
     """Of keys of several tables, too. The entry of the new version comes with its pointer."""
     rows = {
         "aircraft": {f"N{n}": flights(n) for n in range(40)},
@@ -170,14 +123,14 @@ def test_a_warm_read_takes_one_round_trip_and_two_after_a_new_version(kind, writ
     }
     keys = {table: [*of_table, next(iter(of_table))] for table, of_table in rows.items()}
     writer.write(rows)
-    reader = kind(redis.url, writer.driver.endpoints.namespace)
+    reader = connect(redis.url, writer.driver.endpoints.namespace)
     ways = {
-        "get": (lambda: reader.get("aircraft", "N1"), lambda: rows["aircraft"]["N1"]),
+        "get": (lambda: reader.table("aircraft").get("N1"), lambda: rows["aircraft"]["N1"]),
         "get_many": (
-            lambda: reader.get_many("legs", list(rows["legs"])),
+            lambda: reader.table("legs").get_many(list(rows["legs"])),
             lambda: rows["legs"],
         ),
-        "several tables": (lambda: reader.read(keys), lambda: rows),
+        "several tables": (lambda: reader.get_many(keys), lambda: rows),
     }
     for version in range(2, 5):
         for name, (ask, wanted) in ways.items():
@@ -185,7 +138,7 @@ def test_a_warm_read_takes_one_round_trip_and_two_after_a_new_version(kind, writ
             trips.clear()
             assert ask() == wanted(), name
             assert len(trips) == 1, name
-            if kind is InThread:  # the writer's own requests are counted, too
+            if connect is tidegate.connect:  # the writer's own requests are counted, too
                 rows["aircraft"]["N1"] = flights(1000 * version + len(name))
                 writer.write({"aircraft": {"N1": rows["aircraft"]["N1"]}})
                 trips.clear()
@@ -202,32 +155,32 @@ def test_a_warm_read_takes_one_round_trip_and_two_after_a_new_version(kind, writ
     reader.close()
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_an_entry_of_another_version_does_not_count(kind, writer, redis):
+@BOTH
+def test_an_entry_of_another_version_does_not_count(connect, writer, redis):
     """As after a flip by a writer of an older release, which does not renew it: the catalog has the entry."""
     namespace = writer.driver.endpoints.namespace
     writer.write({"aircraft": {"N1": flights(1)}})
     older = redis.ask("HGET", f"tg:{{{namespace}}}:meta", "latest")
-    reader = kind(redis.url, namespace)
+    reader = connect(redis.url, namespace)
     for n in range(2, 4):
         writer.write({"aircraft": {"N1": flights(n)}, "legs": {("EWR", n): {"dest": "IAH"}}})
         redis.ask("HSET", f"tg:{{{namespace}}}:meta", "latest", older)
-        assert reader.get("legs", ("EWR", n)) == {"dest": "IAH"}
-        assert reader.get("aircraft", "N1") == flights(n)
+        assert reader.table("legs").get(("EWR", n)) == {"dest": "IAH"}
+        assert reader.table("aircraft").get("N1") == flights(n)
     redis.ask("HDEL", f"tg:{{{namespace}}}:meta", "latest")
     writer.write({"aircraft": {"N1": flights(9)}})
     redis.ask("HDEL", f"tg:{{{namespace}}}:meta", "latest")
-    assert reader.get("aircraft", "N1") == flights(9)
+    assert reader.table("aircraft").get("N1") == flights(9)
     redis.ask("HSET", f"tg:{{{namespace}}}:meta", "latest", "no entry")
     writer.write({"aircraft": {"N1": flights(10)}})
     redis.ask("HSET", f"tg:{{{namespace}}}:meta", "latest", "no entry")
     with pytest.raises(CorruptError):
-        reader.get("aircraft", "N1")
+        reader.table("aircraft").get("N1")
     reader.close()
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_on_a_cluster_too(kind, redis_cluster: RedisGroup, tmp_path):
+@BOTH
+def test_on_a_cluster_too(connect, redis_cluster: RedisGroup, tmp_path):
     """There pointer and rows are on several servers."""
     writer = writer_on(redis_cluster.url, tmp_path)
     rows = {f"N{n}": flights(n) for n in range(40)}
@@ -236,10 +189,10 @@ def test_on_a_cluster_too(kind, redis_cluster: RedisGroup, tmp_path):
         for version in range(1, 4):
             rows[f"N{version}"] = flights(-version)
             writer.write({"aircraft": rows})
-            reader = reader or kind(redis_cluster.url, writer.driver.endpoints.namespace)
+            reader = reader or connect(redis_cluster.url, writer.driver.endpoints.namespace)
             for _ in range(2):
-                assert {key: reader.get("aircraft", key) for key in rows} == rows
-                assert reader.get_many("aircraft", list(rows)) == rows
+                assert {key: reader.table("aircraft").get(key) for key in rows} == rows
+                assert reader.table("aircraft").get_many(list(rows)) == rows
     finally:
         if reader is not None:
             reader.close()

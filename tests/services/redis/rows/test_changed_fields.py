@@ -54,21 +54,6 @@ def test_a_pointer_that_is_none_is_told_with_its_place(place, redis, namespace, 
         assert "the pointer" in done.output
 
 
-def test_a_pointer_without_a_field_is_told_with_its_place(place, redis, namespace):
-    redis.ask("HDEL", f"tg:{{{namespace}}}:meta", "digest")
-    with tidegate.connect(redis.url, namespace) as gate, pytest.raises(CorruptError, match="the pointer"):
-        gate.version()
-
-
-def test_the_time_of_a_version_that_is_none_is_told_with_its_place(place, redis, namespace):
-    catalog = f"tg:{{{namespace}}}:catalog"
-    _, _, entry = redis.ask("HGET", catalog, "3").partition(" ")
-    redis.ask("HSET", catalog, "3", f"never {entry}")
-    told = pytest.raises(CorruptError, match="catalog, version 3")
-    with tidegate.connect(redis.url, namespace) as gate, told:
-        gate.history()
-
-
 @pytest.mark.parametrize("groups", [0, -1, 10**12])
 def test_key_groups_that_cannot_be_are_told_with_their_place(place, redis, namespace, groups):
     meta = f"tg:{{{namespace}}}:meta"

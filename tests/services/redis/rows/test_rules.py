@@ -235,14 +235,6 @@ def test_a_header_that_is_gone_is_not_an_empty_key_group(store, redis, name):
     assert redis.ask("EXISTS", f"{name}h") == 0
 
 
-def test_a_publish_only_from_its_exact_predecessor(store):
-    put(store, 1, rows(b"1"), 1)
-    assert not store.publish(entry(1), 1)
-    assert not store.publish(entry(3), 1)
-    assert not store.publish(entry(2), 0)
-    assert store.pointer().visible == 1
-
-
 def test_a_scan_begins_anew_at_another_server(store, redis, monkeypatch):
     """A cursor means nothing to another server, and its layers may be others: what is pinned is refused."""
     monkeypatch.setattr(reads, "FEW_ROWS", 1)  # pages, where one call would do

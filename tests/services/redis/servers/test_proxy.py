@@ -56,13 +56,6 @@ def dial(proxy):
         yield lambda: opened.enter_context(socket.create_connection(proxy.address, DEADLINE_S))
 
 
-def received(sock, size):
-    found = b""
-    while len(found) < size and (more := sock.recv(size - len(found))):
-        found += more
-    return found
-
-
 # -- transparent ----------------------------------------------------------------------------------
 
 
@@ -86,17 +79,6 @@ def test_all_kinds_of_replies_pass(proxy, connect, namespace, protocol):
     with pytest.raises(ResponseError, match="unknown command"):
         client.execute_command("NOSUCH")
     assert not proxy.plain.failures
-
-
-def test_megabytes_pass_both_ways_byte_for_byte(redis, connect, namespace):
-    client = connect(decode_responses=False)
-    values = {
-        f"{namespace}:{n}": bytes([n, 13, 10]) * size for n, size in enumerate((0, 1, 70_000, 5_000_000))
-    }
-    client.mset(values)
-    assert client.mget(list(values)) == list(values.values())
-    with redis.client(decode_responses=False) as direct:
-        assert direct.mget(list(values)) == list(values.values())
 
 
 def test_pushed_messages_are_no_replies(redis, connect, namespace):
@@ -135,12 +117,6 @@ def test_counted_by_what_is_asked_for(proxy, connect, namespace, functions):
     proxy.wait_seen(2, "FCALL", "tests_get")
     with pytest.raises(TimeoutError, match="FCALL tests_get"):
         proxy.wait_seen(3, "FCALL", "tests_get", timeout=0.05)
-
-
-def test_lines_that_people_type(dial):
-    sock = dial()
-    sock.sendall(b"PING\r\nECHO hello\r\n*1\r\n$4\r\nPING\r\n")
-    assert received(sock, 25) == b"+PONG\r\n$5\r\nhello\r\n+PONG\r\n"
 
 
 # -- lost -----------------------------------------------------------------------------------------

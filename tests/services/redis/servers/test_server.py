@@ -7,14 +7,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from redis import Redis
 from redis.exceptions import (
     AuthenticationError,
-    OutOfMemoryError,
-    RedisError,
-    ResponseError,
 )
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import Sentinel
 
@@ -82,49 +77,6 @@ def test_paused(private_redis):
     server.pause()
     server.stop()  # a paused one ends too
     assert gone(server.pid)
-
-
-def test_who_does_not_know_the_password(private_redis):
-    server = private_redis(password="p@ss/word")  # what a URL has to quote
-    assert Redis.from_url(server.url).ping()
-    with pytest.raises(AuthenticationError):
-        server.ask("PING", password=None, username=None)
-    with pytest.raises(AuthenticationError):
-        server.ask("PING", password="wrong")
-
-
-@pytest.mark.parametrize("clients", ["no", "yes"])
-def test_tls(private_redis, clients):
-    server = private_redis(tls=True, settings={"tls-auth-clients": clients})
-    assert server.ask("PING")
-    with pytest.raises(RedisConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
-        server.ask("PING", ssl_ca_certs=None)
-    with pytest.raises(RedisError):
-        server.ask("PING", ssl=False)
-    assert Redis.from_url(server.url, **server.tls_settings).ping()
-    bare = Redis.from_url(server.url, ssl_ca_certs=server.tls_settings["ssl_ca_certs"])
-    if clients == "no":
-        assert bare.ping()
-    else:
-        with pytest.raises(RedisConnectionError):
-            bare.ping()
-
-
-def test_memory_that_is_full_and_commands_that_are_barred(private_redis):
-    server = private_redis(
-        settings={"maxmemory": "3mb", "maxmemory-policy": "noeviction"}, barred=["CONFIG", "FUNCTION"]
-    )
-    for command in (("CONFIG", "GET", "dir"), ("FUNCTION", "LIST")):
-        with pytest.raises(ResponseError, match="unknown command"):
-            server.ask(*command)
-    with pytest.raises(OutOfMemoryError):
-        fill(server)
-
-
-def fill(server):
-    with server.client() as client:
-        for n in range(100):
-            client.set(f"key{n}", "x" * 100_000)
 
 
 # -- Sentinel -------------------------------------------------------------------------------------------
@@ -230,17 +182,6 @@ def test_run_gives_the_url(kind, prefix):
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 7
     assert done.stdout.startswith(prefix)
-
-
-@pytest.mark.slow
-def test_run_gives_both_urls():
-    code = "import sys; print(*sys.argv[1:])"
-    asked = [HERE / "run.py", "kafka", "redis", "--", sys.executable, "-c", code, "{kafka}", "{redis}"]
-    done = subprocess.run([sys.executable, *asked], stdout=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 0
-    kafka, redis = done.stdout.split()
-    assert kafka.startswith("kafka://127.0.0.1:")
-    assert redis.startswith("redis://127.0.0.1:")
 
 
 @pytest.mark.parametrize(
