@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import pickle
 
 import pytest
 
@@ -227,24 +226,12 @@ def test_an_unknown_option_is_named_with_those_there_are():
         Options.of({"key_group": 1, "a_b": 2, "parallelism": 3})
 
 
-def test_options_do_not_change():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Options().keep_versions = 3
-
-
 # -- endpoints and passwords --------------------------------------------------------------------
 
 
 def test_endpoints_refuse_a_namespace_that_is_no_name():
     with pytest.raises(ConfigError, match="namespace name 'a b'"):
         Endpoints("a b", "memory://x", "memory://x")
-
-
-def test_endpoints_travel_to_tasks():
-    endpoints = Endpoints(
-        "n", "file:///w", "redis://u:secret@h/0", {"lock_timeout_s": 3}, {"password": "secret"}
-    )
-    assert pickle.loads(pickle.dumps(endpoints)) == endpoints
 
 
 def test_endpoints_never_show_a_password():

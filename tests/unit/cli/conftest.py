@@ -5,6 +5,7 @@ import types
 import pytest
 
 from support.cli import options_for
+from tidegate.base import failpoints
 from tidegate.errors import StoreUnavailableError
 from tidegate.options import Options
 from tidegate.testing.example import BATCHES, Example, write_flights
@@ -13,8 +14,10 @@ from tidegate.testing.example import BATCHES, Example, write_flights
 @pytest.fixture(autouse=True)
 def environment(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))  # `new` remembers its file
-    for name in ("STORE", "WAL", "NAMESPACE"):
+    for name in ("STORE", "WAL", "NAMESPACE", "STORE_CONFIG", "WAL_CONFIG"):
         monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
+    yield
+    failpoints.arm(None)
 
 
 @pytest.fixture(scope="module")

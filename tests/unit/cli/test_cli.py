@@ -1,84 +1,21 @@
-"""The command line as a whole: help, exit codes, options, output, processes; and the demo."""
+"""The command line as a whole: help, exit codes, options, output, processes."""
 
 import json
 import os
 import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 import tidegate
-from support.cli import done, done_json, readers_only, refused, run
+from support.cli import done, done_json, readers_only, run
 from tidegate.base import text as text_of
 from tidegate.cli.core import output
 from tidegate.errors import BY_NAME
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-# -- demo ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("right", [True, False])
-def test_demo_calls_the_demo_and_tells_what_came_of_it(monkeypatch, tmp_path, right):
-    import dataclasses
-
-    @dataclasses.dataclass
-    class Outcome:
-        folder: str
-        store: str
-        wal: str = "file:///x"
-        namespace: str = "flights"
-        rows: int = 27_004
-        versions: int = 31
-        seconds: float = 9.5
-        kills: tuple = ("day 10: somewhere",)
-        recovered: tuple = (10,)
-        snapshots_checked: int = 100
-        versions_checked: int = 31
-        torn: tuple = ()
-        by_tasks: dict = dataclasses.field(default_factory=lambda: {1: 2, 31: 2})
-        log_removed: bool = False
-
-        @property
-        def right(self):
-            return right
-
-    def fake(wal, store, folder, progress, **options):
-        assert options == {
-            "namespace": "flights",
-            "wal_options": {},
-            "store_options": {},
-            "allow_unsafe": False,
-        }
-        progress(1, "streaming; 3 snapshots checked")
-        progress(1, "streaming; 4 snapshots checked")
-        return Outcome(str(folder), "sqlite:///x")
-
-    monkeypatch.setitem(sys.modules, "tidegate.demo", types.SimpleNamespace(run=fake))
-    monkeypatch.setenv("TIDEGATE_STORE", "sqlite:///not/for/a/demo")
-    result = run("demo", "--folder", tmp_path)
-    assert result.exit_code == (0 if right else 1)
-    assert ("NOT every promise held" in result.stdout) is not right
-    assert "driver killed\tday 10: somewhere" in result.stdout
-    assert "large batches\tversions 1 (2 tasks) and 31 (2 tasks): Spark's tasks staged and" in result.stdout
-    assert "small batches\t29: the driver applied them without tasks" in result.stdout
-    commands = result.stdout.partition("look around:\n")[2].splitlines()
-    settings = ["TIDEGATE_NAMESPACE=flights", "TIDEGATE_STORE=sqlite:///x", "TIDEGATE_WAL=file:///x"]
-    assert [word for line in commands[:2] for word in line.split()[1:]] == settings
-    assert [line.split()[1] for line in commands[2:]] == ["ui", "history", "diff", "get"]
-    assert len(result.stdout.splitlines()) < 20  # a screen has 24, and the set-up takes some
-    assert result.stderr.count("version 1: streaming") == 1
-    assert json.loads(run("demo", "--folder", tmp_path, "--json").stdout)["right"] is right
-
-
-def test_demo_without_spark_says_what_to_install(monkeypatch):
-    """Only the driver's process imports pyspark: the command looks before it starts that one."""
-    monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert "the demo needs pyspark: pip install 'tidegate[spark]'" in refused(2, "demo")
 
 
 # -- the whole ----------------------------------------------------------------------------------------
@@ -222,9 +159,3 @@ def test_as_a_process(flights):
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("tidegate: ConfigError: version 9")
     assert result.stderr.count("\n") == 1
-
-
-def test_a_reader_of_the_output_may_leave_early(flights):
-    command = " ".join([*map(repr, SCRIPT), "scan", "airports", "--json", *readers_only(flights), "| true"])
-    done_early = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-    assert "Traceback" not in done_early.stderr

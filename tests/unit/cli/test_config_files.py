@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from support.cli import run
+from support.cli import options_for, run
 from tidegate.base.checks import Check
 from tidegate.cli.core.config_files import wal_options
 from tidegate.cli.inspect import doctor
@@ -20,12 +20,6 @@ from tidegate.wal.memory_log import MemoryLog
 
 SECRET = "hunter2-and-more"
 OPENED_IN = ("committers.operations.local_coordinator", "status.look", "cli.inspect.doctor_servers")
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    for name in ("STORE", "WAL", "NAMESPACE", "WAL_CONFIG"):
-        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
 
 
 @pytest.fixture
@@ -162,7 +156,7 @@ def test_endpoints_do_not_show_options(written):
 @pytest.fixture
 def flights(tmp_path):
     write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
-    return [f"--store=sqlite://{tmp_path}/store", f"--wal=file://{tmp_path}/wal", "--namespace=flights"]
+    return options_for(tmp_path)
 
 
 COMMANDS = [

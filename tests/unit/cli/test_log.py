@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from support.cli import ended, run
+from support.cli import ended, refused, run
 from tidegate.base.checks import Check
 from tidegate.cli.inspect import doctor
 from tidegate.demo import run as demo_run  # the function
@@ -55,9 +55,9 @@ def _told(what):
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
-    for name in ("STORE", "WAL", "NAMESPACE", "WAL_CONFIG"):
-        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
     monkeypatch.setattr(doctor, "check_java", lambda **_: Check("Java", "pass", "", ""))
+    for module in ("cli.inspect.doctor_servers", "status.look"):  # no host has the name of the broker
+        monkeypatch.setattr(importlib.import_module(f"tidegate.{module}"), "nobody_at", lambda _: "")
 
 
 @pytest.fixture
@@ -378,7 +378,7 @@ class Outcome:
     snapshots_checked: int = 100
     versions_checked: int = 31
     torn: tuple = ()
-    by_tasks: dict = dataclasses.field(default_factory=dict)
+    by_tasks: dict = dataclasses.field(default_factory=lambda: {1: 2, 31: 2})
     right: bool = True
 
 
@@ -393,6 +393,42 @@ def demos(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "tidegate.demo", types.SimpleNamespace(run=fake))
     return calls
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_demo_calls_the_demo_and_tells_what_came_of_it(monkeypatch, tmp_path, right):
+    def fake(wal, store, folder, progress, **options):
+        assert options == {
+            "namespace": "flights",
+            "wal_options": {},
+            "store_options": {},
+            "allow_unsafe": False,
+        }
+        progress(1, "streaming; 3 snapshots checked")
+        progress(1, "streaming; 4 snapshots checked")
+        return Outcome("file:///x", "flights", log_removed=False, folder=str(folder), right=right)
+
+    monkeypatch.setitem(sys.modules, "tidegate.demo", types.SimpleNamespace(run=fake))
+    monkeypatch.setenv("TIDEGATE_STORE", "sqlite:///not/for/a/demo")
+    result = run("demo", "--folder", tmp_path)
+    assert result.exit_code == (0 if right else 1)
+    assert ("NOT every promise held" in result.stdout) is not right
+    assert "driver killed\tday 10: somewhere" in result.stdout
+    assert "large batches\tversions 1 (2 tasks) and 31 (2 tasks): Spark's tasks staged and" in result.stdout
+    assert "small batches\t29: the driver applied them without tasks" in result.stdout
+    commands = result.stdout.partition("look around:\n")[2].splitlines()
+    settings = ["TIDEGATE_NAMESPACE=flights", f"TIDEGATE_STORE={Outcome.store}", "TIDEGATE_WAL=file:///x"]
+    assert [word for line in commands[:2] for word in line.split()[1:]] == settings
+    assert [line.split()[1] for line in commands[2:]] == ["ui", "history", "diff", "get"]
+    assert len(result.stdout.splitlines()) < 20  # a screen has 24, and the set-up takes some
+    assert result.stderr.count("version 1: streaming") == 1
+    assert json.loads(run("demo", "--folder", tmp_path, "--json").stdout)["right"] is right
+
+
+def test_demo_without_spark_says_what_to_install(monkeypatch):
+    """Only the driver's process imports pyspark: the command looks before it starts that one."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert "the demo needs pyspark: pip install 'tidegate[spark]'" in refused(2, "demo")
 
 
 def test_the_demo_takes_a_log_on_servers_with_its_options(demos, tmp_path, monkeypatch):

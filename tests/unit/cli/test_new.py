@@ -42,8 +42,6 @@ def test_its_servers_are_those_of_this_repositorys_compose_file(tmp_path):
 def test_commands_take_the_places_of_its_settings(tmp_path, monkeypatch):
     done("new", tmp_path / "p")
     monkeypatch.chdir(tmp_path / "p")
-    for name in ("STORE", "WAL", "NAMESPACE"):
-        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
     done("init")
     assert (tmp_path / "p/data/store/orders").is_dir()
 
@@ -54,8 +52,6 @@ def test_programs_find_what_commands_made_whatever_the_name_of_the_folder(tmp_pa
     last = done("new", folder).splitlines()[-1]
     assert last == f"next: cd {shlex.quote(str(folder))}; python stream.py --once"
     monkeypatch.chdir(folder)
-    for variable in ("STORE", "WAL", "NAMESPACE"):
-        monkeypatch.delenv(f"TIDEGATE_{variable}", raising=False)
     done("init")
     places = runpy.run_path(str(folder / "settings.py"))
     tidegate.connect(places["STORE"], namespace=places["NAMESPACE"]).close()

@@ -99,9 +99,7 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    for name in ("STORE", "WAL", "NAMESPACE", "STORE_CONFIG", "WAL_CONFIG"):
-        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
+def no_terminal(monkeypatch):
     monkeypatch.setattr(drop, "_is_terminal", lambda: False)
 
 

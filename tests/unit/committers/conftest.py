@@ -2,8 +2,15 @@ import pytest
 
 from support.committers.pipelines import Gates
 from support.places import driver_at, new_place
+from tidegate.base import failpoints
 from tidegate.committers.background.pipeline import PipelineThread
 from tidegate.committers.opening.open import open_namespace
+
+
+@pytest.fixture(autouse=True)
+def _disarmed():
+    yield
+    failpoints.arm(None)
 
 
 @pytest.fixture

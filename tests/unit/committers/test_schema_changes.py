@@ -1,8 +1,10 @@
-"""A table's columns change: what readers, commands, copies and feeds find before and after."""
+"""A table's columns or its state version change: what readers, commands, copies and feeds find."""
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -21,6 +23,7 @@ from tidegate.spark.source.leased_table import lease_table
 from tidegate.spark.source.options import SourceOptions
 from tidegate.testing.example import Example
 from tidegate.values.evolve import renamed
+from tidegate.values.state_versions import next_state
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Column, TableSchema
 
@@ -47,71 +50,148 @@ CONTENTS = {
 }
 
 
+FIRST = TableSchema(KEY, (Column("n", "int"),))
+SECOND = next_state("t", FIRST, TableSchema(KEY, (Column("n", "string"),), state_version=2))
+STATES = {
+    1: {"k1": {"n": 1}, "k2": {"n": 2}},
+    2: {"k1": {"n": 1}, "k2": {"n": "two"}},
+    3: {"k1": {"n": 1}, "k2": {"n": "two"}, "k3": {"n": "three"}},
+}
+
+
 class Place:
-    """A namespace in files: version 2 widens and adds columns, 3 renames one, 4 writes by the new name."""
+    """A namespace in files."""
 
     def __init__(self, folder):
         self.folder = folder
         self.wal, self.store = f"file://{folder}/wal", f"sqlite://{folder}/store"
         self.options = options_for(folder)
+        self.readers = [option for option in self.options if not option.startswith("--wal")]
 
     def example(self, schema):
         example = Example(self.wal, self.store, options=Options(key_groups=4, keep_versions=100))
         example.schemas["t"] = schema
         return closing(example)
 
-    def write_all(self):
-        with self.example(NARROW) as example:
-            assert example.write({"t": CONTENTS[1]}) == 1
-            example.schemas["t"] = WIDE
-            assert example.write({"t": {"k2": CONTENTS[2]["k2"]}}) == 2
+    def write(self, schema, rows):
+        with self.example(schema) as example:
+            example.write({"t": rows})
             example.driver.store.end_heartbeat(example.driver.epoch)
-        assert done_json("schema", "rename", "t", "a", "b", *self.options)["version"] == 3
-        with self.example(RENAMED) as example:
-            assert example.write({"t": {"k3": CONTENTS[4]["k3"]}}) == 4
-            example.driver.store.end_heartbeat(example.driver.epoch)
+
+    def rename(self, old, new):
+        return done_json("schema", "rename", "t", old, new, *self.options)["version"]
 
     def content(self, version=None, store=None):
         return rows_by_table(store or self.store, version=version).get("t", {})
 
-    def feed(self, upto, after=0):
-        """The changes of these versions, as a stream that starts at the newest version gives them."""
-        options = SourceOptions.of(
-            {"namespace": "flights", "store": self.store, "wal": self.wal, "table": "t"}
-        )
-        return Feed(lease_table(options), self.wal, {}, exact=False), after, upto
+    def feed(self):
+        """The changes of the table, as a stream that starts at the newest version gives them."""
+        options = {"namespace": "flights", "store": self.store, "wal": self.wal, "table": "t"}
+        return Feed(lease_table(SourceOptions.of(options)), self.wal, {}, exact=False)
+
+    def changes(self, feed, after, upto):
+        names = [*feed.leased.values.arrow_schema, (CHANGE_TYPE, pa.string()), (VERSION, pa.int64())]
+        with (
+            closing(open_log(self.wal, "flights")) as log,
+            closing(open_store(self.store, "flights")) as store,
+        ):
+            parts = FeedPlanner(feed, log, store, 1).works(after, upto)
+            batches = [batch for part in parts for batch in feed.rows(encode_works(part), pa.schema(names))]
+        return [row for batch in batches for row in batch.to_pylist()]
+
+
+class History(NamedTuple):
+    """What makes each version, the table after each, and the schema of the last one."""
+
+    steps: Sequence[Callable[[Place], Any]]
+    contents: Mapping[int, Any]
+    schema: TableSchema
+
+
+HISTORIES = {
+    "columns": History(
+        [
+            lambda place: place.write(NARROW, CONTENTS[1]),
+            lambda place: place.write(WIDE, {"k2": CONTENTS[2]["k2"]}),
+            lambda place: place.rename("a", "b"),
+            lambda place: place.write(RENAMED, {"k3": CONTENTS[4]["k3"]}),
+        ],
+        CONTENTS,
+        RENAMED,
+    ),
+    "state versions": History(
+        [
+            lambda place: place.write(FIRST, STATES[1]),
+            lambda place: place.write(SECOND, {"k2": STATES[2]["k2"]}),
+            lambda place: place.write(SECOND, {"k3": STATES[3]["k3"]}),
+        ],
+        STATES,
+        SECOND,
+    ),
+}
+
+
+def made(folder, name):
+    place = Place(folder)
+    for step in HISTORIES[name].steps:
+        step(place)
+    return place
 
 
 @pytest.fixture
 def place(tmp_path):
-    place = Place(tmp_path)
-    place.write_all()
-    return place
+    """Version 2 widens and adds columns, 3 renames one, 4 writes by the new name."""
+    return made(tmp_path, "columns")
 
 
-def changes_of(place, feed, after, upto):
-    with (
-        closing(open_log(place.wal, "flights")) as log,
-        closing(open_store(place.store, "flights")) as store,
-    ):
-        planner = FeedPlanner(feed, log, store, 1)
-        columns = pa.schema(
-            [*feed.leased.values.arrow_schema, (CHANGE_TYPE, pa.string()), (VERSION, pa.int64())]
-        )
-        parts = planner.works(after, upto)
-        return [
-            row for part in parts for b in feed.rows(encode_works(part), columns) for row in b.to_pylist()
-        ]
+@pytest.fixture
+def migrated(tmp_path):
+    """Version 2 migrates a row, 3 adds one of the second state version."""
+    return made(tmp_path, "state versions")
 
 
-def test_each_version_has_its_own_columns(place):
-    for version, content in CONTENTS.items():
+@pytest.fixture(params=HISTORIES)
+def either(request, tmp_path):
+    """The place of a history, what it holds at each version, and its last schema."""
+    _, contents, schema = HISTORIES[request.param]
+    return made(tmp_path, request.param), contents, schema
+
+
+def test_each_version_has_its_own_rows(either):
+    place, contents, _ = either
+    for version, content in contents.items():
         assert place.content(version) == content
+
+
+def test_the_newest_columns_are_those_of_every_row(place):
     with tidegate.connect(place.store, namespace="flights") as gate:
+        assert list(gate.diff(2, 3)) == [], "a rename changes no row"
         table = gate.table("t")
         assert table.get("k2") == CONTENTS[4]["k2"]
         assert table.get_many(["k1", "k3"]) == {key: CONTENTS[4][key] for key in ("k1", "k3")}
         assert table.scan().to_arrow().sort_by("k")["b"].to_pylist() == [1, BIG, 3]
+
+
+def test_a_row_of_an_older_state_version_is_read_by_it(migrated):
+    with tidegate.connect(migrated.store, namespace="flights") as gate:
+        table = gate.table("t")
+        assert (table.get("k1").state_version, table.get("k2")) == (1, {"n": "two"})
+        assert table.scan().to_arrow().sort_by("k").to_pydict() == {
+            "k": ["k1", "k2", "k3"],
+            "n": [None, "two", "three"],
+            "n@1": [1, None, None],
+        }
+
+
+def test_commands_print_the_columns_of_every_state_version(migrated, tmp_path):
+    assert done_json("get", "t", "k1", *migrated.readers)["value"] == {"n": 1}
+    printed = done("scan", "t", *migrated.readers)
+    assert printed.splitlines()[0].split() == ["k", "n", "n@1"]
+    assert done_json("status", *migrated.options)["tables"][0]["state_versions"] == [1, 2]
+    assert "t\tk string\tn string, n@1 int" in done("status", *migrated.options)
+    done("scan", "t", "--parquet", tmp_path / "t.parquet", *migrated.readers)
+    told = refused(2, "schema", "rename", "t", "n", "m", *migrated.options)
+    assert "rows of the state versions 1, 2" in told
 
 
 def test_a_rename_is_repeatable_and_says_what_it_cannot_do(place):
@@ -127,8 +207,7 @@ def test_a_rename_is_repeatable_and_says_what_it_cannot_do(place):
 @pytest.mark.parametrize("new", ["c", "a"])
 def test_a_second_rename_is_repeatable(place, new):
     """It was refused after an interruption: there was no column of the old name any more."""
-    assert done_json("schema", "rename", "t", "b", new, *place.options)["version"] == 5
-    assert done_json("schema", "rename", "t", "b", new, *place.options)["version"] is None
+    assert [place.rename("b", new), place.rename("b", new)] == [5, None]
     assert "there is none of this name" in refused(2, "schema", "rename", "t", "d", new, *place.options)
 
 
@@ -148,39 +227,44 @@ def test_a_store_without_the_columns_of_a_table_is_named(place, monkeypatch):
             rename_column(example.driver, "t", "b", "c")
 
 
-def test_a_restore_brings_the_older_columns_back(place):
+def test_a_restore_brings_the_older_schema_back(either):
+    place, contents, schema = either
     done_json("restore", "--to", 1, "--yes", *place.options)
-    assert place.content() == CONTENTS[1]
-    assert place.content(4) == CONTENTS[4], "older versions stay"
+    assert place.content() == contents[1]
+    assert place.content(len(contents)) == contents[len(contents)], "older versions stay"
+    with tidegate.connect(place.store, namespace="flights") as gate:
+        assert gate.table("t").schema().version == 1
     done_json("restore", "--to", 3, "--yes", *place.options)
-    assert place.content() == CONTENTS[3]
-    with place.example(RENAMED) as example:
+    assert place.content() == contents[3]
+    with place.example(schema) as example:
         assert verify(example.driver.log, example.driver.store).findings == []
 
 
-def test_an_older_version_is_restored_from_the_log_after_it_was_retired(place):
-    with place.example(RENAMED) as example:
+def test_an_older_version_is_restored_from_the_log_after_it_was_retired(either):
+    place, contents, schema = either
+    with place.example(schema) as example:
         driver = example.driver
         retire_up_to(driver.log, driver.store, driver.folded, Options(key_groups=4, keep_versions=1), bool)
         driver.store.end_heartbeat(driver.epoch)
     done_json("restore", "--to", 2, "--yes", *place.options)
-    assert place.content() == CONTENTS[2]
+    assert place.content() == contents[2]
 
 
-@pytest.mark.parametrize("version", CONTENTS)
-def test_an_export_has_its_versions_columns(place, tmp_path, version):
-    folder = tmp_path / "export"
-    readers = [option for option in place.options if not option.startswith("--wal")]
-    done("export", folder, "--at", version, *readers)
+@pytest.mark.parametrize(
+    "name, version", [(name, version) for name, of in HISTORIES.items() for version in of.contents]
+)
+def test_an_export_has_the_rows_of_its_version(tmp_path, name, version):
+    place, content, folder = made(tmp_path, name), HISTORIES[name].contents[version], tmp_path / "export"
+    done("export", folder, "--at", version, *place.readers)
     done("import", folder, "--yes", *options_for(tmp_path / "other"))
-    assert place.content(store=f"sqlite://{tmp_path}/other/store") == CONTENTS[version]
+    assert place.content(store=f"sqlite://{tmp_path}/other/store") == content
     done("import", folder, "--yes", *place.options)
-    assert place.content() == CONTENTS[version], "into the table with later columns"
+    assert place.content() == content, "into the table with later columns"
 
 
 def test_a_schema_that_no_release_writes_is_refused_by_an_import(place, tmp_path):
     folder = tmp_path / "export"
-    done("export", folder, *[option for option in place.options if not option.startswith("--wal")])
+    done("export", folder, *place.readers)
     manifest = folder / "manifest.json"
     content = json.loads(manifest.read_text())
     content["tables"]["t"]["schema"]["value"][0]["stored"] = "n"
@@ -189,31 +273,29 @@ def test_a_schema_that_no_release_writes_is_refused_by_an_import(place, tmp_path
     assert place.content() == CONTENTS[4]
 
 
-def test_backups_across_changes_restore_every_column(tmp_path):
+@pytest.mark.parametrize("name", HISTORIES)
+def test_backups_across_changes_restore_every_row(tmp_path, name):
     place, folder = Place(tmp_path / "first"), tmp_path / "backup"
-    place.write_all()
+    first, *later = HISTORIES[name].steps
+    first(place)
     done("backup", folder, *place.options)
-    with place.example(RENAMED) as example:
-        example.write({"t": {"k4": {"b": 4, "s": None, "n": None}}})
-        example.driver.store.end_heartbeat(example.driver.epoch)
+    for step in later:
+        step(place)
     done("backup", folder, *place.options)
     done("restore-from", folder, "--yes", *options_for(tmp_path / "again"))
-    expected = {**CONTENTS[4], "k4": {"b": 4, "s": None, "n": None}}
-    assert place.content(store=f"sqlite://{tmp_path}/again/store") == expected
+    assert place.content(store=f"sqlite://{tmp_path}/again/store") == HISTORIES[name].contents[len(later) + 1]
 
 
-def test_a_difference_has_the_columns_of_either_side(place):
+def test_a_difference_has_each_row_in_its_own_form(either):
+    place, contents, _ = either
+    before, after = contents[1], contents[len(contents)]
     with tidegate.connect(place.store, namespace="flights") as gate:
-        changes = {change.key: (change.before, change.after) for change in gate.diff(1, 4)}
-        assert changes == {
-            "k2": (CONTENTS[1]["k2"], CONTENTS[4]["k2"]),
-            "k3": (None, CONTENTS[4]["k3"]),
-        }
-        assert list(gate.diff(2, 3)) == [], "a rename changes no row"
+        changes = {change.key: (change.before, change.after) for change in gate.diff(1, len(contents))}
+    assert changes == {key: (before.get(key), after[key]) for key in ("k2", "k3")}
 
 
 def test_a_feed_gives_rows_from_before_in_the_columns_after(place):
-    rows = changes_of(place, *place.feed(4))
+    rows = place.changes(place.feed(), 0, 4)
     found = sorted((row[VERSION], row["k"], row["b"], row["s"]) for row in rows)
     assert found == [
         (1, "k1", 1, {"x": 1, "y": None}),
@@ -225,10 +307,29 @@ def test_a_feed_gives_rows_from_before_in_the_columns_after(place):
 
 def test_a_feed_gives_rows_from_between_two_renames(place):
     """The column got its first name back: the rows that were written under the other one had null."""
-    done_json("schema", "rename", "t", "b", "a", *place.options)
-    rows = changes_of(place, *place.feed(5))
+    place.rename("b", "a")
+    rows = place.changes(place.feed(), 0, 5)
     found = sorted((row[VERSION], row["k"], row["a"]) for row in rows)
     assert found == [(1, "k1", 1), (1, "k2", 2), (2, "k2", BIG), (4, "k3", 3)]
+
+
+def test_a_feed_gives_columns_of_older_versions_by_their_own_names(migrated):
+    rows = migrated.changes(migrated.feed(), 0, 3)
+    assert sorted((row[VERSION], row["k"], row["n"], row["n@1"]) for row in rows) == [
+        (1, "k1", None, 1),
+        (1, "k2", None, 2),
+        (2, "k2", "two", None),
+        (3, "k3", "three", None),
+    ]
+
+
+def test_a_running_feed_stops_before_the_first_migrated_row(tmp_path):
+    place = Place(tmp_path)
+    place.write(FIRST, STATES[1])
+    feed = place.feed()
+    place.write(SECOND, {"k2": STATES[2]["k2"]})
+    with pytest.raises(ConfigError, match=r"from version 2 on.*restart"):
+        place.changes(feed, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -247,18 +348,20 @@ def test_a_running_feed_stops_at_columns_that_it_does_not_know(tmp_path, start, 
     place = Place(tmp_path)
     with place.example(start) as example:
         example.write({"t": {"k0": {"a": 0}}})
-        feed, *_ = place.feed(1)
+        feed = place.feed()
         example.driver.store.end_heartbeat(example.driver.epoch)
         versions = [(WIDE, {"k2": CONTENTS[2]["k2"]}), (RENAMED, {}), (RENAMED, {"k3": {"b": 3}})]
         for schema, rows in versions:
             example.schemas["t"] = schema
             example.write({"t": rows})
     with pytest.raises(ConfigError, match=message):
-        changes_of(place, feed, 1, 4)
+        place.changes(feed, 1, 4)
 
 
-def test_a_store_that_lost_every_row_is_rebuilt_with_its_columns(place):
+def test_a_store_that_lost_every_row_is_rebuilt_with_the_rows_of_each_version(either):
+    place, contents, _ = either
     for path in Path(place.folder, "store").rglob("*.sqlite*"):
         path.unlink()
-    assert "made visible: version 2, 3, 4" in run("recover", "--force", *place.options).stdout
-    assert place.content() == CONTENTS[4]
+    visible = ", ".join(map(str, range(2, len(contents) + 1)))
+    assert f"made visible: version {visible}" in run("recover", "--force", *place.options).stdout
+    assert place.content() == contents[len(contents)]

@@ -120,15 +120,6 @@ def test_ranges_cover_all_groups_once_in_order_and_fit_the_formula(task, groups,
 
 
 @given(SIZES)
-def test_the_imbalance_is_at_most_one_group_in_the_floor_share(sizes):
-    key_groups, parallelism = sizes
-    share = key_groups // parallelism
-    if share:
-        longest = max(len(groups_of(index, parallelism, key_groups)) for index in range(parallelism))
-        assert (longest - key_groups / parallelism) / (key_groups / parallelism) <= 1 / share
-
-
-@given(SIZES)
 def test_the_first_group_of_a_task_is_the_ceiling(sizes):
     key_groups, parallelism = sizes
     for index in range(parallelism):
@@ -179,13 +170,6 @@ def test_herons_figures(key_groups, parallelism, most, least, with_most, imbalan
     lengths = [len(heron_groups_of(index, parallelism, key_groups)) for index in range(parallelism)]
     assert lengths == [most] * with_most + [least] * (parallelism - with_most)
     assert round(shares(parallelism, key_groups).imbalance, 3) == imbalance
-
-
-def test_a_small_example_of_herons_split():
-    """12 groups on 11 tasks: the first task has two, the overflow goes to the first ones."""
-    assert [len(heron_groups_of(index, 11, 12)) for index in range(11)] == [2] + [1] * 10
-    assert list(heron_groups_of(0, 5, 12)) == [0, 1, 2]
-    assert list(heron_groups_of(4, 5, 12)) == [10, 11]
 
 
 def test_both_splits_are_pinned():

@@ -7,7 +7,6 @@ import doctest
 import inspect
 import time
 
-import msgspec
 import pytest
 
 import tidegate
@@ -15,17 +14,13 @@ import tidegate.aio
 from support.clocks import HandClock
 from tidegate.base.steps import run_async
 from tidegate.errors import (
-    BadRecordError,
     ConfigError,
     SnapshotExpiredError,
     StoreUnavailableError,
-    VersionRegressedError,
     WaitTimeoutError,
 )
-from tidegate.options import Options
-from tidegate.sinks.open_store import open_store
 from tidegate.sinks.redis.client.single_flight import SingleFlight
-from tidegate.testing.example import BATCHES, SCHEMAS, Example, write_flights
+from tidegate.testing.example import BATCHES, SCHEMAS, write_flights
 
 UTC = datetime.timezone.utc
 DEADLINE_S = 30.0
@@ -47,14 +42,6 @@ def flights(request, tmp_path_factory):
     root = tmp_path_factory.mktemp("flights")
     write_flights(f"file://{root}/wal", f"sqlite://{root}/store")
     return f"sqlite://{root}/store"
-
-
-@pytest.fixture
-def writer(tmp_path):
-    options = Options(key_groups=2)
-    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=options)
-    yield example
-    example.close()
 
 
 def connected(url, read, clock=None):
@@ -180,34 +167,6 @@ def test_a_gate_of_another_event_loop_is_refused(flights):
         asyncio.run(gate.version())
     with pytest.raises(ConfigError, match="another event loop"):
         asyncio.run(gate.close())
-
-
-def test_before_the_first_version(writer):
-    async def read(gate):
-        assert (await gate.version(), await gate.tables(), await gate.history()) == (0, [], [])
-        async with gate.snapshot() as snapshot:
-            assert (snapshot.version, snapshot.decided_at, snapshot.tables()) == (0, None, [])
-            with pytest.raises(ConfigError, match="no visible version yet"):
-                snapshot.table("aircraft")
-        with pytest.raises(ConfigError, match="no visible version yet"):
-            await gate.table("aircraft").get("N14228")
-
-    connected(writer.driver.endpoints.store, read)
-
-
-def test_i8_a_snapshot_answers_the_same_while_the_writer_goes_on(writer):
-    async def read(gate):
-        async with gate.snapshot() as snapshot:
-            before = [row async for row in snapshot.table("airports").scan()]
-            writer.write({"airports": {"EWR": None, "SFO": {"departures": 9, "delay": 0.0}}})
-            assert await gate.version() == 2
-            assert await gate.table("airports").get("EWR") is None
-            assert writer.driver.store.announce(2) == 1  # the lease holds it
-            assert [row async for row in snapshot.table("airports").scan()] == before
-        assert writer.driver.store.announce(2) == 2  # it was given back
-
-    writer.write(BATCHES[0])
-    connected(writer.driver.endpoints.store, read)
 
 
 def test_a_scan_of_the_newest_version_holds_it_until_its_end(writer):
@@ -361,49 +320,6 @@ def test_a_snapshot_that_is_cancelled_while_it_is_taken_gives_its_lease_back(wri
     connected(writer.driver.endpoints.store, read)
 
 
-def test_i9_a_store_that_went_back_is_refused(writer):
-    async def read(gate):
-        assert await gate.version() == 2
-        pointer = gate._reader.store.pointer
-
-        async def older():
-            return msgspec.structs.replace(await pointer(), visible=1)
-
-        gate._reader.store.pointer = older
-        with pytest.raises(
-            VersionRegressedError, match="shows version 1, this client has already seen version 2"
-        ):
-            await gate.version()
-
-        async def other():
-            return msgspec.structs.replace(await pointer(), digest="ff")
-
-        gate._reader.store.pointer = other
-        with pytest.raises(VersionRegressedError, match="another history"):
-            await gate.table("aircraft").get("N14228")
-
-    writer.write(BATCHES[0])
-    writer.write(BATCHES[1])
-    connected(writer.driver.endpoints.store, read)
-
-
-def test_t28_a_newest_version_retired_under_a_read_is_read_again_at_the_newer_one(writer):
-    async def read(gate):
-        found = gate._reader.store.get_many
-
-        async def retired_meanwhile(table, keys, version, *at):
-            if version == 1:
-                writer.write(BATCHES[1])
-                assert writer.driver.store.announce(2) == 2
-            return await found(table, keys, version, *at)
-
-        gate._reader.store.get_many = retired_meanwhile
-        assert await gate.table("airports").get("EWR") == {"departures": 2, "delay": 1.5}
-
-    writer.write(BATCHES[0])
-    connected(writer.driver.endpoints.store, read)
-
-
 def test_wait_for_a_version_that_comes_and_one_that_does_not(writer):
     async def read(gate):
         waiting = asyncio.ensure_future(gate.wait_for(2, timeout=DEADLINE_S))
@@ -429,18 +345,6 @@ def test_a_request_that_was_cancelled_is_over_before_the_store_is_closed(flights
         assert all(isinstance(one, (dict, asyncio.CancelledError, ConfigError)) for one in found)
 
     asyncio.run(read())
-
-
-def test_keys_are_refused_before_the_store_is_asked(flights):
-    async def read(gate):
-        async with gate.snapshot() as snapshot:
-            await snapshot.table("aircraft").get("N14228")
-            gate._reader.store.get_many = None
-            with pytest.raises(BadRecordError, match="tailnum string"):
-                await snapshot.table("aircraft").get(7)
-            assert await snapshot.table("aircraft").get_many([]) == {}
-
-    connected(flights, read)
 
 
 def test_the_threaded_reader_offers_all_that_a_store_for_readers_has():
@@ -484,13 +388,3 @@ def test_a_shared_run_is_done_once_for_all_and_outlives_who_is_cancelled():
             await last
 
     asyncio.run(main())
-
-
-def test_a_url_that_needs_a_store_is_opened_like_the_threaded_one(tmp_path):
-    options = {"no-such": 1}
-    for open_one in (
-        lambda: asyncio.run(tidegate.aio.connect(f"sqlite://{tmp_path}", "flights", options)),
-        lambda: open_store(f"sqlite://{tmp_path}", "flights", options),
-    ):
-        with pytest.raises(ConfigError, match="unknown option no-such"):
-            open_one()

@@ -10,22 +10,9 @@ from tidegate.cli import app
 from tidegate.errors import ConfigError, SnapshotExpiredError
 from tidegate.options import Options
 from tidegate.sinks import diff
-from tidegate.testing.example import Example, write_flights
+from tidegate.testing.example import Example
 
 UA1, UA2 = {"carrier": "UA", "flights": 1}, {"carrier": "UA", "flights": 2}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    root = tmp_path_factory.mktemp("flights")
-    write_flights(f"file://{root}/wal", f"sqlite://{root}/store")
-    return f"sqlite://{root}/store"
-
-
-@pytest.fixture
-def gate(store):
-    with tidegate.connect(store, namespace="flights") as gate:
-        yield gate
 
 
 def told(changes):
@@ -111,31 +98,33 @@ def run(store, *arguments, code=0):
     return result.stdout if code == 0 else result.stderr
 
 
-def test_diff_prints_rows(store):
-    assert run(store, "diff", "1", "2", "--table", "aircraft").splitlines() == [
+def test_diff_prints_rows(flights):
+    assert run(flights, "diff", "1", "2", "--table", "aircraft").splitlines() == [
         "kind\ttable\tkey\tbefore\tafter",
         'changed\taircraft\tN14228\t{"carrier":"UA","flights":1}\t{"carrier":"UA","flights":2}',
     ]
-    lines = [json.loads(line) for line in run(store, "diff", "2", "--json").splitlines()]
+    lines = [json.loads(line) for line in run(flights, "diff", "2", "--json").splitlines()]
     assert {"table": "aircraft", "key": "N24211", "kind": "removed", "before": UA1, "after": None} in lines
     assert len(lines) == 2
 
 
-def test_diff_counts(store):
-    assert "airports\t1\t0\t1" in run(store, "diff", "1", "3", "--stat").splitlines()
-    counts = json.loads(run(store, "diff", "1", "3", "--stat", "--json"))
+def test_diff_counts(flights):
+    assert "airports\t1\t0\t1" in run(flights, "diff", "1", "3", "--stat").splitlines()
+    counts = json.loads(run(flights, "diff", "1", "3", "--stat", "--json"))
     assert counts["aircraft"] == {"added": 0, "removed": 1, "changed": 1}
 
 
-def test_versions_may_be_named_by_a_time(store, gate):
+def test_versions_may_be_named_by_a_time(flights, gate):
     for info in gate.history():
         when = info.decided_at.isoformat()
-        got = json.loads(run(store, "get", "aircraft", "N14228", "--at", when, "--json"))
+        got = json.loads(run(flights, "get", "aircraft", "N14228", "--at", when, "--json"))
         assert got["version"] == info.version
-    assert run(store, "diff", when, "2099-01-01") == "kind\ttable\tkey\tbefore\tafter\n"
-    assert "had no version at 2000-01-01" in run(store, "get", "aircraft", "N1", "--at", "2000-01-01", code=2)
+    assert run(flights, "diff", when, "2099-01-01") == "kind\ttable\tkey\tbefore\tafter\n"
+    assert "had no version at 2000-01-01" in run(
+        flights, "get", "aircraft", "N1", "--at", "2000-01-01", code=2
+    )
 
 
 @pytest.mark.parametrize("text", ["x", "0", "-1", "2026-13-01", "", "9" * 20])
-def test_what_is_no_version_is_refused(store, text):
-    assert "no version" in run(store, "scan", "aircraft", f"--at={text}", code=2)
+def test_what_is_no_version_is_refused(flights, text):
+    assert "no version" in run(flights, "scan", "aircraft", f"--at={text}", code=2)

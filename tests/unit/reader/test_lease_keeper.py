@@ -140,11 +140,13 @@ def test_close_gives_leases_back_and_ends_the_thread(writer, clock):
 
 def test_i8_a_reader_refuses_by_its_own_clock_and_stays_refused(writer, gate, clock):
     with gate.snapshot(lease_s=30) as snapshot:
+        scan = snapshot.table("airports").scan()
         clock.seconds = 29.9
         assert departures(snapshot) == 2
         clock.seconds = 30
-        with pytest.raises(SnapshotExpiredError, match="has run out"):
-            departures(snapshot)
+        for ask in (lambda: departures(snapshot), lambda: list(scan), lambda: snapshot.table("airports")):
+            with pytest.raises(SnapshotExpiredError, match="lease of this snapshot on version 2 has run out"):
+                ask()
         gate._reader.leases.renew_due()  # too late: it would answer again, and had refused
         with pytest.raises(SnapshotExpiredError, match="has run out"):
             departures(snapshot)

@@ -7,16 +7,13 @@ import pytest
 
 import tidegate
 import tidegate.aio
-from support.clocks import HandClock
 from tidegate.errors import (
     ConfigError,
     SnapshotExpiredError,
 )
-from tidegate.reader.leases import LeaseKeeper
 from tidegate.sinks.capabilities import SupportsReadWithPointer
 from tidegate.sinks.rules.leases import Lease
 from tidegate.testing.example import BATCHES, SCHEMAS
-from tidegate.wal.record import Column, TableSchema
 
 UTC = datetime.timezone.utc
 
@@ -39,30 +36,6 @@ def test_a_snapshot_answers_the_same_while_the_writer_goes_on(writer):
         assert gate.table("airports").get("EWR") is None
         assert snapshot.table("airports").get("EWR") == {"departures": 1, "delay": 2.0}
         assert sorted([first, *scan]) == before == sorted(snapshot.table("airports").scan())
-
-
-def test_a_table_that_was_emptied_is_empty_from_there_on(writer):
-    writer.write(BATCHES[0])
-    writer.write({"airports": {"JFK": {"departures": 1, "delay": 0.5}}}, frozenset(["airports"]))
-    with connect_to(writer) as gate:
-        assert [key for key, _ in gate.table("airports").scan()] == ["JFK"]
-        assert gate.table("airports").get("EWR") is None
-        with gate.snapshot(version=1) as snapshot:
-            assert snapshot.table("airports").get("EWR") is not None
-
-
-def test_the_schema_is_that_of_the_version_read(writer):
-    writer.write(BATCHES[0])
-    writer.schemas["aircraft"] = TableSchema(
-        (Column("tailnum", "string"),), (Column("flights", "bigint"), Column("seats", "int"))
-    )
-    writer.write({"aircraft": {"N1": {"flights": 1, "seats": 149}}})
-    with connect_to(writer) as gate:
-        assert gate.table("aircraft").get("N1") == {"flights": 1, "seats": 149}
-        assert gate.table("aircraft").get("N14228") == {"flights": 1, "seats": None}  # older than the column
-        with gate.snapshot(version=1) as snapshot:
-            assert snapshot.table("aircraft").get("N14228") == {"carrier": "UA", "flights": 1}
-            assert snapshot.table("aircraft").schema() == SCHEMAS["aircraft"]
 
 
 def test_a_version_that_is_not_visible_yet_is_refused(gate):
@@ -143,28 +116,6 @@ def test_what_was_retired_is_refused_by_name_of_the_oldest(writer):
         assert [info.version for info in gate.history()] == [3]
 
 
-def test_a_lease_holds_the_version_until_it_is_given_back(writer):
-    for rows in BATCHES:
-        writer.write(rows)
-    with connect_to(writer) as gate:
-        with gate.snapshot(version=2) as snapshot:
-            assert writer.driver.store.announce(3) == 2
-            assert snapshot.table("airports").get("EWR") == {"departures": 2, "delay": 1.5}
-        assert writer.driver.store.announce(3) == 3
-
-
-def test_a_scan_of_the_newest_version_holds_it_until_its_last_row(writer):
-    writer.write(BATCHES[0])
-    with connect_to(writer) as gate:
-        scan = gate.table("airports").scan()
-        rows = [next(scan)]
-        writer.write(BATCHES[1])
-        assert writer.driver.store.announce(2) == 1
-        rows += scan
-        assert min(rows) == ("EWR", {"departures": 1, "delay": 2.0})
-        assert writer.driver.store.announce(2) == 2
-
-
 def test_t28_the_tables_of_a_version_that_is_retired_meanwhile_are_those_of_a_newer_one(writer, monkeypatch):
     writer.write({"airports": BATCHES[0]["airports"]})
     with connect_to(writer) as gate:
@@ -204,22 +155,6 @@ def test_i8_a_scan_leaves_a_version_that_is_retired_before_its_first_row(writer,
         else:
             assert dict(scan)["EWR"] == {"departures": 2, "delay": 1.5}
     assert writer.driver.store.leases() == []
-
-
-def test_i8_a_snapshot_refuses_by_its_own_clock_once_its_lease_may_be_gone(writer, monkeypatch):
-    monkeypatch.setattr(LeaseKeeper, "_run", lambda _: None)  # the thread that renews stands still
-    writer.write(BATCHES[0])
-    clock = HandClock()
-    with connect_to(writer, clock) as gate, gate.snapshot(lease_s=600) as snapshot:
-        table = snapshot.table("airports")
-        scan = table.scan()
-        next(scan)
-        clock.seconds = 599.9
-        assert table.get("EWR")
-        clock.seconds = 600.0
-        for ask in (lambda: table.get("EWR"), lambda: list(scan), lambda: snapshot.table("airports")):
-            with pytest.raises(SnapshotExpiredError, match="lease of this snapshot on version 1 has run out"):
-                ask()
 
 
 def test_i8_a_horizon_that_moved_while_the_lease_was_taken_gives_the_version_up(writer, monkeypatch):

@@ -159,17 +159,6 @@ def test_a_record_that_saw_another_log_is_void(kind):
     assert_valid(book, getattr(book, kind)())
 
 
-def test_a_late_copy_does_not_undo_what_came_after_it():
-    """T17: a producer's retry of the first of each pair lands after the second."""
-    book = opened(1)
-    added = book.store_added()
-    book.add(added).add(book.store_removed()).add(added)
-    assert book.state.stores == ()
-    adopted = book.adopted(lineage="q2")
-    book.add(adopted).add(book.adopted(lineage="q3")).add(adopted)
-    assert book.state.lineage == "q3"
-
-
 def test_a_void_record_does_not_move_the_digest():
     book = opened(1)
     record = book.decided()

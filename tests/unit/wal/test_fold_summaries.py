@@ -73,22 +73,6 @@ def test_a_summary_that_says_otherwise_is_void(changes):
     assert_void(book, book.summary(state=state), "not the fold at its place")
 
 
-def test_a_summary_needs_no_epoch():
-    """It says only what the log says already, so any driver's may stand."""
-    book = opened(2)
-    assert_says_nothing_new(book, book.summary(epoch=0, writer="old"))
-
-
-def test_a_log_that_starts_with_a_summary_gives_the_same_state():
-    book = opened(2)
-    at = len(book.records)
-    book.add(book.summary()).add(book.decided()).add(book.open()).add(book.decided())
-    whole = fold_all(View(), entries(book.records))
-    cut = fold_all(View(), entries(book.records)[at:])
-    assert cut.state == whole.state == book.state
-    assert (cut.void, cut.position) == (whole.void, whole.position) == (0, 10 * len(book.records))
-
-
 @pytest.mark.parametrize(
     "changes,reason",
     [

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from support.cli import decisions, done, done_json, options_for, readers_only, refused, run
-from tidegate.committers.opening.open import open_namespace
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import LINEAGE
 
@@ -33,14 +32,6 @@ def test_recover_refuses_while_a_writer_lives_unless_forced(stuck):
     assert "--force" in message
     assert decisions(stuck.driver) == before
     assert "made visible: version 2; version 2 is visible now" in done("recover", "--force", *stuck.options)
-
-
-def test_recover_writes_a_lost_store_anew(stuck, tmp_path):
-    elsewhere = [f"--store=sqlite://{tmp_path}/elsewhere", *stuck.options[1:]]
-    result = run("recover", *elsewhere, "--json")
-    assert "it is rebuilt, with versions 2 to 2 readable" in result.stderr
-    assert json.loads(result.stdout)["recovered"] == [2]  # version 1 is merged into it
-    assert done("get", "airports", "EWR", *readers_only(elsewhere)) == "departures\t2\ndelay\t1.5\n"
 
 
 def test_recover_of_a_lost_store_keeps_as_many_versions_as_it_is_given(flights, tmp_path, monkeypatch):
@@ -114,10 +105,3 @@ def test_adopt_refuses_what_cannot_be(stuck, tmp_path):
     assert "--force" in refused(2, "adopt", "--lineage", NEW, *stuck.options)
     assert decisions(stuck.driver) == before
     assert done_json("adopt", "--yes", "--force", "--lineage", NEW, *stuck.options)["lineage"] == NEW
-
-
-def test_a_command_fences_the_writer_that_ran(stuck):
-    done("recover", *stuck.options)
-    stuck.driver.decisions.catch_up()
-    assert stuck.driver.folded.epoch == 2
-    assert open_namespace(stuck.driver, LINEAGE) == []

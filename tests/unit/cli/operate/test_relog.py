@@ -48,12 +48,6 @@ OFFSETS = '[{"numbers":{"0":7}}]'
 MORE = {"airports": {"LGA": {"departures": 2, "delay": 3.0}}}
 
 
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    failpoints.arm(None)
-
-
 class Place:
     """Namespace ``flights`` in files, with three batches; its log is then damaged."""
 

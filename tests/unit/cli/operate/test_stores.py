@@ -18,14 +18,6 @@ from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import LINEAGE, Example, write_flights
 
 
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    for name in ("STORE", "WAL", "NAMESPACE", "STORE_CONFIG"):
-        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
-    yield
-    failpoints.arm(None)
-
-
 def done(*arguments):
     return ended(0, *arguments).stdout
 

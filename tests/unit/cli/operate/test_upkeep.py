@@ -8,27 +8,20 @@ import sqlite3
 
 import pytest
 
-from support.cli import done, refused, run
+from support.cli import done, options_for, readers_only, refused, run
 from support.places import silence_writer
 from tidegate.base import files
 from tidegate.base.clock import Clock
 from tidegate.cli.inspect import doctor, doctor_disks
 from tidegate.errors import StoreUnavailableError, WalGapError
-from tidegate.options import Options
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.leases import Lease
 from tidegate.sinks.sqlite import drop
 from tidegate.sinks.sqlite.store import SqliteStore
-from tidegate.testing.example import BATCHES, Example, write_flights
+from tidegate.testing.example import Example, write_flights
 from tidegate.wal.file.log import FileLog
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch):
-    for name in ("STORE", "WAL", "NAMESPACE"):
-        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
 
 
 @pytest.fixture
@@ -37,14 +30,6 @@ def options(tmp_path):
     write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
     silence_writer(tmp_path / "store")
     return options_for(tmp_path)
-
-
-def options_for(root, namespace="flights"):
-    return [f"--store=sqlite://{root}/store", f"--wal=file://{root}/wal", f"--namespace={namespace}"]
-
-
-def readers_only(options):
-    return [option for option in options if not option.startswith("--wal")]
 
 
 def in_shards(root, statement):
@@ -89,11 +74,6 @@ def test_verify_of_a_log_that_cannot_be_read(options, tmp_path):
     assert str(path) in result.stdout
 
 
-def test_verify_where_nothing_was_made(tmp_path):
-    assert "there is no namespace nowhere" in refused(2, "verify", *options_for(tmp_path, "nowhere"))
-    assert list(tmp_path.iterdir()) == []
-
-
 # -- vacuum -----------------------------------------------------------------------------------------
 
 
@@ -126,12 +106,6 @@ def test_a_vacuum_that_frees_nothing_in_a_full_store_ends_with_the_findings(opti
     assert "close these snapshots and scans" in result.stdout
     assert "is full (100% used), and there is nothing to drop" in result.stderr
     assert done("get", "airports", "EWR", *options) == "departures\t2\ndelay\t1.5\n"
-
-
-def test_vacuum_where_nothing_was_made(tmp_path):
-    message = refused(2, "vacuum", *readers_only(options_for(tmp_path, "nowhere")))
-    assert "no namespace 'nowhere'" in message
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_import_that_a_restore_has_undone_comes_again_under_another_token(options, tmp_path):
@@ -272,22 +246,6 @@ def test_drop_takes_no_log_of_one_namespace_with_the_store_of_another(options, t
     assert "check --wal and --store; nothing was removed" in refused(2, "drop", "--yes", *other)
     assert done("get", "airports", "EWR", *readers_only(options))
     assert (tmp_path / "other-wal").exists()
-
-
-def test_a_dropped_namespace_is_made_anew_as_another(options, tmp_path):
-    before = json.loads(done("status", "--json", *options))["uuid"]
-    done("drop", "--yes", *options)
-    example = Example(
-        f"file://{tmp_path}/wal",
-        f"sqlite://{tmp_path}/store",
-        lineage="another",
-        options=Options(key_groups=2),
-    )
-    assert example.write(BATCHES[1]) == 1
-    example.close()
-    status = json.loads(done("status", "--json", *options))
-    assert status["uuid"] != before
-    assert (status["visible"], status["key_groups"]) == (1, 2)
 
 
 # -- doctor -------------------------------------------------------------------------------------------

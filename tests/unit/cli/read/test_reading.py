@@ -20,8 +20,6 @@ from tidegate.wal.record import Column, TableSchema
 @pytest.fixture(autouse=True)
 def flights(tmp_path, monkeypatch):
     write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", alias="live")
-    for name in ("STORE_CONFIG", "WAL_CONFIG", "WAL"):
-        monkeypatch.delenv(f"TIDEGATE_{name}", raising=False)
     monkeypatch.setenv("TIDEGATE_STORE", f"sqlite://{tmp_path}/store")
     monkeypatch.setenv("TIDEGATE_NAMESPACE", "flights")
 

@@ -17,14 +17,8 @@ from tidegate.errors import (
     StoreUnavailableError,
 )
 from tidegate.sinks.open_store import open_store
-from tidegate.sinks.records import CatalogEntry, Identity, Stamp
+from tidegate.sinks.records import CatalogEntry, Stamp
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-
-
-@pytest.fixture(autouse=True)
-def _disarmed():
-    yield
-    failpoints.arm(None)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -239,20 +233,6 @@ def test_a_log_that_lost_version_1_is_waited_for_until_there_is_something_to_fil
     assert place.check("b") == 2
 
 
-def test_an_older_driver_can_neither_begin_nor_finish_a_fill(place):
-    driver, _ = place.opened("a")
-    place.write(driver, 4)
-    follower = place.add("b")
-    store = open_store(place.at("c").url, "n", None, place.clock)
-    store.create(Identity(driver.folded.namespace, "n", KEY_GROUPS))
-    store.claim(9, "newer")
-    (entry,) = follower.store.catalog(4, 4)
-    assert store.begin_fill(entry, 8) == 0
-    assert store.begin_fill(entry, 9) == 4
-    assert store.publish_filled(entry, 8) is False
-    assert store.pointer().visible == 0
-
-
 def test_a_store_that_is_empty_again_is_filled_anew(place):
     """Its disk was replaced: nobody has to do anything."""
     driver, (follower,) = place.opened("a", "b")
@@ -317,18 +297,6 @@ def test_a_reader_of_a_store_that_is_being_filled_is_told_to_wait(in_memory):
         assert gate.wait_for(1) == 2
         with gate.snapshot() as snapshot:
             assert snapshot.version == 2
-
-
-def test_a_vacuum_leaves_a_store_that_is_being_filled_alone(place):
-    driver, _ = place.opened("a")
-    place.write(driver, 3)
-    failpoints.arm("fill.after_group=raise@2")
-    with pytest.raises(FailpointError):
-        place.add("b")
-    failpoints.arm(None)
-    open_store(place.at("b").url, "n", None, place.clock).vacuum()
-    place.add("b")
-    assert place.check("b") == 3
 
 
 def test_a_repair_leaves_a_store_that_is_being_filled_alone(place):

@@ -27,12 +27,6 @@ from tidegate.sinks.records import Identity
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 
 
-@pytest.fixture(autouse=True)
-def _disarmed():
-    yield
-    failpoints.arm(None)
-
-
 @pytest.fixture(params=["memory", "sqlite"])
 def place(request, tmp_path):
     return Place(request.param, tmp_path)

@@ -3,7 +3,6 @@
 import pytest
 
 from support.committers.many_stores import Place, retired, trimmed
-from tidegate.base import failpoints
 from tidegate.committers.background.membership import remove_store
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.trim import Trimmer
@@ -15,12 +14,6 @@ from tidegate.options.endpoints import StoreRef, parse_store, parse_stores
 from tidegate.wal.catch_up import catch_up
 from tidegate.wal.fold import View
 from tidegate.wal.record import Summary, decode_record
-
-
-@pytest.fixture(autouse=True)
-def _disarmed():
-    yield
-    failpoints.arm(None)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

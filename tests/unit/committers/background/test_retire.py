@@ -15,11 +15,9 @@ from tidegate.errors import SnapshotExpiredError, StoreUnavailableError
 from tidegate.options import Options
 from tidegate.sinks.memory import store as memory_store
 from tidegate.sinks.rules.leases import Lease
-from tidegate.sinks.sqlite import store as sqlite_store
 from tidegate.testing.example import Example
-from tidegate.testing.store.harness import ManualClock, retire_version
+from tidegate.testing.store.harness import ManualClock
 from tidegate.wal import fold, memory_log
-from tidegate.wal.fold import View, fold_all
 
 KEEP_ONE = Options(key_groups=2, keep_versions=1)
 DEADLINE_S = 30.0
@@ -121,83 +119,28 @@ def test_versions_older_than_the_fold_keeps_are_retired_too(writer, monkeypatch)
     assert rows_at(writer, "airports", b"EWR", range(1, 10)) == [4, 5, 6, 7, 8, 9]
 
 
-def test_a_state_that_is_behind_the_pointer_announces_nothing_that_it_would_not_drop(writer):
-    """Versions are made visible while retirement still goes by what it folded before."""
-    write(writer, 2)
-    driver, old = writer.driver, writer.driver.folded
-    write(writer, 3)
-    assert retire_up_to(driver.log, driver.store, old, KEEP_ONE, lambda: False) == 2 == horizon(writer)
-    assert retire(writer, dropped=2) == 5 == horizon(writer)
-    assert rows_at(writer, "airports", b"EWR", range(1, 6)) == [5]
-
-
 # -- leases ---------------------------------------------------------------------------------------
 
 
-def test_a_lease_holds_the_horizon_and_its_end_lets_it_go(writer):
-    write(writer, 2)
-    writer.driver.store.lease(Lease("reader", 2), 60)
-    write(writer, 3)
-    assert retire(writer) == 2
-    assert rows_at(writer, "airports", b"EWR", range(1, 6)) == [2, 3, 4, 5]
-    writer.driver.store.release("reader")
-    assert retire(writer) == 5
-
-
-def test_t41_leases_run_out_by_the_stores_clock(writer, clock):
-    """Nothing that a reader or a driver says of the time counts."""
-    write(writer, 2)
-    writer.driver.store.lease(Lease("reader", 1), 60)
+@pytest.mark.parametrize("limits", [{"max_lease_s": 100}, {"max_layers": 3}])
+def test_a_lease_holds_as_long_and_as_many_as_the_options_say(writer, clock, limits):
+    """However often it is renewed. It is let go at once, not one version at a time."""
+    options, store = Options(keep_versions=1, **limits), writer.driver.store
     write(writer)
-    clock.advance(59)
-    assert retire(writer) == 1
-    clock.advance(2)
-    assert retire(writer) == 3
-    with pytest.raises(SnapshotExpiredError):
-        writer.driver.store.lease(Lease("reader", 1), 60)
-
-
-def test_t41_a_clock_that_went_back_holds_nothing_for_ever(writer, clock):
-    write(writer, 2)
-    clock.advance(365 * 86_400)
-    writer.driver.store.lease(Lease("reader", 1), 60)
-    clock.advance(-365 * 86_400)
-    assert retire(writer) == 2
-
-
-def test_a_lease_holds_no_longer_than_max_lease_however_often_it_is_renewed(writer, clock):
-    options = Options(keep_versions=1, max_lease_s=100)
-    store = writer.driver.store
+    for version in (2, 3, 4):
+        store.lease(Lease("reader", 1), 60)
+        write(writer)
+        clock.advance(30)
+        assert retire(writer, options) == 1, version
     write(writer)
     store.lease(Lease("reader", 1), 60)
-    write(writer)
-    for _ in range(3):
-        clock.advance(30)
-        store.lease(Lease("reader", 1), 60)
-        assert retire(writer, options) == 1
-    assert [(info.version, round(info.age_s)) for info in store.leases()] == [(1, 90)]
     clock.advance(11)
-    store.lease(Lease("reader", 1), 60)  # no limit has been looked at yet: still good
-    assert retire(writer, options) == 2
+    assert retire(writer, options) == 5
     with pytest.raises(SnapshotExpiredError):
         store.lease(Lease("reader", 1), 60)
     with pytest.raises(SnapshotExpiredError):
         store.get_many("airports", [b"EWR"], 1)
     assert store.leases() == []
-
-
-def test_a_lease_holds_no_more_than_max_layers(writer):
-    options = Options(keep_versions=1, max_layers=3)
-    store = writer.driver.store
-    write(writer)
-    store.lease(Lease("reader", 1), 6_000)
-    for version in (2, 3, 4):
-        write(writer)
-        assert retire(writer, options) == 1, version
-    write(writer)
-    assert retire(writer, options) == 5  # let go at once, not one by one: it no longer holds at all
-    with pytest.raises(SnapshotExpiredError):
-        store.lease(Lease("reader", 1), 60)
 
 
 def test_what_is_kept_is_the_stores_default_unless_given(writer):
@@ -252,53 +195,12 @@ def test_what_was_dropped_is_not_read_again(writer, monkeypatch):
     assert seen == [4, 4]
 
 
-def test_t1_a_zombies_announce_and_retire_land_late_and_change_nothing(writer):
-    """It slept between announce and retire, and between looking and announce."""
-    store, log = writer.driver.store, writer.driver.log
-    write(writer, 3)
-    late = retire_calls(log, store, writer.driver.folded)
-    write(writer, 3)
-    assert retire(writer, Options(keep_versions=2)) == 5
-    store.lease(Lease("reader", 5), 60)
-    before = {v: store.get_many("airports", [b"EWR"], v).to_pylist() for v in (5, 6)}
-    for call in [*late, *reversed(late)]:
-        call()
-    assert horizon(writer) == 5
-    assert {v: store.get_many("airports", [b"EWR"], v).to_pylist() for v in (5, 6)} == before
-    store.lease(Lease("reader", 5), 60)
-
-
-def retire_calls(log, store, state):
-    """What a driver that retires up to ``state`` would send."""
-    from tidegate.committers.apply import apply
-
-    calls = []
-    for fact in state.recent:
-        (work,) = apply.plan(apply.read_manifest(log, fact), fact, 1)
-        chunks = list(apply.chunks_of(work, log))
-        calls += [
-            lambda version=fact.version: store.announce(version, max_lease_s=0.001, max_layers=1),
-            lambda version=fact.version, chunks=chunks: retire_version(store, version, chunks),
-        ]
-    return calls
-
-
 # -- in the background -----------------------------------------------------------------------------------
 
 
 def background_of(writer, options=KEEP_ONE):
     driver = writer.driver
     return Background(driver.log, driver.store, options, lambda: driver.epoch)
-
-
-def test_the_background_retires_after_a_version(writer):
-    background = background_of(writer)
-    try:
-        write(writer, 3)
-        background.published()
-        wait_until(lambda: horizon(writer) == 3)
-    finally:
-        background.stop()
 
 
 def test_a_retirement_that_hangs_holds_up_no_batch(writer, monkeypatch):
@@ -371,15 +273,6 @@ def test_a_store_that_is_away_only_puts_retirement_off(writer, monkeypatch, capl
         wait_until(lambda: horizon(writer) == 2)
     finally:
         background.stop()
-
-
-def test_retirement_needs_no_more_than_a_look_at_log_and_store(writer):
-    """Another process can do it: only the fold is needed."""
-    write(writer, 3)
-    view = fold_all(View(), writer.driver.log.decisions())
-    assert retire_up_to(writer.driver.log, writer.driver.store, view.state, KEEP_ONE, lambda: False) == 3
-    assert retire_up_to(writer.driver.log, writer.driver.store, None, KEEP_ONE, lambda: False) == 0
-    assert isinstance(writer.driver.store, memory_store.MemoryStore | sqlite_store.SqliteStore)
 
 
 def test_a_version_whose_changes_are_lost_does_not_stop_the_line(writer, caplog):

@@ -42,12 +42,6 @@ def space():
     forget(made.name)
 
 
-@pytest.fixture(autouse=True)
-def _disarmed():
-    yield
-    failpoints.arm(None)
-
-
 # -- the Summary ------------------------------------------------------------------------------------
 
 

@@ -97,30 +97,6 @@ def test_a_restored_version_writes_what_differs_only_i11(place):
     assert (info.origin, info.changes) == ("restore of version 2", {"aircraft": 3, "legs": 1})
 
 
-def test_a_table_that_was_emptied_comes_back(place):
-    before = place.content()
-    place.write({"aircraft": {"x": plane(9)}}, starts=frozenset({"aircraft"}))
-    assert place.content()["aircraft"] == {"x": plane(9)}
-    place.restore(3)
-    assert place.content() == before
-
-
-def test_the_columns_of_the_old_version_come_back(place):
-    wider = TableSchema((Column("tailnum", "string"),), (Column("carrier", "string"), Column("seats", "int")))
-    before = place.content()
-    place.write({"aircraft": {"a": {"carrier": "UA", "seats": 9}}}, schemas={"aircraft": wider})
-    assert place.content()["aircraft"]["a"] == {"carrier": "UA", "seats": 9}
-    place.restore(3)
-    assert place.content() == before
-
-
-def test_a_restore_can_be_undone_by_a_restore(place):
-    three = place.content()
-    place.restore(1)
-    place.restore(3)
-    assert place.content() == three
-
-
 def test_a_local_state_that_began_later_begins_again_and_comes_back_with_its_version(place):
     """Its items' table without the rows of its instances would be taken as damage by the next batch."""
     schemas = {"_local": INSTANCES_SCHEMA, "_local.one": LOCAL_ITEMS, "_local.two": LOCAL_ITEMS}
@@ -255,13 +231,6 @@ def test_restore_asks_or_is_told(place):
 def test_restore_asks_nothing_where_nothing_would_be_undone(place, to, told):
     """It asked whether what changed from version 10 to 3 is to be undone, and refused behind the answer."""
     assert told in run(place, "restore", "--to", to, code=2)
-
-
-def test_restore_refuses_while_a_writer_lives_unless_forced(place):
-    driver = place.driver()
-    driver.store.heartbeat(driver.store.pointer().epoch)
-    assert "seems to be running" in run(place, "restore", "--to", "1", "--yes", code=2)
-    assert "version 4 is visible" in run(place, "restore", "--to", "1", "--yes", "--force")
 
 
 def test_a_namespace_that_follows_no_query_replays_nothing():

@@ -135,12 +135,6 @@ def place(request, tmp_path):
     return Place(*urls)
 
 
-@pytest.fixture(autouse=True)
-def _disarmed():
-    yield
-    failpoints.arm(None)
-
-
 def rows_of(chance, sums):
     """Upserts and deletes of some keys; the values of ``sums`` follow from those before, as reduce's."""
     keys = [b"%d" % key for key in chance.sample(range(12), 4)]

@@ -155,19 +155,6 @@ def test_who_looks_at_a_file_that_is_written_waits_a_moment_only(opened, monkeyp
     assert buffer.look("1")
 
 
-def test_what_was_not_kept_is_gone(opened):
-    buffer = opened()
-    [kept] = fill(buffer, 1, b"kept")
-    with buffer.claim("1") as held:
-        held.write([b"lost"])
-        held.write([b"lost too" * 10_000], "disk")
-    assert contents_of(buffer, 1) == [b"kept"]
-    with buffer.claim("1") as held:
-        assert held.segments == (kept,)
-    assert files_of(buffer, "disk") == []
-    assert buffer.used_bytes("disk") == 0
-
-
 def test_an_error_in_the_block_gives_the_group_back(opened):
     buffer = opened()
     fill(buffer, 1, b"kept")
@@ -200,26 +187,6 @@ def test_space_is_used_again_and_files_go(opened):
     assert files_of(buffer, "memory") == []
     assert buffer.used_bytes("memory") == 0
     assert buffer.notes() == {}
-
-
-def test_a_view_shows_the_same_bytes_whatever_happens_to_its_segment(opened):
-    """Freed, its space asked for again and again, moved, its file removed: by this and by another buffer."""
-    buffer, other = opened(), opened()
-    fill(buffer, 1, b"a" * 6000, b"b" * 6000)
-    with buffer.claim("1") as held:
-        views = [held.view(segment) for segment in held.segments]
-    first = buffer.notes()["1"].segments[0]
-    for round_ in range(20):
-        with other.claim("1") as held:
-            kept = held.segments[-1]
-            new = held.write([bytes([round_]) * 6000])
-            assert new.file != first.file or new.offset > 6000, "space under a view was written"
-            held.keep([kept, new], b"")
-    with other.claim("1") as held:
-        held.move("disk")
-        held.drop()
-    assert files_of(buffer, "memory") == files_of(buffer, "disk") == []
-    assert [view.to_pybytes() for view in views] == [b"a" * 6000, b"b" * 6000]
 
 
 def test_space_is_used_again_once_nobody_looks(opened):

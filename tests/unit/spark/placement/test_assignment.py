@@ -66,37 +66,6 @@ def settled(tasks, executors):
     return [RanAt(name, executors[name]) for name in assign([None] * tasks, executors)]
 
 
-def test_only_the_share_of_a_lost_executor_moves():
-    before = settled(12, {"0": "a", "1": "b", "2": "c"})
-    after = assign(before, {"0": "a", "2": "c"})
-    moved = [task for task, was in enumerate(before) if after[task] != was.executor]
-    assert moved == [task for task, was in enumerate(before) if was.executor == "1"]
-    assert len(moved) == 4
-
-
-def test_only_the_share_of_a_new_executor_moves():
-    before = settled(12, {"0": "a", "1": "b"})
-    after = assign(before, {"0": "a", "1": "b", "2": "c"})
-    assert Counter(after) == {"0": 4, "1": 4, "2": 4}
-    assert sum(after[task] != was.executor for task, was in enumerate(before)) == 4
-
-
-def test_tasks_of_a_lost_executor_go_to_its_neighbour_first():
-    """Samza's own example: P1 and P2 on one host, P3 on another; P1 dies."""
-    executors = {"1": "a", "2": "a", "3": "b"}
-    before = settled(6, executors)
-    after = assign(before, {"2": "a", "3": "b"})
-    of_the_lost = [after[task] for task, was in enumerate(before) if was.executor == "1"]
-    assert of_the_lost.count("2") == 1
-    assert Counter(after) == {"2": 3, "3": 3}
-
-
-def test_an_executor_with_the_same_number_on_another_host_is_another_one():
-    """After a restart of the application numbers begin anew; the hosts are what stays."""
-    before = [RanAt("0", "a"), RanAt("1", "b")]
-    assert assign(before, {"0": "b", "1": "a"}) == ["1", "0"]
-
-
 def test_without_executors_nobody_is_asked():
     assert assign([None, None], {}) == []
 

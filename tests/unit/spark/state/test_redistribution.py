@@ -22,15 +22,6 @@ def test_the_even_split_deals_every_item_once_in_order_in_sizes_within_one(count
     assert sizes == sorted(sizes, reverse=True), "the larger ones come first"
 
 
-def test_the_even_split_is_flinks():
-    """The sketch in the documentation of Flink's ListCheckpointed: 3 instances with 2, 2 and 1 items."""
-    items = flat(all_items([2, 2, 1]))
-    five = [flat(even_share([2, 2, 1], index, 5)) for index in range(5)]
-    two = [flat(even_share([2, 2, 1], index, 2)) for index in range(2)]
-    assert five == [[item] for item in items]
-    assert two == [items[:3], items[3:]]
-
-
 @given(COUNTS)
 def test_a_share_has_no_empty_runs(counts):
     for index in range(len(counts) + 1):

@@ -158,13 +158,6 @@ def test_a_key_without_rows_is_handed_over_once_in_the_first_batch_after_its_tim
     assert place.states == {}
 
 
-def test_due_times_are_rounded_up_to_a_64th_of_the_timeout():
-    place = Place()
-    place.commit(0.1, [("a", 1)])
-    assert place.commit(64.999) == {}
-    assert place.commit(65) == {"a": 1}
-
-
 def test_a_batch_with_the_keys_rows_moves_its_time_even_if_that_is_over():
     place = Place()
     place.commit(0, [("a", 1)])
@@ -201,11 +194,6 @@ def test_a_state_that_on_timeout_returns_stays_without_a_timeout_until_its_next_
     assert (calls, place.states) == (["a", "a"], {"a": 6})
 
 
-def test_a_key_without_a_state_has_no_due_time():
-    place = Place()
-    assert not any(place.batch(0, [("a", 0)]).values())
-
-
 def test_a_state_that_was_removed_elsewhere_does_not_time_out():
     """By a delete, or because it expired."""
     place = Place()
@@ -221,20 +209,6 @@ def test_states_that_are_older_than_the_timeout_get_one_with_their_next_rows():
     place.commit(0, [("a", 1)])
     assert place.commit(1000) == {"a": 2}
     assert place.states == {"b": 2}
-
-
-@pytest.mark.parametrize("seconds", [64 * 60, 32])
-def test_a_changed_timeout_holds_for_a_key_from_its_next_rows_on(seconds):
-    place = Place()
-    place.commit(0, [("a", 1), ("b", 1)])
-    place.timeout = seconds * SECOND
-    place.commit(1, [("a", 1)])
-    due = (TimeoutWork(place.timeout, 0, 0).due_us(START + SECOND) - START) / SECOND
-    assert seconds + 1 <= due < (seconds + 1) + seconds / 64
-    seen = {at: place.commit(at) for at in sorted({*range(2, 100), due - 0.001, due})}
-    assert {at: found for at, found in seen.items() if found} == {64: {"b": 1}, due: {"a": 2}}
-    assert place.commit(99_999) == {}
-    assert place.rows["_due.t"] == place.rows["_due_at.t"] == {}
 
 
 # -- how much -------------------------------------------------------------------------------------------

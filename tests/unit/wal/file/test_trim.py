@@ -140,16 +140,6 @@ def test_a_large_tail_is_copied_in_pieces(log, monkeypatch):
     assert contents(reopened(log)) == records[20:]
 
 
-def test_another_process_position_is_good_after_many_cuts(log):
-    appender = reopened(log)
-    for number in range(30):
-        appended = appender.append_decision(b"%d" % number)
-        if number % 3 == 0:
-            log.trim_decisions(appended.position)
-        assert [entry.position for entry in log.decisions(appended.position)] == [appended.position]
-    assert contents(log) == [b"27", b"28", b"29"]
-
-
 def test_a_segment_that_is_trimmed_while_it_is_staged_is_never_acked(log):
     """I3: it took longer than the log is kept, which nobody should; still no ack may name it."""
 

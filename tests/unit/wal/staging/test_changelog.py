@@ -86,25 +86,6 @@ def test_the_last_change_of_a_key_wins_wherever_batches_end(rows, cuts):
     assert found == [(*key, value) for key, value in sorted(wanted.items())]
 
 
-def test_one_key_over_many_batches_comes_once():
-    rows = [(0, 0, b"k", b"+%d" % index) for index in range(10)]
-    batches = list(last_per_key(batch([row]) for row in rows))
-    assert rows_of(batches) == [rows[-1]]
-
-
-@pytest.mark.parametrize("other", [(1, 0, b"k"), (0, 1, b"k"), (0, 0, b"l")])
-def test_the_same_key_in_another_group_or_table_is_another_key(other):
-    rows = sorted([(0, 0, b"k", b"+1"), (*other, b"+2")])
-    for cuts in ([], [1]):
-        assert rows_of(last_per_key(split(rows, cuts))) == rows
-
-
-def test_a_delete_after_a_write_wins_and_the_other_way_round():
-    for values in ((b"+1", b"-"), (b"-", b"+1")):
-        rows = [(0, 0, b"k", value) for value in values]
-        assert rows_of(last_per_key([batch(rows)])) == rows[1:]
-
-
 def test_no_batches_give_nothing():
     assert list(last_per_key([])) == []
     assert list(cut([], SPEC)) == []
@@ -141,22 +122,6 @@ def test_frames_hold_all_rows_in_order_and_keep_to_their_size(rows, cuts, frame_
     for (_, one), (_, other) in itertools.pairwise(found):  # no frame ends early
         following = len(other[0][2]) + len(other[0][3]) + ROW_BYTES
         assert sum(len(key) + len(value) + ROW_BYTES for _, _, key, value in one) + following > frame_bytes
-
-
-def test_a_frame_may_span_batches():
-    rows = [(0, 0, b"%02d" % index, b"+") for index in range(10)]
-    found = frames_of([batch([row]) for row in rows], spec(frame_bytes=4 * (3 + ROW_BYTES)))
-    assert [len(inside) for _, inside in found] == [4, 4, 2]
-
-
-@pytest.mark.parametrize("at", [0, 1, 2])
-def test_an_oversize_row_is_a_frame_by_itself(at):
-    """T22."""
-    rows = [(0, 0, b"%d" % index, b"+small") for index in range(3)]
-    rows[at] = (0, 0, b"%d" % at, b"+" + b"x" * 500)
-    found = frames_of([batch(rows)], spec(frame_bytes=100))
-    assert [row for _, inside in found for row in inside] == rows
-    assert [rows[at]] in [inside for _, inside in found]
 
 
 def test_the_header_says_whose_frame_it_is():
