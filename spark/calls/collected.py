@@ -22,7 +22,7 @@ from tidegate.wal.staging import own_tables
 
 
 class Made(NamedTuple):
-    """What a transaction has made: its calls, the tables that it starts and drops, and all schemas then."""
+    """The result of a transaction: its calls, the tables that it starts and drops, and all schemas then."""
 
     calls: list[Call]
     starts: frozenset[str]

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tidegate.errors import ConfigError
-from tidegate.spark import transaction as transaction_module
+from tidegate.spark.calls import collected
 
 pytestmark = pytest.mark.spark
 
@@ -19,7 +19,7 @@ def test_a_call_that_is_still_checked_when_the_function_returns_is_refused(strea
     sink = flights.sink()
     inside, closed = threading.Event(), threading.Event()
     errors: list[BaseException] = []
-    analyse, close = transaction_module.analyse, transaction_module.Transaction.close
+    analyse, close = collected.analyse, collected.CollectedCalls.close
 
     def slow(rows, *columns):
         if threading.current_thread().name == "late":
@@ -27,14 +27,14 @@ def test_a_call_that_is_still_checked_when_the_function_returns_is_refused(strea
             assert closed.wait(DEADLINE_S)
         return analyse(rows, *columns)
 
-    def closing(txn):
-        calls = close(txn)
+    def closing(calls):
+        made = close(calls)
         closed.set()
         threads[0].join(DEADLINE_S)
-        return calls
+        return made
 
-    monkeypatch.setattr(transaction_module, "analyse", slow)
-    monkeypatch.setattr(transaction_module.Transaction, "close", closing)
+    monkeypatch.setattr(collected, "analyse", slow)
+    monkeypatch.setattr(collected.CollectedCalls, "close", closing)
     threads: list[threading.Thread] = []
 
     def late(txn, rows):
