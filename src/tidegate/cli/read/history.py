@@ -53,7 +53,7 @@ def history(
     elif wal is None:
         raise ConfigError("--steps reads the log: give --wal, or set TIDEGATE_WAL")
     with gate_to(store, namespace, store_options(store_config), wal, wal_options(wal_config)) as gate:
-        versions = gate.history(limit)
+        versions = gate.history(min(limit, 2**63 - 1))
         if steps:
             _print_steps(_with_steps(gate, versions), json=json)
             return
