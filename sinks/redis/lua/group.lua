@@ -744,6 +744,21 @@ local function one_has(hashes, wanted)
   return false
 end
 
+-- The next cursor in a hash and some of its rows, each of which is looked for in so many hashes. HSCAN gives a small hash whole,
+-- whatever it is asked for: then the cursor has the number of the rows that were looked at, too.
+local function rows_to_look_for(hash, cursor, asked, hashes)
+  local from, passed = string.match(cursor, '^(%d+):?(%d*)$')
+  passed = tonumber(passed) or 0
+  local most = math.ceil(at_most(MERGE_ROWS_MAX, asked) / (1 + hashes / 8))
+  local page = redis.call('HSCAN', hash, from or '0', 'COUNT', text(most))
+  local all, rows = page[2], {}
+  local last = math.min(2 * (passed + most), #all)
+  for at = 2 * passed + 1, last do
+    rows[#rows + 1] = all[at]
+  end
+  return last < #all and from .. ':' .. text(last / 2) or page[1], rows
+end
+
 -- uuid, server, table, version, time, cursor, about how many rows, 1 to drop: of some rows of the base those that
 -- have expired at the time, which is when the version was decided, which is at or below the horizon: no reader at or
 -- above it gets them. The next cursor, how many rows there were, how many of them went, or would go: those that a
@@ -769,9 +784,13 @@ writes.expire = function(keys, args)
       merged[#merged + 1] = changes_of(keys[1], args[3], text(layer), args[1])
     end
   end
-  local most = math.ceil(at_most(MERGE_ROWS_MAX, args[7]) / (1 + #merged / 8))  -- each is looked for in these
-  local page = redis.call('HSCAN', base, args[6], 'COUNT', text(most))
-  local rows = page[2]
+  local cursor, rows
+  if args[8] == '1' then
+    local page = redis.call('HSCAN', base, args[6], 'COUNT', text(at_most(MERGE_ROWS_MAX, args[7])))
+    cursor, rows = page[1], page[2]
+  else
+    cursor, rows = rows_to_look_for(base, args[6], args[7], #merged)
+  end
   for at = 1, #rows, 2 do
     if expired(rows[at + 1], args[5]) and not one_has(merged, rows[at]) then
       found[#found + 1] = rows[at]
@@ -790,7 +809,7 @@ writes.expire = function(keys, args)
       redis.call('HDEL', keys[1], 'b:' .. args[3])
     end
   end
-  return { page[1], #rows / 2, #found }
+  return { cursor, #rows / 2, #found }
 end
 
 -- The newest layer from `wanted` down, the one below it, and the hashes of those above it up to the version.
@@ -836,11 +855,10 @@ reads.mergeable = function(keys, args)
   if layer < start then
     gone = gone + redis.call('HLEN', changes)
   else
-    local rows = math.ceil(at_most(MERGE_ROWS_MAX, args[9]) / (1 + #newer / 8))  -- each is looked for in the newer ones
-    local page = redis.call('HSCAN', changes, layer == asked and args[8] or '0', 'COUNT', text(rows))
-    cursor = page[1]
-    for at = 1, #page[2], 2 do
-      local key, value = page[2][at], page[2][at + 1]
+    local rows
+    cursor, rows = rows_to_look_for(changes, layer == asked and args[8] or '0', args[9], #newer)
+    for at = 1, #rows, 2 do
+      local key, value = rows[at], rows[at + 1]
       if one_has(newer, key) then
         gone = gone + 1
       else
