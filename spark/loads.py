@@ -217,6 +217,7 @@ def _check_loaded(tables: object) -> None:
         msg = "there is nothing to load: pass {table name: DataFrame}"
         raise ConfigError(msg)
     for name, rows in tables.items():
+        check_table(name)
         if not isinstance(rows, DataFrame):
             raise no_dataframe(f"table {name}", rows)
         if rows.isStreaming:

@@ -16,6 +16,7 @@ from tidegate.base.text import brief
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import analyse, cached
 from tidegate.spark.calls.columns import column
+from tidegate.spark.errors import Py4JError
 from tidegate.values.evolve import evolved
 from tidegate.values.state_versions import next_state, versions_of
 from tidegate.wal.record import Column as SchemaColumn
@@ -26,6 +27,7 @@ logger = logging.getLogger("tidegate")
 Names = str | Sequence[str]
 """One column, or several."""
 DROP = "drop_table"
+LINE_MAX = 500
 MIXING = frozenset({"upsert", "delete", "emit"})
 """Calls that may touch one table in one transaction: they act in the order in which they are made."""
 
@@ -69,10 +71,12 @@ def key_columns(table: str, key: object) -> list[str]:
 
 def predicate(table: str, rows: DataFrame, delete_when: str) -> Column:
     """Return the column of a predicate in Spark SQL. Raises: ConfigError, it is invalid, or not boolean."""
+    if not isinstance(delete_when, str):
+        raise ConfigError(f"table {table}: delete_when={brief(delete_when)} must be a predicate of Spark SQL")
     try:
         condition = cached(functions.expr, delete_when)
         kind = analyse(rows, condition).fields[0].dataType
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:  # Py4JError: the JVM does not take such a text
         msg = f"table {table}: delete_when={brief(delete_when)} cannot be read: {first_line(error)}"
         raise ConfigError(msg) from error
     if not isinstance(kind, BooleanType):
@@ -101,8 +105,10 @@ def check_unique(table: str, names: Sequence[str]) -> None:
         raise ConfigError(msg)
 
 
-def first_line(error: PySparkException) -> str:
-    return next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
+def first_line(error: Exception) -> str:
+    """Return the first line of Spark's message, which may quote what it was given, as a whole."""
+    line = next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
+    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..."
 
 
 def same_key(kind: str, table: str, key: Sequence[SchemaColumn], known: TableSchema, *, names: bool) -> None:

@@ -19,6 +19,7 @@ from tidegate.errors import ConfigError, TidegateError
 from tidegate.options.durations import US, duration_us
 from tidegate.spark.calls.columns import check_key_type, check_value_type, schema_column
 from tidegate.spark.calls.records import Call, Update
+from tidegate.spark.errors import Py4JError
 from tidegate.spark.session.releases import type_of_ddl
 from tidegate.spark.state.timeouts import TimeoutWork
 from tidegate.spark.state.udf_runner import Migrate
@@ -99,7 +100,9 @@ def state_of(
             f"table {table}: state_version is {brief(state_version)}; it must be a whole number"
         )
     if not 1 <= state_version <= STATE_VERSION_MAX:
-        raise ConfigError(f"table {table}: state_version is {state_version}; 1 to {STATE_VERSION_MAX} exist")
+        raise ConfigError(
+            f"table {table}: state_version is {brief(state_version)}; 1 to {STATE_VERSION_MAX} exist"
+        )
     if migrate is not None:
         if not callable(migrate):
             raise ConfigError(f"table {table}: migrate is {brief(migrate)}; it must be a function")
@@ -200,7 +203,7 @@ def _fields(table: str, ddl: object, what: str) -> list[StructField]:
         raise ConfigError(msg)
     try:
         kind = type_of_ddl(ddl) if isinstance(ddl, str) and ddl.strip() else ddl or StructType()
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:  # Py4JError: the JVM does not take such a text
         why = next(filter(None, map(str.strip, str(error).splitlines())), "")
         msg = f"table {table}: {brief(ddl)} does not name {what}: {why}"
         raise ConfigError(msg) from error

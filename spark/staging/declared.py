@@ -61,8 +61,8 @@ def _aggregates(name: str, aggregates: object, keys: Sequence[str]) -> tuple[Agg
         )
         if kind not in KINDS or not isinstance(of, str) or (kind != "count" and not of):
             raise ConfigError(
-                f"derived table {name}: {column}={brief(given)} is no aggregate; there are 'count', and of a"
-                " column ('count', column), ('sum', column), ('avg', column)"
+                f"derived table {name}: {brief(column)}={brief(given)} is no aggregate; there are 'count',"
+                " and of a column ('count', column), ('sum', column), ('avg', column)"
             )
         if not isinstance(column, str) or not column or column == HIDDEN or column in keys:
             raise ConfigError(

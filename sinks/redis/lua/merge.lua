@@ -141,9 +141,19 @@ local function any_has(hashes, row_key)
   return false
 end
 
--- The number of rows of a page whose keys are searched in other hashes.
-local function page_count(hashes, rows_max)
-  return decimal(math.ceil(capped(MERGE_ROWS_MAX, rows_max) / (1 + #hashes / 8)))
+-- The next cursor in a hash, and a page of its rows, whose keys are searched in other hashes. HSCAN returns a small hash
+-- whole, whatever its COUNT. Then the cursor also has the number of its rows that earlier pages had.
+local function page_of(hash, cursor, rows_max, hashes)
+  local hash_cursor, earlier = string.match(cursor, '^(%d+):?(%d*)$')
+  earlier = tonumber(earlier) or 0
+  local count = math.ceil(capped(MERGE_ROWS_MAX, rows_max) / (1 + #hashes / 8))
+  local reply = redis.call('HSCAN', hash, hash_cursor or '0', 'COUNT', decimal(count))
+  local all, rows = reply[2], {}
+  local last = math.min(2 * (earlier + count), #all)
+  for index = 2 * earlier + 1, last do
+    rows[#rows + 1] = all[index]
+  end
+  return last < #all and hash_cursor .. ':' .. decimal(last / 2) or reply[1], rows
 end
 
 -- No reader at or above the horizon gets these rows. Without drop, rows that a layer up to the version replaces do not
@@ -165,8 +175,13 @@ writes.expire = on_key_group(function(key, uuid, server, table_name, version, ex
       newer[#newer + 1] = layer_key(key, table_name, decimal(layer), uuid)
     end
   end
-  local page = redis.call('HSCAN', base, cursor, 'COUNT', page_count(newer, rows_max))
-  local rows = page[2]
+  local next_cursor, rows
+  if is_drop then
+    local reply = redis.call('HSCAN', base, cursor, 'COUNT', decimal(capped(MERGE_ROWS_MAX, rows_max)))
+    next_cursor, rows = reply[1], reply[2]
+  else
+    next_cursor, rows = page_of(base, cursor, rows_max, newer)
+  end
   for index = 1, #rows, 2 do
     if is_expired(rows[index + 1], expires) and not any_has(newer, rows[index]) then
       expired_keys[#expired_keys + 1] = rows[index]
@@ -183,7 +198,7 @@ writes.expire = on_key_group(function(key, uuid, server, table_name, version, ex
       redis.call('HDEL', key, 'b:' .. table_name)
     end
   end
-  return { page[1], #rows / 2, #expired_keys }
+  return { next_cursor, #rows / 2, #expired_keys }
 end)
 
 -- The hashes of the layers above `newest` up to the version, the newest layer from `newest` down, and the layer below it.
@@ -224,10 +239,10 @@ reads.mergeable = on_key_group(function(key, uuid, server, table_name, version, 
     removed = removed + redis.call('HLEN', hash)
   else
     local hash_cursor = current == requested and cursor or '0'
-    local page = redis.call('HSCAN', hash, hash_cursor, 'COUNT', page_count(newer, rows_max))
-    next_cursor = page[1]
-    for index = 1, #page[2], 2 do
-      local row_key, value = page[2][index], page[2][index + 1]
+    local rows
+    next_cursor, rows = page_of(hash, hash_cursor, rows_max, newer)
+    for index = 1, #rows, 2 do
+      local row_key, value = rows[index], rows[index + 1]
       if any_has(newer, row_key) then
         removed = removed + 1
       else

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tidegate.base import forks
+from tidegate.base.text import brief
 from tidegate.errors import ConfigError, CorruptError
 
 logger = logging.getLogger("tidegate")
@@ -75,8 +76,8 @@ def check_local_dir(option: object) -> tuple[str, ...]:
         if len(texts) == len(folders) == len(set(map(Path, texts))):
             return texts
     msg = (
-        f"local_dir is {option!r}; it must be the absolute path of a folder on the hosts' own disk, or a list"
-        " of different ones"
+        f"local_dir is {brief(option)}; it must be the absolute path of a folder on the hosts' own disk, or a"
+        " list of different ones"
     )
     raise ConfigError(msg)
 

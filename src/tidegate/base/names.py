@@ -82,10 +82,8 @@ def check_token(token: object) -> str:
     It stays in the log's state for the namespace's whole life, so it is short.
     """
     if not isinstance(token, str) or not 0 < len(token) <= TOKEN_MAX or not token.isprintable():
-        shown = repr(token)
-        shown = shown if len(shown) <= TOKEN_MAX else f"{shown[:TOKEN_MAX]}... ({len(shown)} characters)"
         msg = (
-            f"token={shown}: give the load a name of its own, such as '2026-11-21': a text of 1 to"
+            f"token={brief(token)}: give the load a name of its own, such as '2026-11-21': a text of 1 to"
             f" {TOKEN_MAX} printable characters; it is loaded once per token"
         )
         raise ConfigError(msg)
@@ -138,9 +136,9 @@ FILL_AGAIN = (
 """The commands that fill a store from scratch, in their order."""
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: object, names: Iterable[str]) -> str:
     """Return the end of a message about a missing name: the nearest existing one, if any is near."""
-    close = difflib.get_close_matches(name, list(names), n=1)
+    close = difflib.get_close_matches(name, list(names), n=1) if isinstance(name, str) else []
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

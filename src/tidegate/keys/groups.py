@@ -78,8 +78,8 @@ def stride_for(table: str, of_table: int, key_groups: int) -> int:
     """
     if key_groups % of_table:
         msg = (
-            f"table_key_groups of table {table} is {of_table}, and the namespace has {key_groups} key groups:"
-            f" it must be a divisor of {key_groups}"
+            f"table_key_groups of table {table} is {brief(of_table)}, and the namespace has {key_groups} key"
+            f" groups: it must be a divisor of {key_groups}"
         )
         raise ConfigError(msg)
     return key_groups // of_table
@@ -87,7 +87,7 @@ def stride_for(table: str, of_table: int, key_groups: int) -> int:
 
 def check_key_groups(key_groups: int) -> int:
     if not 1 <= key_groups <= KEY_GROUPS_MAX:
-        msg = f"key_groups is {key_groups}; it must be 1 to {KEY_GROUPS_MAX}"
+        msg = f"key_groups is {brief(key_groups)}; it must be 1 to {KEY_GROUPS_MAX}"
         raise ConfigError(msg)
     return key_groups
 
@@ -160,9 +160,9 @@ def check_parallelism(parallelism: int, key_groups: int, where: str = "") -> int
     """Return the parallelism itself. Raises: ConfigError: there are more tasks than key groups."""
     if parallelism > key_groups:
         msg = (
-            f"parallelism is {parallelism:,}, there are {key_groups:,} key groups{where}: a task without one"
-            f" would have nothing to do. Set parallelism to at most {key_groups:,}; or move the namespace to"
-            " another number of key groups with `tidegate rekey --to NAME --key-groups N`"
+            f"parallelism is {brief(parallelism)}, there are {key_groups:,} key groups{where}: a task without"
+            f" one would have nothing to do. Set parallelism to at most {key_groups:,}; or move the namespace"
+            " to another number of key groups with `tidegate rekey --to NAME --key-groups N`"
         )
         raise ConfigError(msg)
     return parallelism

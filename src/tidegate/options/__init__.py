@@ -347,7 +347,9 @@ def address_of(metrics_port: int | str) -> tuple[str, int]:
     >>> address_of(9464), address_of("0.0.0.0:9464")
     (('127.0.0.1', 9464), ('0.0.0.0', 9464))
     """
-    host, colon, port = str(metrics_port).rpartition(":")
+    is_number = isinstance(metrics_port, int) and 0 <= metrics_port <= PORT_MAX
+    text = str(metrics_port) if is_number or isinstance(metrics_port, str) else ""
+    host, colon, port = text.rpartition(":")
     if isinstance(metrics_port, bool) or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > PORT_MAX:
         msg = (
             f"metrics_port is {brief(metrics_port)}; it must be a port, 0 to {PORT_MAX}, or text such as"

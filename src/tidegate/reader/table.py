@@ -439,7 +439,7 @@ def view_of(
 
     Raises: ConfigError: the table does not exist; it names those that do.
     """
-    if table not in entry.tables:
+    if not isinstance(table, str) or table not in entry.tables:
         existing = ", ".join(listed(entry.tables)) or "none"
         raise ConfigError(
             f"there is no table {brief(table)} at version {entry.version} of namespace {identity.name};"

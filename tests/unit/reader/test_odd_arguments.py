@@ -1,8 +1,6 @@
 """Arguments of a wrong type and of any size: every public call of a reader raises a typed, short error."""
 
 import asyncio
-import datetime
-import decimal
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
@@ -12,32 +10,10 @@ import pytest
 
 import tidegate
 import tidegate.aio
-from tidegate.errors import TidegateError
+from support.odd_values import VALUES, fault_of, faults
 from tidegate.testing.example import write_flights
 
-HUGE = 10**5000
 STORE = "memory://odd"
-
-
-class Unprintable:
-    def __repr__(self) -> str:
-        raise KeyError("no text")
-
-
-VALUES: list[Any] = [
-    *(HUGE, -HUGE, [HUGE], {HUGE: HUGE}, (HUGE,), {"a": HUGE}, {"orders": {0: HUGE}}, {"orders": {HUGE: 1}}),
-    *(None, True, -1, 5, 2**70, 1.5, float("nan"), float("inf"), object(), Unprintable(), [Unprintable()]),
-    *(decimal.Decimal("sNaN"), decimal.Decimal("NaN"), decimal.Decimal("1E+999999"), 1j, range(3), len),
-    *("", "x" * 100_000, "a\x00b", "\ud800", "\n" * 5_000, b"a", b"x" * 100_000, bytearray(b"a")),
-    memoryview(b"a"),
-    *([], ["t"], [None], [["t"]], [b"a"], {1: 2}, {1}, {"aircraft": 5}),
-    *({"aircraft": [[]]}, {"aircraft": {1: 2}}),
-    *(
-        datetime.datetime(1, 1, 1),  # noqa: DTZ001
-        datetime.datetime.max.replace(tzinfo=datetime.timezone.utc),
-        datetime.date.min,
-    ),
-]
 
 CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "table": lambda gate, odd: gate.table(odd),
@@ -72,6 +48,13 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "mirror-bytes_max": lambda gate, odd: gate.mirror(["aircraft"], bytes_max=odd),
     "mirror-path": lambda gate, odd: gate.mirror(["aircraft"], path=odd if odd is not None else 5),
     "mirror-on_version": lambda gate, odd: gate.mirror(["aircraft"], on_version=odd if odd is not len else 5),
+}
+SNAPSHOTS: dict[str, Callable[[Any, Any], Any]] = {
+    "table": lambda snapshot, odd: snapshot.table(odd).get("N14228"),
+    "get": lambda snapshot, odd: snapshot.table("aircraft").get(odd),
+    "get_many": lambda snapshot, odd: snapshot.table("aircraft").get_many([odd]),
+    "get of two columns": lambda snapshot, odd: snapshot.table("legs").get((odd, odd)),
+    "scan": lambda snapshot, odd: snapshot.table("aircraft").scan(odd),
 }
 CONNECTS: dict[str, Callable[[Any, Any], Any]] = {
     "url": lambda connect, odd: connect(odd, "flights"),
@@ -128,24 +111,8 @@ async def _used_async(result: Any) -> None:
         await closed
 
 
-def _fault(error: BaseException) -> str:
-    """Describe an error that no reader's call may raise; '': it may."""
-    if not isinstance(error, TidegateError):
-        return f"{type(error).__name__}: {str(error)[:200]}"
-    return (
-        "" if len(str(error)) <= 1_000 else f"a message of {len(str(error))} characters: {str(error)[:100]}"
-    )
-
-
 def _faults(call: Callable[[Any], Any]) -> list[str]:
-    faults = []
-    for number, value in enumerate(VALUES):
-        try:
-            _used(call(value))
-        except Exception as error:  # noqa: BLE001
-            if fault := _fault(error):
-                faults.append(f"value {number}, {type(value).__name__}: {fault}")
-    return faults
+    return faults(lambda value: _used(call(value)))
 
 
 async def _faults_async(call: Callable[[Any], Any]) -> list[str]:
@@ -154,7 +121,7 @@ async def _faults_async(call: Callable[[Any], Any]) -> list[str]:
         try:
             await _used_async(call(value))
         except Exception as error:  # noqa: BLE001
-            if fault := _fault(error):
+            if fault := fault_of(error):
                 faults.append(f"value {number}, {type(value).__name__}: {fault}")
     return faults
 
@@ -174,6 +141,21 @@ def test_a_call_of_a_gate_in_an_event_loop(name: str) -> None:
     assert asyncio.run(calls()) == []
 
 
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_a_call_of_a_snapshot(name: str) -> None:
+    with tidegate.connect(STORE, "flights") as gate, gate.snapshot() as snapshot:
+        assert _faults(lambda value: SNAPSHOTS[name](snapshot, value)) == []
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_a_call_of_a_snapshot_in_an_event_loop(name: str) -> None:
+    async def calls() -> list[str]:
+        async with await tidegate.aio.connect(STORE, "flights") as gate, gate.snapshot() as snapshot:
+            return await _faults_async(lambda value: SNAPSHOTS[name](snapshot, value))
+
+    assert asyncio.run(calls()) == []
+
+
 @pytest.mark.parametrize("name", CONNECTS)
 def test_connect(name: str) -> None:
     assert _faults(lambda value: CONNECTS[name](tidegate.connect, value)) == []
@@ -188,6 +170,18 @@ def test_connect_in_an_event_loop(name: str) -> None:
 def test_connect_mirror(name: str, tmp_path) -> None:
     paths = (tmp_path / f"mirror-{number}" for number in itertools.count())
     assert _faults(lambda value: MIRRORS[name](tidegate.connect_mirror, value, next(paths))) == []
+
+
+@pytest.mark.parametrize("name", MIRRORS)
+def test_connect_mirror_in_an_event_loop(name: str, tmp_path) -> None:
+    paths = (tmp_path / f"mirror-{number}" for number in itertools.count())
+
+    async def calls() -> list[str]:
+        return await _faults_async(
+            lambda value: MIRRORS[name](tidegate.aio.connect_mirror, value, next(paths))
+        )
+
+    assert asyncio.run(calls()) == []
 
 
 @pytest.mark.parametrize("name", ["get", "get_many", "table", "wait_for"])

@@ -10,7 +10,8 @@ from services.support.redis.server import RedisServer
 from tidegate.sinks.records import Identity
 from tidegate.sinks.redis.store import RedisStore
 from tidegate.sinks.redis.upkeep.merge import MERGE_ROWS
-from tidegate.testing.store.harness import EPOCH, get, put
+from tidegate.testing.store.harness import EPOCH, KEY_GROUPS, get, group_of, put
+from tidegate.testing.store.ttl_tests import retire_up_to, until, write_stored
 
 LAYERS = 40
 
@@ -86,3 +87,23 @@ def test_a_dry_run_goes_through_a_layer_page_by_page(store, redis):
     assert would.rows == 2_000 + 1_500 + 1_500
     assert store.vacuum().rows == would.rows
     assert store.vacuum(dry_run=True).rows == 0
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_many_rows_below_many_layers_counts_what_a_vacuum_removes(redis, namespace):
+    """A small hash is one page, and each of its rows is looked for in each layer."""
+    last = 400
+    keys = [key for key in (b"k%d" % at for at in range(2_000)) if group_of(key) == 0][:300]
+    store = RedisStore(redis.url, namespace)
+    store.create(Identity("uuid", namespace, KEY_GROUPS))
+    store.claim(EPOCH, "writer")
+    chunks = {1: write_stored(store, 1, dict.fromkeys(keys, until(2)))}
+    for version in range(2, last + 1):
+        changes = dict.fromkeys(keys if version == 6 else keys[:1], until(5 if version == 6 else 2_000))
+        chunks[version] = write_stored(store, version, changes)
+    retire_up_to(store, 3, chunks)
+    assert store.announce(last) == last
+    would = store.vacuum(dry_run=True).rows
+    assert would == store.vacuum().rows > 2 * len(keys)
+    assert store.vacuum(dry_run=True).rows == 0
+    store.close()
