@@ -48,6 +48,7 @@ def main() -> None:
                 found = run(word.split(), world, explored)
                 text = [known_as(word.split(), each) or " ".join(each.split()) for each in found]
                 print(f"{word.strip()} -> {'; '.join(text) or explored.cannot or 'holds'}"[:2000], flush=True)
+            world.close()
             return
         try:
             for name, scope in SCOPES.items() if given.scopes else ():

@@ -43,7 +43,7 @@ def next_batch(world: World, *, later: bool) -> str:
     An hour later, at the batch after it, every other key has timed out. ``later``: that one is tried, too.
     """
     with world.trial():
-        if world.truth.first < world.truth.event <= world.truth.here.last + 1 and world.truth.here.shown:
+        if all(each.first < each.event <= each.here.last + 1 and each.here.shown for each in world.truths):
             replayed = query(world, event=world.truth.event - 1)
             if replayed.crash or (replayed.done and (wrong := settle(world, newest=True))):
                 return f"after a replay of batch {world.truth.event - 1}, {replayed.crash or wrong}"

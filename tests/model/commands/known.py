@@ -89,6 +89,7 @@ MENDED = {
     "a store that a killed restore-from made, and the log cannot rebuild": (
         "backup drop-table trim lose-store restore-from!open.before_append"
     ),
+    "a batch comes again after a rewind that was killed": "add-store rewind!follow.after_claim",
     "a relog that does not know the last batch, after a rewind": "rewind replace replace lose-log relog",
 }
 """By name, the word that found it."""
