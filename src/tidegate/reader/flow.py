@@ -189,7 +189,8 @@ class Reader:
 
     def _view(self, entry: CatalogEntry, table: str) -> Steps[TableView]:
         known = entry.version, entry.digest, table
-        view = self._views.get(known) if isinstance(table, str) else None
+        given: object = table  # a caller's, of any type
+        view = self._views.get(known) if isinstance(given, str) else None
         if view is None:
             view = yield from self._view_of(entry, table)
             if len(self._views) >= VIEWS_MAX:

@@ -439,7 +439,8 @@ def view_of(
 
     Raises: ConfigError: the table does not exist; it names those that do.
     """
-    if not isinstance(table, str) or table not in entry.tables:
+    given: object = table  # a caller's, of any type
+    if not isinstance(given, str) or given not in entry.tables:
         existing = ", ".join(listed(entry.tables)) or "none"
         raise ConfigError(
             f"there is no table {brief(table)} at version {entry.version} of namespace {identity.name};"

@@ -45,15 +45,15 @@ def history(
     """List the versions that can still be read, oldest first.
 
     With --steps a line for each call that made them: its tasks; the rows and bytes that it gave to
-    be staged; the seconds of all tasks in the merge with its state; the frames
-    with changes of its tables; its ties, rows that lost to a delete with the same sequence.
+    be staged; the seconds of all tasks in the merge with its state or in
+    its function; the frames with changes of its tables; its ties, rows that lost to a delete with the same sequence.
     """
     if not steps:
         wal = None
     elif wal is None:
         raise ConfigError("--steps reads the log: give --wal, or set TIDEGATE_WAL")
     with gate_to(store, namespace, store_options(store_config), wal, wal_options(wal_config)) as gate:
-        versions = gate.history(min(limit, 2**63 - 1))
+        versions = gate.history(None if limit is None else min(limit, 2**63 - 1))
         if steps:
             _print_steps(_with_steps(gate, versions), json=json)
             return

@@ -47,8 +47,8 @@ Batch = Mapping[str, Mapping[Any, Mapping[str, Any]]]
 def move_store(folder: Path | None, every_s: float = EVERY_S, versions: int = VERSIONS_MAX) -> None:
     """Make a store with two tables that have to fit, print how to read it, then add a version each second.
 
-    It ends after that number of ``versions``, or by KeyboardInterrupt. The folder stays. Raises: ConfigError: the folder
-    is not empty; nothing was written.
+    It ends after that number of ``versions``, or by KeyboardInterrupt. The folder stays. Raises: ConfigError:
+    the folder is not empty; nothing was written.
     """
     if folder is not None and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise ConfigError(f"{folder} is not an empty folder: name another one, or remove it")
