@@ -187,10 +187,9 @@ class Reader:
         with_pointer = self.reads_with_pointer
         return TablesReader(self.store, views, check, with_pointer=with_pointer, optimistic=optimistic)
 
-    def _view(self, entry: CatalogEntry, table: str) -> Steps[TableView]:
+    def _view(self, entry: CatalogEntry, table: Any) -> Steps[TableView]:
         known = entry.version, entry.digest, table
-        given: object = table  # a caller's, of any type
-        view = self._views.get(known) if isinstance(given, str) else None
+        view = self._views.get(known) if isinstance(table, str) else None
         if view is None:
             view = yield from self._view_of(entry, table)
             if len(self._views) >= VIEWS_MAX:

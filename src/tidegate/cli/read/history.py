@@ -46,7 +46,8 @@ def history(
 
     With --steps a line for each call that made them: its tasks; the rows and bytes that it gave to
     be staged; the seconds of all tasks in the merge with its state or in
-    its function; the frames with changes of its tables; its ties, rows that lost to a delete with the same sequence.
+    its function; the frames with changes of its tables; its ties, rows that lost to a delete with the
+    same sequence.
     """
     if not steps:
         wal = None
