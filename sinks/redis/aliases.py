@@ -91,10 +91,10 @@ class RedisAliases(Aliases):
         return changed(self.where, alias, once)
 
     def _look(self, alias: str) -> tuple[bool, bytes]:
-        """Return whether the alias exists, and its revision."""
+        """Return whether the alias exists, also a damaged one, and its revision."""
         key = alias_key(alias)
-        namespace, revision = self._calls.run([plain(key, b"HMGET", key, b"namespace", b"revision")])[0]
-        return namespace is not None, revision or b""
+        fields = self._calls.run([plain(key, b"HMGET", key, b"revision", b"namespace", b"uuid")])[0]
+        return any(field is not None for field in fields), fields[0] or b""
 
     def _change(self, name: str, alias: str, *args: bytes) -> bool:
         """Return whether the change took effect; False if another change came first."""

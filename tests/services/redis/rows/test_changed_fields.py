@@ -118,6 +118,14 @@ def test_an_alias_that_is_none_hides_no_other_one(aliases, redis, namespace, cap
     aliases("drop", "live", "--yes")
 
 
+@pytest.mark.parametrize("field", ["namespace", "uuid", "revision"])
+def test_an_alias_without_a_field_can_be_dropped(aliases, redis, namespace, field):
+    redis.ask("HDEL", "tg:{live}:alias", field)
+    with contextlib.closing(open_store(redis.url, namespace)) as store:
+        assert store.aliases().drop("live")
+    assert not redis.ask("EXISTS", "tg:{live}:alias")
+
+
 def test_an_alias_that_is_none_keeps_no_namespace_from_being_dropped(place, redis):
     redis.ask("HSET", "tg:{evil}:alias", "namespace", "no name", "uuid", "x")
     done = CliRunner().invoke(app, ["drop", "--yes", *place])
