@@ -744,8 +744,8 @@ local function one_has(hashes, wanted)
   return false
 end
 
--- The next cursor in a hash and some of its rows, each of which is looked for in so many hashes. HSCAN gives a small hash whole,
--- whatever it is asked for: then the cursor has the number of the rows that were looked at, too.
+-- The next cursor in a hash and some of its rows, each of which is looked for in this number of hashes. HSCAN gives a small hash
+-- whole, with any COUNT: then the cursor has the number of the rows that were looked at, too.
 local function rows_to_look_for(hash, cursor, asked, hashes)
   local from, passed = string.match(cursor, '^(%d+):?(%d*)$')
   passed = tonumber(passed) or 0
