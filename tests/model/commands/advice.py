@@ -16,6 +16,7 @@ from model.commands.writing import query
 
 COMMAND = re.compile(r"`tidegate ([^`]+)`")
 NAMESPACE = re.compile(r"set namespace='([^']+)'")
+STORE = re.compile("is not given: give it as ([a-z]+)=URL")
 STEPS_MAX = 5
 AFTER_VERSION = "run this command after its next version"
 CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC continues", re.DOTALL)
@@ -75,7 +76,7 @@ def advised(
                 continue
             tried.append(shlex.join(words))
             world.word = (*world.word, "advice")
-            done = world.run(*words)
+            done = _run(world, words)
             if AFTER_VERSION in done.text:
                 done = _after_batches(world, words)
             last = done
@@ -114,6 +115,17 @@ def advised(
         return _made_again(world, what)
     ends = f"{tried}{refused_text}; the last: {_short(last)}"
     return f"{what}: {_short(outcome)}; its advice does not lead out: {ends}"
+
+
+def _run(world: World, words: list[str]) -> Outcome:
+    """Run a command; if it asks for a store that the log lists, with that one, too."""
+    done = world.run(*words)
+    store = STORE.search(done.text)
+    if store is None or store[1] in world.truth.stores:
+        return done
+    stores = (*world.truth.stores, store[1])
+    world.truths = tuple(each._replace(stores=stores) for each in world.truths)
+    return world.run(*words)
 
 
 def _after_batches(world: World, words: list[str]) -> Outcome:

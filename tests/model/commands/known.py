@@ -90,6 +90,10 @@ MENDED = {
         "backup drop-table trim lose-store restore-from!open.before_append"
     ),
     "a batch comes again after a rewind that was killed": "add-store rewind!follow.after_claim",
+    "a restore empties a table and does not drop it": "export-old drop-table remake-key restore import",
+    "a store that is listed, and was not filled": (
+        "export-old backup import trim add-store!follow.after_claim lose-store"
+    ),
     "a relog that does not know the last batch, after a rewind": "rewind replace replace lose-log relog",
 }
 """By name, the word that found it."""

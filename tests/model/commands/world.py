@@ -95,6 +95,7 @@ class Time:
             mock.patch.object(tail, "time", cls),
             mock.patch.object(typer.testing, "_get_command", return_value=_command),
             mock.patch.object(parameters, "_refuse_memory"),
+            mock.patch.object(cli_app, "terminated_like_ctrl_c", contextlib.nullcontext),
             mock.patch.object(cli_app, "command", _commands.setdefault("command", _cached(cli_app.command))),
             mock.patch.object(tempfile, "tempdir", _fast()),
             answers.kept(cls),

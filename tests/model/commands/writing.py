@@ -141,7 +141,9 @@ def older(world: World) -> int:
 def restored(truth: Truth, world: World, _: Outcome, *, reprocess: bool = False) -> Truth:
     here, at = truth.here, (world.uuid_of(truth.name), older(world))
     content, shape = here.versions.get(at) or world.truth.here.versions[at]  # what readers saw is a fact
-    truth = truth.with_space(truth.name, content=content, shape=shape, shown=True)
+    emptied: dict[str, dict[Any, Any]] = {name: {} for name in here.content.tables}  # and not dropped
+    content = content._replace(tables={**emptied, **content.tables})
+    truth = truth.with_space(truth.name, content=content, shape=shape or here.shape, shown=True)
     if not reprocess:
         return truth
     truth = truth._replace(event=content.event + 1)
