@@ -204,7 +204,7 @@ RULES: list[Rule] = [
         "local-no-marks",
         "I1: the acks name which run of an instance their rows are of",
         "spark/state/local_state.py",
-        "    yield output.marks(call, index, work.tasks, work.spec.key_groups, marks)\n",
+        "    yield output.marks(name, index, work.tasks, work.spec.key_groups, marks, took)\n",
         "",
         "tests/unit/spark/state/test_local_state.py",
     ),

@@ -51,7 +51,7 @@ def move_store(folder: Path | None, every_s: float = EVERY_S, versions: int = VE
     the folder is not empty; nothing was written.
     """
     if folder is not None and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ConfigError(f"{folder} is not an empty folder: name another one, or remove it")
+        raise ConfigError(f"{folder} is not an empty folder: give a new one")
     place = Path(folder or tempfile.mkdtemp(prefix="tidegate-read-")).resolve()
     store, batches, stop = f"sqlite://{place}/store", _batches(random.Random(1)), threading.Event()
     example = Example(f"file://{place}/wal", store, NAMESPACE)
