@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,6 +18,8 @@ from tidegate.base.urls import redact
 from tidegate.errors import ConfigError
 from tidegate.options.endpoints import parse_store
 
+URL = re.compile(r"(?:[^=:/]*=)?(?:cassandra|file|kafka|memory|redis|rediss|sqlite):/")
+"""A store or a log in the place of a path, which has one slash where the URL had two."""
 IN_MEMORY = re.compile(r"(?:[^=:/]*=)?memory:")
 """With a store's name or without."""
 PLACES = {
@@ -44,6 +47,7 @@ class ValidatedCommand(TyperCommand):
         if not ctx.resilient_parsing:
             _refuse_several(ctx, self._parsed(ctx, words)[2])
             _refuse_memory(ctx.params)
+            _refuse_urls(ctx)
         return rest
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -112,3 +116,15 @@ def _refuse_memory(params: dict[str, Any]) -> None:
                     f"{told} {shown}: a place in memory ends with the command, with all that is in it;"
                     f" use {others} (memory:// is for one process, by tidegate's Python functions)"
                 )
+
+
+def _refuse_urls(ctx: Any) -> None:
+    """Refuse a URL where a path is wanted: it would make a folder whose name has the login."""
+    for param in ctx.command.params:
+        value = ctx.params.get(param.name)
+        if isinstance(value, Path) and URL.match(str(value)):
+            shown = param.metavar if param.param_type_name == "argument" else param.opts[0]
+            raise ConfigError(
+                f"{shown} is a path on this machine, and what was given is the URL of a store or a log: they"
+                " go with --store and --wal; nothing was written"
+            )

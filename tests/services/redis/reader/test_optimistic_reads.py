@@ -220,4 +220,4 @@ def test_a_warm_read_passes_few_files(writer):
     rooms = [ROOT / room for room in ("src", "sinks", "wal", "committers", "spark")]
     own = {path for path in passed if any(path.resolve().is_relative_to(room) for room in rooms)}
     assert {path.name for path in own} >= {"table.py", "flow.py", "calls.py"}
-    assert len(own) <= FILES_MAX, sorted(map(str, own))
+    assert len(own) <= FILES_MAX, " ".join(sorted(path.name for path in own))
