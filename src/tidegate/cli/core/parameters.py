@@ -125,6 +125,6 @@ def _refuse_urls(ctx: Any) -> None:
         if isinstance(value, Path) and URL.match(str(value)):
             shown = param.metavar if param.param_type_name == "argument" else param.opts[0]
             raise ConfigError(
-                f"{shown} is a path on this machine, and not the URL of a store or a log: these go with --store"
-                " and --wal; nothing was written"
+                f"{shown} is a path on this machine, and not the URL of a store or a log: these go with"
+                " --store and --wal; nothing was written"
             )
