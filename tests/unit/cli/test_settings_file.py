@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import stat
 import sys
 
@@ -255,7 +256,9 @@ def test_a_function_is_named_by_the_user_and_not_by_a_file_that_was_found(folder
     file = folder / "options"
     file.write_text("\n".join(lines))
     file.chmod(0o600)
-    url = "redis://127.0.0.1:1" if key == "store_config" else "kafka://127.0.0.1:1"
+    listening = socket.create_server(("127.0.0.1", 0))  # a refused connection would be the whole answer
+    port = listening.getsockname()[1]
+    url = f"redis://127.0.0.1:{port}" if key == "store_config" else f"kafka://127.0.0.1:{port}"
     settings(folder, f'{key.partition("_")[0]} = "{url}"', 'namespace = "n"', f'{key} = "options"')
     monkeypatch.setenv(
         "TIDEGATE_WAL" if key == "store_config" else "TIDEGATE_STORE",
@@ -267,7 +270,8 @@ def test_a_function_is_named_by_the_user_and_not_by_a_file_that_was_found(folder
         monkeypatch.setenv(f"TIDEGATE_{key.upper()}", "options")
     if named == "by the variable of the file":
         monkeypatch.setenv("TIDEGATE_CONFIG", str(folder / "tidegate.toml"))
-    said = run("status", *more).stderr
+    with listening:
+        said = run("status", *more).stderr
     refusal = f"a tidegate.toml that was found chose this file: if you trust both, give {option} yourself"
     assert (refusal in said) == (named == "found")
     if named == "found" or key == "wal_config":  # a store is asked for the login once it is connected

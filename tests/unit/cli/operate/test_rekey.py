@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+import sqlite3
 
 import pytest
 
@@ -98,6 +99,7 @@ def test_a_wrong_request_is_refused_and_nothing_is_made(place, words, message):
     assert run("status", f"--namespace={NEW}").exit_code != 0
 
 
+@pytest.mark.slow
 def test_a_store_that_was_away_is_switched_by_the_same_command(tmp_path, monkeypatch):
     """Red before: the second run caught no store up, switched no alias, and ended with 0."""
     monkeypatch.setattr(follower, "COMMAND_TRIES", 1)
@@ -109,8 +111,10 @@ def test_a_store_that_was_away_is_switched_by_the_same_command(tmp_path, monkeyp
     silence_writer(tmp_path / "a")
     words = (*WORDS, f"--wal={wal}", *(f"--store={store}" for store in stores), "--finish", "--yes")
     away = tmp_path / "b" / escape(NEW)
-    (away / "meta.sqlite").mkdir(parents=True)
-    moved = ended(StoreUnavailableError.exit_code, *words, "--key-groups=8", "--alias=live")
+    away.mkdir(parents=True)
+    with contextlib.closing(sqlite3.connect(away / "meta.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        moved = ended(StoreUnavailableError.exit_code, *words, "--key-groups=8", "--alias=live")
     assert "store b: StoreUnavailableError: no alias was switched here, run the same" in moved.stderr
     assert "alias live names flights_32 in store a" in moved.stdout
     shutil.rmtree(away)
