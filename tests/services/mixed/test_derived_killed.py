@@ -28,21 +28,6 @@ PAUSE_S = 0.05
 BATCHES = 9
 
 
-@pytest.fixture
-def on_files(tmp_path):
-    return {"wal": f"file://{tmp_path}/wal", "store": f"sqlite://{tmp_path}/store"}
-
-
-@pytest.fixture
-def on_kafka_and_redis(kafka, redis):
-    return {"wal": f"kafka://{kafka.bootstrap}", "store": redis.url, "allow_unsafe": True}
-
-
-@pytest.fixture
-def on_kafka_and_cassandra(kafka, cassandra_tables):
-    return {"wal": f"kafka://{kafka.bootstrap}", "store": cassandra_tables, "allow_unsafe": True}
-
-
 def differs(snapshot):
     """What a version has and should have, where they are not equal."""
     tables = {name: dict(snapshot.table(name).scan()) for name in snapshot.tables()}

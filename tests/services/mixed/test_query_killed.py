@@ -28,21 +28,6 @@ DEADLINE_S = 600.0
 PAUSE_S = 0.02
 
 
-@pytest.fixture
-def on_files(tmp_path):
-    return {"wal": f"file://{tmp_path}/wal", "store": f"sqlite://{tmp_path}/store"}
-
-
-@pytest.fixture
-def on_kafka_and_redis(kafka, redis):
-    return {"wal": f"kafka://{kafka.bootstrap}", "store": redis.url, "allow_unsafe": True}
-
-
-@pytest.fixture
-def on_kafka_and_cassandra(kafka, cassandra_tables):
-    return {"wal": f"kafka://{kafka.bootstrap}", "store": cassandra_tables, "allow_unsafe": True}
-
-
 class Reader(threading.Thread):
     """Compares the two tables at the newest version with what that version has to hold, again and again."""
 

@@ -73,7 +73,7 @@ def demo(
     """
     if read:
         if wal or store or wal_config or store_config or json:
-            raise ConfigError("--read makes a store in files: --folder alone goes with it")
+            raise ConfigError("--read makes a store in files, and takes --folder alone")
         importlib.import_module("tidegate.cli.trials.demo_read").move_store(folder)
         return
     from rich.console import Console
