@@ -12,7 +12,7 @@ from tidegate.committers.coordinator import Coordinator, describe_writer
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.opening.lifecycle import refuse_other_uuid
 from tidegate.committers.opening.open import open_namespace, refuse_other_history
-from tidegate.committers.opening.store_list import add_to_list, remove_from_list
+from tidegate.committers.opening.store_list import add_to_list, refuse_primary, remove_from_list
 from tidegate.committers.steps.decided_versions import decided_version
 from tidegate.errors import ConfigError, FencedError, TidegateError, WalGapError
 from tidegate.options.endpoints import StoreRef
@@ -34,11 +34,7 @@ def add_store(coordinator: Coordinator, at: StoreRef, store: Store) -> Follower:
     own = follower_for(coordinator, at, store, fill_first=True)
     _refuse_unfit(coordinator, store)
     open_namespace(coordinator, None, changing=at.name, command="store add")
-    if store.identity() is not None and store.pointer().writer == coordinator.writer:
-        raise ConfigError(  # the open has claimed the primary alone
-            f"{store.where} is the primary, {coordinator.store.where}, under another name: nothing was added."
-            " Give a place of its own"
-        )
+    refuse_primary(coordinator, store)
     for one in coordinator.endpoints.stores:  # a namespace that only ever had one store has no list yet
         add_to_list(coordinator.decisions, one.name)
     add_to_list(coordinator.decisions, at.name)

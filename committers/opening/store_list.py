@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.steps.append import append_until_confirmed
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.sinks.store import Store
 from tidegate.wal.record import Folded, StoreAdded, StoreRemoved
 
 
@@ -45,11 +46,34 @@ def suggested_fixes(state: Folded, given: Sequence[str], changing: str | None = 
 
 
 def list_stores_of_new(coordinator: Coordinator) -> None:
-    """Add the first stores of a namespace without versions to the list. Repeatable."""
+    """Add the first stores of a namespace without versions to the list. Repeatable.
+
+    The primary is claimed, no other store is: no follower writes to one that is not in the list. Raises:
+    ConfigError: one is the primary under another name; the list has none of the stores.
+    """
     given = [at.name for at in coordinator.endpoints.stores]
     if len(given) > 1 and coordinator.folded.last_version == 0:
+        if not coordinator.folded.stores:
+            for other in coordinator.others:
+                refuse_primary(coordinator, other)
         for name in given:
             add_to_list(coordinator.decisions, name)
+
+
+def refuse_primary(coordinator: Coordinator, store: Store) -> None:
+    """Refuse a store that is the primary under another name: a second URL of one place is no copy.
+
+    The open has claimed the primary alone. A store that does not answer is left out. Raises: ConfigError.
+    """
+    try:
+        same = store.identity() is not None and store.pointer().writer == coordinator.writer
+    except StoreUnavailableError:
+        return
+    if same:
+        raise ConfigError(
+            f"{store.where} is the primary, {coordinator.store.where}, under another name: nothing was added."
+            " Give a place of its own"
+        )
 
 
 def add_to_list(decisions: DecisionLog, name: str) -> None:

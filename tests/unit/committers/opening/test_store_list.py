@@ -1,7 +1,12 @@
 """The list of stores in the log: a change that is made already appends nothing."""
 
-from support.places import opened
+import pytest
+
+from support.places import driver_at, opened
+from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.opening.store_list import add_to_list, remove_from_list
+from tidegate.errors import ConfigError
+from tidegate.sinks.memory.store import MemoryStore
 
 
 def test_a_store_that_is_listed_is_not_listed_twice(place):
@@ -17,3 +22,16 @@ def test_a_store_that_is_not_listed_is_not_removed_twice(place):
     before = list(driver.log.decisions())
     remove_from_list(driver.decisions, "b")
     assert list(driver.log.decisions()) == before
+
+
+def test_the_first_stores_of_a_namespace_are_different_places(place):
+    """A folder that is a link, two names of one server: the two stores would be one copy of the rows."""
+    driver = driver_at(place, names=("a", "b"))
+    driver.others = (MemoryStore(place, "n"),)
+    with pytest.raises(ConfigError, match=r"is the primary, .* under another name: nothing was added"):
+        open_namespace(driver, "q")
+    assert driver.decisions.catch_up().stores == ()
+    driver = driver_at(place, names=("a", "b"))
+    driver.others = (MemoryStore(f"{place}-b", "n"),)
+    open_namespace(driver, "q")
+    assert driver.folded.stores == ("a", "b")
