@@ -19,8 +19,11 @@ from tidegate.sinks.redis.client.functions import library_name
 from tidegate.sinks.redis.client.servers import Opened
 
 ROOT = Path(tidegate.__file__).resolve().parents[2]
-FILES_MAX = 9
-"""How many files of the package a warm read of one key on one Redis server may pass."""
+FILES_MAX = 13
+"""How many files of the package a warm read of one key on one Redis server may pass: each is one subject.
+
+A ratchet. Forks, deadlines, steps and the forms of replies have files of their own.
+"""
 LOOK, READ = (f"{library_name()}_{name}" for name in ("pointer", "read"))
 
 
