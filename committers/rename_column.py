@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import xxhash
 
-from tidegate.base.names import DELETED, RENAME_TOKEN, did_you_mean, listed
+from tidegate.base.names import DELETED, RENAME_TOKEN, check_name, did_you_mean, listed
+from tidegate.base.text import brief
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -18,6 +20,8 @@ from tidegate.values.evolve import renamed
 from tidegate.wal.fold import once_key
 from tidegate.wal.record import LoadOrigin, TableSchema
 from tidegate.wal.staging import own_tables
+
+COLUMN_MAX = 1_000
 
 
 class Renamed(NamedTuple):
@@ -52,6 +56,9 @@ def rename_barrier(
     ``schemas`` are those of all tables, by table. Raises: ConfigError: there is no such table or column, or
     it cannot be renamed.
     """
+    check_name("table", table)
+    for column in (old, new):
+        check_column(table, column)
     if own_tables.is_own(table):
         raise ConfigError(f"table {table} is tidegate's own, and its columns keep their names")
     if table not in schemas:
@@ -81,6 +88,19 @@ def rename_barrier(
         lambda: iter(()),
         coordinator.clock,
     )
+
+
+def check_column(table: str, column: object) -> None:
+    """Refuse a name that no column gets. Raises: ConfigError."""
+    if (
+        not isinstance(column, str)
+        or not 0 < len(column) <= COLUMN_MAX
+        or any(unicodedata.category(character) == "Cs" for character in column)
+    ):
+        raise ConfigError(
+            f"table {table}, column {brief(column)}: give the column's name, a text of 1 to {COLUMN_MAX}"
+            " characters"
+        )
 
 
 def _was_decided(coordinator: Coordinator, change: str) -> bool:

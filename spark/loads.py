@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate.base.names import MIGRATION_TOKEN, QUEUE, check_token, did_you_mean, listed
+from tidegate.base.names import MIGRATION_TOKEN, QUEUE, check_folder, check_token, did_you_mean, listed
 from tidegate.base.text import brief
 from tidegate.committers.barrier import stride_here, value_bytes_max
 from tidegate.committers.exports.export_format import Manifest
@@ -111,10 +111,11 @@ def import_of(spark: SparkSession, folder: str, token: str | None, bytes_max: in
     Raises: ConfigError: there is no export. CorruptError: a file is missing, or is not the exported one.
     """
     token = "" if token is None or token == "" else check_token(token)
-    if not isinstance(folder, str):
-        raise ConfigError(
-            f"folder is {brief(folder)}; it must be text: a path, or a URL such as s3a://bucket/export"
-        )
+    folder = check_folder("folder", folder)
+    if not hasattr(spark, "newSession"):
+        raise ConfigError(f"spark is {brief(spark)}; give the SparkSession that reads the folder")
+    if bytes_max is not None and (type(bytes_max) is not int or bytes_max < 1):
+        raise ConfigError(f"bytes_max is {brief(bytes_max)}; it must be a number of bytes, or None")
     manifest, digest = read_manifest(spark, folder)
     check_companions(manifest.tables, ())
     check_files(spark, folder, manifest, bytes_max)

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidegate.base.deadline import check_ends
+from tidegate.base.names import check_folder
 from tidegate.base.text import brief
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
@@ -210,12 +211,7 @@ class VersionedSink(SingleVersions):
         process reaches them. Raises: ConfigError: no query was started, since ``commit="pipelined"`` does not
         go with Spark Connect, or the arguments do not fit.
         """
-        path: object = os.fspath(checkpoint) if isinstance(checkpoint, os.PathLike) else checkpoint
-        if not isinstance(path, str) or not path:
-            raise ConfigError(
-                f"checkpoint is {brief(checkpoint)}; it must be the path or URL of a folder, as text"
-            )
-        sink = self
+        path, sink = check_folder("checkpoint", checkpoint), self
         if not hasattr(writer, "foreachBatch"):
             raise ConfigError(f"start({type(writer).__name__}): give df.writeStream of a streaming DataFrame")
         if not isinstance(writer, DataStreamWriter):  # of Spark Connect

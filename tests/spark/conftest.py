@@ -37,7 +37,7 @@ from support.spark_processes import DriverProcesses
 from support.wait import wait_until
 from tidegate.base.clock import Clock
 from tidegate.sinks.sqlite.store import SqliteStore
-from tidegate.spark import VersionedSink
+from tidegate.spark import VersionedSink, configure
 from tidegate.spark.session.releases import arrow_schema_of, type_of_ddl
 from tidegate.wal.fold import View, fold_all
 
@@ -120,7 +120,8 @@ def log_at(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], LogPlace
 def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     session = (
-        SparkSession.builder.master("local[2,4]")  # 4: a task is tried so often
+        configure(SparkSession.builder)
+        .master("local[2,4]")  # 4: a task is tried so often
         .appName("tidegate tests")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # short lives
         .config("spark.ui.enabled", "false")

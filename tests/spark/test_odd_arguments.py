@@ -4,7 +4,8 @@ import inspect
 
 import pytest
 
-from support.odd_values import faults
+from support.cli import done
+from support.odd_values import VALUES, faults
 from tidegate.spark.transaction import Transaction
 
 CALLS = (
@@ -93,3 +94,51 @@ def test_an_argument_of_a_load(spark, tmp_path, argument):
         sink.load(given.pop("tables"), **given)
 
     assert faults(call) == []
+
+
+@pytest.fixture
+def state(spark, tmp_path):
+    """A sink with two versions: the rows of a table, and those of a state; its export is in ``export``."""
+    from tidegate.spark import VersionedSink
+
+    url = f"sqlite://{tmp_path}/store"
+    sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=url, key_groups=2)
+    rows = spark.createDataFrame([("a", 1)], "k string, n bigint")
+    sink.load({"t": rows}, token="once", key="k")
+    done("export", tmp_path / "export", "--namespace=n", f"--store={url}")
+    yield sink
+    sink.close()
+
+
+SINGLE = {
+    "import_folder": ("spark", "folder", "token", "bytes_max"),
+    "rename_column": ("table", "old", "new"),
+    "migrate_state": ("table", "migrate", "state_version", "schema"),
+    "drain": ("timeout_s",),
+    "recover": ("force",),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name, argument", [(name, each) for name, of_name in SINGLE.items() for each in of_name])
+def test_an_argument_of_a_version_that_is_no_batch(spark, state, tmp_path, name, argument):
+    given = {
+        "import_folder": {"spark": spark, "folder": str(tmp_path / "export"), "token": "another"},
+        "rename_column": {"table": "t", "old": "n", "new": "m"},
+        "migrate_state": {"table": "t", "migrate": lambda state, _: state, "state_version": 2},
+        "drain": {"timeout_s": 1.0},
+        "recover": {},
+    }[name]
+    assert faults(lambda odd: getattr(state, name)(**given | {argument: odd})) == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("argument", ["writer", "checkpoint", "write"])
+def test_an_argument_of_start(spark, state, argument):
+    """The sink has no table, so that no query starts with a right argument."""
+    writer = spark.readStream.format("rate").load().writeStream
+    write = None if argument == "checkpoint" else lambda *_: None
+    given = {"writer": writer, "checkpoint": "checkpoint", "write": write}
+    odd = [value for value in VALUES if argument != "write" or not callable(value)]
+    assert faults(lambda value: state.start(**given | {argument: value}), odd) == []
+    assert not spark.streams.active

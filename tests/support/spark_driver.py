@@ -21,8 +21,11 @@ def session(master: str, name: str, settings: Mapping[str, Any] | None = None) -
     """Start Spark with small JVMs and few partitions; ``settings`` come last."""
     from pyspark.sql import SparkSession
 
+    from tidegate.spark import configure
+
     builder = (
-        SparkSession.builder.master(master)
+        configure(SparkSession.builder)
+        .master(master)
         .appName(f"tidegate {name}")
         .config("spark.driver.extraJavaOptions", SHORT_LIVED)
         .config("spark.executor.extraJavaOptions", SHORT_LIVED)

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import os
 import re
+import unicodedata
 from collections.abc import Iterable
 
 from tidegate.base.text import brief
@@ -34,6 +36,7 @@ UNLISTED = (f"{DUE}.", f"{QUEUE}.")
 NAME_MAX = 64
 NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{NAME_MAX}}}")
 TOKEN_MAX = 200
+FOLDER_MAX = 4_096
 REKEY_TOKEN, RELOG_TOKEN = "rekey:", "relog:"
 RENAME_TOKEN, RELEASE_TOKEN = "rename column ", "quarantine drop "
 MIGRATION_TOKEN, DERIVE_TOKEN = "migrate state ", "derive "
@@ -65,6 +68,24 @@ def check_own_name(kind: str, name: str, own: str) -> str:
         )
         raise ConfigError(msg)
     return own
+
+
+def check_folder(name: str, folder: object) -> str:
+    """Return the path or URL of a folder that goes to Spark, as text.
+
+    A JVM takes no half of a surrogate: py4j loses its connection over one. Raises: ConfigError.
+    """
+    path: object = os.fspath(folder) if isinstance(folder, os.PathLike) else folder
+    if (
+        not isinstance(path, str)
+        or not 0 < len(path) <= FOLDER_MAX
+        or any(unicodedata.category(character) in {"Cc", "Cs"} for character in path)
+    ):
+        raise ConfigError(
+            f"{name} is {brief(folder)}; it must be the path or URL of a folder, as text of at most"
+            f" {FOLDER_MAX} characters without control characters, such as s3a://bucket/folder"
+        )
+    return path
 
 
 def listed(tables: Iterable[str]) -> list[str]:

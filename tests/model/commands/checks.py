@@ -113,6 +113,8 @@ def _mirrored(world: World, truth: truths.Truth) -> str:
 
 def aliased(world: World) -> str:
     for alias, name in world.truth.aliases.items():
+        if name not in world.truth.spaces:
+            return f"alias {alias} names {name}, which is gone"
         if world.truth.spaces[name].shown and (rows := newest_rows(world, name)) is not None:
             try:
                 with tidegate.connect(world.url(), alias) as gate:
