@@ -55,15 +55,55 @@ def within(left_s: float, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _limit(connection: Any, limit_s: float) -> None:
     socket = connection._sock  # noqa: SLF001 - redis-py has no other way in all its releases
-    if socket is not None and socket.gettimeout() != limit_s:
-        socket.settimeout(limit_s)
+    if socket is not None:
+        socket.limit(limit_s)
+
+
+class LimitedSocket:
+    """A socket whose sends and reads together end in time: its own time-out begins again with each byte."""
+
+    def __init__(self, socket: Any, limit_s: float) -> None:
+        self._socket, self._timeout_s = socket, -1.0
+        self.limit(limit_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+    def limit(self, limit_s: float) -> None:
+        """Begin the time of the next sends and reads."""
+        self._ends = monotonic() + limit_s
+        if self._timeout_s != limit_s:
+            self.settimeout(limit_s)
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        self._socket.settimeout(timeout_s)
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
+
+    def recv_into(self, *given: Any) -> Any:
+        self._check()
+        return self._socket.recv_into(*given)
+
+    def recv(self, *given: Any) -> Any:  # of a parser without hiredis
+        self._check()
+        return self._socket.recv(*given)
+
+    def sendall(self, *given: Any) -> None:
+        self._check()
+        self._socket.sendall(*given)
+
+    def _check(self) -> None:
+        """Shorten the time-out once a tenth of it has passed. Raises: TimeoutError: no time is left."""
+        left_s = self._ends - monotonic()
+        if left_s < 0.9 * self._timeout_s:
+            if left_s <= 0:
+                raise TimeoutError("timed out")
+            self.settimeout(left_s)
 
 
 class Idle(collections.deque[Any]):
     """Idle connections to one server with one set of settings, shared by all namespaces of the process.
 
-    Each is ``Opened``. ``since``: those opened before are not used again. ``users``: the nodes that gave one,
-    by ``id``.
+    Each is ``Opened``. ``since``: those opened before are not used again. ``users``: the ``id`` of its nodes.
     """
 
     def __init__(self) -> None:
@@ -112,6 +152,9 @@ class Opened:
         connected = super().connect(*given, **named)  # type: ignore[misc]
         self._is_readable = readable(self._sock)
         return connected
+
+    def _connect(self: Any) -> LimitedSocket:
+        return LimitedSocket(super()._connect(), self.socket_timeout)  # type: ignore[misc]
 
     def __init_subclass__(cls) -> None:
         cls.read_at_once = super().read_response  # type: ignore[misc]

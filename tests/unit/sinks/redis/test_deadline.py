@@ -32,10 +32,7 @@ class Silent:
         self._sock, self._time, self._limit_s = self, time, None
         self.opened_by, self.opened_at = os.getpid(), monotonic()
 
-    def gettimeout(self):
-        return self._limit_s
-
-    def settimeout(self, limit_s):
+    def limit(self, limit_s):
         self._limit_s = limit_s
 
     def send_packed_command(self, _packed):

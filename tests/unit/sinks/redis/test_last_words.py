@@ -1,9 +1,11 @@
 """The last words of a Redis server before it ends a connection: gates raise one error of them."""
 
 import asyncio
+import contextlib
 import re
 import socket
 import threading
+import time
 
 import pytest
 
@@ -116,3 +118,30 @@ def test_bytes_that_are_no_reply_are_named_with_advice(sent, cause, advice, aske
         assert error is StoreUnavailableError
         assert cause in message
         assert advice in message
+
+
+class Slow(Server):
+    """A server that begins a reply, and then sends a byte each 10 ms, until the client has closed it."""
+
+    is_left = True
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                with client, contextlib.suppress(OSError):
+                    client.recv(65536)
+                    client.sendall(self.words)
+                    for _ in range(1_000):
+                        client.sendall(b"1")
+                        time.sleep(0.01)
+                    self.is_left = False
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("begin", [b":", b"+", b"$1000000\r\n", b"*1000\r\n+"])
+def test_a_call_ends_at_its_deadline_however_often_a_byte_arrives(begin, url):
+    with Slow(begin, asked=True, reset=False) as server:
+        for error, _ in errors_at(url.format(server.address)):
+            assert issubclass(error, CLOSED)
+        assert server.is_left

@@ -1,7 +1,11 @@
 package dev.tidegate.reader;
 
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
 import java.net.Socket;
 import java.net.SocketException;
+import java.net.SocketTimeoutException;
 import java.util.Deque;
 import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.Semaphore;
@@ -20,9 +24,119 @@ final class RedisNode implements AutoCloseable {
    */
   private static final long AGE_MAX_NANOS = 15_000_000_000L;
 
+  /**
+   * A socket whose reads together end at the deadline, however many packets a reply comes in: the time-out of a socket
+   * begins again with each byte that arrives.
+   */
+  private static final class LimitedSocket extends Socket {
+    private final Socket socket;
+    private Deadline deadline;
+
+    LimitedSocket(Socket socket, Deadline deadline) {
+      this.socket = socket;
+      this.deadline = deadline;
+    }
+
+    @Override
+    public InputStream getInputStream() throws IOException {
+      InputStream in = socket.getInputStream();
+      return new InputStream() {
+        @Override
+        public int read() throws IOException {
+          limit();
+          return in.read();
+        }
+
+        @Override
+        public int read(byte[] into, int offset, int length) throws IOException {
+          limit();
+          return in.read(into, offset, length);
+        }
+      };
+    }
+
+    private void limit() throws IOException {
+      if (deadline.isOver()) {
+        throw new SocketTimeoutException("no time is left for a reply");
+      }
+      socket.setSoTimeout(millis(deadline));
+    }
+
+    @Override
+    public OutputStream getOutputStream() throws IOException {
+      return socket.getOutputStream();
+    }
+
+    @Override
+    public int getSoTimeout() throws SocketException {
+      return socket.getSoTimeout();
+    }
+
+    @Override
+    public void setSoTimeout(int millis) throws SocketException {
+      socket.setSoTimeout(millis);
+    }
+
+    @Override
+    public boolean isBound() {
+      return socket.isBound();
+    }
+
+    @Override
+    public boolean isConnected() {
+      return socket.isConnected();
+    }
+
+    @Override
+    public boolean isClosed() {
+      return socket.isClosed();
+    }
+
+    @Override
+    public boolean isInputShutdown() {
+      return socket.isInputShutdown();
+    }
+
+    @Override
+    public boolean isOutputShutdown() {
+      return socket.isOutputShutdown();
+    }
+
+    @Override
+    public void close() throws IOException {
+      socket.close();
+    }
+  }
+
+  /** Makes the one socket of a connection. */
+  private static final class Sockets extends DefaultJedisSocketFactory {
+    private Deadline deadline;
+    private LimitedSocket made;
+
+    Sockets(HostAndPort address, JedisClientConfig config, Deadline deadline) {
+      super(address, config);
+      this.deadline = deadline;
+    }
+
+    @Override
+    public Socket createSocket() {
+      made = new LimitedSocket(super.createSocket(), deadline); // for the login: what the connect has left
+      return made;
+    }
+
+    /** Begin the time of the next replies. */
+    void limit(Deadline next) {
+      deadline = next;
+      if (made != null) {
+        made.deadline = next;
+      }
+    }
+  }
+
   /** A connection whose commands can be sent before their replies are read. */
   static final class Pipe extends Connection {
     private final long openedAt = System.nanoTime();
+    private final Sockets sockets;
 
     /** Connect and log in. {@code config} has the time for it in milliseconds. */
     Pipe(HostAndPort address, IntFunction<JedisClientConfig> config, Deadline deadline) {
@@ -30,18 +144,12 @@ final class RedisNode implements AutoCloseable {
     }
 
     private Pipe(HostAndPort address, JedisClientConfig config, Deadline deadline) {
-      super(new DefaultJedisSocketFactory(address, config) {
-        @Override
-        public Socket createSocket() {
-          Socket socket = super.createSocket();
-          try {
-            socket.setSoTimeout(millis(deadline)); // for the login: what the connect has left
-          } catch (SocketException closed) {
-            throw new JedisConnectionException(closed);
-          }
-          return socket;
-        }
-      }, config);
+      this(new Sockets(address, config, deadline), config);
+    }
+
+    private Pipe(Sockets sockets, JedisClientConfig config) {
+      super(sockets, config);
+      this.sockets = sockets;
     }
 
     /** Send. Of a connection that has ended this is no error: the next reply is the server's last words, or the end. */
@@ -55,7 +163,7 @@ final class RedisNode implements AutoCloseable {
 
     /** Read one reply. Throws JedisConnectionException: it did not arrive before the deadline. */
     Object reply(Deadline deadline) {
-      setSoTimeout(millis(deadline));
+      sockets.limit(deadline);
       return getOne();
     }
   }

@@ -59,6 +59,7 @@ final class Checks {
     connections();
     lastWords();
     deadlines();
+    slowReplies();
     waits();
     schemas();
     scans();
@@ -246,6 +247,40 @@ final class Checks {
         long millis = (System.nanoTime() - from) / 1_000_000;
         check(millis < 1_200, "calls with 500 ms took " + millis + " ms where " + silent + " is not answered");
       }
+    }
+  }
+
+  /** A call ends at its deadline, however often a byte of a reply arrives until then. */
+  private static void slowReplies() throws Exception {
+    for (String begin : List.of(":", "+", "$1000000\r\n", "*1000\r\n+")) {
+      CountDownLatch ended = new CountDownLatch(1);
+      try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
+        Primary.daemon(() -> {
+          while (true) {
+            Socket client = server.accept();
+            Primary.daemon(() -> drip(client, begin, ended));
+          }
+        });
+        String url = "redis://127.0.0.1:" + server.getLocalPort();
+        raises(StoreUnavailableError.class, () -> Gate.connect(url, "n", new Options().timeout(Duration.ofMillis(300))));
+        ended.await();
+      }
+    }
+  }
+
+  /** Send a byte each 20 ms, until the other side has closed the connection. */
+  private static void drip(Socket client, String begin, CountDownLatch ended) throws IOException {
+    try (client) {
+      client.getInputStream().read();
+      client.getOutputStream().write(begin.getBytes());
+      while (true) {
+        client.getOutputStream().write('1');
+        Thread.sleep(20);
+      }
+    } catch (InterruptedException interrupted) {
+      throw new IOException(interrupted);
+    } finally {
+      ended.countDown();
     }
   }
 
