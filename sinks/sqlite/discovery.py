@@ -7,11 +7,10 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 from tidegate.base.files import refuse_special
 from tidegate.base.names import did_you_mean
-from tidegate.base.urls import path_of
+from tidegate.base.urls import path_of, quoted_path
 
 LOOKED_AT, NAMED = 200, 10
 
@@ -57,7 +56,7 @@ def _names_in(folder: Path) -> Iterator[str]:
         with contextlib.suppress(sqlite3.Error, OSError, ValueError, KeyError, TypeError):
             refuse_special(meta)
             unchanging = "" if may_make_files_beside(meta) else "&immutable=1"
-            reader = sqlite3.connect(f"file:{quote(str(meta))}?mode=ro{unchanging}", uri=True, timeout=0.1)
+            reader = sqlite3.connect(f"file:{quoted_path(meta)}?mode=ro{unchanging}", uri=True, timeout=0.1)
             with contextlib.closing(reader):
                 if view_or_trigger(reader):
                     continue

@@ -35,7 +35,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from tidegate.base.files import (
     NotRegularError,
@@ -47,6 +46,7 @@ from tidegate.base.files import (
     sync_folder,
 )
 from tidegate.base.files import make_folder as make_durably
+from tidegate.base.urls import quoted_path
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.reads import checked_format, decode, dropped, lost
@@ -398,7 +398,7 @@ class Files:
                 f"{self.where}: {error.filename} is no regular file; put it back from a copy"
             ) from None
         connection = sqlite3.connect(
-            f"file:{quote(os.fspath(self.folder / name))}?{parameters}",
+            f"file:{quoted_path(self.folder / name)}?{parameters}",
             uri=True,
             timeout=self._timeout_s,
             isolation_level=None,  # no implicit transactions

@@ -120,7 +120,9 @@ SINGLE = {
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name, argument", [(name, each) for name, of_name in SINGLE.items() for each in of_name])
+@pytest.mark.parametrize(
+    "name, argument", [(name, each) for name, of_name in SINGLE.items() for each in of_name]
+)
 def test_an_argument_of_a_version_that_is_no_batch(spark, state, tmp_path, name, argument):
     given = {
         "import_folder": {"spark": spark, "folder": str(tmp_path / "export"), "token": "another"},

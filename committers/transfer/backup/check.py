@@ -7,6 +7,7 @@ so that a backup of any size is checked.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from tidegate.base.clock import Clock
+from tidegate.base.files import open_regular
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.exports.export_format import check_files, place_of
@@ -104,7 +106,8 @@ def check_link(folder: Path, link: Link, path: Path | None = None) -> None:
         for name, table in export.tables.items():
             for number, file in enumerate(table.files):
                 part = place_of(path, name, number)
-                count = parquet.read_metadata(part).num_rows
+                with os.fdopen(open_regular(part), "rb") as content:  # pyarrow may take a name for a URL
+                    count = parquet.read_metadata(content).num_rows
                 if count != file.rows:
                     raise CorruptError(
                         f"{part} has {count} rows, the manifest lists {file.rows}; {MENDED_BY}"

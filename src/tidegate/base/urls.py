@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import re
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
@@ -222,12 +223,21 @@ def user_and_password(login: str | None) -> tuple[str, str | None]:
     return unquote(username), unquote(password) if colon else None
 
 
+def quoted_path(path: str | os.PathLike[str]) -> str:
+    r"""Return a path of files as a URL has it, its bytes that are no UTF-8 too.
+
+    >>> quoted_path("/a b/\udcff"), path_of("file://" + quoted_path("/a b/\udcff"))
+    ('/a%20b/%FF', '/a b/\udcff')
+    """
+    return quote(os.fsencode(path))
+
+
 def path_of(url: str) -> str | None:
     """Return the decoded path of a URL of files; None: it has a host, query, fragment or NUL, or is
     relative.
     """
     after = url.partition("://")[2]
-    path = unquote(after)
+    path = unquote(after, errors="surrogateescape")
     fits = after.startswith("/") and not re.search(r"[?#]", after) and "\0" not in path
     return path if fits else None
 

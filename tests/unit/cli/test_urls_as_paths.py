@@ -1,11 +1,14 @@
 """Every argument that is a path, of every command, given the URL of a store or a log."""
 
+import os
+import subprocess
+import sys
 import typing
 from pathlib import Path
 
 import pytest
 
-from support.cli import run
+from support.cli import done, run
 from tidegate.cli.core.app import COMMANDS, command
 
 URLS = "redis://me:s3cret@host/0", "kafka://me:s3cret@host:9092", "copy=cassandra://me:s3cret@host/k"
@@ -42,3 +45,39 @@ def test_a_url_in_the_place_of_a_path_is_refused_without_its_login(words, one, p
         assert "is a path on this machine" in result.output or "it is a URL" in result.output
         assert "s3cret" not in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+ODD = "s3:d", "s3:bucket/x", "s3://b/y", "gs:b", "file:c", "hdfs:f", "mock:e", "~/h", "a:b", "x?y#z%20", "-b"
+"""Names of folders that are no URLs."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_name_of_a_folder_is_taken_as_it_is(name, flights, tmp_path, monkeypatch):
+    """pyarrow takes names for URLs and home folders: it gets open files alone."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    done("backup", *flights, "--", f"{name}/backup")
+    done("backup", "--check", "--", f"{name}/backup")
+    (tmp_path / "tidegate.toml").write_text(
+        "namespace = 'flights'\nstore = 'sqlite://${HERE}/s'\nwal = 'file://${HERE}/w'\n"
+    )
+    (tmp_path / "tidegate.toml").rename(folder / "tidegate.toml")
+    monkeypatch.setenv("TIDEGATE_CONFIG", str(folder / "tidegate.toml"))
+    done("restore-from", "--yes", "--", f"{name}/backup")
+    done("export", "--", f"{name}/export")
+    done("import", "--yes", "--token=again", "--", f"{name}/export")
+    done("scan", "aircraft", "--parquet", f"{name}/rows.parquet")
+    assert run("verify").exit_code == 0
+
+
+def test_a_name_of_a_folder_need_be_no_utf8(flights, tmp_path):
+    folder = tmp_path / "\udcff\udcfe"
+    folder.mkdir()
+    config = folder / "tidegate.toml"
+    config.write_text("namespace = 'flights'\nstore = 'sqlite://${HERE}/s'\nwal = 'file://${HERE}/w'\n")
+    environment = {**os.environ, "TIDEGATE_CONFIG": str(config)}
+    for words in (["backup", *flights], ["backup", "--check"], ["restore-from", "--yes"]):
+        command = [sys.executable, "-m", "tidegate", *words, str(folder / "backup")]
+        done = subprocess.run(command, capture_output=True, env=environment, timeout=120, check=False)
+        assert done.returncode == 0, done

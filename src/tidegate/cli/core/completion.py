@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import quote
 
 import typer
 
+from tidegate.base.urls import quoted_path
 from tidegate.errors import TidegateError
 from tidegate.sinks.sqlite.discovery import folder_at, namespaces_in
 
@@ -41,7 +41,7 @@ def tables(ctx: typer.Context, incomplete: str) -> list[str]:
     if folder is None or not namespace:
         return []
     try:
-        with tidegate.connect(f"sqlite://{quote(str(folder))}", namespace) as gate:
+        with tidegate.connect(f"sqlite://{quoted_path(folder)}", namespace) as gate:
             return [name for name in gate.tables() if name.startswith(incomplete)]
     except (TidegateError, OSError):
         return []

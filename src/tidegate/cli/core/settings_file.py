@@ -27,13 +27,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote as quoted
 from typing import Any
-from urllib.parse import quote
 
 import typer
 
 from tidegate.base.files import open_regular, read_regular
 from tidegate.base.text import cell
-from tidegate.base.urls import SERVERS, SURROGATE, parts_of, redact
+from tidegate.base.urls import SERVERS, SURROGATE, parts_of, quoted_path, redact
 from tidegate.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -260,7 +259,7 @@ def _shown(key: str, text: str, path: Path) -> str:
     """Show a text of the file: URLs without their logins, and nothing that controls a terminal."""
     if key not in URLS:
         return cell(text)
-    pairs, here = [_named(word) for word in text.split()], quote(str(path.resolve().parent))
+    pairs, here = [_named(word) for word in text.split()], quoted_path(path.resolve().parent)
     return cell(" ".join(name + redact(url.replace(f"${{{HERE}}}", here)) for name, url in pairs))
 
 
@@ -330,7 +329,7 @@ def _resolved(where: str, key: str, text: str, path: Path) -> str:
     def text_of(reference: re.Match[str]) -> str:
         name = reference[1]
         if name == HERE:
-            return quote(folder) if key in URLS else folder
+            return quoted_path(folder) if key in URLS else folder
         if name not in os.environ:
             raise ConfigError(f"{where}: {key} refers to the variable {name}, which is not set")
         return os.environ[name]

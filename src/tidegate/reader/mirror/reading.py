@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from tidegate.base.files import NotRegularError, refuse_special
 from tidegate.base.text import brief
+from tidegate.base.urls import quoted_path
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.reader.table import TableView
@@ -82,7 +82,7 @@ def file_of(path: str | os.PathLike[str]) -> Path:
 
 def connected(path: Path, mode: str, timeout_s: float = 1.0) -> sqlite3.Connection:
     return sqlite3.connect(
-        f"file://{quote(os.fsencode(path))}?mode={mode}",
+        f"file://{quoted_path(path)}?mode={mode}",
         uri=True,
         timeout=timeout_s,
         isolation_level=None,  # no implicit transactions

@@ -48,6 +48,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.locks.LockSupport;
 import java.util.stream.IntStream;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.SSLEngine;
@@ -253,34 +254,23 @@ final class Checks {
   /** A call ends at its deadline, however often a byte of a reply arrives until then. */
   private static void slowReplies() throws Exception {
     for (String begin : List.of(":", "+", "$1000000\r\n", "*1000\r\n+")) {
-      CountDownLatch ended = new CountDownLatch(1);
       try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
         Primary.daemon(() -> {
           while (true) {
             Socket client = server.accept();
-            Primary.daemon(() -> drip(client, begin, ended));
+            Primary.daemon(() -> drip(client, begin));
           }
         });
         String url = "redis://127.0.0.1:" + server.getLocalPort();
         raises(StoreUnavailableError.class, () -> Gate.connect(url, "n", new Options().timeout(Duration.ofMillis(300))));
-        ended.await();
       }
     }
   }
 
-  /** Send a byte each 20 ms, until the other side has closed the connection. */
-  private static void drip(Socket client, String begin, CountDownLatch ended) throws IOException {
-    try (client) {
-      client.getInputStream().read();
-      client.getOutputStream().write(begin.getBytes());
-      while (true) {
-        client.getOutputStream().write('1');
-        Thread.sleep(20);
-      }
-    } catch (InterruptedException interrupted) {
-      throw new IOException(interrupted);
-    } finally {
-      ended.countDown();
+  private static void drip(Socket client, String begin) throws IOException {
+    client.getInputStream().read();
+    for (client.getOutputStream().write(begin.getBytes());; LockSupport.parkNanos(20_000_000)) {
+      client.getOutputStream().write('1');
     }
   }
 
