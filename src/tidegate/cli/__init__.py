@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.core.app import COMMANDS, INTERRUPTED, NOBODY_READS, Commands
+from tidegate.cli.core.app import COMMANDS, INTERRUPTED, NOBODY_READS, Commands, drop_output, print_message
 from tidegate.cli.core.streams import made_ready
 from tidegate.errors import BY_NAME, ConfigError, CorruptError, TidegateError
 
@@ -94,3 +94,7 @@ def main() -> None:
                 sys.stderr.flush()
             os._exit(end.code)
         raise
+    except OSError as error:  # of the help or the version: a command's own is told by ``Commands``
+        drop_output()
+        print_message(f"standard output: {error.strerror or error}")
+        sys.exit(TidegateError.exit_code)

@@ -159,7 +159,7 @@ class Commands(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # `tidegate scan ... | head`
-                _drop_output()
+                drop_output()
                 raise typer.Exit(NOBODY_READS) from None
             where = "" if error.filename is None else f": {error.filename}"
             refuse(
@@ -183,7 +183,7 @@ def without_urls(text: str, words: Sequence[str]) -> str:
     return text
 
 
-def _drop_output() -> None:
+def drop_output() -> None:
     """Discard the output that is still buffered, so that the interpreter's end does not fail
     because of it.
     """

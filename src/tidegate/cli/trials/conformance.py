@@ -58,7 +58,10 @@ def conformance(
     from tidegate.testing.conformance.run import conformance as run
 
     if listed:
-        print("\n".join(CHECKS))
+        if json:
+            print_json({"checks": list(CHECKS)})
+        else:
+            print("\n".join(CHECKS))
         return
     if not command or not store:
         raise ConfigError("give the reader's command and --store, as in tidegate conformance CMD --store URL")
