@@ -57,11 +57,13 @@ end
 -- pointer as long as it likes. A unit of work takes about 0.1 us: parsing one byte of a list. A Redis command in a loop
 -- over a list costs COMMAND_COST units, and so does each field of a hash that is read whole.
 local COMMAND_COST, SEARCHED_BYTES_PER_UNIT, ATTEMPT_BYTES_MAX = 15, 32, 200
+-- Bytes of a name or a row key that a command gets, which hashes and compares them.
+local NAMED_BYTES_PER_UNIT = 64
 -- The default is about 50 ms. A read searches 1,000 layers for 500 keys at most. Repairs and fills are rare, and
 -- process each layer of each table.
 local WORK_MAX = 500000
 local WORK_MAX_OF = {
-  read = 2000000, begin_fill = 3000000, discard = 3000000, begin_rebuild = 3000000, put_bases = 3000000, end_rebuild = 3000000,
+  read = 3000000, begin_fill = 3000000, discard = 3000000, begin_rebuild = 3000000, put_bases = 3000000, end_rebuild = 3000000,
 }
 local work_done, work_max = 0, WORK_MAX
 
@@ -78,27 +80,43 @@ local function read_whole(command, key)
   return redis.call(command, key)
 end
 
--- The arguments of a call are limited as well, to about 5 ms of work: any user may send any number of them. The key of
--- a row has at most 32 KiB. The first arguments of a call on a key group are names and numbers, which loops repeat.
-local ARGS_MAX, KEYS_MAX, ARGS_BYTES_MAX, HEAD_ARGS, HEAD_BYTES_MAX = 1100, 32, 67108864, 3, 1024
+-- The arguments of a call are limited as well, to about 5 ms of work: any user may send any number of them. Keys, names
+-- and numbers are short, since loops repeat them. The key of a row has at most 32 KiB.
+local ARGS_MAX, KEYS_MAX, ARGS_BYTES_MAX = 1100, 32, 67108864
+local NAME_BYTES_MAX, ROW_KEY_BYTES_MAX, CONTENT_BYTES_MAX = 1024, 65536, 8388608
 -- A namespace has at most about 870 tables. A seal has three arguments for each of them, a rebuild has two. A read
 -- searches each layer for each key. `look` sends four commands for each table. `drop` names all tables that ever existed.
 local ARGS_MAX_OF = { drop = 20000, look = 300, read = 600, rows = 600, seal = 2750, seal_many = 2750, seal_again = 2750,
   begin_rebuild = 2750, put_bases = 2750 }
 
+-- The functions with longer arguments: the first of them, and its most bytes. Row keys, or stored content.
+local LONG_ARGS_OF = {
+  read = { 6, ROW_KEY_BYTES_MAX }, rows = { 5, ROW_KEY_BYTES_MAX }, create = { 2, CONTENT_BYTES_MAX },
+  ready = { 2, CONTENT_BYTES_MAX }, list_servers = { 3, CONTENT_BYTES_MAX }, publish = { 5, CONTENT_BYTES_MAX },
+  publish_filled = { 5, CONTENT_BYTES_MAX }, resume = { 8, CONTENT_BYTES_MAX }, put_schemas = { 2, CONTENT_BYTES_MAX },
+  put_entries = { 2, CONTENT_BYTES_MAX }, drop = { 2, CONTENT_BYTES_MAX },
+}
+
 -- Wraps every function, and refuses a call before its first access.
 local function within_limits(name, run)
   local args_max = ARGS_MAX_OF[name] or ARGS_MAX
+  local long = LONG_ARGS_OF[name] or { args_max + 1, 0 }
   return function(keys, args)
     work_done, work_max = 0, WORK_MAX_OF[name] or WORK_MAX
     if #args > args_max or #keys > KEYS_MAX then
       return refuse('TGLISTS', decimal(args_max))
     end
-    local bytes, head_args = 0, string.sub(keys[1] or '', -2) == ':h' and HEAD_ARGS or 0
+    local bytes = 0
     for index = 1, #args do
+      local arg_max = index < long[1] and NAME_BYTES_MAX or long[2]
       bytes = bytes + #args[index]
-      if bytes > ARGS_BYTES_MAX or (index <= head_args and #args[index] > HEAD_BYTES_MAX) then
-        return refuse('TGLISTS', decimal(index <= head_args and HEAD_BYTES_MAX or ARGS_BYTES_MAX))
+      if #args[index] > arg_max or bytes > ARGS_BYTES_MAX then
+        return refuse('TGLISTS', decimal(arg_max))
+      end
+    end
+    for index = 1, #keys do
+      if #keys[index] > NAME_BYTES_MAX then
+        return refuse('TGLISTS', decimal(NAME_BYTES_MAX))
       end
     end
     return run(keys, args)

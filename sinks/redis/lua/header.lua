@@ -49,8 +49,13 @@ local function describe_loss(key)
   return #parts == 0 and key or key .. ' lost ' .. table.concat(parts, '; ')
 end
 
+-- No other hash of a namespace serves as a header: a reader may write some of them.
+local function is_header(key)
+  return string.sub(key, -2) == ':h'
+end
+
 local function refuse_other_owner(key, owner, uuid)
-  if not owner then
+  if not owner or not is_header(key) then
     return refuse('TGLOST', key)
   end
   if is_rebuilding(owner, uuid) then
@@ -96,7 +101,10 @@ local function refuse_unless_rebuilding(key, args)
   return refuse_other_owner(key, owner, args[1])
 end
 
-local on_server = guard(function(_, args)
+local on_server = guard(function(key, args)
+  if not is_header(key) then
+    return refuse('TGLOST', key)
+  end
   return refuse_other_server(args)
 end)
 

@@ -21,6 +21,8 @@ local HASH_COST, KEY_COST, SKIPPED_COST = 30, 3, 8
 local function hashes_at(key, table_name, uuid, layers, base_version, version, start)
   local versions, newer = string.gmatch(layers or '', '%d+'), math.huge
   local prefix, suffix, is_after_layers = hash_key(key, table_name, ':d:'), ':' .. uuid, false
+  local cost = HASH_COST + #prefix / NAMED_BYTES_PER_UNIT
+  add_work(#(layers or ''))
   return function()
     if is_after_layers then
       return nil
@@ -30,7 +32,7 @@ local function hashes_at(key, table_name, uuid, layers, base_version, version, s
       add_work(SKIPPED_COST)
       if layer <= version and layer >= start and layer < newer then
         newer = layer
-        add_work(HASH_COST)
+        add_work(cost)
         return prefix .. digits .. suffix, digits
       end
     end
@@ -44,8 +46,9 @@ end
 -- The header's key is checked together with the searched hashes. In a slot that moves, a missing hash is then an error
 -- of Redis, and not a loss.
 local function read_one(header_key, hashes, row_key)
-  local searched = { header_key }
+  local searched, cost = { header_key }, #row_key / NAMED_BYTES_PER_UNIT
   for hash in hashes do
+    add_work(cost)
     local value = redis.call('HGET', hash, row_key)
     if value then
       return #searched > 1 and refuse_missing(searched) or { value }
@@ -57,16 +60,17 @@ end
 
 -- Each hash is asked for the keys that no newer hash has.
 local function read_many(header_key, hashes, row_keys)
-  local values, indexes, missing, searched = {}, {}, row_keys, { header_key }
-  for index = 1, #row_keys do
-    values[index], indexes[index] = false, index
+  local values, indexes, missing, searched, bytes = {}, {}, row_keys, { header_key }, 0
+  for index, row_key in ipairs(row_keys) do
+    values[index], indexes[index], bytes = false, index, bytes + #row_key
   end
   for hash in hashes do
-    add_work(KEY_COST * #missing)
+    add_work(KEY_COST * #missing + bytes / NAMED_BYTES_PER_UNIT)
     local replies, next_indexes, next_missing = redis.call('HMGET', hash, unpack(missing)), {}, {}
     for position, value in ipairs(replies) do
       if value then
         values[indexes[position]] = value
+        bytes = bytes - #missing[position]
       else
         next_indexes[#next_indexes + 1], next_missing[#next_missing + 1] = indexes[position], missing[position]
       end

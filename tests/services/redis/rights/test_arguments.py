@@ -72,6 +72,12 @@ def call(client, name, key, *args):
     return client.execute_command(verb, f"{library_name()}_{name}", *keys, *args)
 
 
+def spent_ms(server):
+    """The time of the server's processor so far, which no other program adds to."""
+    cpu = server.info("cpu")
+    return 1e3 * (cpu["used_cpu_user_main_thread"] + cpu["used_cpu_sys_main_thread"])
+
+
 def header_of(query):
     return f"tg:{{{query.namespace}/0}}:h"
 
@@ -90,12 +96,37 @@ def test_no_function_takes_as_many_arguments_as_its_caller_likes(world, name):
     assert other.longest_s < WAIT_S
 
 
+CONTENT = {
+    "create": 2,
+    "ready": 2,
+    "list_servers": 3,
+    "publish": 5,
+    "publish_filled": 5,
+    "resume": 8,
+    "put_schemas": 2,
+    "put_entries": 2,
+    "drop": 2,
+    "read": 6,
+    "rows": 5,
+}
+"""The functions with content or row keys among their arguments, and the first of these."""
+
+
 @pytest.mark.parametrize("name", names())
 def test_no_function_takes_names_and_keys_without_end(world, name):
     client, query, _ = world
     uuid = client.hget(query.meta, "uuid")
+    for at in range(1, CONTENT.get(name, 9)):
+        args = ["1"] * (at - 1) + ["n" * 2_000] + ["1"] * 5
+        for key in (header_of(query), query.meta):
+            with pytest.raises(redis.ResponseError, match=REFUSED):
+                call(client, name, key, *args)
     with pytest.raises(redis.ResponseError, match=REFUSED):
-        call(client, name, header_of(query), uuid, "s", "n" * 2_000, *["1"] * 5)
+        call(client, name, f"tg:{{{query.namespace}/0}}:{'x' * 2_000}:h", uuid)
+    if name in CONTENT:
+        longest = 70_000 if name in ("read", "rows") else 9_000_000
+        with pytest.raises(redis.ResponseError, match=REFUSED):
+            call(client, name, header_of(query), *["1"] * (CONTENT[name] - 1), "k" * longest)
     with pytest.raises(redis.ResponseError, match=REFUSED):
         call(client, name, query.meta, *["x" * 2_000_000] * 40)
     many = [query.meta, *(f"{query.meta}:{n}" for n in range(33))]
@@ -196,18 +227,13 @@ def at_their_limits(client, query):
 def test_a_call_at_its_limits_takes_a_few_milliseconds_of_the_server(world):
     """By the server's own count of its processor's time, which no other program adds to."""
     client, query, server = world
-
-    def spent_ms():
-        cpu = server.info("cpu")
-        return 1e3 * (cpu["used_cpu_user_main_thread"] + cpu["used_cpu_sys_main_thread"])
-
     found = {}
     for name, key, args in at_their_limits(client, query):
         took = []
         for _ in range(1 if name == "merge" else 5):
-            before = spent_ms()
+            before = spent_ms(server)
             call(client, name, key, *args)
-            took.append(spent_ms() - before)
+            took.append(spent_ms(server) - before)
         found[name] = min(took)
     print({name: f"{ms:.1f} ms" for name, ms in found.items()})
     assert {name: ms for name, ms in found.items() if ms > CPU_MS} == {}
@@ -276,15 +302,58 @@ POINTER = {
 }
 
 
+OTHERS = ":leases", ":q", ":meta"
+"""The ends of keys of other hashes of a namespace: a reader or a writer may write fields of some of them."""
+
+
+@pytest.mark.parametrize("name", names())
+def test_no_other_hash_serves_as_a_header(world, name):
+    client, query, server = world
+    uuid, own = client.hget(query.meta, "uuid"), client.hget(header_of(query), "s")
+    args = args_of(name, uuid, own, "evil")
+    if args is None:
+        return
+    with server.client() as admin:
+        for end in OTHERS:
+            key = f"tg:{{{query.namespace}/0}}{end}"
+            admin.hset(key, mapping={"u": uuid, "s": own, "l:evil": SHORT, "b:evil": "1"})
+            before = admin.hgetall(key)
+            with pytest.raises(redis.ResponseError, match=r"TGLOST"):
+                call(client, name, key, *args)
+            assert admin.hgetall(key) == before
+            admin.unlink(key)
+
+
+@pytest.mark.parametrize("name", ["read", "rows"])
+@pytest.mark.parametrize("keys", ["long", "one long beside short ones", "many long"])
+def test_row_keys_are_counted_for_each_layer(world, name, keys):
+    """Keys of 32 KiB, in as many layers as a header may list."""
+    client, query, server = world
+    uuid, own = client.hget(query.meta, "uuid"), client.hget(header_of(query), "s")
+    given = {
+        "long": ["k" * 65_000],
+        "one long beside short ones": [*(f"s{n}" for n in range(500)), "k" * 65_000],
+        "many long": [f"{n}" + "k" * 65_000 for n in range(500)],
+    }[keys]
+    header, kept = header_of(query), client.hgetall(header_of(query))
+    with server.client() as admin:
+        admin.hset(header, "l:evil", NUMBERS)
+        admin.hset(f"{header[:-1]}evil:d:9999999:{uuid}", mapping={f"s{n}": "+1" for n in range(500)})
+        before = spent_ms(server)
+        with contextlib.suppress(redis.ResponseError):
+            version = ("99999999", "0") if name == "read" else ("9999999",)
+            call(client, name, header, uuid, own, "evil", *version, *given)
+        spent = spent_ms(server) - before
+        admin.unlink(header, f"{header[:-1]}evil:d:9999999:{uuid}")
+        admin.hset(header, mapping=kept)
+    print(f"{name}, {keys}: {spent:.0f} ms")
+    assert spent < BOUND_MS
+
+
 @pytest.mark.parametrize("content", ENDLESS)
 def test_a_call_on_an_own_endless_list_is_bounded(world, content):
     """By the server's own count of its processor's time. A refusal is an answer, too."""
     client, query, server = world
-
-    def spent_ms():
-        cpu = server.info("cpu")
-        return 1e3 * (cpu["used_cpu_user_main_thread"] + cpu["used_cpu_sys_main_thread"])
-
     uuid, header, admin = client.hget(query.meta, "uuid"), header_of(query), server.client()
     own, places = client.hget(header, "s"), (header, query.meta)
     for key in places:
@@ -305,10 +374,10 @@ def test_a_call_on_an_own_endless_list_is_bounded(world, content):
             admin.hset(key, "u", f"{uuid}!{tokens}")
         elif name in ("put_bases", "end_rebuild"):
             admin.hset(key, "u", f"{uuid}!token")
-        before = spent_ms()
+        before = spent_ms(server)
         with contextlib.suppress(redis.ResponseError):
             call(client, name, key, *(args or (uuid, *POINTER[name])))
-        found[name] = spent_ms() - before
+        found[name] = spent_ms(server) - before
     for key in places:
         admin.copy(f"kept:{key}", key, replace=True)
         admin.unlink(f"kept:{key}", f"endless:{key}")
