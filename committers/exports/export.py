@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.base.clock import Clock
-from tidegate.base.files import create, make_folder, sync_above
+from tidegate.base.files import create, lock_within, make_folder, sync_above
 from tidegate.base.names import listed
 from tidegate.committers.background.pin import EXPORT, VersionPin
 from tidegate.committers.exports.export_format import (
@@ -69,26 +70,26 @@ def export(
                     f" tables there are: {', '.join(listed(entry.tables))}"
                 )
         names = sorted(companions(names, entry.tables))
-        _make_empty(folder)
-        schemas = store.schemas()
-        written = {}
-        for name in names:
-            at = entry.tables[name]
-            if at.schema_id not in schemas:
-                raise no_schema(store.where, version, name, at.schema_id)
-            files = _write(folder, name, _live(store, held, entry, name, identity.key_groups), file_bytes)
-            rows = sum(file.rows for file in files)
-            written[name] = Table(schemas[at.schema_id], rows, tuple(files), bool(at.expires), at.stride)
-        manifest = Manifest(
-            identity.name,
-            identity.uuid,
-            version,
-            entry.digest,
-            entry.decided_at_us,
-            identity.key_groups,
-            written,
-        )
-        _write_manifest(folder, manifest)
+        with _own_empty(folder):
+            schemas = store.schemas()
+            written = {}
+            for name in names:
+                at = entry.tables[name]
+                if at.schema_id not in schemas:
+                    raise no_schema(store.where, version, name, at.schema_id)
+                files = _write(folder, name, _live(store, held, entry, name, identity.key_groups), file_bytes)
+                rows = sum(file.rows for file in files)
+                written[name] = Table(schemas[at.schema_id], rows, tuple(files), bool(at.expires), at.stride)
+            manifest = Manifest(
+                identity.name,
+                identity.uuid,
+                version,
+                entry.digest,
+                entry.decided_at_us,
+                identity.key_groups,
+                written,
+            )
+            _write_manifest(folder, manifest)
         return manifest
     except OSError as error:
         raise ConfigError(
@@ -98,11 +99,20 @@ def export(
         held.give_back()
 
 
-def _make_empty(folder: Path) -> None:
+@contextlib.contextmanager
+def _own_empty(folder: Path) -> Iterator[None]:
+    """Make the folder, if need be, and hold it against another export. Raises: ConfigError: it has files."""
     make_folder(folder)
     sync_above(folder)
-    if any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty: give a new folder, an export takes all of it")
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if not lock_within(handle, 0):
+            raise ConfigError(f"{folder}: another export is being written there; give a new folder")
+        if any(folder.iterdir()):
+            raise ConfigError(f"{folder} is not empty: give a new folder, an export takes all of it")
+        yield
+    finally:
+        os.close(handle)  # releases the lock
 
 
 def _live(store: Store, held: VersionPin, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:

@@ -111,5 +111,5 @@ class FileAliases(Aliases):
             ) from error
         except OSError as error:
             raise StoreUnavailableError(
-                f"{self.where}: {error.filename}: {error.strerror or error}"
+                f"{self.where}: {error.filename or self._folder}: {error.strerror or error}"
             ) from error

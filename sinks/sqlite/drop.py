@@ -37,7 +37,7 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
     ``refuse`` may raise, just before the rename: no process creates or drops a namespace there
     meanwhile.
     """
-    aside = folder.with_name(folder.name + DROPPED)
+    aside, existed = folder.with_name(folder.name + DROPPED), False
     try:
         existed = os.path.lexists(aside)
         refuse_foreign(where, foreign_entry(aside, OWN))
@@ -50,9 +50,10 @@ def drop_folder(folder: Path, where: str, timeout_s: float, refuse: Callable[[],
             sync_folder(folder.parent)
         _remove(aside, timeout_s)
     except OSError as error:
+        left = "the rest is no namespace any more" if existed else "nothing was removed"
         raise StoreUnavailableError(
-            f"{where}: {error.filename or folder} could not be removed: {error.strerror or error}; the"
-            " rest is no namespace any more: remove the cause, then drop it again"
+            f"{where}: {error.filename or folder} could not be removed: {error.strerror or error}; {left}:"
+            " remove the cause, then drop it again"
         ) from error
     return existed
 

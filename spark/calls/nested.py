@@ -10,7 +10,6 @@ from typing import NamedTuple
 from pyspark.sql import Column, functions, types
 
 DAY_US = 86_400_000_000
-NTZ_EPOCH = "TIMESTAMP_NTZ'1970-01-01T00:00:00'"
 TIMES = (types.DateType, types.TimestampType, types.TimestampNTZType)
 
 
@@ -62,9 +61,14 @@ def holds(kind: types.DataType, at: Column, leaf: Leaf) -> Column:
 def micros(kind: types.DataType, at: Column) -> Column:
     """Return the microseconds of a timestamp or timestamp_ntz since 1970; the session's zone has no part."""
     if isinstance(kind, types.TimestampNTZType):
-        # A cast would pass through the session's time zone.
-        since = at - functions.expr(NTZ_EPOCH)
-        return functions.call_function("div", since, functions.expr("INTERVAL '0.000001' SECOND"))
+        # A cast would pass through the session's time zone. An interval has its form from a setting.
+        days = functions.datediff(at.cast(types.DateType()), functions.expr("DATE'1970-01-01'"))
+        minutes = functions.hour(at) * 60 + functions.minute(at)
+        within = functions.extract(functions.lit("SECOND"), at) * 1_000_000
+        whole = days.cast(types.LongType()) * DAY_US + minutes * functions.lit(60_000_000).cast(
+            types.LongType()
+        )
+        return whole + within.cast(types.LongType())
     return functions.unix_micros(at)
 
 

@@ -17,6 +17,7 @@ from tidegate.wal.value_flags import DELETE, VALUE
 _KEY, _ORDER, _VALUE, _BAD, _NEWEST = (
     f"tidegate {name}" for name in ("key", "order", "value", "bad", "newest")
 )
+_GROUPS = ("tidegate group", "tidegate bad group")
 _DELETE, _DELETED_AT, _CHANGE = (f"tidegate {name}" for name in ("delete", "deleted at", "change"))
 """Columns beside a user's own while rows are grouped."""
 
@@ -154,11 +155,13 @@ def folded(
     )
     is_row, is_delete = (functions.substring(_VALUE, 1, 1) == functions.lit(flag) for flag in (VALUE, DELETE))
     usable = functions.col(_KEY).isNotNull() & (is_row | is_delete)
-    bad = functions.when(~usable, functions.col(_VALUE)).alias(_BAD)
+    groups = functions.col(_KEY), functions.when(~usable, functions.col(_VALUE)).alias(_BAD)
+    named = [each.alias(name) for each, name in zip(groups, _GROUPS, strict=True)]
     at = functions.struct(*(column(field.name) for field in sequence)) if sequence else functions.lit(None)
     parts = {field.name: f"{_KEY} {place}" for place, field in enumerate(fields) if field.name in kept}
     whole = [column(field.name) for field in fields if field.name not in kept]
-    grouped = prepared.groupBy(functions.col(_KEY), bad).agg(
+    grouped = prepared.groupBy(*groups).agg(  # spark.sql.retainGroupColumns may leave the groups out
+        *named,
         functions.max_by(
             functions.struct(functions.lit(1).alias(_KEY), *whole),
             functions.when(is_row, functions.col(_ORDER)),
@@ -187,7 +190,8 @@ def folded(
             of_fields.append(field)
             part = functions.col(_NEWEST).getField(field.name)
         columns.append(part.alias(field.name))
-    flat = grouped.select(_KEY, _BAD, _NEWEST, _DELETE, *([_DELETED_AT] if sequence else []), *columns)
+    of_groups = (functions.col(group).alias(name) for group, name in zip(_GROUPS, (_KEY, _BAD), strict=True))
+    flat = grouped.select(*of_groups, _NEWEST, _DELETE, *([_DELETED_AT] if sequence else []), *columns)
     there = functions.when(functions.col(_NEWEST).isNotNull(), json_value(of_fields, stored=stored_names))
     change = functions.coalesce(_BAD, there)
     if not sequence:

@@ -15,7 +15,7 @@ from tidegate.values.evolve import evolved
 from tidegate.wal.record import Column as SchemaColumn
 from tidegate.wal.record import TableSchema
 
-_KEY, _ORDER, _ROWS = "tidegate key", "tidegate order", "tidegate rows"
+_KEY, _GROUP, _ORDER, _ROWS = "tidegate key", "tidegate group", "tidegate order", "tidegate rows"
 """Columns beside a user's own while rows are grouped."""
 SUM_ROWS_MAX = 2**31 - 1
 """The most rows of one key in a batch with a sum: the parts of fewer rows' sums cannot overflow."""
@@ -45,9 +45,10 @@ def reduced_rows(
     parts = [cached(_aggregates, c, kinds[c.name]) for c in reduced]
     sums = any(c.reducer == "sum" for c in reduced)
     count = [cached(_row_count)] if sums else []
-    grouped = ordered.groupBy(_KEY).agg(*(each for of_one in parts for each in of_one.parts), *count)
+    of_key = functions.col(_KEY).alias(_GROUP)  # spark.sql.retainGroupColumns may leave the key itself out
+    grouped = ordered.groupBy(_KEY).agg(of_key, *(each for of_one in parts for each in of_one.parts), *count)
     results = [each for of_one in parts for each in of_one.results]
-    grouped = grouped.select(functions.col(_KEY), *results, *([_ROWS] if sums else []))
+    grouped = grouped.select(functions.col(_GROUP).alias(_KEY), *results, *([_ROWS] if sums else []))
     fields = [*map(_field, reduced), *(_number(c.high[0]) for c in reduced if c.high is not None)]
     stored = json_value(fields, stored=stored_names)
     return grouped, cached(functions.col, _KEY), cached(_checked, stored) if sums else stored

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
+import tidegate.committers.exports.export as export_module
 from support.places import barrier_of, driver_at, new_place, opened, rows_by_table
 from tidegate.cli import app
 from tidegate.committers.commit import commit
@@ -253,6 +254,24 @@ def test_an_export_takes_a_folder_of_its_own(place):
     file = place / "file"
     file.write_text("")
     assert "cannot be written: File exists; give another" in run(place, "export", file, wal=False, code=2)
+
+
+def test_two_exports_at_the_same_time_do_not_share_a_folder(place, monkeypatch):
+    """Each ended well, and the manifest was that of the last one alone."""
+    example = Example(f"file://{place}/wal", f"sqlite://{place}/store", options=Options(key_groups=4))
+    example.write(BATCHES[0])
+    example.close()
+    write, texts = export_module._write, []
+
+    def meanwhile(folder, *given):
+        texts.append(run(place, "export", folder, "--table", "legs", wal=False, code=2))
+        return write(folder, *given)
+
+    monkeypatch.setattr(export_module, "_write", meanwhile)
+    run(place, "export", place / "e", "--table", "aircraft", wal=False)
+    assert len(texts) == 1
+    assert "another export is being written there; give a new folder" in texts[0]
+    run(place, "export", place / "e", "--table", "legs", wal=False, code=2)
 
 
 def test_tables_that_a_file_system_does_not_tell_apart_are_not_exported_over_each_other(place, monkeypatch):

@@ -1,11 +1,14 @@
 """What is special about SQLite: damage, locks, full disks, kills, forks, and what is durable when."""
 
 import contextlib
+import errno
+import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,7 @@ from tidegate.errors import (
 )
 from tidegate.sinks.records import Identity
 from tidegate.sinks.rules.leases import Lease
+from tidegate.sinks.sqlite import drop
 from tidegate.sinks.sqlite import rows as sqlite_rows
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.store.harness import (
@@ -537,3 +541,19 @@ def test_a_forked_child_leaves_its_parents_connections_alone(root):
     make(root).close()
     out, err = python(FORKING, root).communicate(timeout=60)
     assert (out, err) == ("fine\n", "")
+
+
+@pytest.mark.parametrize("fails", ["rename", "remove"])
+def test_a_drop_that_fails_says_whether_the_namespace_is_there(root, store, monkeypatch, fails):
+    """A folder that cannot be renamed, as on a read-only mount, has lost nothing."""
+
+    def refused(*_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    if fails == "rename":
+        monkeypatch.setattr(Path, "rename", refused)
+    else:
+        monkeypatch.setattr(drop, "remove_folder", refused)
+    words = {"rename": "nothing was removed", "remove": "the rest is no namespace any more"}[fails]
+    with pytest.raises(StoreUnavailableError, match=f"Read-only file system; {words}: remove the cause"):
+        store.drop()
