@@ -41,7 +41,7 @@ from tidegate.spark import VersionedSink, configure
 from tidegate.spark.session.releases import arrow_schema_of, type_of_ddl
 from tidegate.wal.fold import View, fold_all
 
-DEADLINE_S = 300.0
+DEADLINE_S = 900.0
 NAMESPACE = "flights"
 
 Row = dict[str, Any]

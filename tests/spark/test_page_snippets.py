@@ -131,6 +131,8 @@ def test_schema_changes(stream, run):
     defined = run(snippets("schema-changes.md")[1], visits=visits)
     flights.commit(flights.sink().each(defined["write"]), [{"user": "ada", "seconds": 2}])
     assert flights.rows("visits")["ada"]["visit"] == {"seconds": 40, "page": None}
+    run(snippets("schema-changes.md")[-1].replace("redis://cache:6379/0", flights.store), sink=flights.sink())
+    assert flights.rows("views") == {"ada": {"visit": {"seconds": 40, "page": None}, "seconds@1": None}}
 
 
 def test_several_stores(run, source, tmp_path):
