@@ -94,7 +94,7 @@ def main() -> None:
                 sys.stderr.flush()
             os._exit(end.code)
         raise
-    except OSError as error:  # of the help or the version: a command's own is told by ``Commands``
+    except OSError as error:  # of the help or the version: ``Commands`` prints a command's own
         drop_output()
         print_message(f"standard output: {error.strerror or error}")
         sys.exit(TidegateError.exit_code)
