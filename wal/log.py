@@ -18,6 +18,9 @@ from typing import NamedTuple, Protocol
 from tidegate.base.checks import Check
 from tidegate.wal.fold import Entry
 
+RECORD_BYTES_MAX = 8 * 1024 * 1024
+"""The most bytes of a record of the decision log: a Summary of 1,000 versions takes some 400 KB."""
+
 
 class Appended(NamedTuple):
     """The position of an appended record, and the position after it."""

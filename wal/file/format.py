@@ -37,6 +37,7 @@ from typing import NamedTuple
 import xxhash
 
 from tidegate.errors import ConfigError, CorruptError
+from tidegate.wal.log import RECORD_BYTES_MAX
 from tidegate.wal.record import checksum
 
 FORMAT = 1
@@ -145,6 +146,8 @@ def scan(read: Read, start: int, end: int) -> Generator[tuple[int, int, bytes], 
             if _zeros(read, at + 7, end) or _lacks_its_prefix(read, at, end):
                 return at
             raise Damage(at, "the length of a record does not fit its checksum")
+        if length > RECORD_BYTES_MAX:
+            raise Damage(at, f"a record claims {length} bytes, {RECORD_BYTES_MAX} are the most")
         following = at + FRAME_EXTRA_BYTES + length
         if following > end:
             return at
@@ -171,8 +174,11 @@ def _lacks_a_sector(piece: bytes, at: int) -> bool:
 def _lacks_its_prefix(read: Read, at: int, end: int) -> bool:
     """Return whether [at, end) is a last frame without the sector of its prefix, so of unknown length.
 
-    The bytes of the length field do not count: its first ones are zeros in a whole frame, too.
+    The bytes of the length field do not count: its first ones are zeros in a whole frame, too. What is longer
+    than a frame is not the last one.
     """
+    if end - at > FRAME_EXTRA_BYTES + RECORD_BYTES_MAX:
+        return False
     to_boundary = SECTOR_BYTES - at % SECTOR_BYTES
     reaches = to_boundary if to_boundary >= PREFIX_BYTES else to_boundary + SECTOR_BYTES
     front = read(at, min(reaches, end - at))
@@ -180,8 +186,12 @@ def _lacks_its_prefix(read: Read, at: int, end: int) -> bool:
 
 
 def _holds_a_frame(tail: bytes) -> bool:
-    """Return whether a whole frame starts anywhere after the first byte: the first is not the last then."""
-    for start in range(1, len(tail) - FRAME_EXTRA_BYTES + 1):
+    """Return whether a whole frame starts anywhere after the first byte: the first is not the last then.
+
+    A length begins with a zero.
+    """
+    start, last = 0, len(tail) - FRAME_EXTRA_BYTES
+    while 0 <= (start := tail.find(b"\0", start + 1)) <= last:
         length = frame_length(tail[start : start + PREFIX_BYTES])
         if length is not None:
             frame = tail[start : start + FRAME_EXTRA_BYTES + length]

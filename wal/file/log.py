@@ -66,7 +66,7 @@ from tidegate.wal.file.format import (
     scan,
 )
 from tidegate.wal.fold import Entry
-from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
+from tidegate.wal.log import RECORD_BYTES_MAX, Appended, Blob, Log, LogSize, Trimmed
 
 logger = logging.getLogger("tidegate")
 
@@ -173,7 +173,7 @@ class FileLog(Log):
     # -- the decision log ----------------------------------------------------------------------------
 
     def append_decision(self, content: bytes) -> Appended:
-        if len(content) > LENGTH_MAX:
+        if len(content) > RECORD_BYTES_MAX:
             msg = f"{self.where}: a record of {len(content)} bytes is too long"
             raise ConfigError(msg)
         try:

@@ -26,7 +26,8 @@ from tidegate.base import forks
 from tidegate.base.urls import over_its_time
 from tidegate.errors import ConfigError, WalUnavailableError
 from tidegate.options.logins import NoLoginError, Provider
-from tidegate.wal.kafka.settings import CHANGELOG, MESSAGE_BYTES, RECORD_BYTES_MAX, KafkaSettings
+from tidegate.wal.kafka.settings import CHANGELOG, MESSAGE_BYTES, KafkaSettings
+from tidegate.wal.log import RECORD_BYTES_MAX
 
 logger = logging.getLogger("tidegate.kafka")
 logger.addHandler(logging.NullHandler())  # else Python prints records without a handler on standard error

@@ -37,10 +37,10 @@ from tidegate.wal.kafka.address import Address, parse_address, pieces
 from tidegate.wal.kafka.clients import Clients
 from tidegate.wal.kafka.consumer import ends, read_offsets, read_range
 from tidegate.wal.kafka.producer import DeliveryReports
-from tidegate.wal.kafka.settings import MARGIN_S, PIECE_BYTES_MAX, RECORD_BYTES_MAX, KafkaSettings
+from tidegate.wal.kafka.settings import MARGIN_S, PIECE_BYTES_MAX, KafkaSettings
 from tidegate.wal.kafka.spool import Spool
 from tidegate.wal.kafka.topics import Topic, Topics
-from tidegate.wal.log import Appended, Blob, Log, LogSize, Trimmed
+from tidegate.wal.log import RECORD_BYTES_MAX, Appended, Blob, Log, LogSize, Trimmed
 
 SEGMENT = re.compile(r"[a-z0-9-]{1,200}")
 ENVELOPE_BYTES = 1024

@@ -18,6 +18,7 @@ from tidegate.base.urls import hide, hide_forms, redact
 from tidegate.errors import ConfigError
 from tidegate.options.client_options import ANYTHING, NUMBER_OR_TEXT, Form, checked, seconds, whole
 from tidegate.options.logins import Provider, provider_of
+from tidegate.wal.log import RECORD_BYTES_MAX
 
 TIMEOUT_S = 30.0
 REQUEST_S = 3.0
@@ -31,8 +32,6 @@ MESSAGE_BYTES = 1_048_588
 CHANGELOG = ".changelog"
 """The suffix of the topic that is read in large pieces, by readers that process each."""
 AT_END_MS = 5
-RECORD_BYTES_MAX = 8 * 1024 * 1024
-"""The most bytes of a record of the decision log: a Summary of 1,000 versions takes some 400 KB."""
 
 FORMS: dict[str, Form] = {
     "topic_prefix": Form(

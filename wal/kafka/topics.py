@@ -21,9 +21,9 @@ from tidegate.wal.kafka.settings import (
     CHANGELOG,
     MARGIN_S,
     MESSAGE_BYTES,
-    RECORD_BYTES_MAX,
     KafkaSettings,
 )
+from tidegate.wal.log import RECORD_BYTES_MAX
 
 REPLICAS_MOST = 3
 DECISIONS_SEGMENT_BYTES = 16 * 1024 * 1024

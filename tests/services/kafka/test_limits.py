@@ -18,7 +18,8 @@ from tidegate.options import VALUE_BYTES_MAX
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
 from tidegate.wal.kafka.address import parse_address
 from tidegate.wal.kafka.log import ENVELOPE_BYTES
-from tidegate.wal.kafka.settings import PIECE_BYTES_MAX, RECORD_BYTES_MAX
+from tidegate.wal.kafka.settings import PIECE_BYTES_MAX
+from tidegate.wal.log import RECORD_BYTES_MAX
 from tidegate.wal.open_log import open_log
 
 pytestmark = pytest.mark.xdist_group("kafka")

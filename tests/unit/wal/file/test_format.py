@@ -1,8 +1,10 @@
 """The bytes of the file log, where a file changes under who reads it."""
 
 import itertools
+import struct
 
 import pytest
+import xxhash
 
 from tidegate.wal.file import format as file_format
 from tidegate.wal.file.format import frame_prefix, scan
@@ -102,3 +104,31 @@ def test_a_byte_that_changed_in_the_last_frame_is_damage(start):
         damaged[at] ^= 0xFF
         with pytest.raises(file_format.Damage):
             scanned(bytes(damaged))
+
+
+def test_a_record_that_claims_more_than_any_has_is_damage_and_is_not_read():
+    """Its length fits its own checksum, in a file that seems to be as long."""
+    length = struct.pack(">I", 2**32 - 1)
+    first = frame_of(b"f" * 483)
+    claimed = first + length + xxhash.xxh32_digest(length) + bytes(100)
+    asked = []
+
+    def read(at, count):
+        asked.append(count)
+        return claimed[at : at + count].ljust(count, b"x")
+
+    with pytest.raises(file_format.Damage, match="claims 4294967295 bytes, 8388608 are the most"):
+        list(file_format.scan(read, 0, 5 * 2**30))
+    assert max(asked) < 1_000
+
+
+def test_a_tail_longer_than_any_record_is_damage_without_a_search_for_records():
+    first, asked = frame_of(b"f" * 483), []
+
+    def read(at, count):
+        asked.append(count)
+        return first[at : at + count].ljust(count, b"\0") if at < 1_000 else b"x" * count
+
+    with pytest.raises(file_format.Damage, match="the length of a record"):
+        list(file_format.scan(read, 0, 5 * 2**30))
+    assert max(asked) < 1_000_000

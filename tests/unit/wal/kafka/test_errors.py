@@ -16,8 +16,9 @@ from tidegate.wal.kafka import producer as kafka_producing
 from tidegate.wal.kafka.checks import _copies
 from tidegate.wal.kafka.clients import Clients
 from tidegate.wal.kafka.producer import DeliveryReports
-from tidegate.wal.kafka.settings import MESSAGE_BYTES, RECORD_BYTES_MAX, settings_of
+from tidegate.wal.kafka.settings import MESSAGE_BYTES, settings_of
 from tidegate.wal.kafka.topics import Topic
+from tidegate.wal.log import RECORD_BYTES_MAX
 
 SAFE = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
 
