@@ -1,6 +1,7 @@
 """A mirror in a file: restarts, refusals of foreign files, and crashes that leave one version whole."""
 
 import contextlib
+import json
 import os
 import shutil
 import sqlite3
@@ -23,6 +24,7 @@ from tidegate.errors import (
 from tidegate.options import Options
 from tidegate.reader import open_gate
 from tidegate.reader.mirror import file, mirror, reading
+from tidegate.reader.mirror import file as mirror_file
 from tidegate.testing.example import Example
 
 
@@ -220,7 +222,7 @@ def test_a_file_of_another_mirror_is_refused(example, gate, path, tmp_path):
     example.write({"airports": {}})
     made(gate, path)
     with pytest.raises(
-        ConfigError, match=r"of the tables aircraft, and airports was asked for: give another"
+        ConfigError, match=r"of the tables 'aircraft', and 'airports' was asked for: give another"
     ):
         made(gate, path, "airports")
     Example(f"memory://{tmp_path}/2", f"memory://{tmp_path}/2").write({"aircraft": {}})
@@ -588,8 +590,10 @@ ODD = [None, "abc", "", b"\xff", b"", 1e400, -1e400, 0.5, 5, -1, 2**63 - 1, -(2*
 
 
 @pytest.mark.parametrize("table, column", [(of, name) for of in COLUMNS for name in COLUMNS[of]])
-def test_a_column_of_a_wrong_type_is_damage_with_the_files_to_remove(gate, path, table, column):
+def test_a_column_of_a_wrong_type_is_damage_with_the_files_to_remove(gate, path, monkeypatch, table, column):
     made(gate, path)
+    as_made = " UNION ALL ".join(f"SELECT '{sql}'" for sql in mirror_file.TABLES)
+    monkeypatch.setattr(mirror_file, "MADE", as_made)  # such rows need another table than a mirror's
     for odd in [*ODD, "not UTF-8"]:
         copy = path.with_name("copy.db")
         shutil.copy(path, copy)
@@ -613,3 +617,50 @@ def test_a_column_of_a_wrong_type_is_damage_with_the_files_to_remove(gate, path,
         assert fits or "remove copy.db, copy.db-wal and copy.db-shm" in refusal, f"{odd!r}: {refusal}"
         for name in ("", "-wal", "-shm", "-lock"):
             copy.with_name(f"copy.db{name}").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "ALTER TABLE rows ADD COLUMN more",
+        "ALTER TABLE mirror DROP COLUMN checked_us",
+        "CREATE TABLE more (n)",
+        "CREATE INDEX more ON rows (key)",
+        "DROP TABLE rows; CREATE TABLE rows (tbl, kg, key, value CHECK (tbl < 0))",
+    ],
+)
+def test_other_tables_than_a_mirrors_are_damage(gate, path, sql):
+    made(gate, path)
+    with opened(path) as connection:
+        connection.executescript(sql)
+    with pytest.raises(CorruptError, match=r"remove mirror\.db"):
+        made(gate, path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"at.version": 0},
+        {"at.digest": "\x1b[31m"},
+        {"at.namespace": "\n"},
+        {"tables.aircraft.stride": 0},
+        {"tables.aircraft.stride": 3, "key_groups": 2},
+        {"tables.aircraft.schema.value": [{"name": "n", "type": "decimal(99,-5)"}]},
+        {"tables.aircraft.schema.value": [{"name": "n", "type": "array<" * 200 + "int" + ">" * 200}]},
+        {"tables.more": "tables.aircraft"},
+    ],
+)
+def test_a_content_that_cannot_be_is_damage(gate, path, changes):
+    """Its JSON is right: what it says is not."""
+    made(gate, path)
+    with opened(path) as connection:
+        content = json.loads(connection.execute("SELECT content FROM mirror").fetchone()[0])
+        for place, value in changes.items():
+            *parts, last = place.split(".")
+            at = content
+            for part in parts:
+                at = at[part]
+            at[last] = content["tables"]["aircraft"] if value == "tables.aircraft" else value
+        connection.execute("UPDATE mirror SET content = ?", (json.dumps(content),))
+    with pytest.raises(CorruptError, match=r"is damaged: .*remove mirror\.db"):
+        made(gate, path)

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from tidegate.base.files import close, lock_within, open_private
+from tidegate.base.text import brief
 from tidegate.errors import (
     ConfigError,
     CorruptError,
@@ -53,12 +54,13 @@ APPLICATION_ID = 0x7467_6D69
 """``PRAGMA application_id`` of a mirror's file: "tgmi"."""
 FORMAT = 1
 """``PRAGMA user_version`` of a mirror's file."""
-TABLES = """
-CREATE TABLE mirror (one INTEGER PRIMARY KEY CHECK (one = 1), content TEXT NOT NULL,
-    checked_us INTEGER NOT NULL);
-CREATE TABLE rows (tbl INTEGER NOT NULL, kg INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
-    PRIMARY KEY (tbl, kg, key)) WITHOUT ROWID;
-"""
+TABLES = (
+    """CREATE TABLE mirror (one INTEGER PRIMARY KEY CHECK (one = 1), content TEXT NOT NULL,
+    checked_us INTEGER NOT NULL)""",
+    """CREATE TABLE rows (tbl INTEGER NOT NULL, kg INTEGER NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (tbl, kg, key)) WITHOUT ROWID""",
+)
+MADE = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
 PUT = "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)"
 DELETE = "DELETE FROM rows WHERE tbl = ? AND kg = ? AND key = ?"
 
@@ -83,7 +85,7 @@ class KeptTable(msgspec.Struct, frozen=True):
 
     rows: Count
     start: Count
-    stride: Count
+    stride: KeyGroups
     schema: TableSchema
 
 
@@ -190,7 +192,7 @@ class FilePlace:
         )
         if not connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() and not application:
             connection.executescript(
-                f"BEGIN; {TABLES} PRAGMA application_id = {APPLICATION_ID};"
+                f"BEGIN; {'; '.join(TABLES)}; PRAGMA application_id = {APPLICATION_ID};"
                 f" PRAGMA user_version = {FORMAT}; COMMIT;"
             )
         elif application != APPLICATION_ID:
@@ -203,12 +205,25 @@ class FilePlace:
             raise ConfigError(
                 f"{where(self.path)} has format {number}, this release has {FORMAT}: {remedy(self.path)}"
             )
+        elif [sql for (sql,) in connection.execute(MADE).fetchall()] != list(TABLES):
+            raise CorruptError(f"{where(self.path)} has other tables than a mirror's: {remedy(self.path)}")
 
     def _decoded(self, content: str) -> Kept:
         try:
-            return decode(where(self.path), content, Kept)
-        except CorruptError as error:
-            raise CorruptError(f"{error}; {remedy(self.path)}") from error
+            kept = decode(where(self.path), content, Kept)
+            for table in kept.tables.values():
+                values_of(table.schema)
+        except (CorruptError, ConfigError) as error:  # a schema is refused as a mistake of its writer
+            raise CorruptError(f"{where(self.path)} is damaged: {error}; {remedy(self.path)}") from error
+        if not (
+            kept.at.version
+            and kept.at.namespace.isprintable()
+            and kept.at.digest.isprintable()
+            and kept.tables.keys() <= set(kept.wanted)
+            and all(table.stride <= kept.key_groups for table in kept.tables.values())
+        ):
+            raise CorruptError(f"{where(self.path)} is damaged: its content cannot be; {remedy(self.path)}")
+        return kept
 
     def _checked_kept(self, kept: Kept) -> Kept:
         """Refuse the content of another mirror. Raises: ConfigError."""
@@ -219,7 +234,8 @@ class FilePlace:
         ):
             if found != wanted:
                 raise ConfigError(
-                    f"{where(self.path)} is {what} {found}, and {wanted} was asked for: {remedy(self.path)}"
+                    f"{where(self.path)} is {what} {brief(found)}, and {brief(wanted)} was asked for:"
+                    f" {remedy(self.path)}"
                 )
         return kept
 
