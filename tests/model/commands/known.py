@@ -98,6 +98,9 @@ MENDED = {
     "a repair of a store that a backup filled, at a version from before the log": (
         "backup drop restore-from batch lose-store restore-from repair"
     ),
+    "a relog that was begun for an older version": (
+        "copies lose-end relog!stage.before_write older-both rename batch lose-log relog"
+    ),
 }
 """By name, the word that found it."""
 
