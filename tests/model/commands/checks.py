@@ -112,10 +112,16 @@ def _mirrored(world: World, truth: truths.Truth) -> str:
 
 
 def aliased(world: World) -> str:
-    for alias, name in world.truth.aliases.items():
-        if name not in world.truth.spaces:
+    """Readers of an alias get the rows of the namespace that it names in one of those that may be true."""
+    wrong = [_aliased(world, truth) for truth in world.truths]
+    return wrong[0] if all(wrong) else ""
+
+
+def _aliased(world: World, truth: truths.Truth) -> str:
+    for alias, name in truth.aliases.items():
+        if name not in truth.spaces:
             return f"alias {alias} names {name}, which is gone"
-        if world.truth.spaces[name].shown and (rows := newest_rows(world, name)) is not None:
+        if truth.spaces[name].shown and (rows := newest_rows(world, name)) is not None:
             try:
                 with tidegate.connect(world.url(), alias) as gate:
                     found = full(rows_at(gate, gate.version())[1])

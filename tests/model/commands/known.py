@@ -98,6 +98,9 @@ MENDED = {
     "a repair of a store that a backup filled, at a version from before the log": (
         "backup drop restore-from batch lose-store restore-from repair"
     ),
+    "an alias after a rekey that was killed and whose mark is lost": (
+        "zombie rekey alias finish!rekey.after_move lose-end batch!apply.after_begin restore batch"
+    ),
     "a relog that was begun for an older version": (
         "copies lose-end relog!stage.before_write older-both rename batch lose-log relog"
     ),
