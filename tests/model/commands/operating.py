@@ -70,10 +70,14 @@ def back(world: World) -> Outcome:
 
 
 def went_back(truth: Truth, world: World, _: Outcome) -> Truth:
-    """Follow the query's checkpoint, which may be a new one, after the source's last batch."""
+    """Follow the query's checkpoint, which may be a new one, after the source's last batch.
+
+    The namespace to which the source was moved may be another one of that name, made by this checkpoint.
+    """
     source = source_name(world)
     event = max(truth.spaces[source].event + 1, truth.first)
-    truth = truth.with_space(truth.name, copy_of="stale")
+    had, seen = (truth.spaces[at].content.tables.get("seen", {}) for at in (source, truth.name))
+    truth = truth.with_space(truth.name, copy_of="stale" if had.keys() <= seen.keys() else "")
     truth = truth.with_space(source, moved="", lineage=truth.lineage)
     return truth._replace(name=source, event=event)
 
@@ -81,7 +85,8 @@ def went_back(truth: Truth, world: World, _: Outcome) -> Truth:
 def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     here, facts = truth.here, json.loads(outcome.json)
     name, lineage = facts["to"], facts["lineage"]
-    saved = here.versions.get((world.uuid_of(truth.name), facts["version"]))
+    uuid = world.uuid_of(truth.name) or max(here.versions, key=lambda at: at[1], default=("", 0))[0]
+    saved = here.versions.get((uuid, facts["version"]))
     if (facts["lost"] or not here.shown) and saved is not None:  # ``unnamed_loss`` compares those lost
         last = truth.firsts.get(LINEAGES.index(lineage), truth.first) + facts["last_batch"] if lineage else -1
         here = here._replace(content=saved[0], shape=saved[1], event=last, generation=0)
