@@ -101,6 +101,18 @@ MENDED = {
     "an alias after a rekey that was killed and whose mark is lost": (
         "zombie rekey alias finish!rekey.after_move lose-end batch!apply.after_begin restore batch"
     ),
+    "a namespace of a copy's name, which the query's checkpoint made": (
+        "rekey finish drop batch lose-store back"
+    ),
+    "a batch after a load that was killed by a clock that was ahead": (
+        "ahead load!publish.before clock-back batch"
+    ),
+    "a relog of the second store after a version that only the primary showed": (
+        "add-store trim!follow.after_claim lose-store lose-log relog"
+    ),
+    "an older copy of a store with the rows of the newest version": (
+        "copies replace restore older-store lose-end"
+    ),
     "a relog that was begun for an older version": (
         "copies lose-end relog!stage.before_write older-both rename batch lose-log relog"
     ),
