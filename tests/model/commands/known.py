@@ -113,6 +113,9 @@ MENDED = {
     "an older copy of a store with the rows of the newest version": (
         "copies replace restore older-store lose-end"
     ),
+    "a restore-from over an older copy of the store": (
+        "copies backup batch add-store!publish.after older-store restore-from"
+    ),
     "a relog that was begun for an older version": (
         "copies lose-end relog!stage.before_write older-both rename batch lose-log relog"
     ),

@@ -253,6 +253,19 @@ def test_a_store_that_shows_a_version_is_refused(place):
     assert [entry.content for entry in place.driver.log.decisions()] == before
 
 
+@pytest.mark.parametrize("has", [True, False])
+def test_a_store_that_lags_is_refused_with_the_command_that_shows_the_rest_if_the_log_has_it(place, has):
+    failpoints.arm("publish.before=raise")
+    with pytest.raises(FailpointError):
+        place.write(LAST + 1)
+    failpoints.arm(None)
+    if not has:
+        place.trim(LAST + 1)
+    with pytest.raises(ConfigError) as refused:
+        place.restore()
+    assert (f"`tidegate recover` makes it show version {LAST + 1}" in str(refused.value)) is has
+
+
 def test_another_namespace_s_log_is_refused(place, tmp_path):
     other = place_in(tmp_path / "other", "memory")
     other.write(1)
