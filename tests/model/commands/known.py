@@ -116,6 +116,9 @@ MENDED = {
     "a restore-from over an older copy of the store": (
         "copies backup batch add-store!publish.after older-store restore-from"
     ),
+    "a namespace of a copy's name that lost its store and its log": (
+        "rekey finish drop batch lose-store back adopt lose-copy-log"
+    ),
     "a relog that was begun for an older version": (
         "copies lose-end relog!stage.before_write older-both rename batch lose-log relog"
     ),

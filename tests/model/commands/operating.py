@@ -125,7 +125,10 @@ def unnamed_loss(name: str, world: World, outcome: Outcome) -> str:
 
 
 def copy_log_lost(truth: Truth, world: World, _: Outcome) -> Truth:
-    return truth.with_space(copy_name(world), damaged="the log is gone")
+    name = copy_name(world)
+    if not truth.spaces[name].shown and len(truth.stores) == 1:  # its store was lost before
+        return truth._replace(spaces={**truth.spaces, name: NOTHING})
+    return truth.with_space(name, damaged="the log is gone")
 
 
 def copy_relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
