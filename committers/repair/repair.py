@@ -63,8 +63,7 @@ def _put_back(coordinator: Coordinator, decided: DecidedVersion) -> int:
     try:
         manifest = apply.read_manifest(coordinator.log, decided)
     except WalGapError:
-        store = coordinator.store
-        if not store.can_rewrite or decided.version > store.pointer().horizon:
-            raise
-        return 0
+        if coordinator.store.can_rewrite and decided.version <= coordinator.store.pointer().horizon:
+            return 0
+        raise
     return put_back_in(coordinator, decided, manifest, manifest.counts())
