@@ -119,6 +119,9 @@ MENDED = {
     "a namespace of a copy's name that lost its store and its log": (
         "rekey finish drop batch lose-store back adopt lose-copy-log"
     ),
+    "a way back with a new checkpoint, after a batch of a killed driver": (
+        "rekey batch!decide.after_append finish drop back"
+    ),
     "a relog that was begun for an older version": (
         "copies lose-end relog!stage.before_write older-both rename batch lose-log relog"
     ),

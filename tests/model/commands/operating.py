@@ -73,10 +73,13 @@ def back(world: World) -> Outcome:
 def went_back(truth: Truth, world: World, _: Outcome) -> Truth:
     """Follow the query's checkpoint, which may be a new one, after the source's last batch.
 
-    The namespace to which the source was moved may be another one of that name, made by this checkpoint.
+    A new one starts there, as the command prints. The namespace to which the source was moved may be another
+    one of that name, made by this checkpoint.
     """
     source = source_name(world)
     event = max(truth.spaces[source].event + 1, truth.first)
+    if truth.lineage != truth.spaces[source].lineage:
+        truth = truth.with_first(truth.lineage, event)
     had, seen = (truth.spaces[at].content.tables.get("seen", {}) for at in (source, truth.name))
     truth = truth.with_space(truth.name, copy_of="stale" if had.keys() <= seen.keys() else "")
     truth = truth.with_space(source, moved="", lineage=truth.lineage)
