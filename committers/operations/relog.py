@@ -243,6 +243,8 @@ def relog(new: Coordinator, saved: Saved) -> Relogged:
     pin = VersionPin(saved.store, saved.entry.version, new.clock)
     try:
         if decided is None:
+            at_us = saved.entry.decided_at_us  # that of the first record may be an older version's
+            new.begun_us = max(new.begun_us, at_us)
             decided = commit(new, _barrier(new, saved, pin.keep))
         rows = _compared(new, saved, decided, pin.keep)
     finally:

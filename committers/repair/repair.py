@@ -17,6 +17,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.repair.lost_pointer import put_back_entries
 from tidegate.committers.repair.rebuild import Mended, Source, copy_from, put_back_in, rebuild, unrepaired
 from tidegate.committers.steps.decided_versions import decided_versions_from
+from tidegate.errors import WalGapError
 from tidegate.wal.record import DecidedVersion
 
 __all__ = ["Mended", "repair"]
@@ -54,6 +55,15 @@ def repair(coordinator: Coordinator, source: Source | None = None) -> list[Mende
 
 
 def _put_back(coordinator: Coordinator, decided: DecidedVersion) -> int:
-    """Apply the version again where it is incomplete; return in how many key groups."""
-    manifest = apply.read_manifest(coordinator.log, decided)
+    """Apply the version again where it is incomplete; return in how many key groups.
+
+    The horizon's version is counted on Redis alone. Elsewhere it may be one that the log lacks: the store was
+    filled at it from a backup.
+    """
+    try:
+        manifest = apply.read_manifest(coordinator.log, decided)
+    except WalGapError:
+        if coordinator.store.can_rewrite and decided.version <= coordinator.store.pointer().horizon:
+            return 0
+        raise
     return put_back_in(coordinator, decided, manifest, manifest.counts())

@@ -104,10 +104,13 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
     pointer = store.pointer() if identity else None
     name = coordinator.endpoints.namespace
     if pointer is not None and pointer.visible:
+        later, after = "", pointer.visible + 1
+        if state is not None and oldest_whole(coordinator.log, state, after) == after:
+            later = f" `tidegate recover` makes it show version {state.last_version}."
         raise ConfigError(
             f"{store.where} shows version {pointer.visible} of namespace {name}, so nothing was lost there."
-            " Nothing was written. An older version: `tidegate restore --to VERSION`. To replace what is"
-            " there: `tidegate drop --only-stores` first; or restore under a new --namespace, and set an"
+            f" Nothing was written.{later} An older version: `tidegate restore --to VERSION`. To replace what"
+            " is there: `tidegate drop --only-stores` first; or restore under a new --namespace, and set an"
             " alias"
         )
     within = last_batch_within(reached.state, version)

@@ -65,14 +65,20 @@ def next_batch(world: World, *, later: bool) -> str:
 
 
 def wrong_batches(world: World) -> str:
-    """A query whose checkpoint was replaced is refused, and so is one that starts in another namespace."""
+    """A query whose checkpoint was replaced is refused, and so is one that starts in another namespace.
+
+    A namespace that follows this checkpoint by batches of its own, and has no mark of a move, takes its next
+    batch: an Open of the current lineage is valid (docs/protocol.md, The decision log).
+    """
     truth = world.truth
     wrong: list[tuple[str, dict[str, Any]]] = []
     if 0 < truth.lineage == truth.here.lineage and truth.here.content.event >= 0 and not truth.here.damaged:
         wrong.append((f"the replaced query {truth.lineage - 1}", {"lineage": truth.lineage - 1, "first": 0}))
     for name, space in truth.spaces.items():
         moved = {each.here.moved for each in world.truths}
-        if name not in (truth.name, *moved) and space.content.event >= 0 and space.damaged != "relogged":
+        follows = space.lineage == truth.lineage and not (space.moved or space.copy_of)
+        written = space.content.event >= 0 and space.damaged != "relogged"
+        if name not in (truth.name, *moved) and written and not follows:
             wrong.append((f"the query started in {name}", {"name": name}))
     for what, arguments in wrong:
         with world.trial():
@@ -112,10 +118,16 @@ def _mirrored(world: World, truth: truths.Truth) -> str:
 
 
 def aliased(world: World) -> str:
-    for alias, name in world.truth.aliases.items():
-        if name not in world.truth.spaces:
+    """Readers of an alias get the rows of the namespace that it names in one of those that may be true."""
+    wrong = [_aliased(world, truth) for truth in world.truths]
+    return wrong[0] if all(wrong) else ""
+
+
+def _aliased(world: World, truth: truths.Truth) -> str:
+    for alias, name in truth.aliases.items():
+        if name not in truth.spaces:
             return f"alias {alias} names {name}, which is gone"
-        if world.truth.spaces[name].shown and (rows := newest_rows(world, name)) is not None:
+        if truth.spaces[name].shown and (rows := newest_rows(world, name)) is not None:
             try:
                 with tidegate.connect(world.url(), alias) as gate:
                     found = full(rows_at(gate, gate.version())[1])

@@ -123,7 +123,10 @@ ELSEWHERE = ("relog", "relog-copy", "export", "export-old")
 
 
 def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
-    """Yield what may be true once a killed command is rolled forward."""
+    """Yield what may be true once a killed command is rolled forward.
+
+    A version that it decided has its time before readers see it: the next one is later (docs/protocol.md).
+    """
     ends = [Outcome(0, "")]
     if name == "restore-from":
         ends = [Outcome(0, "", json.dumps({"way": way})) for way in ("continue", "again", "new")]
@@ -136,6 +139,8 @@ def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
             is_seen = had.content != space.content and (had.shown or had.content.event >= 0)
             before = had.content if is_seen else space.before
             spaces[at] = space._replace(shown=space.shown and had.shown, before=before)
+            if is_seen and at == truth.name and space.time_us:  # of a new log the time is not known
+                spaces[at] = spaces[at]._replace(time_us=max(Time.us, had.time_us + 1))
         yield after._replace(spaces=spaces)
 
 

@@ -95,6 +95,36 @@ MENDED = {
         "export-old backup import trim add-store!follow.after_claim lose-store"
     ),
     "a relog that does not know the last batch, after a rewind": "rewind replace replace lose-log relog",
+    "a repair of a store that a backup filled, at a version from before the log": (
+        "backup drop restore-from batch lose-store restore-from repair"
+    ),
+    "an alias after a rekey that was killed and whose mark is lost": (
+        "zombie rekey alias finish!rekey.after_move lose-end batch!apply.after_begin restore batch"
+    ),
+    "a namespace of a copy's name, which the query's checkpoint made": (
+        "rekey finish drop batch lose-store back"
+    ),
+    "a batch after a load that was killed by a clock that was ahead": (
+        "ahead load!publish.before clock-back batch"
+    ),
+    "a relog of the second store after a version that only the primary showed": (
+        "add-store trim!follow.after_claim lose-store lose-log relog"
+    ),
+    "an older copy of a store with the rows of the newest version": (
+        "copies replace restore older-store lose-end"
+    ),
+    "a restore-from over an older copy of the store": (
+        "copies backup batch add-store!publish.after older-store restore-from"
+    ),
+    "a namespace of a copy's name that lost its store and its log": (
+        "rekey finish drop batch lose-store back adopt lose-copy-log"
+    ),
+    "a way back with a new checkpoint, after a batch of a killed driver": (
+        "rekey batch!decide.after_append finish drop back"
+    ),
+    "a relog that was begun for an older version": (
+        "copies lose-end relog!stage.before_write older-both rename batch lose-log relog"
+    ),
 }
 """By name, the word that found it."""
 

@@ -156,7 +156,7 @@ LETTERS: dict[str, Letter] = {
         op.lose_log,
         op.lost("the log is gone"),
     ),
-    "lose-end": Letter(wr.healthy, op.lose_end, op.lost("the log lost its end")),
+    "lose-end": Letter(op.may_lose_end, op.lose_end, op.end_lost),
     "copies": Letter(lambda w: wr.healthy(w) and len(w.truths) == 1, op.take_copies),
     "older-store": Letter(
         lambda w: op.may_put_back(w) and not w.truth.here.damaged,

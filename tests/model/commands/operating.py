@@ -14,6 +14,7 @@ from model.commands.world import PLACE, Outcome, Time, World, digest_of
 from model.commands.writing import healthy, there
 from tidegate.errors import TidegateError
 from tidegate.sinks.memory import store
+from tidegate.sinks.open_store import open_store
 from tidegate.wal import memory_log
 from tidegate.wal.fold import View, fold_all
 from tidegate.wal.open_log import open_log
@@ -70,10 +71,17 @@ def back(world: World) -> Outcome:
 
 
 def went_back(truth: Truth, world: World, _: Outcome) -> Truth:
-    """Follow the query's checkpoint, which may be a new one, after the source's last batch."""
+    """Follow the query's checkpoint, which may be a new one, after the source's last batch.
+
+    A new one starts there, as the command prints. The namespace to which the source was moved may be another
+    one of that name, made by this checkpoint.
+    """
     source = source_name(world)
     event = max(truth.spaces[source].event + 1, truth.first)
-    truth = truth.with_space(truth.name, copy_of="stale")
+    if truth.lineage != truth.spaces[source].lineage:
+        truth = truth.with_first(truth.lineage, event)
+    had, seen = (truth.spaces[at].content.tables.get("seen", {}) for at in (source, truth.name))
+    truth = truth.with_space(truth.name, copy_of="stale" if had.keys() <= seen.keys() else "")
     truth = truth.with_space(source, moved="", lineage=truth.lineage)
     return truth._replace(name=source, event=event)
 
@@ -81,7 +89,8 @@ def went_back(truth: Truth, world: World, _: Outcome) -> Truth:
 def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     here, facts = truth.here, json.loads(outcome.json)
     name, lineage = facts["to"], facts["lineage"]
-    saved = here.versions.get((world.uuid_of(truth.name), facts["version"]))
+    uuid = world.uuid_of(truth.name) or max(here.versions, key=lambda at: at[1], default=("", 0))[0]
+    saved = here.versions.get((uuid, facts["version"]))
     if (facts["lost"] or not here.shown) and saved is not None:  # ``unnamed_loss`` compares those lost
         last = truth.firsts.get(LINEAGES.index(lineage), truth.first) + facts["last_batch"] if lineage else -1
         here = here._replace(content=saved[0], shape=saved[1], event=last, generation=0)
@@ -102,8 +111,15 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
 
 
 def unnamed_loss(name: str, world: World, outcome: Outcome) -> str:
-    """Return what is wrong with the lost versions that a relog names: those that the log of ``name`` has."""
+    """Return what is wrong with the loss that a relog names.
+
+    It saves the newest version that a store of ``name`` shows, and names those above it that the log has.
+    """
     facts, decided = json.loads(outcome.json), list[int]()
+    stores = [open_store(world.url(at), name) for at in world.truth.stores]
+    newest = max(each.pointer().visible for each in stores if each.identity() is not None)
+    if facts["version"] != newest:
+        return f"it saves version {facts['version']}, and a store shows version {newest}"
     with contextlib.closing(open_log(world.wal, name)) as log, contextlib.suppress(TidegateError):
         state = fold_all(View(), log.decisions()).state
         recent = () if state is None else state.recent
@@ -112,7 +128,10 @@ def unnamed_loss(name: str, world: World, outcome: Outcome) -> str:
 
 
 def copy_log_lost(truth: Truth, world: World, _: Outcome) -> Truth:
-    return truth.with_space(copy_name(world), damaged="the log is gone")
+    name = copy_name(world)
+    if not truth.spaces[name].shown and len(truth.stores) == 1:  # its store was lost before
+        return truth._replace(spaces={**truth.spaces, name: NOTHING})
+    return truth.with_space(name, damaged="the log is gone")
 
 
 def copy_relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
@@ -274,6 +293,31 @@ def may_put_back(world: World) -> bool:
         return False  # copies of another namespace are refused, and nothing else is to be seen
     then = world.copies["truths"][0].spaces.get(world.truth.name)
     return then is not None and then != world.truth.here and then.event >= 0
+
+
+def may_lose_end(world: World) -> bool:
+    """Whether the log has an end that an undamaged store, or an older copy of the only one, depends on."""
+    here = world.truth.here
+    older = len(world.truth.stores) == 1 and "places" in world.copies and has_older_store(world)
+    return healthy(world) or (there(world) and not here.damaged and older)
+
+
+def end_lost(truth: Truth, world: World, outcome: Outcome) -> Truth:
+    """Let the log bring an older store to the end that it has left (docs/operations.md, Copies of disks)."""
+    here, name = truth.here, truth.name
+    shown = readable(world, name, newest=True)
+    with contextlib.closing(open_log(world.wal, name)) as log:
+        state = fold_all(View(), log.decisions()).state
+    if here.shown or shown is None or state is None or state.last_version < max(shown[1]):
+        return lost("the log lost its end")(truth, world, outcome)
+    content, shape = here.versions[shown[0], state.last_version]
+    lineage, batch = LINEAGES.index(state.lineage) if state.lineage else -1, state.last_batch
+    return truth.with_space(
+        name, content=content, shape=shape, lineage=lineage, time_us=state.decided_at_us,
+        event=here.event if batch is None else truth.firsts[lineage] + batch[1],
+        generation=here.generation if state.is_rewound else 0,
+        versions={at: known for at, known in here.versions.items() if at[1] <= state.last_version},
+    )  # fmt: skip
 
 
 def store_lost(truth: Truth, *_: object) -> Truth:

@@ -195,6 +195,27 @@ def test_a_clock_that_was_ahead_and_rows_that_expired_meanwhile(tmp_path, monkey
     assert rows_by_table(store, "flights_2")["airports"].keys() == {"JFK", "LGA"}
 
 
+def test_a_relog_that_died_saves_a_newer_version_of_a_clock_that_was_ahead(place, tmp_path):
+    """The log came back after the relog had begun, and is lost again after one more version."""
+    place.log.rename(tmp_path / "away")
+    failpoints.arm("stage.before_write=raise")
+    died = run("relog", "--namespace=flights", "--yes")
+    assert isinstance(died.exception, FailpointError), died.output
+    failpoints.arm(None)
+    (tmp_path / "away").rename(place.log)
+    place.silence()
+    ahead = Example(place.wal, place.store, options=Options(key_groups=8), clock=ClockAhead(3_540))
+    ahead.write(MORE)
+    ahead.close()
+    with tidegate.connect(place.store, "flights") as gate:
+        saved = gate.history()[-1]
+    gone(place)
+    assert place.relog()["version"] == saved.version
+    with tidegate.connect(place.store, "flights_2") as gate:
+        assert gate.history()[-1].decided_at > saved.decided_at
+    assert rows_by_table(place.store, "flights_2") == rows_by_table(place.store)
+
+
 @pytest.mark.parametrize("name", FAILPOINTS)
 def test_a_relog_that_died_anywhere_is_run_again(place, name):
     gone(place)

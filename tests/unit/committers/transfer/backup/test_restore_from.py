@@ -11,6 +11,7 @@ from tidegate.base.failpoints import FailpointError
 from tidegate.committers.operations import restore_plan
 from tidegate.committers.operations.resume import last_batch
 from tidegate.committers.operations.verify import verify
+from tidegate.committers.repair.below_horizon import repair_all
 from tidegate.committers.repair.log_reach import oldest_whole
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
@@ -217,11 +218,52 @@ def test_a_version_from_before_the_log_can_be_the_oldest_that_readers_get(tmp_pa
     place.example.close()
 
 
+@pytest.mark.parametrize("lacks", ["it never had them", "they were trimmed"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_repair_passes_a_horizon_of_which_the_log_has_no_rows(tmp_path, kind, lacks):
+    """The rows of the horizon's version are the backup's. Those of later versions are compared."""
+    place = place_in(tmp_path, kind, keep_versions=5)
+    for number in (1, 2, 3):
+        place.write(number)
+    place.backup()
+    if lacks == "it never had them":
+        place.lose_log()
+        place.lose_store()
+        place.restore()
+        place.again()
+    else:
+        place.trim(3)
+    place.write(4)
+    place.lose_store()
+    assert place.restore().way is Way.CONTINUE
+    driver = place.again().driver
+    rows = stored(driver.store)
+    assert driver.store.pointer().horizon == 3
+    repaired = repair_all(driver)
+    assert repaired.put_back == []
+    assert "versions before 4 wrote were not compared" in repaired.not_compared
+    assert stored(driver.store) == rows
+    place.example.close()
+
+
 def test_a_store_that_shows_a_version_is_refused(place):
     before = [entry.content for entry in place.driver.log.decisions()]
     with pytest.raises(ConfigError, match=f"shows version {LAST} .* nothing was lost there"):
         place.restore()
     assert [entry.content for entry in place.driver.log.decisions()] == before
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_store_that_lags_is_refused_with_the_command_that_shows_the_rest_if_the_log_has_it(place, has):
+    failpoints.arm("publish.before=raise")
+    with pytest.raises(FailpointError):
+        place.write(LAST + 1)
+    failpoints.arm(None)
+    if not has:
+        place.trim(LAST + 1)
+    with pytest.raises(ConfigError) as refused:
+        place.restore()
+    assert (f"`tidegate recover` makes it show version {LAST + 1}" in str(refused.value)) is has
 
 
 def test_another_namespace_s_log_is_refused(place, tmp_path):
