@@ -174,8 +174,8 @@ def _lacks_a_sector(piece: bytes, at: int) -> bool:
 def _lacks_its_prefix(read: Read, at: int, end: int) -> bool:
     """Return whether [at, end) is a last frame without the sector of its prefix, so of unknown length.
 
-    The bytes of the length field do not count: its first ones are zeros in a whole frame, too. What is longer
-    than a frame is not the last one.
+    The bytes of the length field do not count: its first ones are zeros in a whole frame, too. No frame is
+    longer than the longest record's.
     """
     if end - at > FRAME_EXTRA_BYTES + RECORD_BYTES_MAX:
         return False
