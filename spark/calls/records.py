@@ -22,7 +22,7 @@ class AnyCall:
     """The fields that each call has: a table, rows for it, and the table's key.
 
     ``schema`` is the table's after the call; None, of a delete: only the table's other calls know it.
-    ``step`` is the call's name in the manifest (``calls/step_names.py``).
+    ``step`` is the call's name in the manifest (``calls/collected.py``).
     """
 
     kind: ClassVar[str]

@@ -70,7 +70,9 @@ class Channel:
         self.failed: Exception | None = None
         self.until = monotonic() + AGE_MAX_S  # after that it takes no further flight
         self._connection, self._limit_s = connection, limit_s
-        self._is_readable = readable(connection._writer.transport.get_extra_info("socket"))  # noqa: SLF001 - likewise
+        transport = connection._writer.transport  # noqa: SLF001 - likewise
+        self._is_readable = readable(transport.get_extra_info("socket"))
+        self._may_have_ticket = transport.get_extra_info("ssl_object") is not None  # of TLS, before any reply
         self._landed = landed or (lambda: None)
         self._loop = asyncio.get_running_loop()
         self._heard_at = self._loop.time()
@@ -88,7 +90,8 @@ class Channel:
         Never blocks; the future may be cancelled. ``landed`` is called when the replies have
         arrived or are lost, whether or not a task still waits for them, and also when this raises.
         """
-        if self.failed is None and not self.out and self._has_surplus():
+        is_open = self.failed is None and not self.out and (self._has_answered or not self._may_have_ticket)
+        if is_open and self._has_surplus():
             if self._has_answered:
                 self.fail(no_reply())
             else:

@@ -191,11 +191,11 @@ class Opened:
             self.disconnect()
         raise no_reply()
 
-    def has_surplus(self: Any) -> bool:
-        """Whether something arrived that no call waits for: a surplus reply, or the connection's end.
+    def is_told(self: Any) -> bool:
+        return not self._tls_pending and self.has_surplus()  # of TLS, what arrives unasked is a ticket
 
-        As redis-py's pool asks, in a quarter of the time.
-        """
+    def has_surplus(self: Any) -> bool:
+        """Whether something arrived that no call waits for: a reply, or the end. As redis-py's pool asks."""
         reader, socket = getattr(self._parser, "_reader", None), self._sock
         if reader is None or socket is None or (self._tls_pending and socket.pending()):
             try:
@@ -287,7 +287,7 @@ class Node:
         refused = None
         try:
             connection.connect()
-            if connection.has_surplus():  # before any request: the server's last words
+            if connection.is_told():  # before any request: the server's last words
                 connection.read_response()
                 raise no_reply()
         except (redis.ResponseError, redis.AuthenticationError) as error:

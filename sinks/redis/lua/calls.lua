@@ -81,9 +81,9 @@ local function read_whole(command, key)
 end
 
 -- The arguments of a call are limited as well, to about 5 ms of work: any user may send any number of them. Keys, names
--- and numbers are short, since loops repeat them. The key of a row has at most 32 KiB.
+-- and numbers are short, since loops repeat them. A row key of any length may be asked for, and its bytes count as work.
 local ARGS_MAX, KEYS_MAX, ARGS_BYTES_MAX = 1100, 32, 67108864
-local NAME_BYTES_MAX, ROW_KEY_BYTES_MAX, CONTENT_BYTES_MAX = 1024, 65536, 8388608
+local NAME_BYTES_MAX, CONTENT_BYTES_MAX = 1024, 8388608
 -- A namespace has at most about 870 tables. A seal has three arguments for each of them, a rebuild has two. A read
 -- searches each layer for each key. `look` sends four commands for each table. `drop` names all tables that ever existed.
 local ARGS_MAX_OF = { drop = 20000, look = 300, read = 600, rows = 600, seal = 2750, seal_many = 2750, seal_again = 2750,
@@ -91,7 +91,7 @@ local ARGS_MAX_OF = { drop = 20000, look = 300, read = 600, rows = 600, seal = 2
 
 -- The functions with longer arguments: the first of them, and its most bytes. Row keys, or stored content.
 local LONG_ARGS_OF = {
-  read = { 6, ROW_KEY_BYTES_MAX }, rows = { 5, ROW_KEY_BYTES_MAX }, create = { 2, CONTENT_BYTES_MAX },
+  read = { 6, ARGS_BYTES_MAX }, rows = { 5, ARGS_BYTES_MAX }, create = { 2, CONTENT_BYTES_MAX },
   ready = { 2, CONTENT_BYTES_MAX }, list_servers = { 3, CONTENT_BYTES_MAX }, publish = { 5, CONTENT_BYTES_MAX },
   publish_filled = { 5, CONTENT_BYTES_MAX }, resume = { 8, CONTENT_BYTES_MAX }, put_schemas = { 2, CONTENT_BYTES_MAX },
   put_entries = { 2, CONTENT_BYTES_MAX }, drop = { 2, CONTENT_BYTES_MAX },

@@ -5,6 +5,7 @@
 
 import asyncio
 import contextlib
+import select
 
 import pytest
 
@@ -13,6 +14,8 @@ from services.support.certificates import make_certificates, make_of_another
 from services.support.redis.server import RedisServer
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
+from tidegate.sinks.redis.client import channel
+from tidegate.sinks.redis.client import servers as servers_module
 from tidegate.sinks.redis.client.settings import settings_of
 
 KINDS = ("rediss://{}", "rediss+cluster://{}", "rediss+sentinel://{}/main")
@@ -65,6 +68,46 @@ def test_the_check_can_be_switched_off_and_doctor_calls_that_unsafe(servers, off
         assert store.identity() is None
         (tls,) = [check for check in store.checks() if check.check == "TLS"]
     assert (tls.outcome, tls.found.partition(":")[0]) == ("warn", "unsafe")
+
+
+@pytest.mark.parametrize("client", [servers_module.Opened, channel._Ended], ids=["threads", "event loop"])
+def test_a_ticket_of_a_session_is_no_word_of_the_server(servers, monkeypatch, client):
+    """Of TLS 1.3 it arrives once the connection is open, before any request: nobody logs in here."""
+    url, options = url_and_options(servers, "rediss://{}")
+    connect, arrived, is_loop = client.connect, [], client is channel._Ended
+
+    def socket_of(connection):
+        return (
+            connection._sock
+            if client is servers_module.Opened
+            else connection._writer.get_extra_info("socket")
+        )
+
+    def wait_for_ticket(connection):
+        poll = select.poll()
+        poll.register(socket_of(connection).fileno(), select.POLLIN)
+        arrived.extend(poll.poll(5_000))
+
+    def connect_and_wait(self, *given, **named):
+        made = connect(self, *given, **named)
+        wait_for_ticket(self)
+        return made
+
+    async def connect_and_wait_in_loop(self, *given, **named):
+        await connect(self, *given, **named)
+        wait_for_ticket(self)
+
+    monkeypatch.setattr(client, "connect", connect_and_wait_in_loop if is_loop else connect_and_wait)
+    off = options | {"ssl_check_hostname": False}
+
+    def connected():
+        return (
+            asyncio.run(tidegate.aio.connect(url, "n", off)) if is_loop else tidegate.connect(url, "n", off)
+        )
+
+    with pytest.raises(ConfigError, match="there is no namespace 'n'"):
+        connected()
+    assert arrived
 
 
 @pytest.mark.parametrize("kind", KINDS)
