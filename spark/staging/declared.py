@@ -42,6 +42,8 @@ class Derived:
             raise ConfigError(f"derived table {name}: it cannot be derived from itself")
         where_columns = columns_named(name, "where", () if where is None else where)
         keys = tuple(key_columns(name, key))
+        if "" in (*keys, *where_columns):
+            raise ConfigError(f"derived table {name}: no column with an empty name can be meant; rename it")
         self.name = name
         self.definition = Definition(of, keys, _aggregates(name, aggregates, keys), "".join(where_columns))
 
@@ -59,7 +61,7 @@ def _aggregates(name: str, aggregates: object, keys: Sequence[str]) -> tuple[Agg
         kind, of = (
             (given, "") if isinstance(given, str) else (*given, "")[:2] if _is_pair(given) else ("", "")
         )
-        if kind not in KINDS or not isinstance(of, str) or (kind != "count" and not of):
+        if kind not in KINDS or not isinstance(of, str) or not (of or given == "count"):
             raise ConfigError(
                 f"derived table {name}: {brief(column)}={brief(given)} is no aggregate; there are 'count',"
                 " and of a column ('count', column), ('sum', column), ('avg', column)"

@@ -190,16 +190,17 @@ class Topics:
 
         The rights of its writer are granted by that beginning, so they would count here, too.
         """
-        prefix, found = self._settings.topic_prefix, {}
-        if "." in prefix:
+        parts = self._settings.topic_prefix.split(".")
+        for count in range(2, len(parts) + 1):
+            other, found = ".".join(parts[:count]), {}
             with contextlib.suppress(ConfigError):  # this user may not see that topic
-                found = self._described(f"{prefix}.decisions")
-        if found:
-            raise ConfigError(
-                f"{self._clients.where}: topic_prefix {prefix} is the name of another namespace's topics"
-                f" ({prefix}.decisions), whose writer has rights on all that begin so: nothing was made. Take"
-                " another topic_prefix"
-            )
+                found = self._described(f"{other}.decisions")
+            if found:
+                raise ConfigError(
+                    f"{self._clients.where}: topic_prefix {'.'.join(parts)} begins with the name of another"
+                    f" namespace's topics ({other}.decisions), whose writer has rights on all that begin so:"
+                    " nothing was made. Take another topic_prefix"
+                )
 
     def _wanted(self, brokers: int) -> list[NewTopic]:
         replicas = self._settings.replication_factor or min(REPLICAS_MOST, max(brokers, 1))

@@ -181,12 +181,13 @@ def test_a_topic_that_kafka_holds_equal_is_refused_before_anything_is_made(kafka
         log.drop()
 
 
-def test_a_prefix_within_another_namespaces_topics_is_refused(kafka, log, query):
-    prefix = f"{query.prefix}.{query.namespace}"
+@pytest.mark.parametrize("below", ["", ".x", ".x.y"])
+def test_a_prefix_within_another_namespaces_topics_is_refused(kafka, log, query, below):
+    prefix = f"{query.prefix}.{query.namespace}{below}"
     inner = open_log(kafka.url, "x", {"topic_prefix": prefix, "replication_factor": 1})
     with contextlib.closing(inner):
         with pytest.raises(
-            ConfigError, match=f"topic_prefix {prefix} is the name of another namespace's topics"
+            ConfigError, match=f"topic_prefix {prefix} begins with the name of another namespace's topics"
         ):
             inner.create()
         assert list(inner.decisions()) == []

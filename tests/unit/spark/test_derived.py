@@ -727,3 +727,13 @@ def test_tables_whose_rows_expire_are_refused(shop, table):
     with pytest.raises(ConfigError, match=f"rows of table {table} expire"):
         orders.keep({1: simple("ada")})
     assert orders.driver.folded.last_version == 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"key": ""}, {"key": ["a", ""]}, {"where": ""}, {"aggregates": {"n": ("count", "")}}]
+)
+def test_a_column_with_an_empty_name_is_no_part_of_a_derived_table(changes):
+    """It was taken for the count of rows, or for no condition."""
+    given = {"of": "orders", "key": "customer", "aggregates": {"n": "count"}}
+    with pytest.raises(ConfigError, match="derived table t: "):
+        Derived("t", **given | changes)
