@@ -95,6 +95,7 @@ MENDED = {
         "export-old backup import trim add-store!follow.after_claim lose-store"
     ),
     "a relog that does not know the last batch, after a rewind": "rewind replace replace lose-log relog",
+    "batches that two rewinds undid are in a relog": "rewind replace rewind lose-end relog",
     "a repair of a store that a backup filled, at a version from before the log": (
         "backup drop restore-from batch lose-store restore-from repair"
     ),

@@ -148,7 +148,7 @@ def restored(truth: Truth, world: World, _: Outcome, *, reprocess: bool = False)
         return truth
     truth = truth._replace(event=content.event + 1)
     return truth.with_space(
-        truth.name, generation=here.generation + 1, event=content.event, undone=here.event
+        truth.name, generation=here.generation + 1, event=content.event, undone=max(here.undone, here.event)
     )
 
 
