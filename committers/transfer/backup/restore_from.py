@@ -110,8 +110,8 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
         raise ConfigError(
             f"{store.where} shows version {pointer.visible} of namespace {name}, so nothing was lost there."
             f" Nothing was written.{later} An older version: `tidegate restore --to VERSION`. To replace what"
-            " is there: `tidegate drop --only-stores` first; or restore under a new --namespace, and set an"
-            " alias"
+            " is there: stop its query and run `tidegate drop --only-stores --force` first; or restore under a"
+            " new --namespace, and set an alias"
         )
     within = last_batch_within(reached.state, version)
     followed = _origin_of(last_followed(reached.state))
@@ -273,7 +273,7 @@ def _continue(coordinator: Coordinator, contents: Contents) -> None:
     if 0 < begun < version and any(stamp.version > begun for stamp in store.begun()):
         raise ConfigError(
             f"{store.where} was being filled at version {begun}, from an older backup or another store: run"
-            " `tidegate drop --only-stores`, then this again"
+            " `tidegate drop --only-stores --force`, then this again"
         )
     horizon = last if isinstance(store, SupportsRebuild) else max(first_kept(coordinator), version)
     if begun >= version:
