@@ -30,6 +30,7 @@ import collections
 import contextlib
 import errno
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from functools import partial
@@ -123,6 +124,8 @@ HINTS = {
     "unable to open": "; check whether this user may use its folder, and how many files it may open",
 }
 """Remedies, by a part of SQLite's message."""
+NO_TEXT = "not decode to UTF-8"
+OTHER_COLUMNS = re.compile(r"has \d+ columns but|has no column|integer overflow|no such")
 
 
 class Files:
@@ -434,7 +437,7 @@ class Files:
             if explained is None:
                 raise
             explained.writes_refused = takes_no_writes(error)
-            raise explained from error
+            raise explained from None if NO_TEXT in str(error) else error
 
     def _explained(self, path: Path, error: Exception) -> TidegateError | None:
         if isinstance(error, UnicodeDecodeError):  # SQLite quotes a damaged schema, whose bytes are no text
@@ -442,8 +445,12 @@ class Files:
                 f"{self.where}: {path} is damaged: its schema is not readable ({error}); put it back from a"
                 " copy"
             )
+        if NO_TEXT in str(error):  # it quotes the row
+            return CorruptError(
+                f"{self.where}: {path} is damaged: a text is not UTF-8; put it back from a copy"
+            )
         if isinstance(error, sqlite3.OperationalError):
-            if "no such" in str(error):
+            if OTHER_COLUMNS.search(str(error)):
                 return CorruptError(f"{self.where}: {path} is not whole: {error}; put it back from a copy")
             if "readonly" in str(error):
                 return ConfigError(f"{self.where}: {path} cannot be written here: {error}")

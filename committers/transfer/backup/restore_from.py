@@ -109,7 +109,7 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
             later = f" `tidegate recover` makes it show version {state.last_version}."
         raise ConfigError(
             f"{store.where} shows version {pointer.visible} of namespace {name}, so nothing was lost there."
-            f" Nothing was written.{later} An older version: `tidegate restore --to VERSION`. To replace what"
+            f" Nothing was written.{later} An older one: `tidegate restore --to VERSION`. To replace what"
             " is there: stop its query and run `tidegate drop --only-stores --force` first; or restore under a"
             " new --namespace, and set an alias"
         )

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -322,6 +323,7 @@ def test_a_full_disk_is_unavailable_and_ends(store):
 
 WRITER = """
 import sys
+import traceback
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.store.harness import chunks_of, counts_of, stamp
 
@@ -557,3 +559,29 @@ def test_a_drop_that_fails_says_whether_the_namespace_is_there(root, store, monk
     words = {"rename": "nothing was removed", "remove": "the rest is no namespace any more"}[fails]
     with pytest.raises(StoreUnavailableError, match=f"Read-only file system; {words}: remove the cause"):
         store.drop()
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        ("UPDATE t_t SET value = CAST(x'7365637265742dff' AS TEXT)", "a text is not UTF-8"),
+        ("UPDATE t_t SET key = CAST(x'7365637265742dff' || key AS TEXT)", "a text is not UTF-8"),
+        ("ALTER TABLE t_t ADD COLUMN more", "columns"),
+    ],
+)
+def test_changed_rows_are_damage_that_is_told_without_them(root, store, change, why):
+    """SQLite's own message quotes the text; and such a store was retried as one that is away."""
+    put(store, 1, {"t": {b"%d" % n: b"+1" for n in range(40)}})
+    for path in root.rglob("shard-*.sqlite"):
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute(change)
+
+    def used():
+        if "ALTER" in change:
+            put(store, 2, {"t": {b"%d" % n: b"+2" for n in range(40)}})
+        return [list(store.scan("t", group, 1)) for group in range(4)]
+
+    with pytest.raises(CorruptError, match=why) as caught:
+        used()
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "secret" not in shown
