@@ -110,8 +110,8 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
         raise ConfigError(
             f"{store.where} shows version {pointer.visible} of namespace {name}, so nothing was lost there."
             f" Nothing was written.{later} An older one: `tidegate restore --to VERSION`. To replace what"
-            " is there: stop its query and run `tidegate drop --only-stores --force` first; or restore under a"
-            " new --namespace, and set an alias"
+            " is there: stop its query and run `tidegate drop --only-stores --force` first; or restore under"
+            " a new --namespace, and set an alias"
         )
     within = last_batch_within(reached.state, version)
     followed = _origin_of(last_followed(reached.state))
