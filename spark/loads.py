@@ -112,7 +112,7 @@ def import_of(spark: SparkSession, folder: str, token: str | None, bytes_max: in
     """
     token = "" if token is None or token == "" else check_token(token)
     folder = check_folder("folder", folder)
-    if not hasattr(spark, "newSession"):
+    if not hasattr(spark, "read"):  # of Spark Connect, too
         raise ConfigError(f"spark is {brief(spark)}; give the SparkSession that reads the folder")
     if bytes_max is not None and (type(bytes_max) is not int or bytes_max < 1):
         raise ConfigError(f"bytes_max is {brief(bytes_max)}; it must be a number of bytes, or None")

@@ -7,6 +7,7 @@ primary; the driver's order decides which one is the primary.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from tidegate.committers.coordinator import Coordinator
@@ -55,7 +56,8 @@ def list_stores_of_new(coordinator: Coordinator) -> None:
     if len(given) > 1 and coordinator.folded.last_version == 0:
         if not coordinator.folded.stores:
             for other in coordinator.others:
-                refuse_primary(coordinator, other)
+                with contextlib.suppress(StoreUnavailableError):  # its follower looks at it later
+                    refuse_primary(coordinator, other)
         for name in given:
             add_to_list(coordinator.decisions, name)
 
@@ -63,13 +65,9 @@ def list_stores_of_new(coordinator: Coordinator) -> None:
 def refuse_primary(coordinator: Coordinator, store: Store) -> None:
     """Refuse a store that is the primary under another name: a second URL of one place is no copy.
 
-    The open has claimed the primary alone. A store that does not answer is left out. Raises: ConfigError.
+    The open has claimed the primary alone. Raises: ConfigError; StoreUnavailableError: it does not answer.
     """
-    try:
-        same = store.identity() is not None and store.pointer().writer == coordinator.writer
-    except StoreUnavailableError:
-        return
-    if same:
+    if store.identity() is not None and store.pointer().writer == coordinator.writer:
         raise ConfigError(
             f"{store.where} is the primary, {coordinator.store.where}, under another name: nothing was added."
             " Give a place of its own"
