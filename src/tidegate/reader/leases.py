@@ -195,12 +195,15 @@ class LeaseFlow:
             if self._newest.get((version, ttl_s)) is active:  # else its last hold may have ended just before
                 return hold, False
             active.holds.discard(hold)
-        active = ActiveLease(Lease(self._clock.new_id(), version), ttl_s, now + ttl_s, request)
-        active.collected = self._collected
-        hold = Hold(active)
+        new = ActiveLease(Lease(self._clock.new_id(), version), ttl_s, now + ttl_s, request)
+        new.collected = self._collected
+        hold = Hold(new)
         if request is not None:
-            request.active = active
-        self._newest[version, ttl_s] = active
+            request.active = new
+        if active is not None or not share:
+            self._newest[version, ttl_s] = new
+        elif self._newest.setdefault((version, ttl_s), new) is not new:  # another thread was first
+            return self._hold(version, ttl_s, share=share, request=request)
         return hold, True
 
     def _collected(self) -> None:

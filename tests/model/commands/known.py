@@ -126,6 +126,9 @@ MENDED = {
     "a relog that was begun for an older version": (
         "copies lose-end relog!stage.before_write older-both rename batch lose-log relog"
     ),
+    "an import beside a store that does not follow": (
+        "add-store remove-store copies adopt export-old add-store older-store import"
+    ),
 }
 """By name, the word that found it."""
 
