@@ -163,16 +163,14 @@ def _drive(
         driver = start()
         for version, (_, place) in KILLS.items():
             _give(driver, arguments)
-            seen = reader.newest
-            following: subprocess.Popen[str] | None = None
-            for newest in _until_end(driver, log, outcome, reader, report):
-                if following is None and newest > seen:
-                    following = start()
+            following = start()
+            for _ in _until_end(driver, log, outcome, reader, report):
+                pass
             if driver.returncode != -signal.SIGKILL:
                 break
             outcome.kills.append(f"version {version}: {place}")
             report(reader.newest, f"driver killed at version {version}, {place}; the next one takes over")
-            driver = following or start()
+            driver = following
         else:
             _give(driver, arguments)
             for _ in _until_end(driver, log, outcome, reader, report):

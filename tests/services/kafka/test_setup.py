@@ -236,5 +236,5 @@ def test_brokers_that_come_back_while_the_topics_are_made(kafka3, tmp_path, monk
 
     monkeypatch.setattr(TopicsOfLog, "_wanted", one_away_at_first)
     log.create()
-    assert len(asked) == 3
+    assert len(asked) >= 3
     query.close()
