@@ -85,14 +85,13 @@ def run(
     """Run the demo in ``folder`` (default: a new temporary one); the URLs default to files there.
 
     A log on servers is removed in the end, when all went well and no ``folder`` was given.
-    ConfigError: the folder is in use by an earlier run, or the log cannot be used.
+    ConfigError: the folder is not empty, or the log cannot be used; nothing was written.
     TidegateError: a process failed; the message names its log.
     """
     keep = folder is not None
     folder = Path(folder or tempfile.mkdtemp(prefix="tidegate-demo-")).resolve()
-    if (folder / "input").exists():
-        msg = f"{folder} contains an earlier run of the demo: name an empty folder, or remove it"
-        raise ConfigError(msg)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ConfigError(f"{folder} is not an empty folder: give a new one")
     where = Endpoints(
         namespace,
         wal or f"file://{folder}/wal",

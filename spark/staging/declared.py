@@ -133,8 +133,8 @@ NOTHING_DERIVED = Planned()
 def planned(definitions: Mapping[str, Definition], made: Made, brought: frozenset[str]) -> Planned:
     """Plan the derived tables of the version that these calls make.
 
-    ``brought`` are the derived tables that an import brings. Raises: ConfigError: a call writes a derived
-    table, or the base's columns do not fit any more.
+    ``brought`` are the derived tables that an import brings. One that the version drops is built before the
+    next one. Raises: ConfigError: a call writes a derived table, or the base's columns do not fit any more.
     """
     touched = {table: kind for call in made.calls for table, kind in call.touches.items()}
     tables = []
@@ -147,20 +147,15 @@ def planned(definitions: Mapping[str, Definition], made: Made, brought: frozense
                 f"table {name} is derived from table {of}, and {touched[name]} writes into it: write"
                 f" table {of}, which it follows"
             )
-        if of not in touched:
+        if of not in touched or name in made.drops:
             continue
-        if name in made.drops:
-            raise ConfigError(
-                f"table {name} is dropped and derived from table {of}, which this version writes: leave it"
-                " out of the sink's derived tables, or drop it in a version of its own"
-            )
         table = derived_table(name, definition, made.known[of])
         before = made.known.get(name)
         if before is not None and (before.key, before.value) != (table.schema.key, table.schema.value):
             raise ConfigError(
                 f"derived table {name}: a column that it uses has another type in table {of} now, so its own"
-                " columns would change their types; drop the derived table first, in a version of its own"
-                " (txn.drop_table), and the next batch builds it"
+                f" columns would change their types; let the function of this batch call"
+                f" txn.drop_table({name!r}), too: the next batch builds it, if that one does not drop it"
             )
         tables.append(table)
     of_starts = frozenset(table.name for table in tables if table.definition.of in made.starts)

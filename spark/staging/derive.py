@@ -332,7 +332,8 @@ def derive(
         by_table.setdefault(index, []).append(of_groups)
     if not by_table:
         return ack
-    spec = msgspec.structs.replace(spec, quarantine=None)  # a row here is all of a group: none is left out
+    # A row here is all of a group: none is left out or set aside.
+    spec = msgspec.structs.replace(spec, quarantine=None, stored=True)
     attempt = f"d{ack.task_attempt}-{secrets.token_hex(4)}"
     try:
         rows = _sorted(_rows(by_table, works, read))

@@ -216,3 +216,46 @@ def test_what_a_version_cannot_keep_is_refused(stream):
     assert ran.error is None
     assert streams.rows("customers") == totals(streams.rows("orders"))
     assert Counter(row["customer"] for row in streams.rows("orders").values()) == {"ada": 2, "bob": 1}
+
+
+def test_a_version_that_changes_a_column_drops_its_derived_table_and_the_next_one_builds_it(stream):
+    """The refused batch comes again with what the error proposes, and none of its rows is lost."""
+    streams = stream(SCHEMA)
+
+    def of_type(kind, *dropped):
+        def function(txn, rows):
+            txn.upsert("orders", rows.withColumn("seq", functions.col("seq").cast(kind)), "id")
+            for name in dropped:
+                txn.drop_table(name)
+
+        return function
+
+    def run(function):
+        sink = streams.sink(parallelism=2, derived=[by_seq])
+        ran = streams.run(sink.each(function))
+        sink.close()
+        return ran.error
+
+    by_seq = Derived("by_seq", of="orders", key="seq", aggregates={"orders": "count"})
+    streams.add([one(1), one(2)])
+    assert run(of_type("int")) is None
+    streams.add([one(3)])
+    assert "txn.drop_table('by_seq'), too" in str(run(of_type("bigint")))
+    assert streams.decided() == 1
+    assert run(of_type("bigint", "by_seq")) is None
+    streams.add([one(4)])
+    assert run(of_type("bigint")) is None
+    assert streams.rows("orders").keys() == {1, 2, 3, 4}
+    assert streams.rows("by_seq") == {one(1)["seq"]: {"orders": 4}}
+    assert verified(streams).startswith("nothing wrong")
+
+
+def test_a_group_whose_key_is_too_long_is_no_row_to_set_aside(stream):
+    streams = stream(SCHEMA)
+    sink = streams.sink(parallelism=2, derived=[CUSTOMERS], on_bad_record="quarantine")
+    streams.add([one(1, "x" * 40_000)])
+    ran = streams.run(sink.each(upsert))
+    sink.close()
+    assert "table customers" in str(ran.error)
+    assert "its key takes 40000 bytes, 32768 are allowed" in str(ran.error)
+    assert "on_bad_record" not in str(ran.error)

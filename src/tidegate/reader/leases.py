@@ -188,11 +188,11 @@ class LeaseFlow:
         """Return a new hold, and whether its lease has to be requested by this call."""
         if self._closing:
             raise rules.gate_closed(self._store.where)
-        now = self._clock.monotonic()
-        active = self._newest.get((version, ttl_s))
+        now, shared = self._clock.monotonic(), (version, ttl_s)
+        active = self._newest.get(shared)
         if share and active is not None and active.request is not None and active.is_shared_at(now):
             hold = Hold(active)
-            if self._newest.get((version, ttl_s)) is active:  # else its last hold may have ended just before
+            if self._newest.get(shared) is active:  # else its last hold may have ended just before
                 return hold, False
             active.holds.discard(hold)
         new = ActiveLease(Lease(self._clock.new_id(), version), ttl_s, now + ttl_s, request)
@@ -200,10 +200,9 @@ class LeaseFlow:
         hold = Hold(new)
         if request is not None:
             request.active = new
-        if active is not None or not share:
-            self._newest[version, ttl_s] = new
-        elif self._newest.setdefault((version, ttl_s), new) is not new:  # another thread was first
-            return self._hold(version, ttl_s, share=share, request=request)
+        if share and active is None and self._newest.setdefault(shared, new) is not new:
+            return self._hold(*shared, share=share, request=request)  # another thread was first
+        self._newest[shared] = new
         return hold, True
 
     def _collected(self) -> None:

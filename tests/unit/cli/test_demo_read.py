@@ -27,5 +27,6 @@ def test_a_folder_in_use_is_refused(tmp_path):
     (tmp_path / "mine").touch()
     with pytest.raises(ConfigError, match="is not an empty folder"):
         move_store(tmp_path)
+    assert "is not an empty folder" in refused(2, "demo", "--folder", str(tmp_path))
     assert "--folder alone" in refused(2, "demo", "--read", "--store", "sqlite:///s")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -74,22 +74,23 @@ def write_tables(path: Path, schema: Any, to_arrow: Callable[[list[Any]], Any], 
     return written
 
 
-def read_column(path: Path, names: Sequence[str]) -> list[str]:
-    """Return the values of the first of these columns that the file has.
+def read_column(path: Path, name: str) -> list[str]:
+    """Return the values of the column of this name, or with the most underscores before it.
 
-    Raises: ConfigError, it cannot be read, or has none of them, as text.
+    Raises: ConfigError, it cannot be read, or has no such column, as text.
     """
     from pyarrow import ArrowException, parquet, types
 
     try:
         with os.fdopen(open_regular(path), "rb") as content, parquet.ParquetFile(content) as file:
             there = file.schema_arrow
-            name = next((name for name in names if name in there.names), None)
-            if name is None or not types.is_string(there.field(name).type):
-                raise ConfigError(f"{path} has no column {' or '.join(names)}: is it a file of refused rows?")
+            like = [each for each in there.names if each.lstrip("_") == name]
+            found_as = max(like, key=len, default="")
+            if not like or not types.is_string(there.field(found_as).type):
+                raise ConfigError(f"{path} has no column _{name} or {name}: is it a file of refused rows?")
             if not file.num_row_groups:  # pyarrow 19 cannot read a column of a file without rows
                 return []
-            found: list[str] = file.read([name])[name].drop_null().to_pylist()
+            found: list[str] = file.read([found_as])[found_as].drop_null().to_pylist()
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else error
         raise ConfigError(

@@ -18,6 +18,7 @@ import msgspec
 import typer
 
 from tidegate.base.decoders import json_decoder
+from tidegate.base.text import brief
 from tidegate.cli.core.app import print_message
 from tidegate.cli.core.options import Json, examples
 from tidegate.cli.core.output import print_json
@@ -74,7 +75,8 @@ def explain(
         print_json({"fits": bool(fitting), "entries": [msgspec.to_builtins(entry) for entry in shown]})
     elif len(fitting) > NEAREST:
         print(
-            f"{asked.strip()} has {len(fitting)} entries, its text in the driver's log picks one of them:\n"
+            f"{brief(asked.strip())} has {len(fitting)} entries,"
+            " its text in the driver's log picks one of them:\n"
         )
         print("\n".join(map(_heading, fitting)))
         for entry in _usual(fitting, asked):
@@ -143,8 +145,14 @@ def _nearest(asked: str, candidates: Iterable[Entry]) -> list[Entry]:
 
 
 def _in(message: str, words: str) -> bool:
-    pattern = ".*?".join(re.escape(part) for part in message.strip().split("..."))
-    return re.search(pattern, words) is not None
+    """Whether the parts of a message follow each other in a text: the first place of each is the best one."""
+    at = 0
+    for part in message.strip().split("..."):
+        found = words.find(part, at)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 def _words(text: str) -> set[str]:

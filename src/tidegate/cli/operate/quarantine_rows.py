@@ -12,23 +12,27 @@ import pyarrow as pa
 
 from tidegate.base.decoders import json_decoder
 from tidegate.cli.core.parquet import read_column
-from tidegate.errors import BadRecordError, ConfigError, CorruptError
+from tidegate.errors import BadRecordError, CorruptError
 from tidegate.keys.groups import decode_key
 from tidegate.values.decode import Values
 from tidegate.values.encode import encoder_of
 
-ID, CAUSE, KEY = "_id", "_cause", "_key"
+OWN = ("id", "cause", "key")
+"""The names of a file's own columns, after one underscore, or more than the table's columns have."""
 CUT = "longer than the quarantine keeps"
 UNFIT = "values that do not fit the columns which the table has by now"
 OTHER = "no rows of the table: deletes, or parts of captured changes or of a function's"
 
 
 def schema_of(values: Values) -> Any:
-    """Return the file's columns: the row's id, its cause, the key's original bytes; then the table's own."""
-    own = [pa.field(ID, pa.string()), pa.field(CAUSE, pa.string()), pa.field(KEY, pa.binary())]
-    clash = {ID, CAUSE, KEY} & set(values.arrow_schema.names)
-    if clash:
-        raise ConfigError(f"the table has columns called {', '.join(sorted(clash))} of its own")
+    """Return the file's columns: the row's id, its cause, the key's original bytes; then the table's own.
+
+    ``_id``, ``_cause`` and ``_key``, with more underscores than such columns of the table have.
+    """
+    like_own = [name for name in values.arrow_schema.names if name.lstrip("_") in OWN]
+    prefix = "_" * (1 + max((len(name) - len(name.lstrip("_")) for name in like_own), default=0))
+    kinds = pa.string(), pa.string(), pa.binary()
+    own = [pa.field(f"{prefix}{name}", kind) for name, kind in zip(OWN, kinds, strict=True)]
     return pa.schema([*own, *values.arrow_schema])
 
 
@@ -37,8 +41,9 @@ def typed(
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows by column; ``left`` counts those that are not complete, by reason.
 
-    Columns of a key that is null or cannot be read are null; ``KEY`` has its bytes.
+    Columns of a key that is null or cannot be read are null; the file's own column has its bytes.
     """
+    own = schema_of(values).names[: len(OWN)]
     fields = {column.field for column in values.schema.value}
     for row_id, row in rows:
         sizes = ((row["key"], row["key_bytes"]), (row["value"], row["value_bytes"]))
@@ -52,7 +57,8 @@ def typed(
         if value is None:
             left[UNFIT] += 1
             continue
-        yield {ID: row_id, CAUSE: row["cause"], KEY: row["key"], **value, **_key(values, row["key"])}
+        refused = zip(own, (row_id, row["cause"], row["key"]), strict=True)
+        yield {**dict(refused), **value, **_key(values, row["key"])}
 
 
 def _key(values: Values, key: bytes | None) -> dict[str, Any]:
@@ -91,4 +97,4 @@ def _value(values: Values, value: bytes | None) -> dict[str, Any] | None:
 
 def ids_of(file: Path) -> list[bytes]:
     """Return the rows' ids in a file of ``quarantine export``, or of ``scan _quarantine --parquet``."""
-    return [one.encode() for one in read_column(file, (ID, "id"))]
+    return [one.encode() for one in read_column(file, OWN[0])]

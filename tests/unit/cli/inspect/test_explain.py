@@ -88,3 +88,9 @@ def test_no_text_is_refused():
     result = run("explain", typed="\n")
     assert result.exit_code == 2
     assert "give the text of an error" in result.stderr
+
+
+@pytest.mark.parametrize("part", ["the key is (", "tidegate: ConfigError: ", ": it "])
+def test_a_whole_log_is_answered(part):
+    """A search with a place for any text between the parts took minutes for 20 KB."""
+    run("explain", part * 100_000)

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from tidegate.cli import app
 from tidegate.testing.example import Example
+from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging import quarantine
 
 
@@ -177,3 +178,18 @@ def test_refused_rows_of_a_renamed_column_are_exported_by_its_new_name(filled, t
     assert "3 refused rows of table aircraft at version 2" in told.stdout
     rows = pq.read_table(file).sort_by("_id").to_pylist()
     assert [row["airline"] for row in rows] == ["UA", "AA", "B6"]
+
+
+@pytest.mark.parametrize(
+    "key, value, own", [("_id", "n", "__id"), ("k", "__key", "___id"), ("id", "__id", "___id")]
+)
+def test_columns_of_the_tables_own_with_such_names_are_no_hindrance(example, tmp_path, key, value, own):
+    example.schemas["documents"] = TableSchema((Column(key, "string"),), (Column(value, "string"),))
+    document, row = {value: "x"}, refused(None, json.dumps({value: "y"}).encode(), table="documents")
+    example.write({"documents": {"1": document}, quarantine.TABLE: {"a": row}})
+    file = tmp_path / "refused.parquet"
+    call(tmp_path, "quarantine", "export", "documents", file, wal=False)
+    (found,) = pq.read_table(file).to_pylist()
+    assert (found[own], found[key], found[value]) == ("a", None, "y")
+    call(tmp_path, "quarantine", "drop", file, "--yes", "--force")
+    assert ids_there(tmp_path) == set()
