@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from pyspark.errors import PySparkException
 
@@ -27,33 +28,72 @@ __all__ = [
     "QueryStoppedError",
     "as_query_stop",
     "cause",
+    "java_words",
     "typed",
     "with_causes",
 ]
 
+_TRACEBACK = "Traceback (most recent call last):\n"
+_BLOCK = re.compile(rf"{re.escape(_TRACEBACK)}(?:[ ]+[^\n]*\n)+([^\n]+)")
+"""A traceback and the first line of its exception. Values of rows, which others quote, come later."""
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(tidegate|pyarrow|msgspec|xxhash|numpy)")
 _RAISED = re.compile(r"tidegate\.errors\.(\w+): (.*)")
+_OF_PYTHON = ("org.apache.spark.api.python.PythonException", "py4j.Py4JException")
+"""Java's exceptions whose message is a Python traceback."""
+CAUSES_MAX = 5
 
 
 def cause(error: BaseException | None) -> TidegateError | None:
-    """Return the error of tidegate in an exception of Spark, typed; None: it has none.
+    r"""Return the error of tidegate in an exception of Spark, typed; None: it has none.
 
     For ``query.exception()``, and for the exceptions of ``awaitTermination``, of jobs and of reads of the
-    data source. It is made from the text, which has class and message, so that any sink or process may have
-    raised it. ``sink.last_error`` is the exception itself. A TidegateError is returned as it is.
+    data source. It is made from the traceback in the text, which has class and message, so that any sink or
+    process may have raised it: an error of Spark's own that quotes a row is none. ``sink.last_error`` is the
+    exception itself. A TidegateError is returned as it is.
 
     >>> from pyspark.errors import StreamingQueryException
-    >>> cause(StreamingQueryException("... tidegate.errors.FencedError: driver 7 was fenced"))
-    FencedError('driver 7 was fenced')
+    >>> text = "Traceback (most recent call last):\n  File ...\ntidegate.errors.FencedError: a newer one"
+    >>> cause(StreamingQueryException(text))
+    FencedError('a newer one')
     """
     for one in () if error is None else with_causes(error):
         if isinstance(one, TidegateError):
             return one
-        raised = [(name, words) for name, words in _RAISED.findall(str(one)) if name in BY_NAME]
+        found = [match for line in _raised_lines(one) if (match := _RAISED.match(line))]
+        raised = [match.groups() for match in found if match[1] in BY_NAME]
         if raised:
             name, words = raised[-1]  # the earlier ones are its causes
             return BY_NAME[name](words)
     return None
+
+
+def _raised_lines(error: BaseException) -> list[str]:
+    """Return the lines that name the exceptions of Python, of a Java exception those of its Python causes."""
+    origin = _origin_of(error)
+    try:
+        chain = () if origin is None else [*_java_causes(origin)]
+        of_python = [str(one.getMessage()) for one in chain if one.getClass().getName() in _OF_PYTHON]
+    except Py4JError:
+        return []  # the JVM has ended
+    lines: list[str] = []
+    for text in [str(error)] if origin is None else of_python:
+        is_whole = origin is None or _TRACEBACK in text  # a session may hide its workers' tracebacks
+        lines += _BLOCK.findall(text) if is_whole else text.splitlines()
+    return lines
+
+
+def _origin_of(error: BaseException) -> Any:
+    """Return the Java exception of one of py4j's or of Spark's; None: it has none."""
+    return getattr(error, "java_exception", getattr(error, "_origin", None))
+
+
+def _java_causes(error: Any) -> Iterator[Any]:
+    """Yield a Java exception and its causes."""
+    for _ in range(CAUSES_MAX):
+        if error is None:
+            return
+        yield error
+        error = error.getCause()
 
 
 @contextlib.contextmanager
@@ -65,7 +105,8 @@ def typed() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        if missing := _MISSING.search(str(error)):
+        missing = next(filter(None, map(_MISSING.match, _raised_lines(error))), None)
+        if missing:
             msg = (
                 f"the executors' Python has no module {missing[1]}: install tidegate for it, or set"
                 " PYSPARK_PYTHON to a Python that has it before the session starts"
@@ -83,6 +124,9 @@ INTERRUPTED = (
     "java.io.InterruptedIOException",
     "java.nio.channels.ClosedByInterruptException",
 )
+CANCELLED = re.compile(
+    r"org\.apache\.spark\.SparkException: (\[\w+\] )?Job \d+ cancelled .{0,40}cancelled job group"
+)
 WORDS_MAX = 300
 SPARK_LOOKS_FOR = "py4j.protocol.Py4JJavaError: An error occurred while calling"
 
@@ -99,11 +143,8 @@ def as_query_stop(error: BaseException, batch_id: int) -> QueryStoppedError | No
     """
     for one in with_causes(error):
         if isinstance(one, Py4JJavaError):
-            try:
-                words = list(_java_words(one))
-            except Py4JError:
-                return None  # the JVM has ended
-            if any(word.startswith(INTERRUPTED) or "cancelled job group" in word for word in words):
+            words = java_words(one)
+            if any(word.startswith(INTERRUPTED) or CANCELLED.match(word) for word in words):
                 return QueryStoppedError(
                     f"batch {batch_id} was interrupted; nothing is lost, the restarted query repeats it"
                     f" ({SPARK_LOOKS_FOR} Spark: {'; '.join(words)})"
@@ -121,11 +162,16 @@ def with_causes(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
-def _java_words(error: Py4JJavaError) -> Iterator[str]:
-    """Yield the first line of the Java exception and of each of its causes."""
-    cause = error.java_exception
-    for _ in range(5):
-        if cause is None:
-            return
-        yield str(cause.toString()).partition("\n")[0][:WORDS_MAX]
-        cause = cause.getCause()
+def java_words(error: BaseException) -> list[str]:
+    """Return the first line of the Java exception, class and message, and of each of its causes.
+
+    Of an exception without one, such as those of Spark Connect, the first line of its text. Values of rows
+    may be in them, but never at the start.
+    """
+    origin = _origin_of(error)
+    if origin is None:
+        return [str(error).partition("\n")[0][:WORDS_MAX]]
+    try:
+        return [str(one.toString()).partition("\n")[0][:WORDS_MAX] for one in _java_causes(origin)]
+    except Py4JError:
+        return []  # the JVM has ended

@@ -71,6 +71,8 @@ class Once(NamedTuple):
     """Tables whose rows already have an expiry."""
     strides: Callable[[Folded, Options], Mapping[str, int]] = lambda *_: {}
     """Returns the strides that new tables bring."""
+    derived: frozenset[str] = frozenset()
+    """Tables that the sink has to derive."""
 
 
 class Base(NamedTuple):
@@ -119,10 +121,13 @@ def import_of(spark: SparkSession, folder: str, token: str | None, bytes_max: in
     manifest, digest = read_manifest(spark, folder)
     check_companions(manifest.tables, ())
     check_files(spark, folder, manifest, bytes_max)
+    definitions = {name: table.table_schema.derived for name, table in manifest.tables.items()}
+    derived = frozenset(name for name, of in definitions.items() if of and of.of in definitions)
     frames = {
         name: frame_of(spark, folder, name, table)
         for name, table in manifest.tables.items()
-        if not name.startswith(f"{QUEUE}.")
+        # The version makes queues of the due times, and derived tables of their base.
+        if not name.startswith(f"{QUEUE}.") and name not in derived
     }
 
     def write(here: Here) -> None:
@@ -138,7 +143,8 @@ def import_of(spark: SparkSession, folder: str, token: str | None, bytes_max: in
 
     expiring = frozenset(name for name, table in manifest.tables.items() if table.expires)
     rows = next(iter(frames.values()))
-    once = Once(ImportOrigin(token or digest), write, rows, expiring, partial(_exported_strides, manifest))
+    strides = partial(_exported_strides, manifest)
+    once = Once(ImportOrigin(token or digest), write, rows, expiring, strides, derived)
     return once, manifest.key_groups
 
 
@@ -362,6 +368,11 @@ class SingleVersions:
             return None if fact is None else fact.version
         if writing.derived and is_connect(session):
             raise ConfigError(NO_DERIVED)
+        if missing := once.derived - writing.derived.keys():
+            raise ConfigError(
+                f"the export has the derived tables {', '.join(sorted(missing))}: declare them,"
+                " VersionedSink(derived=[...]), or export their base without them; nothing was written"
+            )
         collected = writing.begin(-1, session)
         strides = once.strides(coordinator.folded, writing.settings.options)
         stride = partial(stride_here, coordinator, brought=strides)

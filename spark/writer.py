@@ -51,13 +51,11 @@ from tidegate.wal.record import (
     DecidedVersion,
     Definition,
     Folded,
-    ImportOrigin,
     Origin,
     StateReads,
     TableSchema,
 )
 from tidegate.wal.staging import quarantine
-from tidegate.wal.staging.derived_guard import brought_whole
 from tidegate.wal.staging.spec import StageSpec
 
 logger = logging.getLogger("tidegate")
@@ -391,8 +389,7 @@ class SinkWriter:
         made = collected.close()
         schemas = made.schemas
         check_ttls(made.calls, options.ttl_us)
-        brought = brought_whole(schemas) if isinstance(origin, ImportOrigin) else frozenset()
-        derived = planned(self.derived, made, brought)
+        derived = planned(self.derived, made)
         schemas |= derived.schemas
         if options.on_bad_record == "quarantine":
             schemas[quarantine.TABLE] = quarantine.SCHEMA
@@ -413,7 +410,6 @@ class SinkWriter:
             starts=made.starts | derived.starts,
             drops=made.drops,
             planned=derived,
-            brought=brought,
             first_start=state.first_start,
             expiring=expiring,
             in_flight=writer.in_flight(parallelism),

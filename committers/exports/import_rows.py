@@ -6,7 +6,9 @@ import itertools
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
 
 from tidegate.base.names import QUEUE
 from tidegate.committers.barrier import value_bytes_max
@@ -14,16 +16,18 @@ from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.exports.dealt_rows import BUCKET_BYTES, TableRows, buckets_for, deal, sorted_rows
 from tidegate.committers.exports.export_format import Manifest, batches_of, check_files, read_manifest
-from tidegate.committers.exports.export_rows import check_stored_bytes, stored_bytes_max
+from tidegate.committers.exports.export_rows import NEXT_STEP, check_stored_bytes, stored_bytes_max
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.repair.companions import queue_of_rows
+from tidegate.committers.repair.derive import ROWS_AT_ONCE, recount
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, CorruptError
+from tidegate.sinks.rules.layout import payloads
 from tidegate.values.decode import described
 from tidegate.wal.fold import decided_for, once_key, undone_by
 from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
-from tidegate.wal.staging.derived_guard import brought_whole
+from tidegate.wal.staging.derived import DerivedTable, derived_table
 
 
 class HasStride(Protocol):
@@ -100,7 +104,7 @@ def import_rows(
     cannot be stored, or take more than ``bytes_max`` (see ``stored_bytes``): then not even the namespace was
     created. Otherwise as ``open_namespace`` and ``commit``.
     """
-    size = stored_bytes(folder, manifest, bytes_max)
+    size, derived = stored_bytes(folder, manifest, bytes_max), _derived(folder, manifest)
     recovered = open_namespace(coordinator, None, command="import")
     before = imported_before(coordinator.folded, token)
     if before is not None:
@@ -121,6 +125,10 @@ def import_rows(
             dealt[queue] = deal(rows, [strides[dues]], key_groups, apart, buckets)
 
         def rows_of(name: str, index: int) -> Iterator[TableRows]:
+            if name in derived:
+                for keys, values in _totals(folder, manifest, derived[name]):
+                    yield TableRows(index, keys, values)
+                return
             if name not in queues:
                 yield from _rows_of(folder, manifest, name, index, (key_groups, strides[name]))
                 return
@@ -140,7 +148,7 @@ def import_rows(
             starts=frozenset(tables),
             drops=own_tables.stale_timeouts(tables, coordinator.folded.tables),
             strides=strides,
-            derived=brought_whole(schemas),
+            derived=frozenset(derived),
             expiring=frozenset(name for name, table in manifest.tables.items() if table.expires),
         )
         return Imported(commit(coordinator, barrier).version, new=True, recovered=recovered)
@@ -207,6 +215,38 @@ def refuse_other_keys(there: Mapping[str, TableSchema], given: Mapping[str, Tabl
             )
         if own_tables.is_own(name) and (fault := own_tables.fault_of(name, schema, {**there, **given})):
             raise ConfigError(f"table {name}: {fault}; import into a new namespace")
+
+
+def _derived(folder: Path, manifest: Manifest) -> dict[str, DerivedTable]:
+    """Return the derived tables of an export that has their base, too: their rows are made of its rows.
+
+    Raises: CorruptError: a table is not the one of its definition.
+    """
+    schemas, made = {name: table.table_schema for name, table in manifest.tables.items()}, {}
+    for name, schema in schemas.items():
+        if schema.derived and schema.derived.of in schemas:
+            try:
+                made[name] = derived_table(name, schema.derived, schemas[schema.derived.of])
+            except ConfigError as error:
+                raise CorruptError(f"{folder}: {error}; {NEXT_STEP}") from None
+            if (schema.key, schema.value) != (made[name].schema.key, made[name].schema.value):
+                why = f"the columns of table {name} are not those of its definition"
+                raise CorruptError(f"{folder}: {why}; {NEXT_STEP}")
+    return made
+
+
+def _totals(folder: Path, manifest: Manifest, table: DerivedTable) -> Iterator[tuple[Any, Any]]:
+    """Yield the keys and stored values of a derived table, from the exported rows of its base."""
+    of = table.definition.of
+    base = manifest.tables[of]
+    batches = (
+        {"key": batch["key"], "value": payloads(batch["value"], manifest.decided_at_us)}
+        for batch in batches_of(folder, of, base, manifest.key_groups)
+    )
+    groups = iter(recount(table, base.table_schema, batches).items())
+    while some := list(itertools.islice(groups, ROWS_AT_ONCE)):
+        keys = pa.array([key for key, _ in some], pa.binary())
+        yield keys, pa.array([table.stored(key, part) for key, part in some], pa.binary())
 
 
 def _rows_of(

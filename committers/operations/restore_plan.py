@@ -7,6 +7,7 @@ here only reads; ``restore.py`` carries the plan out. docs/decisions/0034.
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -322,8 +323,8 @@ def _too_old(folder: Path, base: Base) -> str:
         return text
     return text + (
         " This command uses full backups only. For a version of an increment run `tidegate restore-from"
-        f" {folder} --to VERSION --namespace NEW_NAME`, `tidegate export DIR --namespace NEW_NAME`, and"
-        " `tidegate import DIR` here."
+        f" {shlex.quote(str(folder))} --to VERSION --namespace NEW_NAME`,"
+        " `tidegate export DIR --namespace NEW_NAME`, and `tidegate import DIR` here."
     )
 
 

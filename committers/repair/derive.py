@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -34,15 +34,14 @@ def derived_at(
     return derived_table(name, schema.derived, base), base
 
 
-def recount(
-    store: Store, entry: CatalogEntry, table: DerivedTable, base: TableSchema, key_groups: int
-) -> dict[bytes, Part]:
-    """Return the totals of each group at a version, from all rows of the base table, one by one.
+def recount(table: DerivedTable, base: TableSchema, batches: Iterable[Any]) -> dict[bytes, Part]:
+    """Return the totals of each group, from all rows of the base table, one by one.
 
-    In memory: the groups. Raises: CorruptError: a row cannot be read. SnapshotExpiredError.
+    ``batches`` have the columns ``key`` and ``value``, as readers get them. In memory: the groups. Raises:
+    CorruptError: a row cannot be read; errors of the batches.
     """
     groups: dict[bytes, Part] = {}
-    for row in _rows(store, entry, table.definition.of, base, key_groups):
+    for row in _rows(base, batches):
         values = [row[name] for name in table.definition.key]
         if None in values or (table.definition.where and row[table.definition.where] is not True):
             continue
@@ -61,17 +60,22 @@ def _part(table: DerivedTable, row: Mapping[str, Any]) -> Part:
     return Part(1, tuple(pairs))
 
 
-def _rows(
-    store: Store, entry: CatalogEntry, table: str, schema: TableSchema, key_groups: int
-) -> Iterator[dict[str, Any]]:
-    at, values = entry.tables[table], values_of(schema)
+def _rows(schema: TableSchema, batches: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    values = values_of(schema)
     names = [column.name for column in schema.key]
+    for batch in batches:
+        for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True):
+            decoded = values.decode_key(key)
+            of_key = decoded if len(names) > 1 else (decoded,)
+            yield dict(zip(names, of_key, strict=True)) | values.decode(value)
+
+
+def _rows_at(store: Store, entry: CatalogEntry, table: str, key_groups: int) -> Iterator[Any]:
+    """Yield the rows of a table at a version. Raises: SnapshotExpiredError."""
+    at = entry.tables[table]
     for groups in windows(range(key_groups)):
         for _, batch in store.scan_groups(table, groups, entry.version, at.start, entry.decided_at_us):
-            for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True):
-                decoded = values.decode_key(key)
-                of_key = decoded if len(names) > 1 else (decoded,)
-                yield dict(zip(names, of_key, strict=True)) | values.decode(value)
+            yield batch
 
 
 def build_barrier(
@@ -87,7 +91,7 @@ def build_barrier(
     table = derived_table(name, definition, base)
     (entry,) = store.catalog(state.last_version, state.last_version)
     stride = stride_here(coordinator, name)
-    groups = recount(store, entry, table, base, state.key_groups)
+    groups = recount(table, base, _rows_at(store, entry, definition.of, state.key_groups))
     rows = sorted(
         (key_group(key, state.key_groups, stride), key, table.stored(key, part))
         for key, part in groups.items()
@@ -135,17 +139,13 @@ def differences(
     for name in sorted(bases(entry.tables)):
         where = f"{store.where}, version {entry.version}, table {name}"
         table, base = derived_at(entry, schemas, name)
-        expected = {
-            key: table.stored(key, part)[1:]
-            for key, part in recount(store, entry, table, base, key_groups).items()
-        }
-        at = entry.tables[name]
-        for groups in windows(range(key_groups)):
-            for _, batch in store.scan_groups(name, groups, entry.version, at.start, entry.decided_at_us):
-                for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True):
-                    wanted = expected.pop(key, None)
-                    if wanted != value:
-                        shown = "no such group" if wanted is None else wanted.decode()
-                        yield Finding(f"{where}, key {key!r}", shown, value.decode(errors="replace"))
+        groups = recount(table, base, _rows_at(store, entry, table.definition.of, key_groups))
+        expected = {key: table.stored(key, part)[1:] for key, part in groups.items()}
+        for batch in _rows_at(store, entry, name, key_groups):
+            for key, value in zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True):
+                wanted = expected.pop(key, None)
+                if wanted != value:
+                    shown = "no such group" if wanted is None else wanted.decode()
+                    yield Finding(f"{where}, key {key!r}", shown, value.decode(errors="replace"))
         for key, wanted in expected.items():
             yield Finding(f"{where}, key {key!r}", wanted.decode(), "no row")

@@ -22,13 +22,26 @@ from tidegate.spark import Transaction, VersionedSink
 NAMESPACE, TABLE, TOPIC = "customers", "customers", "customers"
 ROW = "id bigint, name string, mail string"
 UNAVAILABLE = "__debezium_unavailable_value"
-"""Debezium's text in place of one that the database did not log, since an update left it as it was."""
+"""Debezium's text in place of one that an update left as it was, and of such a field of MongoDB's here."""
 
 
 def parsed(records: DataFrame, schema: str) -> DataFrame:
     """The records' JSON as columns, and their offsets. Tombstones, records without a value, are left out."""
     content = functions.from_json(col("value").cast("string"), schema)
     return records.where("value IS NOT NULL").select(content.alias("c"), "offset").select("c.*", "offset")
+
+
+def without_old_keys(rows: DataFrame, old: Column, delete: str) -> DataFrame:
+    """Add a delete of the old key to an update that changes the key, which these tools send as one record."""
+    both = functions.array(functions.lit(False), functions.lit(True))  # noqa: FBT003
+    ends = functions.when(old != col("id"), both).otherwise(functions.slice(both, 1, 1))
+    twice = rows.select("*", old.alias("old_id"), functions.explode(ends).alias("is_old")).drop("old")
+    return twice.withColumns(
+        {
+            "op": functions.when(col("is_old"), delete).otherwise(col("op")),
+            "id": functions.when(col("is_old"), col("old_id")).otherwise(col("id")),
+        }
+    ).drop("is_old", "old_id")
 
 
 def debezium(records: DataFrame, source: str, *sequence: Column) -> DataFrame:
@@ -78,50 +91,76 @@ def from_oracle(records: DataFrame) -> DataFrame:
 
 def from_maxwell(records: DataFrame) -> DataFrame:
     """Maxwell with output_binlog_position=true. Rows of a bootstrap have no position: any change is newer."""
-    content = parsed(records, f"type string, position string, data struct<{ROW}>")
+    content = parsed(records, f"type string, position string, data struct<{ROW}>, old struct<id: bigint>")
     rows = content.where("type IN ('insert', 'update', 'delete', 'bootstrap-insert')")
     file = number_of(functions.substring_index("position", ":", 1))  # type: ignore[arg-type]
     pos = functions.substring_index("position", ":", -1).cast("bigint")
     place = [
         functions.coalesce(one, functions.lit(0)).alias(name) for one, name in ((file, "file"), (pos, "pos"))
     ]
-    return rows.select(col("type").alias("op"), *place, "offset", "data.*")
+    changes = rows.select(col("type").alias("op"), *place, "offset", "data.*", "old")
+    return without_old_keys(changes, col("old.id"), "delete")
 
 
 def from_canal(records: DataFrame) -> DataFrame:
     """A flat message has a list of rows, all of whose cells are texts, and no position."""
     texts = ROW.replace("bigint", "string")
-    content = parsed(records, f"type string, isDdl boolean, data array<struct<{texts}>>")
-    rows = content.where("NOT isDdl").select(
-        col("type").alias("op"), "offset", functions.posexplode("data").alias("row_no", "row")
+    content = parsed(
+        records, f"type string, isDdl boolean, data array<struct<{texts}>>, old array<struct<id: string>>"
     )
-    return rows.select("op", "offset", "row_no", "row.*").withColumn("id", col("id").cast("bigint"))
+    rows = content.where("NOT isDdl").select(
+        col("type").alias("op"), "offset", "old", functions.posexplode("data").alias("row_no", "row")
+    )
+    old = functions.get(col("old"), col("row_no"))["id"].cast("bigint")
+    changes = rows.select("op", "offset", "row_no", "row.*", old.alias("old"))
+    return without_old_keys(changes.withColumn("id", col("id").cast("bigint")), col("old"), "DELETE")
 
 
 def from_goldengate(records: DataFrame) -> DataFrame:
-    """A position is a text of twenty digits. An update may have only the columns that it changed."""
+    """A position is a text of twenty digits. An update may have only the columns that it changed.
+
+    One that changes the key needs both images whole: the new key has no row that could have the others.
+    """
     content = parsed(records, f"op_type string, pos string, before struct<{ROW}>, after struct<{ROW}>")
     row = functions.when(col("op_type") == "D", col("before")).otherwise(col("after"))
-    return content.withColumn("row", row).select(col("op_type").alias("op"), "pos", "offset", "row.*")
+    changes = content.withColumn("row", row).select(
+        col("op_type").alias("op"), "pos", "offset", "row.*", col("before.id").alias("old")
+    )
+    return without_old_keys(changes, col("old"), "D")
 
 
 def from_mongodb(records: DataFrame) -> DataFrame:
-    """Events of a change stream. Those of one transaction have one time."""
+    """Events of a change stream. Those of one transaction have one time.
+
+    A document is whole, so a field that it lacks is null. An update names the fields that it sets or removes.
+    """
     document = ROW.replace("id bigint", "_id bigint")
     content = parsed(
         records,
         "operationType string, clusterTime struct<`$timestamp`: struct<t: bigint, i: bigint>>,"
         f" documentKey struct<_id: bigint>, fullDocument struct<{document}>,"
-        f" updateDescription struct<updatedFields: struct<{document}>>",
+        " updateDescription struct<updatedFields: map<string,string>, removedFields: array<string>>",
     )
-    row = functions.coalesce("fullDocument", "updateDescription.updatedFields")
-    return content.withColumn("row", row).select(
+    updated, removed = (
+        col(f"updateDescription.{name}").alias(name) for name in ("updatedFields", "removedFields")
+    )
+
+    def field(name: str) -> Column:
+        of_update = (
+            functions.when(functions.map_contains_key(updated, name), updated[name])
+            .when(functions.array_contains(removed, name), None)
+            .otherwise(UNAVAILABLE)
+        )
+        is_whole = col("fullDocument").isNotNull()
+        return functions.when(is_whole, col(f"fullDocument.{name}")).otherwise(of_update).alias(name)
+
+    return content.select(
         col("operationType").alias("op"),
         col("documentKey._id").alias("id"),
         *(col(f"clusterTime.`$timestamp`.{name}").alias(f"time_{name}") for name in "ti"),
         "offset",
-        "row.name",
-        "row.mail",
+        field("name"),
+        field("mail"),
     )
 
 
@@ -145,7 +184,11 @@ SHAPES = {
         {"sequence_by": ["pos", "offset"], "delete_values": ["D"], "ignore_nulls": ["name", "mail"]},
     ),
     "mongodb": Shape(
-        from_mongodb, {"sequence_by": ["time_t", "time_i", "offset"], "ignore_nulls": ["name", "mail"]}
+        from_mongodb,
+        {
+            "sequence_by": ["time_t", "time_i", "offset"],
+            "keep_when": {"name": UNAVAILABLE, "mail": UNAVAILABLE},
+        },
     ),
 }
 

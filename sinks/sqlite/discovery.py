@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidegate.base.files import refuse_special
-from tidegate.base.names import did_you_mean
+from tidegate.base.names import did_you_mean, escape
 from tidegate.base.urls import path_of, quoted_path
 
 LOOKED_AT, NAMED = 200, 10
@@ -61,4 +61,5 @@ def _names_in(folder: Path) -> Iterator[str]:
                 if view_or_trigger(reader):
                     continue
                 (identity,) = reader.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()
-            yield json.loads(identity)["name"]
+            if escape(name := json.loads(identity)["name"]) == meta.parent.name:  # not a copy by another name
+                yield name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from functools import reduce
 from operator import and_
@@ -118,7 +119,8 @@ def unordered_marked(keys: Sequence[str], sequence: Sequence[str], op: str | Non
 
 
 def _renamed(table: str, name: str, first: str) -> ConfigError:
+    words = shlex.join(["tidegate", "schema", "rename", table, name, first])
     return ConfigError(
         f"table {table}: sequence_by column {name} was renamed, its rows have it as {first}: rename it back"
-        f" (tidegate schema rename {table} {name} {first}), and give that name"
+        f" ({words}), and give that name"
     )

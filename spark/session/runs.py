@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 from pyspark.errors import PySparkException
 
 from tidegate.errors import ConflictError
-from tidegate.spark.errors import Py4JJavaError
+from tidegate.spark.errors import Py4JJavaError, java_words
 
 logger = logging.getLogger("tidegate")
 
@@ -21,8 +22,11 @@ Staged = TypeVar("Staged")
 
 STAGINGS_MAX = 3
 """The most stagings of one version, each after one whose shuffles were made again."""
-ABORTED = "indeterminate"
-"""A word of Spark's error when it ends a job since an output that was made again differs."""
+ABORTED = re.compile(
+    r"([\w.]+: )?(\[\w+\] )?(Job aborted due to stage failure: (?!Task \d+ in stage)|Job \d+ cancelled )"
+    ".*indeterminate"
+)
+"""Spark's error when it ends a job since an output that was made again differs. A task's may quote rows."""
 
 
 class Runs(ABC):
@@ -44,7 +48,7 @@ class Runs(ABC):
                 if self._is_single(result):
                     return result
             except (PySparkException, Py4JJavaError) as error:
-                if ABORTED not in str(error):
+                if not any(map(ABORTED.match, java_words(error))):
                     raise
             logger.warning(
                 "Spark made a shuffle again after tasks may have read it, and nothing proves that its rows"

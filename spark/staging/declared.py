@@ -130,18 +130,17 @@ class Planned(NamedTuple):
 NOTHING_DERIVED = Planned()
 
 
-def planned(definitions: Mapping[str, Definition], made: Made, brought: frozenset[str]) -> Planned:
+def planned(definitions: Mapping[str, Definition], made: Made) -> Planned:
     """Plan the derived tables of the version that these calls make.
 
-    ``brought`` are the derived tables that an import brings. One that the version drops is built before the
-    next one. Raises: ConfigError: a call writes a derived table, or the base's columns do not fit any more.
+    One that the version drops is built before the next one.
+
+    Raises: ConfigError: a call writes a derived table, or the base's columns do not fit any more.
     """
     touched = {table: kind for call in made.calls for table, kind in call.touches.items()}
     tables = []
     for name, definition in definitions.items():
         of = definition.of
-        if name in brought:
-            continue
         if name in touched:
             raise ConfigError(
                 f"table {name} is derived from table {of}, and {touched[name]} writes into it: write"

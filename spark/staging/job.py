@@ -110,8 +110,6 @@ class SparkBarrier:
     starts: frozenset[str] = frozenset()
     drops: frozenset[str] = frozenset()
     planned: Planned = NOTHING_DERIVED
-    brought: frozenset[str] = frozenset()
-    """The derived tables that an import brings with their base."""
     first_start: int = 0
     """The start of a table that this batch makes: no older row of its name is state."""
     expiring: frozenset[str] = frozenset()
@@ -142,8 +140,8 @@ class SparkBarrier:
 
     @property
     def derived(self) -> frozenset[str]:
-        """The derived tables that the version keeps, or brings with their base."""
-        return frozenset(self.planned.schemas) | self.brought
+        """The derived tables that the version keeps."""
+        return frozenset(self.planned.schemas)
 
     @property
     def state_calls(self) -> dict[str, str]:

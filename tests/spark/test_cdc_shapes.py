@@ -44,28 +44,27 @@ def sql_server(commit, change):
     return {"commit_lsn": commit, "change_lsn": change}
 
 
-def maxwell(kind, position, data=None):
-    return {"database": "shop", "type": kind, "ts": 7, "data": data} | (
-        {} if position is None else {"position": position}
-    )
+def maxwell(kind, position, data=None, old=None):
+    event = {"database": "shop", "type": kind, "ts": 7, "data": data}
+    return event | {name: one for name, one in (("position", position), ("old", old)) if one is not None}
 
 
-def canal(kind, *rows, ddl=False):
+def canal(kind, *rows, ddl=False, old=None):
     cells = [{name: str(cell) for name, cell in one.items()} for one in rows]
-    return {"type": kind, "isDdl": ddl, "es": 1, "data": cells or None, "pkNames": ["id"]}
+    return {"type": kind, "isDdl": ddl, "es": 1, "data": cells or None, "old": old, "pkNames": ["id"]}
 
 
 def golden(kind, pos, before=None, after=None):
     return {"op_type": kind, "pos": f"{pos:020}", "before": before, "after": after}
 
 
-def mongo(kind, at, key, document=None, updated=None):
+def mongo(kind, at, key, document=None, updated=None, removed=()):
     event = {"operationType": kind, "documentKey": {"_id": key}}
     event["clusterTime"] = {"$timestamp": dict(zip("ti", at, strict=True))}
     if document is not None:
         event["fullDocument"] = document
     if updated is not None:
-        event["updateDescription"] = {"updatedFields": updated, "removedFields": []}
+        event["updateDescription"] = {"updatedFields": updated, "removedFields": [*removed]}
     return event
 
 
@@ -130,11 +129,19 @@ BATCHES = {
             maxwell("update", "binlog.000009:900", row(1, "sent twice")),
             maxwell("delete", "binlog.000023:100", row(2, "bootstrap")),
             maxwell("insert", "binlog.000023:100", row(3, "x")),
+            maxwell("update", "binlog.000023:101", row(4, "x"), {"id": 3}),
+            maxwell("update", "binlog.000023:102", row(4, "moved"), {"name": "x"}),
         ],
     ],
     "canal": [
         [canal("INSERT", row(1, "a"), row(2, "b")), canal("CREATE", ddl=True)],
-        [canal("UPDATE", row(1, "a2")), canal("DELETE", row(1, "a2")), canal("INSERT", row(1, "a3"))],
+        [
+            canal("UPDATE", row(1, "a2"), old=[{"name": "a"}]),
+            canal("DELETE", row(1, "a2")),
+            canal("INSERT", row(1, "a3")),
+            canal("UPDATE", row(2, "b2"), row(5, "b"), old=[{"name": "b"}, {"id": "2"}]),
+            canal("UPDATE", row(6, "a3"), old=[{"id": "1"}]),
+        ],
     ],
     "goldengate": [
         [golden("I", 1, after=row(1, "a")), golden("I", 2, after=row(2, "b"))],
@@ -142,6 +149,8 @@ BATCHES = {
             golden("U", 3, {"id": 1}, {"id": 1, "mail": "new"}),
             golden("U", 10, {"id": 1}, {"id": 1, "name": "a2"}),
             golden("D", 11, before=row(2, "b")),
+            golden("I", 12, after=row(3, "c")),
+            golden("U", 13, row(3, "c"), row(4, "moved")),
         ],
     ],
     "mongodb": [
@@ -153,6 +162,14 @@ BATCHES = {
             mongo("update", (6, 1), 1, updated={"name": "a2"}),
             mongo("update", (6, 1), 1, updated={"mail": "new"}),
             mongo("delete", (6, 1), 2),
+            mongo("insert", (7, 1), 3, {"_id": 3, "name": "c", "mail": "m"}),
+            mongo("insert", (7, 1), 4, {"_id": 4, "name": "d", "mail": "m"}),
+            mongo("insert", (7, 1), 5, {"_id": 5, "name": "e", "mail": "m"}),
+        ],
+        [
+            mongo("replace", (8, 1), 3, {"_id": 3, "name": "whole"}),
+            mongo("update", (8, 2), 4, updated={"name": None}),
+            mongo("update", (8, 3), 5, updated={}, removed=["mail"]),
         ],
     ],
 }
@@ -161,10 +178,10 @@ EXPECTED = {
     "debezium-mysql": {1: ("of the next file", "m"), 3: ("stays", "m")},
     "debezium-sqlserver": {1: ("b", "m")},
     "debezium-oracle": {1: ("second", "long text")},
-    "maxwell": {1: ("new", "m"), 3: ("x", "m")},
-    "canal": {1: ("a3", "m"), 2: ("b", "m")},
-    "goldengate": {1: ("a2", "new")},
-    "mongodb": {1: ("a2", "new")},
+    "maxwell": {1: ("new", "m"), 4: ("moved", "m")},
+    "canal": {5: ("b", "m"), 6: ("a3", "m")},
+    "goldengate": {1: ("a2", "new"), 4: ("moved", "m")},
+    "mongodb": {1: ("a2", "new"), 3: ("whole", None), 4: (None, "m"), 5: ("e", None)},
 }
 
 

@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 
 from tidegate.errors import BadRecordError, ConfigError, FencedError, StoreUnavailableError
 from tidegate.spark import cause, configure
@@ -67,6 +67,27 @@ def test_a_failed_batch_is_one_line_and_the_sinks_last_error_until_one_succeeds(
     flights.commit(lambda rows, batch: sink(rows.where("k IS NOT NULL"), batch), GOOD)
     assert sink.last_error is None
     assert len(lines(1)) == 1
+
+
+WORDS = {
+    "an error": "a\n    b\ntidegate.errors.StoreLostError: by a row",
+    "a stop": "org.apache.spark.SparkException: Job 1 cancelled part of cancelled job group x",
+    "a lost shuffle": "Job aborted due to stage failure: indeterminate",
+    "a module": "a\nModuleNotFoundError: No module named 'tidegate'",
+}
+
+
+@pytest.mark.parametrize("rows_max", [0, 1_000], ids=["job", "driver"])
+@pytest.mark.parametrize("words", WORDS)
+def test_a_row_that_spark_quotes_is_no_error_of_tidegate(flights, words, rows_max):
+    """It chose the class: the sink opened the store again, or a supervisor restarted the query for ever."""
+    sink = flights.sink(table="t", key="k", driver_stage_max_rows=rows_max)
+    flights.commit(sink, GOOD)
+    flights.add([{"k": WORDS[words], "n": 2}])
+    ran = flights.run(lambda rows, batch: sink(rows.selectExpr("k", "cast(k AS int) AS n"), batch))
+    assert isinstance(sink.last_error, PySparkException)
+    assert "CAST_INVALID_INPUT" in str(sink.last_error)
+    assert sink.last_error is ran.error
 
 
 def test_a_foreign_error_is_a_line_too_and_has_no_cause(flights, lines):

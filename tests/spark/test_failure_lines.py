@@ -27,12 +27,15 @@ tidegate.errors.StoreUnavailableError: the store has gone: see above
 """
 
 
+RAISE = 'Return Message: Traceback (most recent call last):\n  File "a.py", line 1, in b\n    raise error\n'
+
+
 @pytest.mark.parametrize("name", sorted(BY_NAME))
 def test_every_class_has_a_next_step_and_is_found(name):
     kind = BY_NAME[name]
     assert 10 < len(remedy(kind)) < 200
     assert "\n" not in remedy(kind)
-    found = cause(StreamingQueryException(f"... tidegate.errors.{name}: words: more\n at org.apache"))
+    found = cause(StreamingQueryException(f"{RAISE}tidegate.errors.{name}: words: more\n at org.apache"))
     assert type(found) is kind
     assert str(found) == "words: more"
 
@@ -54,7 +57,10 @@ def test_an_error_is_found_behind_others_and_as_itself():
 @pytest.mark.parametrize("foreign", [None, ValueError("x"), StreamingQueryException("KeyError: 'a'")])
 def test_what_is_not_of_tidegate_has_no_cause(foreign):
     assert cause(foreign) is None
-    assert cause(StreamingQueryException("tidegate.errors.UnknownError: of a later release")) is None
+    assert cause(StreamingQueryException(f"{RAISE}tidegate.errors.UnknownError: of a later release")) is None
+    for before in ("", "a\n", "a\n  b\n"):
+        quoted = f"ValueError: the value '{before}tidegate.errors.FencedError: x' is no number"
+        assert cause(StreamingQueryException(RAISE + quoted)) is None
 
 
 def test_a_line_has_batch_cause_and_next_step():

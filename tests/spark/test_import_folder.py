@@ -14,7 +14,7 @@ from tampering.made_export import MadeTable, make_export, placed
 from tidegate.cli import app
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.options import Options
-from tidegate.spark import VersionedSink
+from tidegate.spark import Derived, VersionedSink
 from tidegate.testing.example import BATCHES, Example
 from tidegate.wal.record import Column, TableSchema
 from tidegate.wal.staging import own_tables
@@ -179,3 +179,24 @@ def test_a_table_keeps_its_key_groups_and_its_due_times(spark, tmp_path, wanted)
     assert tables.keys() >= {"_due.aircraft", "_due_at.aircraft"}
     words = ["verify", "--store", store, "--wal", wal, "--namespace", "copy"]
     assert CliRunner().invoke(app, words).exit_code == 0
+
+
+def test_derived_tables_are_made_of_the_imported_base(spark, tmp_path):
+    """Their exported rows are not read: they would be taken for the totals of the base."""
+    place, folder = tmp_path / "from", tmp_path / "folder"
+    legs = spark.createDataFrame([(1, "a", 5), (2, "a", 6), (3, "b", None)], "id int, who string, n bigint")
+    totals = Derived("totals", of="legs", key="who", aggregates={"legs": "count", "n": ("sum", "n")})
+    sink = sink_at(place, "first", derived=[totals])
+    sink.load({"legs": legs}, token="t", key="id")
+    sink.close()
+    words = ["export", str(folder), "--store", f"sqlite://{place}/store", "--namespace", "first"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    with pytest.raises(ConfigError, match="the export has the derived tables totals: declare them"):
+        imported(spark, sink_at(tmp_path), folder)
+    assert imported(spark, sink_at(tmp_path, derived=[totals]), folder) == 1
+    found = content(f"sqlite://{tmp_path}/store", "copy")
+    assert found["totals"] == {"a": {"legs": 2, "n": 11}, "b": {"legs": 1, "n": None}}
+    assert found["legs"].keys() == {1, 2, 3}
+    words = ["verify", "--store", f"sqlite://{tmp_path}/store", "--wal", f"file://{tmp_path}/wal"]
+    told = CliRunner().invoke(app, [*words, "--namespace", "copy"])
+    assert "nothing wrong" in told.output

@@ -47,11 +47,6 @@ def with_derived(names: set[str], tables: Mapping[str, TableAt]) -> set[str]:
     return names | {name for name, of in bases(tables).items() if of in names}
 
 
-def brought_whole(schemas: Mapping[str, TableSchema]) -> frozenset[str]:
-    """Return the derived tables of an export that has their base too: both are of one version."""
-    return frozenset(n for n, schema in schemas.items() if schema.derived and schema.derived.of in schemas)
-
-
 def check_derived(state: Folded, version: Written, ttl_us: Callable[[str], int]) -> None:
     """Refuse a version after which a derived table would not be the aggregation of its base.
 

@@ -16,6 +16,7 @@ import enum
 import hashlib
 import itertools
 import logging
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -257,9 +258,10 @@ def _refuse_other_version(coordinator: Coordinator, reached: Reached, folder: Pa
         if known is not None and known.digest == digest_of_restored(held.digest, state.namespace):
             raise ConfigError(
                 f"{coordinator.log.where} was begun by a restore of version {version} of {folder}, and"
-                f" {coordinator.store.where} shows nothing yet: `tidegate restore-from {folder} --to"
-                f" {version}` completes it. For version {wanted} first remove what was begun: `tidegate drop"
-                f" --namespace {state.name} --force`; nothing was written"
+                f" {coordinator.store.where} shows nothing yet: `tidegate restore-from"
+                f" {shlex.quote(str(folder))} --to {version}` completes it. For version"
+                f" {wanted} first remove what was begun: `tidegate drop --namespace {state.name} --force`;"
+                " nothing was written"
             )
 
 

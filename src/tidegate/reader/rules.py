@@ -139,7 +139,7 @@ def tables_of(tables: object) -> list[str]:
 
 
 def checked_identity(identity: Identity | None, url: str, namespace: str) -> Identity:
-    """Check the identity that a store returned. Raises: ConfigError: no namespace."""
+    """Check the identity that a store returned. Raises: ConfigError: no namespace, or one of another name."""
     if identity is None:
         raise ConfigError(
             f"there is no namespace {brief(namespace)} in store {redact(url)}: check both; a query with"
@@ -147,6 +147,12 @@ def checked_identity(identity: Identity | None, url: str, namespace: str) -> Ide
             f" `tidegate init --namespace {namespace} --store {redact(url)} --wal URL`; if it was here"
             " before, the store lost it, and `tidegate recover` rebuilds it"
             f"{has_instead(url, namespace)}"
+        )
+    if identity.name != namespace:
+        raise ConfigError(
+            f"in the place of namespace {brief(namespace)}, store {redact(url)} has namespace"
+            f" {brief(identity.name)}: its folder was copied or renamed; rename it back, and read the"
+            " namespace by its own name"
         )
     return identity
 

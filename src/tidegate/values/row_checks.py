@@ -7,8 +7,9 @@ checked together; only after a failure are they checked row by row. Pure functio
 from __future__ import annotations
 
 import functools
+import json
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +21,8 @@ from tidegate.keys.columns import CASTS, TIME_TYPES, key_columns
 from tidegate.keys.groups import decimal_parts
 from tidegate.sinks.rules.layout import unpack
 from tidegate.values.decode import Values, cause_of, described, json_values, object_of, values_of
-from tidegate.wal.record import JSON_RENAMED, JSON_STATES, Column, TableSchema
+from tidegate.wal.record import JSON_RENAMED, JSON_STATES, TableSchema
+from tidegate.wal.staging.derived import HIDDEN
 from tidegate.wal.value_flags import EXPIRING, EXPIRY_END, VALUE, VALUE_END
 
 TIMES = {
@@ -83,7 +85,7 @@ class RowChecks:
         self._key = schema.key
         self._contents: Callable[[Any], None] = lambda _: None
         if schema.value_format != "bytes":
-            self._contents = _JsonChecks(schema.columns, values_of(schema)).check
+            self._contents = _JsonChecks(schema, values_of(schema)).check
         self._one_by_one = values_of(schema).decode if schema.older else None
 
     def first_unfit(self, keys: Any, values: Any, *, expires: bool) -> tuple[int, str] | None:
@@ -154,11 +156,15 @@ class _JsonChecks:
     """Checks of JSON values: a value that passes can be read by ``Values`` and by Arrow.
 
     Dates and times are read as text, and checked in columns; types whose parsed values may still be
-    invalid are converted to Arrow.
+    invalid are converted to Arrow. A field that no column has would be one of a later column: readers skip it
+    until then.
     """
 
-    def __init__(self, columns: tuple[Column, ...], values: Values) -> None:
+    def __init__(self, schema: TableSchema, values: Values) -> None:
+        columns = schema.columns
         kinds = {column.field: values.kinds[column.name] for column in columns}
+        fields = {name: _nested(kind.arrow) for name, kind in kinds.items()}
+        self._only = _fields_of({**fields, HIDDEN: None} if schema.derived else fields)
         self._columns = columns
         times = {column.field: TIMES[column.type] for column in columns if column.type in TIMES}
         row = _row_of({name: str if name in times else kind.reads for name, kind in kinds.items()})
@@ -173,8 +179,10 @@ class _JsonChecks:
     def check(self, contents: Any) -> None:
         """Raise Unfit if some value is no JSON object of these columns, each of its type."""
         try:
-            contents.cast(pa.string())
+            texts = contents.cast(pa.string())
             rows = self._rows(contents.to_pylist())
+            for text in texts.to_pylist():
+                self._only(_parsed(text))
             for name, cell, kind, pattern in self._times:
                 texts = pa.array(list(map(cell, rows)), pa.string())
                 later = pc.greater_equal(texts, "0001")  # Arrow has a year 0
@@ -199,6 +207,52 @@ class _JsonChecks:
         for content in contents:
             decode(content)
         return []
+
+
+Fields = Callable[[Any], None]
+"""Raises Unfit if objects within a parsed value have other fields than their type."""
+
+
+def _fields_of(fields: Mapping[str, Fields | None]) -> Fields:
+    nested = {name: check for name, check in fields.items() if check is not None}
+
+    def check(value: dict[str, Any]) -> None:
+        if isinstance(value, _Twice) or not value.keys() <= fields.keys():
+            raise Unfit("it has a field twice, or one that is no column's")
+        for name, check_one in nested.items():
+            if value.get(name) is not None:
+                check_one(value[name])
+
+    return check
+
+
+def _nested(kind: Any) -> Fields | None:
+    """Return the check of a type's values; None: they have no structs."""
+    if pa.types.is_struct(kind):
+        return _fields_of({field.name: _nested(field.type) for field in kind})
+    is_map = pa.types.is_map(kind)
+    if not is_map and not pa.types.is_list(kind):
+        return None
+    check = _nested(kind.item_type if is_map else kind.value_type)
+
+    def check_all(value: Any) -> None:
+        for one in value.values() if is_map else value:
+            if one is not None and check is not None:
+                check(one)
+
+    return check and check_all
+
+
+class _Twice(dict[str, Any]):
+    """An object with a field that is there twice; a map from a file of Spark's may be one."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Twice(found)
+
+
+_parsed = json.JSONDecoder(object_pairs_hook=_object).decode
 
 
 class _Row(NamedTuple):

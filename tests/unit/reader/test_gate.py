@@ -6,6 +6,7 @@ import datetime
 import doctest
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,7 +22,8 @@ from tidegate.errors import (
     WaitTimeoutError,
 )
 from tidegate.reader import table
-from tidegate.testing.example import BATCHES, SCHEMAS
+from tidegate.sinks.open_store import open_store
+from tidegate.testing.example import BATCHES, SCHEMAS, write_flights
 from tidegate.wal.record import Column, TableSchema
 
 UTC = datetime.timezone.utc
@@ -393,3 +395,13 @@ def test_the_store_may_be_away_when_a_lease_is_given_back(gate, monkeypatch):
         assert snapshot.version == 3
     with contextlib.closing(gate.snapshot(version=1)) as snapshot:
         assert snapshot.version == 1
+
+
+def test_a_folder_under_another_name_is_no_namespace(tmp_path):
+    """Readers were answered, and an alias of it led to the namespace whose folder was copied."""
+    write_flights(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store")
+    shutil.copytree(tmp_path / "store" / "flights", tmp_path / "store" / "copy")
+    with pytest.raises(ConfigError, match="has namespace 'flights': its folder was copied or renamed"):
+        tidegate.connect(f"sqlite://{tmp_path}/store", "copy")
+    with contextlib.closing(open_store(f"sqlite://{tmp_path}/store", "flights", None, None)) as store:
+        assert store.namespaces() == ["flights"]

@@ -126,7 +126,9 @@ def staged(spark, *tries, before=()):
 LOST = {"lost": Output(0)}
 SAME = {"lost": Output(5), "now": Output(5)}
 OTHER = {"lost": Output(5), "now": Output(6), "mismatches": [1]}
-ABORTED = PySparkException("A shuffle map stage with indeterminate output was failed and retried")
+ABORTED = PySparkException(
+    "Job aborted due to stage failure: A shuffle map stage with indeterminate output was failed and retried"
+)
 
 
 def test_a_version_is_staged_once_if_nothing_was_lost_or_checksums_prove_the_same_rows(spark):
@@ -142,6 +144,19 @@ def test_a_version_is_staged_once_if_nothing_was_lost_or_checksums_prove_the_sam
 )
 def test_a_shuffle_that_was_made_again_is_staged_again_i1(spark, first):
     assert staged(spark, first, []) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[CAST_INVALID_INPUT] The value 'indeterminate' of the type STRING cannot be cast to INT",
+        "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times: the value 'indeterminate'",
+        "[X] Job aborted due to stage failure: Task 12 in stage 3.0 failed: 'Job 1 cancelled indeterminate'",
+    ],
+)
+def test_a_row_that_spark_quotes_stages_nothing_again(spark, text):
+    with pytest.raises(PySparkException, match="indeterminate"):
+        staged(spark, PySparkException(text), [])
 
 
 def test_an_output_without_rows_has_no_checksum_and_another_of_its_shuffle_proves_that_there_are_some(spark):

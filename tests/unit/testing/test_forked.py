@@ -37,6 +37,7 @@ from pathlib import Path
 from tidegate.testing.process import forked
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
     forked.preload("tidegate.testing.process.driver")
     forked.begin()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

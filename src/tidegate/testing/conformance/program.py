@@ -28,6 +28,8 @@ REPLY_BYTES_MAX = 256 * 1024 * 1024
 END_S = 5.0
 READ_BYTES = 1 << 16
 SHOWN = 300
+LAST_BYTES = 64 * 1024
+"""The end of what a reader has written to standard error, in which its last line is looked for."""
 
 
 class ReaderFailedError(Exception):
@@ -160,7 +162,9 @@ class Reader:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_S)
         code = self._process.returncode
-        last = self.output.read_text(errors="replace").strip().splitlines()[-1:]
+        with self.output.open("rb") as output:
+            output.seek(max(output.seek(0, os.SEEK_END) - LAST_BYTES, 0))
+            last = output.read(LAST_BYTES).decode(errors="replace").strip().splitlines()[-1:]
         return f", with exit code {code}" * (code is not None) + "".join(
             f"; its last line: {text[:SHOWN]}" for text in last
         )

@@ -156,8 +156,7 @@ def test_by_tls_and_with_an_acl_user(private_redis, tmp_path):
 def test_nothing_is_left_of_a_tls_connection_to_a_silent_server(private_redis, asked):
     """It would wait for the server's part of the end of TLS, longer than the loop goes on."""
     server = private_redis(tls=True)
-    limits = {"socket_connect_timeout": 0.2, "socket_timeout": 0.2}
-    settings = settings_of(server.url, {**server.tls_settings, **limits})
+    settings = settings_of(server.url, {**server.tls_settings, "socket_timeout": 0.2})
 
     async def main():
         channel = Channel(await connected(settings.seeds[0], settings), limit_s=0.2)

@@ -135,6 +135,34 @@ def test_a_number_or_time_that_its_type_has_not_is_refused_t61(tmp_path, which):
     refused(folder, r"row [12], key \(2, Decimal\('0.50'\)\)")
 
 
+NESTED = TableSchema(
+    (Column("id", "int"),),
+    (
+        Column("n", "int"),
+        Column("s", "struct<a:int,b:struct<c:int>>"),
+        Column("many", "array<struct<a:int>>"),
+        Column("by", "map<string,struct<a:int>>"),
+    ),
+)
+MORE_FIELDS = [
+    b'{"n":1,"owner":"hidden"}',
+    b'{"n":1,"n":2}',
+    b'{"n":1,"\\u006e":2}',
+    b'{"s":{"a":1,"x":2}}',
+    b'{"s":{"b":{"c":1,"c":2}}}',
+    b'{"many":[null,{"a":1},{"a":1,"x":[]}]}',
+    b'{"by":{"k":{"x":1}}}',
+]
+
+
+@pytest.mark.parametrize("value", MORE_FIELDS)
+def test_a_field_that_no_column_has_or_that_is_there_twice_is_refused_t61(tmp_path, value):
+    """Readers skipped it, until a column of its name came: then it was the value of old rows."""
+    right = b'+{"n":1,"s":{"b":null},"many":[{"a":null},null],"by":{"n":{"a":1},"x":null,"x":{}}}'
+    folder = one_table(tmp_path, [(b"1", right), (b"2", b"+" + value)], NESTED)
+    refused(folder, "row [12], key 2.*it has a field twice, or one that is no column's")
+
+
 BAD_KEYS = {
     "string": (b"\xff",),
     "int": (b"007", b"+7", b" 7", b"3000000000", b"", b"x", b"-0"),

@@ -178,3 +178,10 @@ def test_newer_by_is_found_by_its_field_and_of_the_tables_wider_type():
     rows = pa.record_batch({"k": pa.array([b"k1"], pa.binary()), "v": pa.array([b'+{"at":7}'], pa.binary())})
     stored = pa.array([b'{"at":1099511627776}'], pa.binary())
     assert len(newer(stored, NewerTable(0, "t", 0, column, ("string",)), rows)) == 0
+
+
+def test_the_command_that_renames_back_is_quoted():
+    """A source may choose the name of a column; the command is pasted into a shell."""
+    from tidegate.spark.calls.apply_changes import _renamed
+
+    assert "(tidegate schema rename c 'at; id #' seq)" in str(_renamed("c", "at; id #", "seq"))

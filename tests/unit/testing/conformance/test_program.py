@@ -331,6 +331,7 @@ def test_a_reader_that_breaks_a_rule_fails(rule, session, passed):
         ("cat", "has not its id and one of ok"),
         ("sh -c 'read request; echo hello'", "is no JSON object"),
         ("sh -c 'echo broken >&2; exit 3'", "exit code 3; its last line: broken"),
+        ("sh -c 'head -c 300000 /dev/zero >&2; echo >&2; echo broken >&2'", "its last line: broken"),
     ],
 )
 def test_a_program_that_breaks_the_protocol_fails(command, cause, tmp_path):
