@@ -50,7 +50,7 @@ def next_batch(world: World, *, later: bool) -> str:
         for seconds in (0, 3600) if later else (0,):
             Time.us += seconds * 1_000_000
             truth, had = world.truth, world.truth.here
-            lost = all(truth.event > max(each.here.last + 1, each.first) for each in world.truths)
+            lost = all(truth.event > max(each.here.content.event + 1, each.first) for each in world.truths)
             outcome = query(world)
             if outcome.crash:
                 return f"the next batch: {outcome.crash}"

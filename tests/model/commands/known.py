@@ -129,6 +129,9 @@ MENDED = {
     "an import beside a store that does not follow": (
         "add-store remove-store copies adopt export-old add-store older-store import"
     ),
+    "a restore-from to a version before the query's first batch": (
+        "backup batch adopt rename batch trim lose-store restore-from"
+    ),
 }
 """By name, the word that found it."""
 
