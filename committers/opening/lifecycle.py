@@ -239,6 +239,12 @@ COMMANDS: Mapping[str, Row] = {
                 after=True,
             ),
         ),
+        Lifecycle.MOVING: Answer(
+            "its backups never get a newer version. Stop the query and run `tidegate rekey --namespace {name}"
+            " --to {to} --finish`, then let the job run `tidegate backup NEW_FOLDER --namespace {to}`; or take"
+            " it back: `tidegate drop --namespace {to}`, then `tidegate adopt --lineage {back}`{nobody}",
+            after=True,
+        ),
         Lifecycle.GONE: Answer(
             TAKE_BACK.text.replace("nothing was written", "its backups never get a newer version"), after=True
         ),

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable
 
 from model.commands.answers import Answers
-from model.commands.operating import relogged, restored_from
+from model.commands.operating import groups_of_copy, relogged, restored_from
 from model.commands.truth import LINEAGES, Truth, batch
 from model.commands.world import Outcome, Time, World
 from model.commands.writing import query
@@ -17,7 +17,7 @@ from model.commands.writing import query
 COMMAND = re.compile(r"`tidegate ([^`]+)`")
 NAMESPACE = re.compile(r"set namespace='([^']+)'")
 STORE = re.compile("is not given: give it as ([a-z]+)=URL")
-STEPS_MAX = 5
+STEPS_MAX = 8
 AFTER_VERSION = "run this command after its next version"
 CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC continues", re.DOTALL)
 """The clocks are right at the next letter, or time passes (docs/operations.md, Wrong clocks)."""
@@ -177,7 +177,7 @@ def _filled(world: World, line: str) -> list[str] | None:
         "FOLDER": folders.get(words[0], "nothing"),
         "DIR": folders.get(words[0], "nothing"),
         "NAME": f"{known.name}r" if words[0] == "rekey" else "b",
-        "N": "2",
+        "N": str(groups_of_copy(known.name)),
         "VERSION": "nothing",
         "URL": "nothing",
         "NAME=URL": f"b={world.url('b')}",

@@ -132,6 +132,9 @@ MENDED = {
     "a restore-from to a version before the query's first batch": (
         "backup batch adopt rename batch trim lose-store restore-from"
     ),
+    "a backup of a moved namespace whose copy lost its log before it was whole": (
+        "rekey finish!decide.before_append lose-copy-log backup"
+    ),
 }
 """By name, the word that found it."""
 

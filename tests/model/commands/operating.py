@@ -34,9 +34,13 @@ def copy_name(world: World) -> str:
     return f"{world.truth.name}r"
 
 
+def groups_of_copy(source: str) -> int:
+    """Return the number of key groups of a copy: another one than that of its source."""
+    return 4 if len(source) % 2 else 2
+
+
 def rekey(world: World, *more: str) -> Outcome:
-    groups = 4 if len(world.truth.name) % 2 else 2
-    first = ("--key-groups", groups) if copy_name(world) not in world.truth.spaces else ()
+    first = ("--key-groups", groups_of_copy(world.truth.name)) if copy_name(world) not in world.truth.spaces else ()
     return world.run("rekey", "--to", copy_name(world), *first, "--yes", *more)
 
 
