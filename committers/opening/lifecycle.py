@@ -241,8 +241,8 @@ COMMANDS: Mapping[str, Row] = {
         ),
         Lifecycle.MOVING: Answer(
             "its backups never get a newer version. Stop the query and run `tidegate rekey --namespace {name}"
-            " --to {to} --finish`, then let the job run `tidegate backup NEW_FOLDER --namespace {to}`; or take"
-            " it back: `tidegate drop --namespace {to}`, then `tidegate adopt --lineage {back}`{nobody}",
+            " --to {to} --finish`, then let the job run `tidegate backup NEW_FOLDER --namespace {to}`; or"
+            " take it back: `tidegate drop --namespace {to}`, then `tidegate adopt --lineage {back}`{nobody}",
             after=True,
         ),
         Lifecycle.GONE: Answer(

@@ -175,8 +175,8 @@ def _refuse_lost_log(old: Coordinator, new: Coordinator) -> None:
     """Refuse a copy that a store has, while its log has nothing. Raises: WalGapError."""
     if lifecycle_of(Side(None, shown_in(new.store))) is Lifecycle.UNFINISHED:
         raise WalGapError(
-            f"{new.store.where} shows an unfinished copy, and the log {new.log.where} has nothing of it: check"
-            f" --wal. Nothing was written. If that log is gone: {makes_again(old, new)}"
+            f"{new.store.where} shows an unfinished copy, and the log {new.log.where} has nothing of it:"
+            f" check --wal. Nothing was written. If that log is gone: {makes_again(old, new)}"
         )
     refuse_without_log(new)
 

@@ -32,6 +32,7 @@ MOVES_ROWS = {
     *("restore", "rewind", "import", "export", "remake", "remake-key", "finish", "back", "relog"),
     *("restore-from", "older-both", "older-store", "recover", "due", "ahead", "clock-back", "lose-store"),
 }
+LEAVE_OUT = "key groups are fixed for life; leave the option out"
 TABLES = ("seen", "brief", "open", "closed", "ref")
 
 # -- the next batch -------------------------------------------------------------------------------------
@@ -52,6 +53,9 @@ def next_batch(world: World, *, later: bool) -> str:
             truth, had = world.truth, world.truth.here
             lost = all(truth.event > max(each.here.content.event + 1, each.first) for each in world.truths)
             outcome = query(world)
+            if LEAVE_OUT in outcome.text:
+                world.truths = tuple(each.with_space(each.name, is_begun=True) for each in world.truths)
+                outcome = query(world)
             if outcome.crash:
                 return f"the next batch: {outcome.crash}"
             if not outcome.done:

@@ -135,6 +135,9 @@ MENDED = {
     "a backup of a moved namespace whose copy lost its log before it was whole": (
         "rekey finish!decide.before_append lose-copy-log backup"
     ),
+    "another number of key groups where a killed restore-from made the namespace": (
+        "rekey finish backup drop restore-from!decide.before_append"
+    ),
 }
 """By name, the word that found it."""
 

@@ -40,7 +40,8 @@ def groups_of_copy(source: str) -> int:
 
 
 def rekey(world: World, *more: str) -> Outcome:
-    first = ("--key-groups", groups_of_copy(world.truth.name)) if copy_name(world) not in world.truth.spaces else ()
+    is_first = copy_name(world) not in world.truth.spaces
+    first = ("--key-groups", groups_of_copy(world.truth.name)) if is_first else ()
     return world.run("rekey", "--to", copy_name(world), *first, "--yes", *more)
 
 

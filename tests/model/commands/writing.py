@@ -49,7 +49,7 @@ def query(
     first = known.first if first is None else first
     space = known.spaces.get(name or known.name, Space())
     shape = shape or space.shape or (Shape() if space.is_new else None)
-    options: dict[str, Any] = {"key_groups": KEY_GROUPS} if space.is_new else {}
+    options: dict[str, Any] = {"key_groups": KEY_GROUPS} if space.is_new and not space.is_begun else {}
     if shape is not None and shape.groups and space.shape is None:
         options["table_key_groups"] = {"ref": shape.groups}
 
