@@ -138,6 +138,13 @@ MENDED = {
     "another number of key groups where a killed restore-from made the namespace": (
         "rekey finish backup drop restore-from!decide.before_append"
     ),
+    "a killed restore-from over a namespace that was dropped": "backup drop restore-from!publish.after",
+    "a rewind after a restore that was killed, and whose rows do not tell": (
+        "export batch restore!open.after_claim import!seal.after repair replace rewind"
+    ),
+    "a relog of a rewind after a batch that was killed": (
+        "batch!publish.before rewind lose-end relog load rewind"
+    ),
 }
 """By name, the word that found it."""
 

@@ -115,6 +115,27 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     return truth._replace(spaces=spaces, name=name, aliases=named)
 
 
+def as_printed(world: World, outcome: Outcome) -> str:
+    """Keep the truths in which the query continues after the batch that a command prints; '' if any has it.
+
+    What a killed command has decided need not show in the rows: the operator follows what is printed.
+    """
+    facts = json.loads(outcome.json)
+    number = None if facts.get("last_batch_unknown") else facts["last_batch"]
+    if number is None:
+        return ""
+
+    def has(truth: Truth) -> bool:
+        if "lineage" in facts:
+            return truth.here.event == truth.firsts[LINEAGES.index(facts["lineage"])] + number
+        return truth.here.content.event in [first + number for first in truth.firsts.values()]
+
+    kept = tuple(each for each in world.truths if has(each))
+    last = [(each.here.event, each.here.content.event, each.firsts) for each in world.truths]
+    world.truths = kept or world.truths
+    return "" if kept else f"it prints batch {number} as the last one; expected one of {last}"
+
+
 def unnamed_loss(name: str, world: World, outcome: Outcome) -> str:
     """Return what is wrong with the loss that a relog names.
 
