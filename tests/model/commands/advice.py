@@ -89,7 +89,7 @@ def advised(
                 continue
             worked = words[0] != "drop" or not waiting  # a step alone, or the first one of several
             tried = [each for each in tried if each not in refused]  # they may be accepted now
-            waiting, refused = [*waiting, *refused.values()], {}
+            waiting, refused = [*refused.values(), *waiting], {}
             world.truths = tuple(_known_after(each, words, done, world) for each in world.truths)
             if (not must and not (words[0] == "drop" and waiting)) or words[0] == own:
                 return ""

@@ -51,7 +51,7 @@ def next_batch(world: World, *, later: bool) -> str:
         for seconds in (0, 3600) if later else (0,):
             Time.us += seconds * 1_000_000
             truth, had = world.truth, world.truth.here
-            lost = all(truth.event > max(each.here.content.event + 1, each.first) for each in world.truths)
+            lost = all(truth.event > max(_last_kept(each) + 1, each.first) for each in world.truths)
             outcome = query(world)
             if LEAVE_OUT in outcome.text:
                 world.truths = tuple(each.with_space(each.name, is_begun=True) for each in world.truths)
@@ -66,6 +66,11 @@ def next_batch(world: World, *, later: bool) -> str:
             if wrong := settle(world, newest=True):
                 return f"after the next batch{', an hour later' * bool(seconds)}, {wrong}"
         return verified(world) if later else ""
+
+
+def _last_kept(truth: truths.Truth) -> int:
+    """Return the batch after which the next one needs no warning: a rekey and a relog leave restores out."""
+    return truth.here.content.event if truth.name == "n" else truth.here.last
 
 
 def wrong_batches(world: World) -> str:

@@ -145,6 +145,12 @@ MENDED = {
     "a relog of a rewind after a batch that was killed": (
         "batch!publish.before rewind lose-end relog load rewind"
     ),
+    "an older copy of a primary with an alias, and a whole second store": (
+        "copies drop-table alias batch batch trim add-store older-store"
+    ),
+    "a second store that is given again and lacks versions that the log no longer has": (
+        "add-store remove-store replace batch batch trim add-store"
+    ),
 }
 """By name, the word that found it."""
 
