@@ -92,6 +92,9 @@ def take_over(
     open again. When the log refuses this user, that is raised at once, not at the deadline.
     """
     coordinator.decisions.reset_append_outcome()
+    state = coordinator.decisions.catch_up()
+    if state is not None and coordinator.store.identity() is None:  # before a lost store is made again
+        refuse_other_stores(coordinator, state, changing)
     ensure_made(coordinator, check=check)
     decisions, backoff = coordinator.decisions, coordinator.decisions.backoff()
     while True:

@@ -16,6 +16,7 @@ from model.commands.writing import query
 
 COMMAND = re.compile(r"`tidegate ([^`]+)`")
 NAMESPACE = re.compile(r"set namespace='([^']+)'")
+RESTART = "stop this one, or restart it if it is the one that should run"
 STORE = re.compile("is not given: give it as ([a-z]+)=URL")
 STEPS_MAX = 8
 AFTER_VERSION = "run this command after its next version"
@@ -118,8 +119,10 @@ def advised(
 
 
 def _run(world: World, words: list[str]) -> Outcome:
-    """Run a command; if it asks for a store that the log lists, with that one, too."""
+    """Run a command, and again if its message asks for that, or for a store that the log lists."""
     done = world.run(*words)
+    if RESTART in done.text:
+        done = world.run(*words)
     store = STORE.search(done.text)
     if store is None or store[1] in world.truth.stores:
         return done

@@ -151,6 +151,20 @@ MENDED = {
     "a second store that is given again and lacks versions that the log no longer has": (
         "add-store remove-store replace batch batch trim add-store"
     ),
+    "a query that is refused, over a lost store and an older log": (
+        "copies replace replace batch add-store!publish.after lose-store batch older-log"
+    ),
+    "an older log of a rebuild that was killed": (
+        "copies replace replace batch lose-store batch!fill.after_begin older-log"
+    ),
+    "a driver that runs while copies are put back": "copies batch older-both batch batch zombie",
+    "an older log of a lost primary whose second store is an older copy, too": (
+        "add-store copies trim restore restore older-store batch!stage.before_ack lose-store older-log"
+    ),
+    "a relog of older copies of both stores": "add-store copies batch batch older-store lose-log relog",
+    "a second store that was added after the copy of the log": (
+        "drop batch!apply.before_chunk copies add-store repair lose-store older-log"
+    ),
 }
 """By name, the word that found it."""
 
