@@ -229,7 +229,8 @@ COMMANDS: Mapping[str, Row] = {
     "backup": {
         Lifecycle.UNFINISHED: Answer(
             "nothing was written. Back up its source instead, until `tidegate rekey --to {name} --finish` has"
-            " made this one whole"
+            " made this one whole; if its source is gone, `tidegate export FOLDER --namespace {name}` saves"
+            " its rows"
         ),
         **dict.fromkeys(
             MOVED,

@@ -173,6 +173,7 @@ def _filled(world: World, line: str) -> list[str] | None:
     folders = {
         "restore-from": f"backup-{known.name}",
         "backup": f"backup-{known.name}",
+        "export": f"export-advised-{len(world.word)}",
         "rebuild-checkpoint": f"checkpoint-{len(world.word)}",
         "adopt": "metadata-of-query",
     }

@@ -165,6 +165,10 @@ MENDED = {
     "a second store that was added after the copy of the log": (
         "drop batch!apply.before_chunk copies add-store repair lose-store older-log"
     ),
+    "a backup of an unfinished copy whose source is gone": "rekey lose-store lose-log batch backup-copy",
+    "an export while the version of a killed load is not visible": (
+        "batch!apply.before_chunk replace!decide.after_append export recover import"
+    ),
 }
 """By name, the word that found it."""
 

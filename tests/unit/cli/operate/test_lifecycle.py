@@ -174,6 +174,15 @@ def test_a_backup_of_an_unfinished_copy_is_refused(place, tmp_path):
     assert not (tmp_path / "backups").exists()
 
 
+def test_the_rows_of_an_unfinished_copy_whose_source_is_gone_are_exported(place, tmp_path):
+    """Red before: the advice was to back up the source, and to finish a rekey that has none."""
+    ended(0, *WORDS)
+    ended(0, "drop", "--namespace=flights", "--yes", "--force")
+    message = refused(REFUSED, "backup", tmp_path / "backups", f"--namespace={NEW}")
+    (export,) = re.findall("`tidegate (export [^`]+)`", message)
+    ended(0, *export.replace("FOLDER", str(tmp_path / "export")).split())
+
+
 @pytest.mark.parametrize("batches", [0, 1])
 def test_a_backup_of_an_unfinished_copy_is_restored_as_one(place, tmp_path, monkeypatch, batches):
     """Of an earlier release. Red before: without a batch, the restored version counted as the next one."""
