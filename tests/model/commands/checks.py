@@ -32,6 +32,7 @@ MOVES_ROWS = {
     *("restore", "rewind", "import", "export", "remake", "remake-key", "finish", "back", "relog"),
     *("restore-from", "older-both", "older-store", "recover", "due", "ahead", "clock-back", "lose-store"),
 }
+WARNED = "is the next one"
 LEAVE_OUT = "key groups are fixed for life; leave the option out"
 TABLES = ("seen", "brief", "open", "closed", "ref")
 
@@ -60,7 +61,7 @@ def next_batch(world: World, *, later: bool) -> str:
                 return f"the next batch: {outcome.crash}"
             if not outcome.done:
                 return advised(world, outcome, lambda: query(world), "the query's next batch")
-            if lost and "warning" not in outcome.text:
+            if lost and WARNED not in outcome.text:
                 return f"batch {truth.event} is accepted without a word; the last one here is {had.event}"
             world.truths = tuple(truths.batch(each, Time.us) for each in world.truths)
             if wrong := settle(world, newest=True):
