@@ -127,7 +127,7 @@ def as_printed(world: World, outcome: Outcome) -> str:
 
     def has(truth: Truth) -> bool:
         if "lineage" in facts:
-            return truth.here.event == truth.firsts[LINEAGES.index(facts["lineage"])] + number
+            return bool(truth.here.event == truth.firsts[LINEAGES.index(facts["lineage"])] + number)
         return truth.here.content.event in [first + number for first in truth.firsts.values()]
 
     kept = tuple(each for each in world.truths if has(each))
