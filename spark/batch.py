@@ -304,9 +304,8 @@ def warn_of_missing_batches(namespace: str, batch: BatchContext, state: Folded) 
     others. But it is also the only sign that log and store are older than the checkpoint, such as copies
     that were put back.
     """
-    kept = last_batch_within(state, state.last_version, batch.lineage)
-    _, last = state.batches.get(batch.lineage, (0, -1)) if kept is None else (0, kept.batch_id)
-    decided, restored = state.batches.get(batch.lineage, (0, -1))[1], restored_after_batch(state)
+    last, restored = _last_within(state, batch.lineage), restored_after_batch(state)
+    _, decided = state.batches.get(batch.lineage, (0, -1))
     undone = min(decided, batch.batch_id - 1)
     if restored is not None and undone > last:
         logger.warning(
@@ -328,6 +327,20 @@ def warn_of_missing_batches(namespace: str, batch: BatchContext, state: Folded) 
         batch.lineage,
         _numbers(last + 1, batch.batch_id - 1),
     )
+
+
+def _last_within(state: Folded, lineage: str) -> int:
+    """Return the last batch of a query that the visible state holds.
+
+    If it holds none among the recent versions, every recent batch of the query was undone.
+    """
+    kept = last_batch_within(state, state.last_version, lineage)
+    if kept is not None:
+        return kept.batch_id
+    origins = [each.origin for each in state.recent if isinstance(each.origin, BatchOrigin)]
+    undone = [origin.batch_id for origin in origins if origin.lineage == lineage]
+    _, decided = state.batches.get(lineage, (0, -1))
+    return min(undone, default=decided + 1) - 1
 
 
 def _numbers(first: int, last: int) -> str:

@@ -126,7 +126,7 @@ class Follower:
         if not self._begun(stopped):
             return False
         for_this_one = _either(stopped, self._went)
-        recover(coordinator, for_this_one)
+        recover(coordinator, for_this_one, self._source)
         self._visible = coordinator.store.pointer().visible
         self._level = self._visible >= coordinator.folded.last_version
         if self._visible and self._retires:
@@ -256,7 +256,7 @@ class Follower:
     def retried(self, error: Exception) -> None:
         """Keep and log an error; raise the lag alarm when it is due."""
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
-        if isinstance(error, WalGapError):
+        if isinstance(error, WalGapError) and f"`tidegate store add {self.name}=URL`" not in text:
             text += (
                 f" (or run `tidegate store remove {self.name}`, `tidegate drop --only-stores --store"
                 f" {self.name}=URL` and `tidegate store add {self.name}=URL`, which fills it)"

@@ -229,7 +229,8 @@ COMMANDS: Mapping[str, Row] = {
     "backup": {
         Lifecycle.UNFINISHED: Answer(
             "nothing was written. Back up its source instead, until `tidegate rekey --to {name} --finish` has"
-            " made this one whole"
+            " made this one whole; if its source is gone, `tidegate export FOLDER --namespace {name}` saves"
+            " its rows"
         ),
         **dict.fromkeys(
             MOVED,
@@ -238,6 +239,12 @@ COMMANDS: Mapping[str, Row] = {
                 " --namespace {to}` instead",
                 after=True,
             ),
+        ),
+        Lifecycle.MOVING: Answer(
+            "its backups never get a newer version. Stop the query and run `tidegate rekey --namespace {name}"
+            " --to {to} --finish`, then let the job run `tidegate backup NEW_FOLDER --namespace {to}`; or"
+            " take it back: `tidegate drop --namespace {to}`, then `tidegate adopt --lineage {back}`{nobody}",
+            after=True,
         ),
         Lifecycle.GONE: Answer(
             TAKE_BACK.text.replace("nothing was written", "its backups never get a newer version"), after=True

@@ -92,6 +92,9 @@ def take_over(
     open again. When the log refuses this user, that is raised at once, not at the deadline.
     """
     coordinator.decisions.reset_append_outcome()
+    state = coordinator.decisions.catch_up()
+    if state is not None and coordinator.store.identity() is None:  # before a lost store is made again
+        refuse_other_stores(coordinator, state, changing)
     ensure_made(coordinator, check=check)
     decisions, backoff = coordinator.decisions, coordinator.decisions.backoff()
     while True:
@@ -262,12 +265,12 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: C
     refuse_other_uuid(coordinator.log, coordinator.store, state)
     wanted = coordinator.options.key_groups
     if wanted is not None and wanted != state.key_groups:
-        msg = (
+        is_shown = bool(coordinator.store.pointer().visible)  # else there is nothing that a rekey could copy
+        rekey = f", or run `tidegate rekey --to NAME --key-groups {wanted}`" if is_shown else ""
+        raise ConfigError(
             f"namespace {state.name} was made with key_groups={state.key_groups}, {wanted} was asked for: key"
-            " groups are fixed for life; leave the option out, or run `tidegate rekey"
-            f" --to NAME --key-groups {wanted}`"
+            f" groups are fixed for life; leave the option out{rekey}"
         )
-        raise ConfigError(msg)
     for table, of_table in (coordinator.options.table_key_groups or {}).items():
         stride_for(table, of_table, state.key_groups)
     return state

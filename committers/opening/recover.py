@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tidegate.base.names import saved_by_relog
 from tidegate.committers.commit import complete
@@ -19,15 +19,19 @@ from tidegate.errors import StoreUnavailableError, WalGapError
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Pointer
 from tidegate.sinks.rules.fit import Fit, fit_of
+from tidegate.sinks.store import Store
 from tidegate.wal.record import DecidedVersion
 
 
-def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: False) -> list[int]:
+def recover(
+    coordinator: Coordinator, stopped: Callable[[], bool] = lambda: False, primary: Store | None = None
+) -> list[int]:
     """Complete every decided version; return the versions made visible. The driver must be open.
 
     It needs neither Spark nor the input: everything is in the log. It stops at the first version that
     cannot be completed, so no version is ever skipped.
     A store that lost every row is rebuilt first. ``stopped`` is called before each version.
+    ``primary`` is given where the store is another one.
     Repeatable. Raises: WalGapError: the log no longer has the rows of a version that the store lacks.
     """
     if coordinator.store.unverified():
@@ -47,7 +51,7 @@ def recover(coordinator: Coordinator, stopped: Callable[[], bool] = lambda: Fals
         try:
             complete(coordinator, decided)
         except WalGapError as error:
-            _refuse_if_no_longer_held(coordinator, decided, error)
+            _refuse_if_no_longer_held(coordinator, decided, error, primary)
             raise
         recovered.append(decided.version)
     if visible and recovered and not rebuilt:
@@ -77,7 +81,9 @@ def _resumed(coordinator: Coordinator, visible: int) -> list[int]:
     return list(range(first, visible + 1)) if first else []
 
 
-def _refuse_if_no_longer_held(coordinator: Coordinator, decided: DecidedVersion, error: WalGapError) -> None:
+def _refuse_if_no_longer_held(
+    coordinator: Coordinator, decided: DecidedVersion, error: WalGapError, primary: Store | None
+) -> None:
     """Raise a WalGapError with the remedies when the log lacks rows.
 
     Do nothing when the store has begun another attempt of the version: then that is the cause.
@@ -87,11 +93,12 @@ def _refuse_if_no_longer_held(coordinator: Coordinator, decided: DecidedVersion,
     ):
         return
     store, visible = coordinator.store.where, coordinator.store.pointer().visible
+    others = coordinator.others if primary is None else (primary,)
     raise WalGapError(
         f"version {visible} is visible in {store}, and the log no longer has the rows of version"
         f" {decided.version}, which is decided: {error}. Either the store went back further than the log"
         " keeps (an older copy was put back; wal_retain_s), or the log lost rows."
-        f" {_filled_by_another(coordinator, decided.version) or _saved(coordinator, visible)}"
+        f" {_filled_by_another(coordinator, decided.version, others) or _saved(coordinator, visible)}"
     ) from error
 
 
@@ -103,10 +110,10 @@ def _saved(coordinator: Coordinator, visible: int) -> str:
     )
 
 
-def _filled_by_another(coordinator: Coordinator, version: int) -> str:
+def _filled_by_another(coordinator: Coordinator, version: int, others: Sequence[Store]) -> str:
     """Describe the way out where another store shows this version, or a later one; '' where none does."""
     state, name = coordinator.folded, coordinator.endpoints.stores[0].name
-    for store in coordinator.others:
+    for store in others:
         with contextlib.suppress(StoreUnavailableError):
             identity = store.identity()
             pointer = Pointer() if identity is None else store.pointer()

@@ -86,11 +86,16 @@ def aliases_of(store: Store, identity: Identity | None) -> list[str]:
     return sorted(alias for alias, named in store.aliases().all().items() if named == target)
 
 
-def refuse_aliased(store: Store) -> None:
-    """Refuse to drop a namespace that has aliases. Raises: ConfigError, which names them."""
+def refuse_aliased(store: Store, alone: str = "") -> None:
+    """Refuse to drop a namespace that has aliases. Raises: ConfigError, which names them.
+
+    ``alone`` is the store's name, where the namespace stays in other ones: so do its aliases there.
+    """
     names = aliases_of(store, store.identity())
     if names:
+        here = f" --store {alone}=URL" if alone else ""
         raise ConfigError(
-            f"{store.where}: readers find it as {', '.join(names)}: set the alias to another namespace"
-            f" with `tidegate alias set {names[0]} --namespace NAME`, or `tidegate alias drop {names[0]}`"
+            f"{store.where}: readers find it as {', '.join(names)}: set the alias to another namespace with"
+            f" `tidegate alias set {names[0]} --namespace NAME{here}`,"
+            f" or `tidegate alias drop {names[0]}{here}`"
         )

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tidegate.base import failpoints
 from tidegate.committers.coordinator import Coordinator
-from tidegate.errors import FencedError, StoreUnavailableError
+from tidegate.errors import FencedError, StoreUnavailableError, WalGapError
 from tidegate.sinks.records import CatalogEntry, Stamp
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.rules.reads import GroupedRows, StoredRows, windows
@@ -25,7 +25,8 @@ CHUNK_BYTES = 4 * 1024 * 1024
 def is_filled(coordinator: Coordinator, version: int, stands: int) -> bool:
     """Whether a version is visible by now, by another fill. Raises: FencedError, StoreUnavailableError.
 
-    ``stands`` is the version that the store is marked with, instead of ``version``.
+    ``stands`` is the version that the store is marked with, instead of ``version``. Raises also: WalGapError:
+    the log does not have it, so no fill ends there.
     """
     pointer = coordinator.store.pointer()
     if pointer.epoch > coordinator.epoch:
@@ -36,6 +37,14 @@ def is_filled(coordinator: Coordinator, version: int, stands: int) -> bool:
         raise FencedError(msg)
     if pointer.visible:
         return True
+    coordinator.decisions.catch_up()
+    if stands > coordinator.last_decided:
+        raise WalGapError(
+            f"{coordinator.store.where} was being filled at version {stands}, and {coordinator.log.where}"
+            f" ends at version {coordinator.last_decided}: it lost its end, or an older copy was put back."
+            " Put the newest copy back; or, if there is none, run `tidegate drop --only-stores --store"
+            f" {coordinator.endpoints.stores[0].name}=URL --force`, then this again"
+        )
     msg = f"{coordinator.store.where} is being filled at version {stands}, not {version}: tried again"
     raise StoreUnavailableError(msg)
 

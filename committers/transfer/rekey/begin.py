@@ -36,11 +36,13 @@ def last_batch(state: Folded) -> DecidedVersion | None:
 
 
 def makes_again(old: Coordinator, new: Coordinator) -> str:
-    """Return the commands that make the copy again."""
-    name, to, groups = old.endpoints.namespace, new.endpoints.namespace, new.folded.key_groups
+    """Return the commands that make the copy again, also where its log is gone."""
+    name, to, state = old.endpoints.namespace, new.endpoints.namespace, new.decisions.view.state
+    made = new.store.identity() if state is None else state
+    force, groups = "" if state else " --force", made.key_groups if made else "N"
     return (
-        f"`tidegate drop --namespace {to}`, then `tidegate rekey --namespace {name} --to {to} --key-groups"
-        f" {groups}` makes it again"
+        f"`tidegate drop --namespace {to}{force}`, then `tidegate rekey --namespace {name} --to {to}"
+        f" --key-groups {groups}` makes it again"
     )
 
 

@@ -16,8 +16,8 @@ from tidegate.committers.barrier import value_bytes_max
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.exports.dealt_rows import TableRows
-from tidegate.committers.opening.lifecycle import Side, ask, refuse
-from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.lifecycle import Lifecycle, Side, ask, lifecycle_of, refuse, shown_in
+from tidegate.committers.opening.open import open_namespace, refuse_without_log
 from tidegate.committers.opening.rekeyed import Moved, Source, is_whole, moved_from
 from tidegate.committers.repair.companions import queue_rows
 from tidegate.committers.steps.append import append_adopted
@@ -147,7 +147,9 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
             f"namespace {old.endpoints.namespace} has no visible version, so there is nothing to copy: start"
             f" the query with namespace={name!r} and another key_groups instead"
         )
-    if source is not None and new.folded.last_version:
+    if source is None:
+        _refuse_lost_log(old, new)
+    elif new.folded.last_version:
         new.is_copying = True
         open_namespace(new, None, command=COPY)
         return source
@@ -167,6 +169,16 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
         raise type(error)(f"{error}. {_again(old, new)}") from error
     failpoints.hit("rekey.after_copy")
     return source
+
+
+def _refuse_lost_log(old: Coordinator, new: Coordinator) -> None:
+    """Refuse a copy that a store has, while its log has nothing. Raises: WalGapError."""
+    if lifecycle_of(Side(None, shown_in(new.store))) is Lifecycle.UNFINISHED:
+        raise WalGapError(
+            f"{new.store.where} shows an unfinished copy, and the log {new.log.where} has nothing of it:"
+            f" check --wal. Nothing was written. If that log is gone: {makes_again(old, new)}"
+        )
+    refuse_without_log(new)
 
 
 def _wanted(old: Coordinator, new: Coordinator) -> int:

@@ -9,15 +9,16 @@ import shlex
 from collections.abc import Callable
 
 from model.commands.answers import Answers
-from model.commands.operating import relogged, restored_from
+from model.commands.operating import groups_of_copy, relogged, restored_from
 from model.commands.truth import LINEAGES, Truth, batch
 from model.commands.world import Outcome, Time, World
 from model.commands.writing import query
 
 COMMAND = re.compile(r"`tidegate ([^`]+)`")
 NAMESPACE = re.compile(r"set namespace='([^']+)'")
+RESTART = "stop this one, or restart it if it is the one that should run"
 STORE = re.compile("is not given: give it as ([a-z]+)=URL")
-STEPS_MAX = 5
+STEPS_MAX = 8
 AFTER_VERSION = "run this command after its next version"
 CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC continues", re.DOTALL)
 """The clocks are right at the next letter, or time passes (docs/operations.md, Wrong clocks)."""
@@ -89,7 +90,7 @@ def advised(
                 continue
             worked = words[0] != "drop" or not waiting  # a step alone, or the first one of several
             tried = [each for each in tried if each not in refused]  # they may be accepted now
-            waiting, refused = [*waiting, *refused.values()], {}
+            waiting, refused = [*refused.values(), *waiting], {}
             world.truths = tuple(_known_after(each, words, done, world) for each in world.truths)
             if (not must and not (words[0] == "drop" and waiting)) or words[0] == own:
                 return ""
@@ -118,8 +119,10 @@ def advised(
 
 
 def _run(world: World, words: list[str]) -> Outcome:
-    """Run a command; if it asks for a store that the log lists, with that one, too."""
+    """Run a command, and again if its message asks for that, or for a store that the log lists."""
     done = world.run(*words)
+    if RESTART in done.text:
+        done = world.run(*words)
     store = STORE.search(done.text)
     if store is None or store[1] in world.truth.stores:
         return done
@@ -170,6 +173,7 @@ def _filled(world: World, line: str) -> list[str] | None:
     folders = {
         "restore-from": f"backup-{known.name}",
         "backup": f"backup-{known.name}",
+        "export": f"export-advised-{len(world.word)}",
         "rebuild-checkpoint": f"checkpoint-{len(world.word)}",
         "adopt": "metadata-of-query",
     }
@@ -177,7 +181,7 @@ def _filled(world: World, line: str) -> list[str] | None:
         "FOLDER": folders.get(words[0], "nothing"),
         "DIR": folders.get(words[0], "nothing"),
         "NAME": f"{known.name}r" if words[0] == "rekey" else "b",
-        "N": "2",
+        "N": str(groups_of_copy(known.name)),
         "VERSION": "nothing",
         "URL": "nothing",
         "NAME=URL": f"b={world.url('b')}",

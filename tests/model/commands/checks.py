@@ -32,6 +32,8 @@ MOVES_ROWS = {
     *("restore", "rewind", "import", "export", "remake", "remake-key", "finish", "back", "relog"),
     *("restore-from", "older-both", "older-store", "recover", "due", "ahead", "clock-back", "lose-store"),
 }
+WARNED = "is the next one"
+LEAVE_OUT = "key groups are fixed for life; leave the option out"
 TABLES = ("seen", "brief", "open", "closed", "ref")
 
 # -- the next batch -------------------------------------------------------------------------------------
@@ -50,18 +52,26 @@ def next_batch(world: World, *, later: bool) -> str:
         for seconds in (0, 3600) if later else (0,):
             Time.us += seconds * 1_000_000
             truth, had = world.truth, world.truth.here
-            lost = all(truth.event > max(each.here.last + 1, each.first) for each in world.truths)
+            lost = all(truth.event > max(_last_kept(each) + 1, each.first) for each in world.truths)
             outcome = query(world)
+            if LEAVE_OUT in outcome.text:
+                world.truths = tuple(each.with_space(each.name, is_begun=True) for each in world.truths)
+                outcome = query(world)
             if outcome.crash:
                 return f"the next batch: {outcome.crash}"
             if not outcome.done:
                 return advised(world, outcome, lambda: query(world), "the query's next batch")
-            if lost and "warning" not in outcome.text:
+            if lost and WARNED not in outcome.text:
                 return f"batch {truth.event} is accepted without a word; the last one here is {had.event}"
             world.truths = tuple(truths.batch(each, Time.us) for each in world.truths)
             if wrong := settle(world, newest=True):
                 return f"after the next batch{', an hour later' * bool(seconds)}, {wrong}"
         return verified(world) if later else ""
+
+
+def _last_kept(truth: truths.Truth) -> int:
+    """Return the batch after which the next one needs no warning: a rekey and a relog leave restores out."""
+    return truth.here.content.event if truth.name == "n" else truth.here.last
 
 
 def wrong_batches(world: World) -> str:

@@ -108,6 +108,8 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
     if name == "backup-copy" and outcome.done and all(op.copy_is_unfinished(each, world) for each in before):
         return f"{letter}: an unfinished copy is backed up: {outcome.text.strip()}"
     wrong = op.unnamed_loss(before[0].name, world, outcome) if name == "relog" and outcome.done else ""
+    if name in ("relog", "rewind") and outcome.done:
+        wrong = wrong or op.as_printed(world, outcome)
     wrong = wrong or settle(world)
     if wrong:
         return f"after {letter} ({outcome.text.strip()[:300] or outcome.killed or 'done'}): {wrong}"
@@ -129,7 +131,9 @@ def _after_kill(truth: Truth, world: World, name: str) -> Iterator[Truth]:
     """
     ends = [Outcome(0, "")]
     if name == "restore-from":
-        ends = [Outcome(0, "", json.dumps({"way": way})) for way in ("continue", "again", "new")]
+        has_log = truth.here.content.event >= 0 and "gone" not in truth.here.damaged
+        ways = ("continue", "again", "new") if has_log else ("new",)
+        ends = [Outcome(0, "", json.dumps({"way": way})) for way in ways]
     names = () if name in ELSEWHERE else ("restore", "rewind") if name == "rewind" else (name,)
     for each, end in itertools.product(names, ends):  # of a rewind the second record may be missing
         after = LETTERS[each].then(truth, world, end).as_known_to(truth)

@@ -129,6 +129,46 @@ MENDED = {
     "an import beside a store that does not follow": (
         "add-store remove-store copies adopt export-old add-store older-store import"
     ),
+    "a restore-from to a version before the query's first batch": (
+        "backup batch adopt rename batch trim lose-store restore-from"
+    ),
+    "a backup of a moved namespace whose copy lost its log before it was whole": (
+        "rekey finish!decide.before_append lose-copy-log backup"
+    ),
+    "another number of key groups where a killed restore-from made the namespace": (
+        "rekey finish backup drop restore-from!decide.before_append"
+    ),
+    "a killed restore-from over a namespace that was dropped": "backup drop restore-from!publish.after",
+    "a rewind after a restore that was killed, and whose rows do not tell": (
+        "export batch restore!open.after_claim import!seal.after repair replace rewind"
+    ),
+    "a relog of a rewind after a batch that was killed": (
+        "batch!publish.before rewind lose-end relog load rewind"
+    ),
+    "an older copy of a primary with an alias, and a whole second store": (
+        "copies drop-table alias batch batch trim add-store older-store"
+    ),
+    "a second store that is given again and lacks versions that the log no longer has": (
+        "add-store remove-store replace batch batch trim add-store"
+    ),
+    "a query that is refused, over a lost store and an older log": (
+        "copies replace replace batch add-store!publish.after lose-store batch older-log"
+    ),
+    "an older log of a rebuild that was killed": (
+        "copies replace replace batch lose-store batch!fill.after_begin older-log"
+    ),
+    "a driver that runs while copies are put back": "copies batch older-both batch batch zombie",
+    "an older log of a lost primary whose second store is an older copy, too": (
+        "add-store copies trim restore restore older-store batch!stage.before_ack lose-store older-log"
+    ),
+    "a relog of older copies of both stores": "add-store copies batch batch older-store lose-log relog",
+    "a second store that was added after the copy of the log": (
+        "drop batch!apply.before_chunk copies add-store repair lose-store older-log"
+    ),
+    "a backup of an unfinished copy whose source is gone": "rekey lose-store lose-log batch backup-copy",
+    "an export while the version of a killed load is not visible": (
+        "batch!apply.before_chunk replace!decide.after_append export recover import"
+    ),
 }
 """By name, the word that found it."""
 

@@ -58,7 +58,7 @@ LETTERS: dict[str, Letter] = {
     ),
     "rewind": Letter(
         lambda w: wr.there(w) and wr.older(w) > 0 and w.truth.lineage == 0,
-        lambda w: w.run("restore", "--to", wr.older(w), "--reprocess", "--yes"),
+        lambda w: w.run("restore", "--to", wr.older(w), "--reprocess", "--yes", "--json"),
         lambda *t: wr.restored(*t, reprocess=True),
     ),
     "rename": Letter(

@@ -10,7 +10,7 @@ from typing import Any
 
 from model.commands.seen import readable, same
 from model.commands.truth import LINEAGES, Space, Truth
-from model.commands.world import PLACE, Outcome, Time, World, digest_of
+from model.commands.world import PLACE, Outcome, Time, World, digest_of, place_of
 from model.commands.writing import healthy, there
 from tidegate.errors import TidegateError
 from tidegate.sinks.memory import store
@@ -34,9 +34,14 @@ def copy_name(world: World) -> str:
     return f"{world.truth.name}r"
 
 
+def groups_of_copy(source: str) -> int:
+    """Return the number of key groups of a copy: another one than that of its source."""
+    return 4 if len(source) % 2 else 2
+
+
 def rekey(world: World, *more: str) -> Outcome:
-    groups = 4 if len(world.truth.name) % 2 else 2
-    first = ("--key-groups", groups) if copy_name(world) not in world.truth.spaces else ()
+    is_first = copy_name(world) not in world.truth.spaces
+    first = ("--key-groups", groups_of_copy(world.truth.name)) if is_first else ()
     return world.run("rekey", "--to", copy_name(world), *first, "--yes", *more)
 
 
@@ -93,7 +98,7 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     saved = here.versions.get((uuid, facts["version"]))
     if (facts["lost"] or not here.shown) and saved is not None:  # ``unnamed_loss`` compares those lost
         last = truth.firsts.get(LINEAGES.index(lineage), truth.first) + facts["last_batch"] if lineage else -1
-        here = here._replace(content=saved[0], shape=saved[1], event=last, generation=0)
+        here = here._replace(content=saved[0], shape=saved[1], event=last, generation=0, time_us=0)
     content = here.content.alive(here.time_us)
     if facts["last_batch_unknown"]:  # the command prints that a batch that comes again counts twice
         truth = truth.with_first(truth.lineage, truth.event)
@@ -108,6 +113,27 @@ def relogged(truth: Truth, world: World, outcome: Outcome) -> Truth:
     spaces = {**truth.spaces, name: new, truth.name: here._replace(moved=name, damaged="relogged")}
     named = {alias: name if at == truth.name else at for alias, at in truth.aliases.items()}
     return truth._replace(spaces=spaces, name=name, aliases=named)
+
+
+def as_printed(world: World, outcome: Outcome) -> str:
+    """Keep the truths in which the query continues after the batch that a command prints; '' if any has it.
+
+    What a killed command has decided need not show in the rows: the operator follows what is printed.
+    """
+    facts = json.loads(outcome.json)
+    number = None if facts.get("last_batch_unknown") else facts["last_batch"]
+    if number is None:
+        return ""
+
+    def has(truth: Truth) -> bool:
+        if "lineage" in facts:
+            return bool(truth.here.event == truth.firsts[LINEAGES.index(facts["lineage"])] + number)
+        return truth.here.content.event in [first + number for first in truth.firsts.values()]
+
+    kept = tuple(each for each in world.truths if has(each))
+    last = [(each.here.event, each.here.content.event, each.firsts) for each in world.truths]
+    world.truths = kept or world.truths
+    return "" if kept else f"it prints batch {number} as the last one; expected one of {last}"
 
 
 def unnamed_loss(name: str, world: World, outcome: Outcome) -> str:
@@ -234,12 +260,16 @@ def take_copies(world: World) -> Outcome:
 
 
 def put_back(world: World, *parts: str) -> Outcome:
-    """Put back the copies of the query's namespace, and leave the others as they are, and a newer store."""
+    """Put back the copies of the query's namespace, and leave the others as they are, and a newer store.
+
+    No driver runs while the copy of a log is put back (docs/operations.md, Copies of disks).
+    """
     now, copies = world.places(), world.copies["places"]
     mixed = dict(now)
     for part in parts:
         mixed[part] = now[part] | {at: each for at, each in copies[part].items() if at[1] == world.truth.name}
     world.put_back(mixed, *parts)
+    world.drivers = () if "logs" in parts else world.drivers
     return Outcome(0, "")
 
 
@@ -249,11 +279,11 @@ def older_store(truth: Truth, world: World, _: Outcome) -> Truth:
     return truth.with_space(truth.name, shown=False, versions=versions)
 
 
-def has_older_store(world: World) -> bool:
-    """Whether the query's namespace in the primary is the older copy."""
-    name = world.truth.name
-    then = (world.copies.get("places") or {"spaces": {}})["spaces"].get((PLACE, name))
-    now = vars(store._spaces[PLACE, name])
+def has_older_store(world: World, at: str = "a") -> bool:
+    """Whether the query's namespace in a store, the primary, is the older copy."""
+    place = (place_of(at), world.truth.name)
+    then = (world.copies.get("places") or {"spaces": {}})["spaces"].get(place)
+    now = vars(store._spaces[place])
     return then is not None and all(now[part] == then[part] for part in ("identity", "pointer", "rows"))
 
 
@@ -274,7 +304,8 @@ def older_log(truth: Truth, world: World, outcome: Outcome) -> Truth:
     if has_older_store(world):
         return older_both(truth, world, outcome)
     shown = readable(world, truth.name, newest=True)
-    if shown is None and len(truth.stores) == 1:  # the older log rebuilds the lost store
+    others = [has_older_store(world, at) for at in truth.stores[1:]]
+    if shown is None and all(others):  # the older log rebuilds the lost store
         return older_both(truth, world, outcome).with_space(truth.name, shown=False)
     return truth.with_space(truth.name, damaged="the log is an older copy")
 

@@ -76,6 +76,8 @@ class Space(NamedTuple):
     before: Content | None = None
     """What readers may still see of a command that was killed after its decision."""
     shown: bool = True
+    is_begun: bool = False
+    """Whether an error said that it was made with other key groups: its next query gives no number."""
     time_us: int = 0
     """When the visible version was decided."""
     damaged: str = ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from model.commands import truth as truths
 from model.commands.query import KEY_GROUPS, Driver
-from model.commands.seen import readable
+from model.commands.seen import readable, same
 from model.commands.truth import Content, Shape, Space, Truth
 from model.commands.world import Outcome, Time, World
 
@@ -49,7 +49,7 @@ def query(
     first = known.first if first is None else first
     space = known.spaces.get(name or known.name, Space())
     shape = shape or space.shape or (Shape() if space.is_new else None)
-    options: dict[str, Any] = {"key_groups": KEY_GROUPS} if space.is_new else {}
+    options: dict[str, Any] = {"key_groups": KEY_GROUPS} if space.is_new and not space.is_begun else {}
     if shape is not None and shape.groups and space.shape is None:
         options["table_key_groups"] = {"ref": shape.groups}
 
@@ -158,6 +158,8 @@ def exported(truth: Truth, world: World, outcome: Outcome) -> Truth:
     content, shape = here.versions.get(at, (here.content, here.shape))
     shown = readable(world, truth.name)
     if shown is not None and number in shown[1]:
+        if at not in here.versions and here.before is not None and same(here.before, shown[1][number]):
+            content = here.before  # a command was killed, and its version is not visible yet
         content = content.alive(shown[1][number][0])  # an export has no expired rows
     folder = f"export-{len(truth.exports)}"
     return truth._replace(exports=(*truth.exports, (folder, content, shape)))

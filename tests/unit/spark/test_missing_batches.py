@@ -79,6 +79,23 @@ def test_batches_that_a_restore_has_undone_are_not_called_lost(tmp_path, caplog)
     assert "no version of batches 4 to 5:" in lost
 
 
+def test_a_restore_to_a_version_before_the_querys_first_batch_undoes_all_of_its_batches(tmp_path, caplog):
+    """Red before: the query's next batch followed without a warning."""
+    where = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    with contextlib.closing(Example(*where)) as example:
+        example.write(ROWS)
+    run("adopt", "--lineage", OTHER, "--yes", *options_for(tmp_path))
+    with contextlib.closing(Example(*where, lineage=OTHER)) as example:
+        for _ in range(2):
+            example.write(ROWS)
+    with coordinator_for(Endpoints.of("flights", where[0], [parse_store(where[1])])) as driver:
+        restore(driver, plan_restore(driver, 1))
+        state = driver.folded
+    warn_of_missing_batches("flights", later_batch(2, OTHER), state)
+    (undone,) = [each.getMessage() for each in caplog.records if "is the next one" in each.getMessage()]
+    assert "batches 0 to 1 were undone by the restore of version 1" in undone
+
+
 def later_batch(number=5, lineage=LINEAGE):
     return BatchContext(lineage, "run", number, "", "")
 

@@ -151,8 +151,8 @@ def _refuse_listed(work: Operation, coordinator: Coordinator) -> None:
     """Raise ConfigError when one of the stores still follows the log, or may, unless forced."""
     if work.force:
         return
-    for store in coordinator.stores:
-        refuse_aliased(store)
+    for each, store in zip(coordinator.endpoints.stores, coordinator.stores, strict=True):
+        refuse_aliased(store, each.name)
         _refuse_written(store)
     state = coordinator.decisions.catch_up()
     _refuse_without_log(work, coordinator, " --only-stores --store {}=URL")

@@ -150,12 +150,37 @@ def test_a_backup_of_a_moved_namespace_is_made_and_ends_with_an_error(place, tmp
     ended(0, "backup", tmp_path / "others", f"--namespace={NEW}")
 
 
+def test_a_backup_of_a_namespace_whose_move_was_interrupted_names_the_end_of_the_rekey_first(place, tmp_path):
+    """Red before: the copy was to be backed up, which refuses that until it is whole."""
+    failpoints.arm("rekey.after_move=raise@1")
+    with pytest.raises(FailpointError):
+        place.finish()
+    failpoints.arm(None)
+    advice = ended(REFUSED, "backup", tmp_path / "backups", "--namespace=flights").stderr
+    first, then = re.findall("`tidegate ([^`]+)`", advice)[:2]
+    assert (first, then) == (
+        f"rekey --namespace flights --to {NEW} --finish",
+        f"backup NEW_FOLDER --namespace {NEW}",
+    )
+    ended(0, *first.split(), "--yes")
+    ended(0, *then.replace("NEW_FOLDER", str(tmp_path / "others")).split())
+
+
 def test_a_backup_of_an_unfinished_copy_is_refused(place, tmp_path):
     """Red before: it could be restored nowhere."""
     ended(0, *WORDS)
     message = refused(REFUSED, "backup", tmp_path / "backups", f"--namespace={NEW}")
     assert "is being made by a rekey" in message
     assert not (tmp_path / "backups").exists()
+
+
+def test_the_rows_of_an_unfinished_copy_whose_source_is_gone_are_exported(place, tmp_path):
+    """Red before: the advice was to back up the source, and to finish a rekey that has none."""
+    ended(0, *WORDS)
+    ended(0, "drop", "--namespace=flights", "--yes", "--force")
+    message = refused(REFUSED, "backup", tmp_path / "backups", f"--namespace={NEW}")
+    (export,) = re.findall("`tidegate (export [^`]+)`", message)
+    ended(0, *export.replace("FOLDER", str(tmp_path / "export")).split())
 
 
 @pytest.mark.parametrize("batches", [0, 1])

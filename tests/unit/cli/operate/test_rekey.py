@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
 
@@ -13,7 +14,7 @@ from support.rekeyed import LGA, MORE, NEW, OFFSETS, RekeyedPlace
 from tidegate.base.names import escape
 from tidegate.committers.background import follower
 from tidegate.committers.operations.local_coordinator import followers_in
-from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.errors import ConfigError, StoreUnavailableError, WalGapError
 from tidegate.options import Options
 from tidegate.testing.arrow_barrier import batch
 from tidegate.testing.example import BATCHES, LINEAGE, Example
@@ -62,6 +63,22 @@ def test_an_attempt_is_ended_by_a_drop_and_the_old_namespace_goes_on(place, tmp_
     ended(0, "drop", f"--namespace={NEW}", "--yes")
     place.old.write(MORE)
     assert rows_by_table(place.store)["airports"]["LGA"] == LGA
+
+
+@pytest.mark.parametrize("groups", [(), ("--key-groups=32",)])
+def test_a_copy_whose_log_is_gone_is_made_again_as_the_error_has_it(place, tmp_path, groups):
+    """Red before: another number of key groups was asked for; with it the advice was `tidegate init`."""
+    silence_writer(tmp_path / "store", "flights")
+    ended(0, *WORDS, "--key-groups=32")
+    shutil.rmtree(tmp_path / "wal" / escape(NEW))
+    advice = refused(WalGapError.exit_code, *WORDS, *groups, "--finish", "--yes")
+    assert "shows an unfinished copy, and the log" in advice
+    drop, again = re.findall("`tidegate ([^`]+)`", advice)
+    assert again == f"rekey --namespace flights --to {NEW} --key-groups 32"
+    ended(0, *drop.split(), "--yes")
+    ended(0, *again.split())
+    ended(0, *WORDS, "--finish", "--yes")
+    assert place.rows(NEW) == place.rows()
 
 
 def test_a_moved_namespace_is_taken_back_by_an_adopt(place, tmp_path):

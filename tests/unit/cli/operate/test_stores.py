@@ -78,6 +78,21 @@ def test_a_store_is_added_shown_and_removed(place):
         assert store.identity() is None
 
 
+def test_the_alias_of_a_removed_stores_readers_is_dropped_in_that_store_alone(place):
+    """Red before: the advice had no --store, and dropped the alias in every store of the settings."""
+    done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    done("alias", "set", "live", *place.stores("main", "copy")[:2], "--namespace=flights")
+    place.silence("main", "copy")
+    done("store", "remove", "copy", *place.stores("main", "copy"))
+    advice = refused(2, "drop", "--only-stores", "--yes", *place.stores("copy"))
+    assert "`tidegate alias set live --namespace NAME --store copy=URL`" in advice
+    assert "`tidegate alias drop live --store copy=URL`" in advice
+    done("alias", "drop", "live", f"--store=copy={place.url('copy')}", "--yes")
+    done("drop", "--only-stores", "--yes", *place.stores("copy"))
+    with tidegate.connect(place.url("main"), "live") as gate:
+        assert gate.version() == 3
+
+
 def test_a_command_that_has_filled_a_store_counts_as_no_running_writer_there(place):
     """The move to a new store was refused for 30 s, with the ended command named as the writer."""
     done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))

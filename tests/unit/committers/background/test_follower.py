@@ -4,8 +4,9 @@ import threading
 import types
 import uuid
 
-from support.places import driver_at, opened, to_fill
+from support.places import barrier_of, driver_at, opened, to_fill
 from tidegate.committers.background.follower import FollowerThread, follower_for, followers_of
+from tidegate.committers.commit import commit
 from tidegate.errors import StoreUnavailableError, WalGapError
 from tidegate.options.endpoints import StoreRef
 from tidegate.sinks.memory.store import MemoryStore
@@ -45,6 +46,19 @@ def test_a_command_that_cannot_bring_a_store_to_the_end_says_why(place, monkeypa
     monkeypatch.undo()
     assert follower.catch_up().error == ""
     assert follower.store.pointer().visible == 1
+
+
+def test_a_store_whose_versions_the_log_no_longer_has_is_filled_from_the_primary(place):
+    """Red before: the first advice was a relog, which is refused while the primary is whole."""
+    driver = opened(place, 2, names=("a", "b"))
+    (follower,) = followers_of(driver)
+    assert follower.catch_up().error == ""
+    commit(driver, barrier_of(driver, 2))
+    driver.log._content.segments.clear()
+    error = follower.catch_up().error
+    assert "shows version 3, so nothing is lost: fill this one from it, by `tidegate store remove b`" in error
+    assert "tidegate relog" not in error
+    assert error.count("`tidegate store add b=URL`") == 1
 
 
 def test_a_follower_whose_store_can_wait_for_copies_keeps_the_options(place, monkeypatch):

@@ -363,9 +363,18 @@ def test_a_store_of_an_older_release_gets_its_mark_from_the_next_driver(tmp_path
     assert place.writer().driver.store.pointer().visible == VERSIONS
 
 
-@pytest.mark.parametrize("later, error", [(1, FencedError), (0, StoreUnavailableError)])
-def test_a_rebuild_that_knows_more_versions_is_left_alone(place, later, error):
-    """It is a newer driver's, or of another thread of this one, which has folded more of the log."""
+@pytest.mark.parametrize(
+    "later, error, words",
+    [
+        (1, FencedError, "fills it"),
+        (0, WalGapError, r"ends at version 12: .* `tidegate drop --only-stores --store \w+=URL --force`"),
+    ],
+)
+def test_a_rebuild_that_knows_more_versions_is_left_alone(place, later, error, words):
+    """It is a newer driver's; or the log has lost its versions, so that nobody ends it.
+
+    Red before: the second was tried again, at every start.
+    """
     driver = place.writer().driver
     (entry,), state, epoch = driver.store.catalog(VERSIONS, VERSIONS), driver.folded, driver.epoch + later
     place.lose()
@@ -373,6 +382,6 @@ def test_a_rebuild_that_knows_more_versions_is_left_alone(place, later, error):
     driver.store.claim(epoch, "newer")
     newer = msgspec.structs.replace(entry, version=VERSIONS + 1)
     assert driver.store.begin_fill(newer, epoch) == VERSIONS + 1
-    with pytest.raises(error, match=r"fills it|is being filled at version 13, not 12"):
+    with pytest.raises(error, match=words):
         rebuild_lost(driver)
     assert list(driver.store.row_counts(["aircraft", "airports", "notes"])) == []

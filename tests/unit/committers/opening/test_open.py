@@ -9,6 +9,7 @@ from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.verify import verify
 from tidegate.errors import (
     BadRecordError,
+    ConfigError,
     OutcomeUnknownError,
     StoreUnavailableError,
     TidegateError,
@@ -62,6 +63,15 @@ def test_a_store_that_shows_what_was_never_decided_is_not_opened_i10(place, chan
         open_namespace(driver_at(place), "q")
     assert list(driver.log.decisions()) == before
     assert verify(driver.log, driver.store).findings
+
+
+@pytest.mark.parametrize("versions", [0, 1])
+def test_another_number_of_key_groups_names_a_rekey_only_where_there_is_a_version_to_copy(place, versions):
+    """Red before: a rekey was named in any case, and refused where no version is visible."""
+    opened(place, versions)
+    with pytest.raises(ConfigError, match="leave the option out") as refusal:
+        open_namespace(driver_at(place, key_groups=3), "q")
+    assert ("`tidegate rekey --to NAME --key-groups 3`" in str(refusal.value)) is bool(versions)
 
 
 def test_a_check_of_the_callers_may_refuse_before_anything_is_appended(place):

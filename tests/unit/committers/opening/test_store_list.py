@@ -35,3 +35,12 @@ def test_the_first_stores_of_a_namespace_are_different_places(place):
     driver.others = (MemoryStore(f"{place}-b", "n"),)
     open_namespace(driver, "q")
     assert driver.folded.stores == ("a", "b")
+
+
+def test_a_lost_store_is_not_made_again_by_a_driver_with_other_stores(place):
+    """Red before: it was made, and marked as being filled, before the driver was refused."""
+    driver = opened(place, 2, names=("a", "b"))
+    driver.store.drop()
+    with pytest.raises(ConfigError, match="store b is not given"):
+        open_namespace(driver_at(place), "q")
+    assert driver_at(place).store.identity() is None
