@@ -18,11 +18,12 @@ from tidegate.cli.core.output import print_json
 from tidegate.cli.core.versions import At, version_at
 from tidegate.cli.read.diff import Tables
 from tidegate.committers.apply.processes import jobs_here
-from tidegate.committers.background.follower import Standing
+from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.exports.export import export as export_version
 from tidegate.committers.exports.export_format import Manifest
 from tidegate.committers.exports.import_rows import Imported, import_rows, imported_before, read_whole
 from tidegate.committers.opening.lifecycle import ask
+from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.errors import ConfigError
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.rules.visible import no_version_yet
@@ -120,8 +121,11 @@ def import_(
             coordinator.options = dataclasses.replace(coordinator.options, key_groups=manifest.key_groups)
         work.refuse_if_writer_alive(coordinator)
         done = imported_before(state, token or digest)
-        standings: list[Standing] = []
-        if done is None:
+        if done is not None:  # by a command that may have ended before its version was visible
+            others = followers_in(coordinator, jobs)
+            finished = finish_decided(coordinator, others, work.command, force=work.force)
+            done, standings = done._replace(recovered=finished.recovered), finished.standings
+        else:
             replaced = sorted({*manifest.tables} & {*(state.tables if state else ())})
             if replaced and not yes:
                 tables = ", ".join(replaced)
@@ -135,7 +139,7 @@ def import_(
 def _lines(done: Imported, namespace: str, folder: Path, manifest: Manifest) -> list[str]:
     if not done.new:
         as_which = "" if done.version is None else f" as version {done.version}"
-        return [f"{folder} was imported before{as_which}; nothing was written"]
+        return [*made_first(done.recovered), f"{folder} was imported before{as_which}; nothing was written"]
     rows, count = sum(table.rows for table in manifest.tables.values()), len(manifest.tables)
     result = (
         f"version {done.version} of namespace {namespace} is visible: {rows} rows of {count}"

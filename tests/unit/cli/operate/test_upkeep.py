@@ -10,7 +10,7 @@ import pytest
 
 from support.cli import done, options_for, readers_only, refused, run
 from support.places import silence_writer
-from tidegate.base import files
+from tidegate.base import failpoints, files
 from tidegate.base.clock import Clock
 from tidegate.cli.inspect import doctor, doctor_disks
 from tidegate.errors import StoreUnavailableError, WalGapError
@@ -119,6 +119,20 @@ def test_an_import_that_a_restore_has_undone_comes_again_under_another_token(opt
     message = refused(2, *again, "first")
     assert "imported as version 4, which version 5 has undone, a restore: nothing was written" in message
     assert "version 6 of namespace flights is visible" in done(*again, "second")
+
+
+def test_an_import_that_ended_before_its_version_was_visible_is_completed_by_the_next_one(options, tmp_path):
+    """It said "imported before", with exit code 0, and readers had no row of it."""
+    folder, copy = tmp_path / "export", [*options[:-1], "--namespace=copy"]
+    done("export", folder, *readers_only(options))
+    failpoints.arm("publish.before=raise")
+    assert run("import", folder, "--yes", *copy).exit_code != 0
+    failpoints.arm(None)
+    told = done("import", folder, "--yes", "--force", *copy)
+    assert "made visible first: version 1" in told
+    assert "was imported before as version 1" in told
+    assert done("get", "airports", "EWR", *readers_only(copy)) == "departures\t2\ndelay\t1.5\n"
+    assert "made visible" not in done("import", folder, "--yes", *copy)
 
 
 # -- drop -------------------------------------------------------------------------------------------
