@@ -160,10 +160,10 @@ def checked_identity(identity: Identity | None, url: str, namespace: str) -> Ide
 def checked_target(identity: Identity | None, where: str, target: Target) -> Identity:
     """Check an alias's target. Raises: ConfigError: it does not exist, or another namespace has its name."""
     if identity is None or identity.uuid != target.uuid:
-        existing = "nothing" if identity is None else f"another one of that name ({identity.uuid})"
+        existing = "nothing" if identity is None else f"another one of that name ({brief(identity.uuid)})"
         raise ConfigError(
-            f"{where}: an alias names namespace {target.namespace} ({target.uuid}), and {existing} is here:"
-            " set the alias again with `tidegate alias set ALIAS`"
+            f"{where}: an alias names namespace {brief(target.namespace)} ({brief(target.uuid)}), and"
+            f" {existing} is here: set the alias again with `tidegate alias set ALIAS`"
         )
     return checked_identity(identity, "", target.namespace)
 

@@ -54,6 +54,9 @@ STORE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*=")
 """The name before a store's URL or option file."""
 
 BYTES_MAX = 1024 * 1024
+SETTINGS_BYTES_MAX, DOTS_MAX = 64 * 1024, 100
+"""The time that a line takes grows with the square of its dots, before the file is trusted."""
+QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 PIPE_WAIT_S = 60.0
 
 _from_file: dict[str, str] = {}
@@ -146,10 +149,15 @@ def _settings_in(path: Path, *, is_named: bool) -> dict[str, Setting]:
             f"{path}: it belongs to another user (uid {mode.st_uid}), who would choose the servers that get"
             f" your logins: if you trust it, name it by {VARIABLE}"
         )
+    if len(content) > SETTINGS_BYTES_MAX:
+        raise ConfigError(f"{path}: it is larger than {SETTINGS_BYTES_MAX:,} bytes")
     text, values, where = text_in(content, str(path)), None, ""
+    for number, of_file in enumerate(text.splitlines(), 1):
+        if QUOTED.sub("", of_file).count(".") > DOTS_MAX:
+            raise ConfigError(f"{path}, line {number}: it is not a setting; there are {', '.join(KEYS)}")
     try:
         values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
         # Its message may quote the text: only the place is shown.
         at = re.search(r"at line (\d+)", str(error))
         where = f", line {at[1]}" if at else ""
@@ -162,7 +170,8 @@ def _settings_in(path: Path, *, is_named: bool) -> dict[str, Setting]:
         if key not in KEYS:
             raise ConfigError(f"{where}: {key!r:.60} is not a setting; there are {', '.join(KEYS)}")
         parts = value if isinstance(value, list) and key.startswith("store") else [value]
-        if not parts or not all(isinstance(part, str) and part.strip() for part in parts):
+        texts = [part for part in parts if isinstance(part, str) and part.strip() and "\0" not in part]
+        if not parts or texts != parts:
             raise ConfigError(f"{where}: {key} must be a text in quotes; several stores are a list of texts")
         if any(map(_has_password, parts)) and others_can_read(mode):
             logger.warning(
