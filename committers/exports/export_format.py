@@ -27,6 +27,7 @@ from tidegate.errors import ConfigError, CorruptError
 from tidegate.values.row_checks import check_schema
 from tidegate.wal.record import Count, KeyGroups, TableSchema
 from tidegate.wal.staging import own_tables
+from tidegate.wal.staging.own_tables import row_type_of
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -186,7 +187,7 @@ def batches_of(folder: Path, name: str, table: Table, key_groups: int | None = N
     manifest's, they have other columns, they would take too much memory, or a table of this schema cannot
     have such a row.
     """
-    of = RowsOf(table.table_schema, table.expires, key_groups, table.apart)
+    of = RowsOf(table.table_schema, table.expires, key_groups, table.apart, row_type_of(name))
     before = None
     for number, file in enumerate(table.files):
         path = place_of(folder, name, number)

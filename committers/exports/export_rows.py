@@ -12,12 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.base.decoders import json_decoder
 from tidegate.committers.exports.parquet_pages import HugeError, batches
 from tidegate.errors import CorruptError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.options import KEY_BYTES_MAX, VALUE_BYTES_MAX
-from tidegate.sinks.rules.layout import STORED_MORE
+from tidegate.sinks.rules.layout import STORED_MORE, unpack
+from tidegate.values.decode import cause_of
 from tidegate.values.row_checks import row_checks
+from tidegate.wal.record import UNREADABLE as UNREADABLE_VALUE
 from tidegate.wal.record import TableSchema
 from tidegate.wal.staging.validate import shown_key
 
@@ -40,6 +43,8 @@ class RowsOf(NamedTuple):
     key_groups: int | None
     """None: the key groups are not compared with the keys."""
     stride: int = 1
+    own: Any = None
+    """The type of the rows of a table of tidegate's own."""
 
 
 class Place(NamedTuple):
@@ -109,7 +114,14 @@ def _unfit(batch: Any, of: RowsOf) -> tuple[int, str] | None:
         if (pc.max(sizes).as_py() or 0) > most:
             row = pc.index(pc.fill_null(pc.greater(sizes, most), False), True).as_py()  # noqa: FBT003
             return row, f"its {column} takes {sizes[row].as_py()} bytes, {most} are allowed"
-    return row_checks(of.schema).first_unfit(batch["key"], batch["value"], expires=of.expires)
+    found = row_checks(of.schema).first_unfit(batch["key"], batch["value"], expires=of.expires)
+    if found is None and of.own is not None:
+        for row, value in enumerate(batch["value"].to_pylist()):
+            try:
+                json_decoder(of.own).decode(unpack(value).value or b"")
+            except UNREADABLE_VALUE as error:
+                return row, f"it is no row of tidegate's own: {cause_of(error)}"
+    return found
 
 
 def _unplaced(batch: Any, of: RowsOf, before: Place | None) -> tuple[int, str] | None:

@@ -23,7 +23,7 @@ from tidegate.sinks.records import CatalogEntry, Finding
 from tidegate.sinks.rules.reads import StoredRows, live_rows, windows
 from tidegate.sinks.store import Store
 from tidegate.values.decode import values_of
-from tidegate.wal.record import TableAt, TableSchema
+from tidegate.wal.record import UNREADABLE, TableAt, TableSchema
 from tidegate.wal.staging.due_queue import (
     TIMES,
     KeysByTime,
@@ -33,7 +33,14 @@ from tidegate.wal.staging.due_queue import (
     queue_of,
     queued_by_group,
 )
-from tidegate.wal.staging.own_tables import INSTANCES_SCHEMA, ITEM_KEY, QUEUE_SCHEMA, companions, queues_of
+from tidegate.wal.staging.own_tables import (
+    INSTANCES_SCHEMA,
+    ITEM_KEY,
+    QUEUE_SCHEMA,
+    InstanceRow,
+    companions,
+    queues_of,
+)
 
 PARTS_AT_ONCE = 16
 NAMED_MAX = 3
@@ -180,8 +187,13 @@ def _local_states(store: Store, entry: CatalogEntry, key_groups: int) -> Iterato
     """Find local states whose lists do not have the items that their instances name."""
     lists: dict[str, dict[int, tuple[int, int]]] = {}
     for (name, instance), content in _live(store, entry, LOCAL, INSTANCES_SCHEMA, key_groups):
-        row = json_decoder(dict[str, int]).decode(content)
-        lists.setdefault(f"{LOCAL}.{name}", {})[instance] = row["items"], row["parallelism"]
+        try:
+            row = json_decoder(InstanceRow).decode(content)
+        except UNREADABLE:
+            where = f"{store.where}, version {entry.version}, table {LOCAL}, key {(name, instance)!r}"
+            yield Finding(where, "items and parallelism", f"a row that cannot be read: {LIST_AGAIN}")
+            continue
+        lists.setdefault(f"{LOCAL}.{name}", {})[instance] = row.items, row.parallelism
     for table in sorted(lists.keys() | companions({LOCAL}, entry.tables) - {LOCAL}):
         named, items, strays = lists.get(table, {}), Counter[int](), 0
         for (instance, item), _ in _live(store, entry, table, ITEMS, key_groups):

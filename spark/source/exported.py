@@ -29,6 +29,7 @@ from tidegate.committers.repair.companions import queue_of_rows
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.spark.calls.checks import first_line
 from tidegate.spark.calls.columns import key_group
+from tidegate.wal.staging.own_tables import row_type_of
 
 ROWS_DDL = "key_group int, key binary, value binary"
 PLACE = "struct<group: int, key: binary>"
@@ -72,7 +73,7 @@ def check_files(spark: SparkSession, folder: str, manifest: Manifest, bytes_max:
     expected = {
         _end(name, number): (
             file,
-            RowsOf(table.table_schema, table.expires, manifest.key_groups, table.apart),
+            RowsOf(table.table_schema, table.expires, manifest.key_groups, table.apart, row_type_of(name)),
         )
         for name, table in manifest.tables.items()
         for number, file in enumerate(table.files)

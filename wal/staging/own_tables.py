@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
 
 from tidegate.base.names import DELETED, DUE, LOCAL, QUEUE, UNLISTED
 from tidegate.errors import ConfigError
@@ -26,6 +29,36 @@ QUEUE_SCHEMA = TableSchema(
     "bytes",
 )
 """Of ``_due_at.<table>``, the queue of the keys of a state with a timeout."""
+
+
+NotNegative: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class DueRow(msgspec.Struct):
+    """A row of ``_due.<table>``."""
+
+    due_us: NotNegative
+    queued_us: NotNegative
+
+
+class InstanceRow(msgspec.Struct):
+    """A row of ``_local``."""
+
+    items: NotNegative
+    parallelism: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class RefusedRow(msgspec.Struct):
+    """A row of ``_quarantine``."""
+
+    table: str
+    cause: str
+
+
+def row_type_of(name: str) -> Any:
+    """Return the type of an own table's rows, which tidegate reads; None: its rows are the user's."""
+    kinds = {DUE: DueRow, LOCAL: InstanceRow if name == LOCAL else None, quarantine.TABLE: RefusedRow}
+    return kinds.get(name.partition(".")[0])
 
 
 def deleted_table(table: str) -> str:

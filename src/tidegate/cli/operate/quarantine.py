@@ -53,7 +53,7 @@ def list_(
             return
         shown = list(first_of(rows, limit))
         print_table(["table", "cause", "key", "key bytes", "value bytes"], map(_cells, shown))
-        counts = Counter(row["table"] for row in itertools.chain(shown, rows))
+        counts = Counter(str(row["table"]) for row in itertools.chain(shown, rows))
         totals = ", ".join(f"{count} of table {table}" for table, count in sorted(counts.items()))
         print_message(f"refused at version {snapshot.version}: {totals or 'none'}")
 

@@ -249,6 +249,25 @@ def test_tidegates_own_tables_are_imported(tmp_path):
     assert imported(make_export(tmp_path / "made", tables | {"people": MadeTable(PEOPLE, [])})) == 1
 
 
+OWN_ROWS = {
+    "a time below 0": ("_due.people", TableSchema(PEOPLE.key, DUE_COLUMNS), b'{"due_us":5,"queued_us":-1}'),
+    "no time": ("_due.people", TableSchema(PEOPLE.key, DUE_COLUMNS), b'{"due_us":5}'),
+    "no items": ("_local", INSTANCES_SCHEMA, b'{"items":null,"parallelism":1}'),
+    "no instance": ("_local", INSTANCES_SCHEMA, b'{"items":0,"parallelism":0}'),
+    "no table": ("_quarantine", quarantine.SCHEMA, b'{"table":null,"cause":"x"}'),
+}
+
+
+@pytest.mark.parametrize("which", OWN_ROWS)
+def test_a_row_that_tidegate_does_not_write_into_its_own_tables_is_refused_t61(tmp_path, which):
+    """It was imported, and the next batch, or verify, met it."""
+    name, schema, value = OWN_ROWS[which]
+    key = b"3:now,1:0," if name == "_local" else b"a"
+    tables = {name: MadeTable(schema, [placed([(key, b"+" + value)])]), "people": MadeTable(PEOPLE, [])}
+    tables |= {"_local.now": MadeTable(TableSchema(ITEM_KEY, PEOPLE.value), [])} if name == "_local" else {}
+    refused(make_export(tmp_path / "made", tables), "row 1.*it is no row of tidegate's own")
+
+
 def test_deletes_without_their_table_are_refused(tmp_path):
     """The table is the namespace's, and the export has none of that name."""
     options = Options(key_groups=4)
