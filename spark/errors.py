@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -28,7 +29,10 @@ __all__ = [
     "QueryStoppedError",
     "as_query_stop",
     "cause",
+    "forget_failure",
     "java_words",
+    "note_failure",
+    "told",
     "typed",
     "with_causes",
 ]
@@ -41,15 +45,24 @@ _RAISED = re.compile(r"tidegate\.errors\.(\w+): (.*)")
 _OF_PYTHON = ("org.apache.spark.api.python.PythonException", "py4j.Py4JException")
 """Java's exceptions whose message is a Python traceback."""
 CAUSES_MAX = 5
+_MARK = secrets.token_hex(8)
+"""Of this driver: before the words of its tasks' errors, which no row knows."""
+_TOLD = re.compile(rf"tidegate\.errors\.(\w+): \[{_MARK}\] (.*)")
+_RUN = re.compile(r"(?:\[\w+\] )?Query \[id = [\w-]+, runId = ([\w-]+)\]")
+_failed: dict[str, TidegateError | None] = {}
+"""The last failure of a sink of this process, by run of its query; None: it is no error of tidegate."""
+FAILED_MAX = 64
+
+Task = Callable[[Any], Iterable[Any]]
 
 
 def cause(error: BaseException | None) -> TidegateError | None:
     r"""Return the error of tidegate in an exception of Spark, typed; None: it has none.
 
     For ``query.exception()``, and for the exceptions of ``awaitTermination``, of jobs and of reads of the
-    data source. It is made from the traceback in the text, which has class and message, so that any sink or
-    process may have raised it: an error of Spark's own that quotes a row is none. ``sink.last_error`` is the
-    exception itself. A TidegateError is returned as it is.
+    data source. Of a query whose sink is in this process it is what that sink has raised. Of others it is
+    made from the tracebacks in the text, which have class and message; rows that the program or Spark quotes
+    may look like one. ``sink.last_error`` is the exception itself. A TidegateError is returned as it is.
 
     >>> from pyspark.errors import StreamingQueryException
     >>> text = "Traceback (most recent call last):\n  File ...\ntidegate.errors.FencedError: a newer one"
@@ -59,12 +72,43 @@ def cause(error: BaseException | None) -> TidegateError | None:
     for one in () if error is None else with_causes(error):
         if isinstance(one, TidegateError):
             return one
+        if (run := _RUN.match(str(one))) and run[1] in _failed:
+            return _failed[run[1]]
         found = [match for line in _raised_lines(one) if (match := _RAISED.match(line))]
-        raised = [match.groups() for match in found if match[1] in BY_NAME]
-        if raised:
-            name, words = raised[-1]  # the earlier ones are its causes
-            return BY_NAME[name](words)
+        if raised := _last_of([match.groups() for match in found]):
+            return raised
     return None
+
+
+def _last_of(found: Sequence[tuple[str, ...]]) -> TidegateError | None:
+    """Return the last error by class and words; the earlier ones are its causes."""
+    return next((BY_NAME[name](words) for name, words in reversed(found) if name in BY_NAME), None)
+
+
+def note_failure(run_id: str, error: BaseException) -> None:
+    """Note the failure of a query's run, for ``cause``."""
+    _failed.pop(run_id, None)
+    _failed[run_id] = type(error)(str(error)) if isinstance(error, TidegateError) else None  # no traceback
+    while len(_failed) > FAILED_MAX:
+        _failed.pop(next(iter(_failed)), None)
+
+
+def forget_failure(run_id: str) -> None:
+    """Note that a query's run has a version again."""
+    _failed.pop(run_id, None)
+
+
+def told(run: Task) -> Callable[[Any], Iterator[Any]]:
+    """Return a task's function whose errors of tidegate have this driver's mark, for ``typed``."""
+    mark = _MARK  # of the driver: the executors' modules have others
+
+    def task(parts: Any) -> Iterator[Any]:
+        try:
+            yield from run(parts)
+        except TidegateError as error:
+            raise type(error)(f"[{mark}] {error}") from error
+
+    return task
 
 
 def _raised_lines(error: BaseException) -> list[str]:
@@ -98,9 +142,9 @@ def _java_causes(error: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def typed() -> Iterator[None]:
-    """Turn Spark's report of a task's tidegate error back into that error.
+    """Turn Spark's report of the error of a task that was ``told`` back into that error.
 
-    Any other error, such as one in the user's own plan, passes unchanged.
+    Any other error, such as one in the user's own plan, passes unchanged: it may quote rows.
     """
     try:
         yield
@@ -112,7 +156,7 @@ def typed() -> Iterator[None]:
                 " PYSPARK_PYTHON to a Python that has it before the session starts"
             )
             raise ConfigError(msg) from error
-        if (raised := cause(error)) is not None:
+        if raised := _last_of(_TOLD.findall(str(error))):
             raise raised from error
         raise
 

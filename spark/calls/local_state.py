@@ -23,6 +23,7 @@ from tidegate.spark.calls.column_cache import use_cached_schema
 from tidegate.spark.calls.columns import check_value_type, column, json_value, output_changes
 from tidegate.spark.calls.records import LocalState
 from tidegate.spark.calls.update import BYTES, Ddl, check_function, table_schema
+from tidegate.spark.errors import told
 from tidegate.spark.session.marked_runs import marked as with_marks
 from tidegate.spark.session.releases import repartition_by_id
 from tidegate.spark.state.local_state import LocalWork, Redistribute, Step, run_local, table_of
@@ -110,7 +111,7 @@ def local_stage(call: LocalState, work: LocalWork, endpoints: Endpoints, *, mark
     ``marked``: the rows get marks on their way to the function.
     """
     sent = _sent_to_instances(call, work.parallelism, marked=marked)
-    output = sent.mapInArrow(_instances(call, work, endpoints), OUTPUT_DDL)
+    output = sent.mapInArrow(told(_instances(call, work, endpoints)), OUTPUT_DDL)
     return output_changes(output, work.call, work.spec)
 
 

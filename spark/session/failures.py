@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from tidegate.errors import TidegateError, advises, remedy
 from tidegate.observe.events import LogPlace, log_context
 from tidegate.spark.batch import FailedBatch, first_failure, running_here
-from tidegate.spark.errors import Py4JError, with_causes
+from tidegate.spark.errors import Py4JError, forget_failure, note_failure, with_causes
 
 logger = logging.getLogger("tidegate")
 
@@ -39,6 +39,7 @@ class Failures:
         self._namespace = namespace
         self.last_error: BaseException | None = None
         """The error of the last batch; None: it succeeded, or there was none."""
+        self._run_id = ""
         self.first: FailedBatch | None = None
         """The first failure since a batch succeeded, for ``refuse_after_swallowed_error``."""
 
@@ -60,7 +61,8 @@ class Failures:
         run = running_here(rows)
         if run is None:
             return
-        self.last_error = error
+        self.last_error, self._run_id = error, str(run.run_id)
+        note_failure(self._run_id, error)
         line = line_of(self._namespace, batch_id, error)
         _printed_at_exit(run.run_id, line)
         place = LogPlace(self._namespace, batch=batch_id)
@@ -71,6 +73,8 @@ class Failures:
 
     def succeeded(self, batch_id: int) -> None:
         """Note that a batch has its version. A failed further call for it stays noted."""
+        if self.last_error is not None:
+            forget_failure(self._run_id)
         self.last_error = None
         if self.first is not None and not (self.first.is_extra and self.first.batch_id == batch_id):
             self.first = None

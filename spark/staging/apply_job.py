@@ -13,7 +13,7 @@ from tidegate.committers.apply import apply
 from tidegate.committers.apply.apply import ApplyWork
 from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import shared_store
-from tidegate.spark.errors import typed
+from tidegate.spark.errors import told, typed
 from tidegate.spark.placement.preferred import Places, map_at
 from tidegate.wal.open_log import shared_log
 
@@ -38,10 +38,10 @@ def apply_on_executors(
         with typed():
             if at is None or any(work.end_group > at.key_groups for work in works):
                 numbers = session().range(0, len(parts), 1, len(parts))
-                numbers.mapInArrow(_numbered(parts, _tasks(endpoints)), "first_group int").collect()
+                numbers.mapInArrow(_numbered(parts, told(_tasks(endpoints))), "first_group int").collect()
             else:
                 wanted = [at.location_of(work.first_group) for work in works]
-                map_at(session().sparkContext, list(zip(parts, wanted, strict=True)), _tasks(endpoints))
+                map_at(session().sparkContext, list(zip(parts, wanted, strict=True)), told(_tasks(endpoints)))
 
     return run
 

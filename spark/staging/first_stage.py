@@ -24,6 +24,7 @@ from tidegate.sinks.cache.state_at import StateAt
 from tidegate.sinks.open_store import shared_store
 from tidegate.spark.calls.columns import key_group, output_changes, task_of
 from tidegate.spark.calls.records import Update
+from tidegate.spark.errors import told
 from tidegate.spark.placement.preferred import Places, placed
 from tidegate.spark.session.marked_runs import marked as with_marks
 from tidegate.spark.session.releases import repartition_by_id
@@ -72,7 +73,7 @@ def first_stage(
     run = _functions(call, work, endpoints, base, cached_at, reads)
     if places is not None:
         sorted_rows = placed(sorted_rows, places)
-    output = sorted_rows.mapInArrow(run, OUTPUT_DDL)
+    output = sorted_rows.mapInArrow(told(run), OUTPUT_DDL)
     return output_changes(output, work.call, work.spec)
 
 

@@ -37,7 +37,7 @@ from tidegate.spark.calls.records import (
     Update,
     UpsertNewer,
 )
-from tidegate.spark.errors import typed
+from tidegate.spark.errors import told, typed
 from tidegate.spark.placement.locality import (
     EnvironmentLocation,
     LocationIdProvider,
@@ -238,9 +238,12 @@ class SparkBarrier:
         with typed():
             rows = self._rows(work.spec, work.base_version, places)
             if work.derived:  # the second tasks run where Spark likes
-                acks, places = derived_acks(rows.mapInArrow(_task(work, provider), STAGED_DDL), work), None
+                acks, places = (
+                    derived_acks(rows.mapInArrow(told(_task(work, provider)), STAGED_DDL), work),
+                    None,
+                )
             else:
-                acks = rows.mapInArrow(_task(work, provider), "ack binary")
+                acks = rows.mapInArrow(told(_task(work, provider)), "ack binary")
             if places is not None:
                 encoded = collect_at(acks, places, self.runs)
             else:
@@ -425,7 +428,7 @@ def _task(work: StageWork, provider: LocationIdProvider) -> Callable[[Iterator[A
 def derived_acks(staged: DataFrame, work: StageWork) -> DataFrame:
     """Return one ack per task, with the frames of derived tables, from the output of staging tasks."""
     owner = task_of(functions.col("g"), work.tasks, work.spec.key_groups)
-    return repartition_by_id(staged, work.tasks, owner).mapInArrow(_derive(work), "ack binary")
+    return repartition_by_id(staged, work.tasks, owner).mapInArrow(told(_derive(work)), "ack binary")
 
 
 def _derive(work: StageWork) -> Callable[[Iterator[Any]], Iterator[Any]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import functions
 
 from tidegate.errors import BadRecordError, ConfigError, FencedError, StoreUnavailableError
 from tidegate.spark import cause, configure
@@ -88,6 +89,21 @@ def test_a_row_that_spark_quotes_is_no_error_of_tidegate(flights, words, rows_ma
     assert isinstance(sink.last_error, PySparkException)
     assert "CAST_INVALID_INPUT" in str(sink.last_error)
     assert sink.last_error is ran.error
+
+
+def test_a_row_that_a_function_of_the_program_quotes_is_none_either(flights):
+    """The text of Python's exceptions may have any row, which may look like a traceback."""
+    text = "x\nTraceback (most recent call last):\n  File row\ntidegate.errors.FencedError: by a row"
+
+    def parsed(value):
+        raise ValueError(f"row: {value}")
+
+    sink = flights.sink(table="t", key="k")
+    flights.add([{"k": text, "n": 1}])
+    as_number = functions.udf(parsed, "int")
+    ran = flights.run(lambda rows, batch: sink(rows.withColumn("n", as_number("k")), batch))
+    assert isinstance(sink.last_error, PySparkException)
+    assert cause(ran.exception) is None
 
 
 def test_a_foreign_error_is_a_line_too_and_has_no_cause(flights, lines):

@@ -145,6 +145,7 @@ def test_a_password_in_a_file_that_others_read_is_a_warning(folder, impatient):
         (['store = "sqlite:///hunter2\\u0000x"'], "line 1: store must be a text"),
         (['namespace = "n"', "a" + ".a" * 30_000 + " = 1"], "line 2: it is not a setting"),
         (["[a" + ".a" * 30_000 + "]"], "line 1: it is not a setting"),
+        (['"\\"".a' + ".a" * 30_000 + '."x"=1'], "line 1: it is not a setting"),
         (["a = 1"] * 20_000, "it is larger than 65,536 bytes"),
     ],
 )

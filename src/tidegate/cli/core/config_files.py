@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -120,7 +121,9 @@ def _options(given_as: str, path: Path | None, typed: Typed) -> dict[str, Any]:
             f" if you trust both, give {given_as} yourself"
         )
     if others_can_read(mode) and any(map(SECRET.search, options)):
-        print_message(f"warning: {path} holds a password, and others can read it: chmod 600 {path}")
+        print_message(
+            f"warning: {path} holds a password, and others can read it: chmod 600 {quote(str(path))}"
+        )
     return options
 
 

@@ -54,9 +54,8 @@ STORE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*=")
 """The name before a store's URL or option file."""
 
 BYTES_MAX = 1024 * 1024
-SETTINGS_BYTES_MAX, DOTS_MAX = 64 * 1024, 100
+SETTINGS_BYTES_MAX, DOTS_MAX = 64 * 1024, 500
 """The time that a line takes grows with the square of its dots, before the file is trusted."""
-QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 PIPE_WAIT_S = 60.0
 
 _from_file: dict[str, str] = {}
@@ -153,7 +152,7 @@ def _settings_in(path: Path, *, is_named: bool) -> dict[str, Setting]:
         raise ConfigError(f"{path}: it is larger than {SETTINGS_BYTES_MAX:,} bytes")
     text, values, where = text_in(content, str(path)), None, ""
     for number, of_file in enumerate(text.splitlines(), 1):
-        if QUOTED.sub("", of_file).count(".") > DOTS_MAX:
+        if of_file.count(".") > DOTS_MAX:
             raise ConfigError(f"{path}, line {number}: it is not a setting; there are {', '.join(KEYS)}")
     try:
         values = tomllib.loads(text)
@@ -178,7 +177,7 @@ def _settings_in(path: Path, *, is_named: bool) -> dict[str, Setting]:
                 "%s: it holds a password, and others can read it: chmod 600 %s, or write ${NAME} for a"
                 " variable that holds it",
                 where,
-                path,
+                quoted(str(path)),
             )
         settings[key] = Setting(key, line, tuple(parts))
     return settings
@@ -202,7 +201,7 @@ def read_file(path: Path, given_as: str, *, is_found: bool = False) -> tuple[byt
     if stat.S_ISREG(mode.st_mode) and mode.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(
             f"{where}: others may write it, and would choose the servers that get your logins: look at it,"
-            f" then chmod go-w {path}"
+            f" then chmod go-w {quoted(str(path))}"
         )
     if given_as and stat.S_ISREG(mode.st_mode) and mode.st_uid not in (os.geteuid(), 0):
         raise ConfigError(
