@@ -6,6 +6,8 @@ in memory, whatever the number of rows.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.errors import ConfigError
 from tidegate.keys.groups import key_group_of_each
 from tidegate.wal.staging.spec import CHANGES
 
@@ -47,18 +50,22 @@ def deal(
 ) -> list[Path]:
     """Write every row into the bucket of its key group, as ``CHANGES``; return the buckets' files in order.
 
-    ``strides`` are those of the tables, by index. ``folder`` exists, and has room for all rows.
+    ``strides`` are those of the tables, by index. Raises: ConfigError: ``folder`` has no room for all rows.
     """
     places = [folder / str(at) for at in range(buckets)]
-    writers = [pa.ipc.new_stream(str(place), CHANGES) for place in places]
     try:
-        for batch in _gathered(rows, strides, key_groups):
-            of_each = batch["g"].to_numpy().astype(np.int64) * buckets // key_groups
-            for bucket in np.unique(of_each).tolist():
-                writers[bucket].write_batch(batch.filter(pa.array(of_each == bucket)))
-    finally:
-        for writer in writers:
-            writer.close()
+        with contextlib.ExitStack() as open_files:
+            writers = [open_files.enter_context(pa.ipc.new_stream(str(place), CHANGES)) for place in places]
+            for batch in _gathered(rows, strides, key_groups):
+                of_each = batch["g"].to_numpy().astype(np.int64) * buckets // key_groups
+                for bucket in np.unique(of_each).tolist():
+                    writers[bucket].write_batch(batch.filter(pa.array(of_each == bucket)))
+    except OSError as error:  # reading has errors of its own
+        why = os.strerror(error.errno) if error.errno else error
+        raise ConfigError(
+            f"the temporary folder {folder.parent} takes no copy of the rows of the export: {why}; free some"
+            " room there, or set TMPDIR to another folder, and run the command again: nothing was decided"
+        ) from error
     return places
 
 

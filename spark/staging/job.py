@@ -238,10 +238,8 @@ class SparkBarrier:
         with typed():
             rows = self._rows(work.spec, work.base_version, places)
             if work.derived:  # the second tasks run where Spark likes
-                acks, places = (
-                    derived_acks(rows.mapInArrow(told(_task(work, provider)), STAGED_DDL), work),
-                    None,
-                )
+                staged = rows.mapInArrow(told(_task(work, provider)), STAGED_DDL)
+                acks, places = derived_acks(staged, work), None
             else:
                 acks = rows.mapInArrow(told(_task(work, provider)), "ack binary")
             if places is not None:

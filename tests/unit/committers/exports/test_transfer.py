@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ from support.places import barrier_of, driver_at, new_place, opened, rows_by_tab
 from tidegate.cli import app
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.exports.dealt_rows import TableRows, deal
 from tidegate.committers.exports.export import export
 from tidegate.committers.exports.export_format import MANIFEST, checksum_of, place_of
 from tidegate.committers.exports.import_rows import import_rows, read_whole
@@ -84,6 +86,13 @@ def test_rows_are_dealt_into_buckets_and_files(place, tmp_path):
     assert import_rows(driver, tmp_path / "x", *read_whole(tmp_path / "x"), bucket_bytes=1_000).version == 1
     driver.store.close()
     assert rows_by_table(url, "copy") == rows_by_table(url, "many")
+
+
+def test_a_temporary_folder_without_room_is_named(tmp_path):
+    """The error was that of Arrow's writer, without a path."""
+    rows = [TableRows(0, pa.array([b"a"]), pa.array([b"+1"]))]
+    with pytest.raises(ConfigError, match=r"the temporary folder .* takes no copy .* set TMPDIR"):
+        deal(rows, [1], 4, tmp_path / "gone" / "x", 2)
 
 
 def test_an_import_replaces_its_tables_and_leaves_the_others(place):
