@@ -63,7 +63,7 @@ def deal(
     except OSError as error:  # reading has errors of its own
         why = os.strerror(error.errno) if error.errno else error
         raise ConfigError(
-            f"the temporary folder {folder.parent} takes no copy of the rows of the export: {why}; free some"
+            f"the temporary folder takes no copy of the rows of the export: {folder.parent}: {why}; free some"
             " room there, or set TMPDIR to another folder, and run the command again: nothing was decided"
         ) from error
     return places
