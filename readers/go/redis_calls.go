@@ -49,6 +49,42 @@ func isRefusal(message string) bool {
 	return slices.ContainsFunc(refusing, isIn) || slices.ContainsFunc(mistakes, isIn)
 }
 
+// fits returns whether a reply has the form of replies to this call. One of another form is no answer: somebody else's reply
+// has shifted the connection, or another program answers.
+func (c *redisCall) fits() bool {
+	if c.err != nil {
+		code, detail, _ := strings.Cut(c.err.Error(), " ")
+		return code != "TGSERVER" || strings.HasPrefix(detail, "replica") || c.isOnRows && detail != ""
+	}
+	all, isList := c.reply.([]any)
+	switch c.function {
+	case "lease", "release":
+		_, isNumber := c.reply.(int64)
+		return isNumber
+	case "": // HMGET
+		return len(all) == len(c.args)-2 && areTexts(all, true)
+	case "pointer": // with an entry, or without
+		return (len(all) == 8 || len(all) == 9) && areTexts(all, true)
+	case "read":
+		return len(all) == len(c.args)-4 && areTexts(all, true)
+	case "scan":
+		if len(all) != 4 || !areTexts(all[:2], false) {
+			return false
+		}
+		_, isNumber := all[2].(int64)
+		rows, isList := all[3].([]any)
+		return isNumber && isList && len(rows)%2 == 0 && areTexts(rows, false)
+	}
+	return isList && areTexts(all, false) && (c.function != "schemas" || len(all)%2 == 0)
+}
+
+func areTexts(all []any, orNil bool) bool {
+	return !slices.ContainsFunc(all, func(each any) bool {
+		_, isText := each.(string)
+		return !isText && (each != nil || !orNil)
+	})
+}
+
 var errServer = errors.New("another server answered than the one that was named")
 
 // run sends the calls in one pipeline, and again those that a repetition may mend, until the context's deadline.
@@ -70,6 +106,10 @@ func (n *redisNamespace) run(ctx context.Context, calls ...*redisCall) {
 				call.err = failed // no connection was made
 			} else if errors.Is(call.err, redis.Nil) {
 				call.err = nil
+			}
+			if !call.fits() {
+				n.words.renew()
+				call.err = errNoReply
 			}
 			if call.err == nil {
 				if call.function == "pointer" {

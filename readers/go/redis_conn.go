@@ -1,23 +1,37 @@
 package reader
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
 
 const dialTimeout, keepAlive, wordsMax = 5 * time.Second, 5 * time.Minute, 512
 
+// textMax is twice the longest value that a store takes. A list has at most listMax elements, each list in it half of that.
+const textMax, listMax, lineMax = 32 << 20, 1 << 20, 64 << 10
+
 // lastWords are the errors that servers gave to new connections, by address: "" if a connection got a reply, or was not
 // made. go-redis loses them where it asks Sentinels, and where a write fails after the server has closed the connection.
 type lastWords struct {
-	mu   sync.Mutex
-	said map[string]string
+	mu       sync.Mutex
+	said     map[string]string
+	renewals atomic.Int64
+}
+
+// renew makes go-redis use none of the connections again that are open now: on one of them a reply was no answer.
+func (w *lastWords) renew() {
+	if w != nil {
+		w.renewals.Add(1)
+	}
 }
 
 func (w *lastWords) note(address, words string) {
@@ -68,11 +82,7 @@ func (w *lastWords) dialer(config *tls.Config) func(context.Context, string, str
 			w.note(address, "")
 			return nil, err
 		}
-		connected := &connection{Conn: made, words: w, address: address, isNew: true}
-		if config == nil {
-			return plainConnection{connected}, nil
-		}
-		return connected, nil
+		return &connection{Conn: made, words: w, renewals: w.renewals.Load(), address: address, isNew: true}, nil
 	}
 }
 
@@ -80,10 +90,12 @@ func (w *lastWords) dialer(config *tls.Config) func(context.Context, string, str
 // read has the words, or the end.
 type connection struct {
 	net.Conn
-	words   *lastWords
-	address string
-	isNew   bool // nothing but errors was read
-	said    string
+	words    *lastWords
+	renewals int64 // until it was made
+	address  string
+	isNew    bool // nothing but errors was read
+	said     string
+	arriving replies
 }
 
 func (c *connection) Write(content []byte) (int, error) {
@@ -97,6 +109,9 @@ func (c *connection) Write(content []byte) (int, error) {
 
 func (c *connection) Read(content []byte) (int, error) {
 	count, err := c.Conn.Read(content)
+	if wrong := c.arriving.take(content[:count]); wrong != nil {
+		return 0, wrong
+	}
 	if !c.isNew {
 		return count, err
 	}
@@ -113,13 +128,83 @@ func (c *connection) Read(content []byte) (int, error) {
 	return count, err
 }
 
-// plainConnection is one without TLS: go-redis sees that it has ended before it uses it again.
-type plainConnection struct{ *connection }
-
-func (c plainConnection) SyscallConn() (syscall.RawConn, error) {
-	plain, isPlain := c.Conn.(syscall.Conn)
-	if !isPlain {
+// SyscallConn lets go-redis see, before it uses the connection again, that it has ended, or that something arrived which no
+// call waits for. An error is the end of the connection.
+func (c *connection) SyscallConn() (syscall.RawConn, error) {
+	made := c.Conn
+	if secure, isSecure := made.(*tls.Conn); isSecure {
+		made = secure.NetConn()
+	}
+	plain, isPlain := made.(syscall.Conn)
+	if !isPlain || c.renewals != c.words.renewals.Load() {
 		return nil, errors.ErrUnsupported
 	}
 	return plain.SyscallConn()
+}
+
+var errNoReply = errors.New("the reply has another form than replies to the call: another program answers there, or a proxy mixes" +
+	" replies; connect to the server itself")
+
+// replies follows the lengths in what arrives: go-redis makes room for all that one announces.
+type replies struct {
+	open []int  // the elements that are left of each list that has begun
+	skip int    // the bytes that are left of a text
+	line []byte // of the line that has begun
+}
+
+// take returns an error at a line that begins no reply, or a longer one than any of a store.
+func (r *replies) take(content []byte) error {
+	for len(content) > 0 {
+		if count := min(r.skip, len(content)); count > 0 {
+			r.skip, content = r.skip-count, content[count:]
+			if r.skip == 0 {
+				r.ended()
+			}
+			continue
+		}
+		part, rest, isWhole := bytes.Cut(content, []byte("\n"))
+		r.line, content = append(r.line, part...), rest
+		if len(r.line) > lineMax {
+			return errNoReply
+		} else if !isWhole {
+			break
+		} else if !r.begin(strings.TrimSuffix(string(r.line), "\r")) {
+			return errNoReply
+		}
+		r.line = r.line[:0]
+	}
+	return nil
+}
+
+// begin takes a line that begins a reply, or an element of one. Sentinels are asked in RESP3.
+func (r *replies) begin(line string) bool {
+	kind, digits := line[:min(1, len(line))], line[min(1, len(line)):]
+	number, err := strconv.Atoi(digits)
+	isText, isList := strings.Contains("$!=", kind), strings.Contains("*~>%", kind)
+	switch {
+	case kind == "", isText && number > textMax, isList && number > listMax>>len(r.open), (isText || isList) && number < -1,
+		(isText || isList || kind == ":") && err != nil, !isText && !isList && !strings.Contains("+-:_#,(", kind):
+		return false
+	case isText && number >= 0:
+		r.skip = number + len("\r\n")
+		return true
+	case isList && number > 0:
+		if kind == "%" {
+			number *= 2
+		}
+		r.open = append(r.open, number)
+		return true
+	}
+	r.ended()
+	return true
+}
+
+// ended notes the end of an element, and of the lists whose last one it is.
+func (r *replies) ended() {
+	for last := len(r.open) - 1; last >= 0; last-- {
+		if r.open[last]--; r.open[last] > 0 {
+			return
+		}
+		r.open = r.open[:last]
+	}
 }

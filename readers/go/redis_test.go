@@ -2,10 +2,13 @@ package reader
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -35,7 +38,7 @@ func TestRefusals(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer client.Close()
 	for _, vector := range vectors {
-		store := newRedisStore(client, "", nil)
+		store := newRedisStore(client, "", nil, nil)
 		of := store.open("flights", &identity{UUID: "u"}).(*redisNamespace)
 		call := of.call(vector.Call, int64(0), int64(0))
 		err, isLater := of.judge(ctx, call, reply(vector.Reply), map[string]bool{})
@@ -90,7 +93,7 @@ func served(t *testing.T, server answers) (context.Context, *redisNamespace) {
 	client.AddHook(server)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	t.Cleanup(func() { cancel(); client.Close() })
-	return ctx, newRedisStore(client, "", nil).open("flights", &identity{UUID: "u", library: "lib"}).(*redisNamespace)
+	return ctx, newRedisStore(client, "", nil, nil).open("flights", &identity{UUID: "u", library: "lib"}).(*redisNamespace)
 }
 
 // TestAServerThatIsNotListedAnyMore has an old primary that does not know that it was replaced.
@@ -216,6 +219,73 @@ func TestTheLastWordsOfAServer(t *testing.T) {
 					t.Errorf("%s, %s: %s, %v", form, row[0], ErrorName(err), err)
 				}
 			}
+		}
+	}
+}
+
+// TestLengths has what is refused before go-redis makes room for it, and replies in pieces of each size.
+func TestLengths(t *testing.T) {
+	for _, wrong := range []string{
+		"$99999999999\r\n", "$999999999999999999999\r\n", "$33554433\r\n", "*1048577\r\n", "*2\r\n*524289\r\n", "$-2\r\n", "*x\r\n", ":\r\n",
+		"?\r\n", "%1048577\r\n", "\r\n", strings.Repeat("*1\r\n", 30), strings.Repeat("+", 70_000),
+	} {
+		if err := new(replies).take([]byte(wrong)); err == nil {
+			t.Errorf("%.20q is taken", wrong)
+		}
+	}
+	right := "+OK\r\n-ERR x\r\n:-5\r\n$-1\r\n$0\r\n\r\n*-1\r\n*0\r\n*2\r\n*1\r\n$3\r\na\r\n\r\n*0\r\n$4\r\n?\r\n*\r\n:1\r\n%1\r\n+a\r\n_\r\n"
+	for size := 1; size <= len(right); size++ {
+		arriving := &replies{}
+		for rest := []byte(right); len(rest) > 0; rest = rest[min(size, len(rest)):] {
+			if err := arriving.take(rest[:min(size, len(rest))]); err != nil {
+				t.Fatalf("%d bytes at once: %v before %q", size, err, rest)
+			}
+		}
+		if len(arriving.open) > 0 || arriving.skip > 0 || len(arriving.line) > 0 {
+			t.Errorf("%d bytes at once: %+v is left", size, arriving)
+		}
+	}
+}
+
+// TestASurplusReplyOverTLS has a server that sends a reply which no call waits for, on a connection that is not used.
+func TestASurplusReplyOverTLS(t *testing.T) {
+	made := httptest.NewTLSServer(nil)
+	defer made.Close()
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", made.TLS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	idle := make(chan bool)
+	go func() {
+		for isFirst := true; ; isFirst = false {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			request := make([]byte, 1_000)
+			client.Read(request)
+			client.Write([]byte("-ERR no HELLO\r\n"))
+			client.Read(request)
+			client.Write([]byte("+right\r\n"))
+			if isFirst {
+				<-idle
+				client.Write([]byte("+surplus\r\n"))
+				idle <- true
+			}
+		}
+	}()
+	words := &lastWords{said: map[string]string{}}
+	client := redis.NewClient(&redis.Options{Addr: listener.Addr().String(), Protocol: 2, DisableIndentity: true, MaxRetries: -1,
+		Dialer: words.dialer(made.Client().Transport.(*http.Transport).TLSClientConfig)})
+	defer client.Close()
+	for isSent, tries := false, 0; tries < 2; tries++ {
+		if answer, err := client.Ping(context.Background()).Result(); answer != "right" {
+			t.Fatalf("%q, %v", answer, err)
+		}
+		if !isSent {
+			idle <- true
+			isSent = <-idle
 		}
 	}
 }

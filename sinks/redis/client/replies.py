@@ -257,7 +257,7 @@ def answer_of(
         code, _, detail = message.partition(" ")
         if code != "TGSERVER" or call.server:
             return Refused(code, detail.split(" script: ")[0])
-        return ServerState(detail.split()[0].encode())
+        return ServerState(detail.split()[0].encode()) if detail.strip() else NextAction.LOOK_AGAIN
     if (full := no_room(where, address, error)) is not None:
         raise full
     if call.name in ("lease", "release") and message.startswith(NO_REPLICAS):

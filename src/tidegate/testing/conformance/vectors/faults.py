@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from tidegate.errors import StoreUnavailableError
-from tidegate.testing.conformance.program import ReaderRaisedError
+from tidegate.testing.conformance.program import ReaderFailedError, ReaderRaisedError
 from tidegate.testing.conformance.refusals import changes_in
 from tidegate.testing.conformance.session import (
     FailedError,
@@ -42,6 +42,21 @@ LEFT = (
 """The replies of a server that another one has replaced."""
 LOGINS = ("NOAUTH Authentication required.", "WRONGPASS invalid username-password pair or user is disabled.")
 BUSY = "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+OTHER_FORMS = (
+    *(b":5\r\n", b"+OK\r\n", b"$-1\r\n", b"$0\r\n\r\n", b"*-1\r\n", b"*1\r\n*0\r\n", b"*1\r\n-ERR x\r\n"),
+    b"*11\r\n" + 11 * b"+x\r\n",
+    *(b"-TGSERVER \r\n", b"-MOVED \r\n", b"?\r\n", b":x\r\n", b"$x\r\n", b"$-7\r\n", b"*-7\r\n"),
+    *(b"$99999999999\r\n", b"$2000000000\r\n", b"*9999999\r\n", b"*99999999999\r\n"),
+    20_000 * b"*1\r\n" + b"+x\r\n",
+)
+"""Bytes that are no reply to any function of a reader."""
+OWN_FORMS = {
+    "pointer": (b"*0\r\n", b"-TGSERVER 8e5b4a1d0c9f3e7a6b2d5c8f1e4a7b0d3c6f9e2a\r\n"),
+    "read": (b"*0\r\n", b"*2\r\n$-1\r\n$-1\r\n"),
+    "scan": (b"*0\r\n", b"*4\r\n$1\r\nx\r\n$1\r\n0\r\n:1\r\n*1\r\n$1\r\nk\r\n"),
+    "lease": (b"*0\r\n",),
+}
+"""Likewise, by function."""
 SHORT_S = 2.0
 """The time-out of a reader that is to give up."""
 AGE_S = 20.0
@@ -253,6 +268,33 @@ def lasts(session: Session) -> None:
             check_row(session, writer)
 
 
+def forms(session: Session) -> None:
+    """Check that bytes of another form than replies to the call are no answer: the call is sent again."""
+    with faulty(session) as (server, writer):
+        for call, own in OWN_FORMS.items():
+            of = Injected(session, server, writer, call)
+            for reply in (*OTHER_FORMS, *own):
+                server.replace(reply, call)
+                shown = reply[:40]
+                try:
+                    of.ask()
+                except (FailedError, ReaderRaisedError, ReaderFailedError) as error:
+                    raise FailedError(f"{call} answered {shown!r}: {error}") from None
+                check_equal(f"the calls of {call} that got {shown!r}", 1, server.answered)
+
+
+def surplus(session: Session) -> None:
+    """Check that a reply which no call waits for does not become the answer to the next call."""
+    with faulty(session) as (server, writer):
+        for call in OWN_FORMS:
+            of = Injected(session, server, writer, call)
+            for _ in range(2):
+                server.double()
+                of.ask()
+                write_live(writer)
+                of.ask()
+
+
 def full(session: Session) -> None:
     """Check a server that takes no further connection."""
     with faulty(session, timeout_s=SHORT_S) as (server, writer):
@@ -316,6 +358,8 @@ FAULTS: dict[str, Callable[[Session], None]] = {
     "lease-lapses": lapses,
     "faults-pass": passes,
     "faults-last": lasts,
+    "faults-forms": forms,
+    "faults-surplus": surplus,
     "faults-full": full,
     "faults-other-primary": leaves,
     "faults-login": login_late,

@@ -1,7 +1,7 @@
-"""Faults of a Redis server before a reader under test: error replies, and connections that were left.
+"""Faults of a Redis server before a reader under test: wrong replies, and connections that were left.
 
-A proxy passes everything on. Where a rule is set, it sends the server an EVAL for the reader's command, which
-gives the error reply: the order of pipelined replies stays.
+A proxy passes everything on. Where a rule is set, it sends the server another command for the reader's: an
+EVAL, which gives the error reply, or an ECHO, whose reply is replaced. The order of pipelined replies stays.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ ANSWERED = b"FCALL FCALL_RO EVAL EVAL_RO EVALSHA EVALSHA_RO HMGET HGET XREAD".sp
 """The commands that get the error reply: those of a reader after its login."""
 CALLS = (b"FCALL", b"FCALL_RO")
 SCRIPT = b"return redis.error_reply(ARGV[1])"
+MARK = b"tidegate: the reply of a rule"
+"""The argument of ECHO."""
 FULL = b"-ERR max number of clients reached\r\n"
 
 
@@ -40,6 +42,8 @@ class FaultyServer:
         """Whether the server takes no further connection."""
         self._reply, self._times, self._older_than, self._after = "", 0, 0, 0
         self._function = b""
+        self._bytes: bytes | None = None
+        self._doubles = 0
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._admit, name="faulty-server", daemon=True).start()
 
@@ -53,8 +57,17 @@ class FaultyServer:
         """
         self._older_than = self.opened if only_open else 1 << 30
         self._function, self._after = f"_{function}".encode() * bool(function), after
-        self.answered = 0
+        self.answered, self._bytes = 0, None
         self._reply, self._times = reply, times
+
+    def replace(self, reply: bytes, function: str) -> None:
+        """Answer the next call of this function with these bytes."""
+        self.refuse("", 0, function=function)
+        self._bytes, self._times = reply, 1
+
+    def double(self) -> None:
+        """Answer the next request twice: all its commands, and then all of them again."""
+        self._doubles = 1
 
     def clear(self) -> None:
         """Pass everything on again."""
@@ -95,18 +108,21 @@ class FaultyServer:
             try:
                 with socket.create_connection(self._server, CONNECT_S) as server:
                     server.settimeout(None)
-                    threading.Thread(target=_pass_on, args=(server, client), daemon=True).start()
+                    threading.Thread(target=self._pass_on, args=(server, client), daemon=True).start()
                     rest = b""
                     while piece := client.recv(PIECE_BYTES):
                         frames, rest = frames_in(rest + piece)
-                        server.sendall(b"".join(self._changed(frame, number) for frame in frames))
+                        content = b"".join(self._changed(frame, number) for frame in frames)
+                        if self._doubles and frames and all(map(_is_answered, frames)):
+                            self._doubles, content = 0, content * 2
+                        server.sendall(content)
             finally:
                 self._open.discard(client)
 
     def _changed(self, frame: bytes, number: int) -> bytes:
         """Return what the server gets for a command."""
         words = frame.split(b"\r\n", 5)
-        if self.answered >= self._times or number > self._older_than or words[2].upper() not in ANSWERED:
+        if self.answered >= self._times or number > self._older_than or not _is_answered(frame):
             return frame
         if self._function and not (words[2].upper() in CALLS and words[4].endswith(self._function)):
             return frame
@@ -114,7 +130,25 @@ class FaultyServer:
             self._after -= 1
             return frame
         self.answered += 1
+        if self._bytes is not None:
+            return packed(b"ECHO", MARK)
         return packed(b"EVAL", SCRIPT, b"0", self._reply.encode())
+
+    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            content = b""
+            while piece := source.recv(PIECE_BYTES):
+                content += piece
+                if content.endswith(b"\r\n"):  # else the rest of a reply, or of the mark, follows
+                    target.sendall(content.replace(b"$%d\r\n%b\r\n" % (len(MARK), MARK), self._bytes or b""))
+                    content = b""
+            target.sendall(content)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+
+
+def _is_answered(frame: bytes) -> bool:
+    return frame.split(b"\r\n", 3)[2].upper() in ANSWERED
 
 
 def server_of(url: str) -> tuple[str, int] | None:
@@ -156,11 +190,3 @@ def _end_of(content: bytes, begin: int) -> int | None:
             return None
         at = line + 2 + int(content[at + 1 : line]) + 2
     return at if at <= len(content) else None
-
-
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while piece := source.recv(PIECE_BYTES):
-            target.sendall(piece)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_RDWR)

@@ -10,11 +10,14 @@ import java.util.Deque;
 import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.Semaphore;
 import java.util.function.IntFunction;
+import javax.net.ssl.SSLSocket;
 import redis.clients.jedis.Connection;
+import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.DefaultJedisSocketFactory;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.exceptions.JedisConnectionException;
+import redis.clients.jedis.util.RedisInputStream;
 
 /** A primary, and the connections to it: a call borrows one, or waits for one, until its deadline. */
 final class RedisNode implements AutoCloseable {
@@ -30,10 +33,13 @@ final class RedisNode implements AutoCloseable {
    */
   private static final class LimitedSocket extends Socket {
     private final Socket socket;
+    /** That one, or the one under its TLS. */
+    private final Socket plain;
     private Deadline deadline;
 
-    LimitedSocket(Socket socket, Deadline deadline) {
+    LimitedSocket(Socket socket, Socket plain, Deadline deadline) {
       this.socket = socket;
+      this.plain = plain;
       this.deadline = deadline;
     }
 
@@ -51,6 +57,11 @@ final class RedisNode implements AutoCloseable {
         public int read(byte[] into, int offset, int length) throws IOException {
           limit();
           return in.read(into, offset, length);
+        }
+
+        @Override
+        public int available() throws IOException {
+          return Math.max(in.available(), plain.getInputStream().available());
         }
       };
     }
@@ -110,17 +121,30 @@ final class RedisNode implements AutoCloseable {
 
   /** Makes the one socket of a connection. */
   private static final class Sockets extends DefaultJedisSocketFactory {
+    private final JedisClientConfig config;
     private Deadline deadline;
     private LimitedSocket made;
 
     Sockets(HostAndPort address, JedisClientConfig config, Deadline deadline) {
-      super(address, config);
+      super(address, DefaultJedisClientConfig.builder().timeoutMillis(config.getConnectionTimeoutMillis()).build());
+      this.config = config;
       this.deadline = deadline;
     }
 
     @Override
     public Socket createSocket() {
-      made = new LimitedSocket(super.createSocket(), deadline); // for the login: what the connect has left
+      Socket plain = super.createSocket();
+      made = new LimitedSocket(plain, plain, deadline); // for the login: what the connect has left
+      if (config.isSsl()) {
+        try {
+          SSLSocket secure = (SSLSocket) config.getSslSocketFactory().createSocket(
+              plain, getHostAndPort().getHost(), getHostAndPort().getPort(), true);
+          secure.setSSLParameters(config.getSslParameters());
+          made = new LimitedSocket(secure, plain, deadline);
+        } catch (IOException failed) {
+          throw new JedisConnectionException(failed);
+        }
+      }
       return made;
     }
 
@@ -137,6 +161,7 @@ final class RedisNode implements AutoCloseable {
   static final class Pipe extends Connection {
     private final long openedAt = System.nanoTime();
     private final Sockets sockets;
+    private RedisInputStream replies; // the login has set it, too
 
     /** Connect and log in. {@code config} has the time for it in milliseconds. */
     Pipe(HostAndPort address, IntFunction<JedisClientConfig> config, Deadline deadline) {
@@ -165,6 +190,21 @@ final class RedisNode implements AutoCloseable {
     Object reply(Deadline deadline) {
       sockets.limit(deadline);
       return getOne();
+    }
+
+    @Override
+    protected Object protocolRead(RedisInputStream in) {
+      replies = in;
+      return RedisForms.read(in);
+    }
+
+    /** Whether something arrived that no call waits for: a reply, which would answer the next one. */
+    boolean hasSurplus() {
+      try {
+        return replies != null && replies.available() > 0;
+      } catch (IOException ended) {
+        return true;
+      }
     }
   }
 
@@ -195,12 +235,15 @@ final class RedisNode implements AutoCloseable {
     }
     try {
       for (Pipe connection = idle.poll(); connection != null; connection = idle.poll()) {
-        if (isUsable(connection)) {
+        if (isUsable(connection) && !connection.hasSurplus()) {
           return connection;
         }
         connection.close();
       }
       return new Pipe(address, config, deadline);
+    } catch (ClassCastException otherForm) { // of the reply to a login
+      permits.release();
+      throw RedisForms.noReply();
     } catch (RuntimeException | Error failed) {
       permits.release();
       throw failed;

@@ -14,6 +14,7 @@ import java.util.Set;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Function;
 import java.util.function.IntFunction;
+import java.util.function.Predicate;
 import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
 import redis.clients.jedis.ClientSetInfoConfig;
@@ -31,8 +32,11 @@ import redis.clients.jedis.util.JedisClusterCRC16;
  * all of its calls in one pipeline, and again what is answered by a move, a restart or a failover, until the deadline.
  */
 final class RedisServers implements AutoCloseable {
-  /** A command for the primary that has the key; {@code words} makes it for that server. {@code writes}: it can do without. */
-  record Call(byte[] key, boolean writes, Function<RedisNode, List<byte[]>> words) {}
+  /**
+   * A command for the primary that has the key; {@code words} makes it for that server. {@code writes}: it can do without.
+   * {@code fits}: whether a reply has the form of those to it.
+   */
+  record Call(byte[] key, boolean writes, Predicate<Object> fits, Function<RedisNode, List<byte[]>> words) {}
 
   /** {@code slots}: by slot, in a Cluster; else one. */
   private record Servers(Map<HostAndPort, RedisNode> nodes, RedisNode[] slots) {}
@@ -213,6 +217,9 @@ final class RedisServers implements AutoCloseable {
       for (int at : share) {
         Object answer = replyOf(lent.get(node), next);
         next = deadline.within(REQUEST_MS);
+        if (!calls.get(at).fits.test(answer)) {
+          throw RedisForms.noReply();
+        }
         if (answer instanceof JedisDataException error) {
           String message = String.valueOf(error.getMessage());
           if (passes(error) && !(calls.get(at).writes && message.startsWith("NOREPLICAS"))) {
@@ -334,7 +341,7 @@ final class RedisServers implements AutoCloseable {
           return new HostAndPort(text(address.get(0)), Integer.parseInt(text(address.get(1))));
         }
         why = new JedisException("it knows no primary " + name);
-      } catch (JedisException unreached) {
+      } catch (JedisException | ClassCastException | IndexOutOfBoundsException | IllegalArgumentException unreached) { // or of another form
         why = why == null || isRefusal(why) ? unreached : why;
       }
     }
@@ -367,7 +374,7 @@ final class RedisServers implements AutoCloseable {
           Arrays.fill(slots, ((Long) parts.get(0)).intValue(), ((Long) parts.get(1)).intValue() + 1, node);
         }
         return slots;
-      } catch (JedisException unreached) {
+      } catch (JedisException | ClassCastException | IndexOutOfBoundsException | IllegalArgumentException | NullPointerException unreached) { // or of another form
         why = why == null || isRefusal(why) ? unreached : why;
         named = seed;
       }

@@ -17,6 +17,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Predicate;
 import java.util.regex.Pattern;
 import redis.clients.jedis.exceptions.JedisDataException;
 
@@ -62,11 +63,12 @@ final class RedisStore implements Store {
 
   private Object plain(RedisServers to, String key, Deadline deadline, String... words) {
     List<byte[]> command = Arrays.stream(words).map(Store::utf8).toList();
-    Object reply = to.run(List.of(new Call(Store.utf8(key), false, node -> command)), deadline).get(0);
-    if (reply instanceof JedisDataException error) {
+    Object answer = to.run(List.of(new Call(
+        Store.utf8(key), false, reply -> RedisForms.fits(words[0], words.length - 2, reply), node -> command)), deadline).get(0);
+    if (answer instanceof JedisDataException error) {
       throw ofRedis(error);
     }
-    return reply;
+    return answer;
   }
 
   @Override
@@ -163,7 +165,8 @@ final class RedisStore implements Store {
 
     private Call callOf(Function function, long version) {
       boolean writes = function.name.equals("lease") || function.name.equals("release");
-      return new Call(Store.utf8(function.key), writes, node -> {
+      Predicate<Object> fits = reply -> RedisForms.fits(function.name, function.args.size() - 3, reply); // of a read: after the start
+      return new Call(Store.utf8(function.key), writes, fits, node -> {
         List<byte[]> words = bytes(writes ? "FCALL" : "FCALL_RO", library + "_" + function.name, "1", function.key, identity.uuid());
         if (function.server != null) {
           words.add(Store.utf8(function.server.isEmpty() ? idOf(node, version) : function.server));

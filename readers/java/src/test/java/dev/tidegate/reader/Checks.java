@@ -89,7 +89,7 @@ final class Checks {
 
   /**
    * A primary of a Cluster: it refuses logins while {@code refuses}, never answers {@code silent}, and answers any other
-   * command with OK.
+   * command with 1.
    */
   private static final class Primary {
     final ServerSocket socket = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
@@ -138,7 +138,7 @@ final class Checks {
         String reply = switch (words.get(0)) {
           case "AUTH" -> refuses ? "-WRONGPASS no such user\r\n" : "+OK\r\n";
           case "CLUSTER" -> slots;
-          default -> "+OK\r\n";
+          default -> ":1\r\n";
         };
         client.getOutputStream().write(reply.getBytes());
       }
@@ -251,9 +251,9 @@ final class Checks {
     }
   }
 
-  /** A call ends at its deadline, however often a byte of a reply arrives until then. */
+  /** A call ends at its deadline, however often a byte of a reply arrives until then, and whatever lengths it announces. */
   private static void slowReplies() throws Exception {
-    for (String begin : List.of(":", "+", "$1000000\r\n", "*1000\r\n+")) {
+    for (String begin : List.of(":", "+", "$1000000\r\n", "*1000\r\n+", "*999999999\r\n", "*1000\r\n*600000\r\n")) {
       try (ServerSocket server = new ServerSocket(0, 50, InetAddress.getLoopbackAddress())) {
         Primary.daemon(() -> {
           while (true) {
@@ -294,11 +294,11 @@ final class Checks {
   }
 
   private static RedisServers.Call call(byte[] key) {
-    return new RedisServers.Call(key, false, node -> List.of(Store.utf8("GET"), key));
+    return new RedisServers.Call(key, false, reply -> true, node -> List.of(Store.utf8("GET"), key));
   }
 
   private static RedisServers.Call failing() {
-    return new RedisServers.Call(keyOf(true), false, node -> {
+    return new RedisServers.Call(keyOf(true), false, reply -> true, node -> {
       throw new ArithmeticException();
     });
   }
