@@ -57,8 +57,9 @@ def fill(coordinator: Coordinator, source: Store, stopped: Callable[[], bool] = 
         failpoints.hit("fill.after_begin")
         if stands != held.version:
             return is_filled(coordinator, held.version, stands)
-        coordinator.store.put_schemas(source.schemas().values())
-        if not fill_groups(coordinator, source, stamp_of(decided), entry, stopped, held.keep):
+        stamp = stamp_of(decided)
+        coordinator.store.begin(stamp, source.schemas().values(), coordinator.epoch)
+        if not fill_groups(coordinator, source, stamp, entry, stopped, held.keep):
             return False
         publish(
             coordinator,

@@ -89,7 +89,7 @@ def fill_and_follow(
         last.version,
     )
     failpoints.hit("fill.after_begin")
-    store.put_schemas(rows.schemas.values())
+    store.begin(apply.stamp_of(base), rows.schemas.values(), coordinator.epoch)
     if not fill_groups(coordinator, rows, apply.stamp_of(base), entry, stopped):
         return []
     entries, machine = [entry], Machine(State.SEALED, coordinator.watch)

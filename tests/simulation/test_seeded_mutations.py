@@ -369,7 +369,7 @@ FIRST = {trimming_goes_by_age_alone: 1_000, trimming_forgets_what_is_decided: 4_
 
 
 OF_A_PART = [
-    ("second", 2_670, version_1_is_filled),
+    ("second", 6_500, version_1_is_filled),
     ("second", 5_000, a_fill_leaves_what_lies_there),
     ("second", 1_225, a_fill_ends_whatever_version_is_marked),
     ("second", 2_600, a_follower_reads_the_pointer_after_the_log),

@@ -121,8 +121,8 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
         if identity is not None:
             raise ConfigError(
                 f"{store.where} has namespace {name} without any version, and {coordinator.log.where}"
-                " is empty: check --wal; if the log is gone, run `tidegate drop --only-stores` first. Nothing"
-                " was written"
+                f" is empty: check --wal; if the log is gone, run `{_drop_of_primary(coordinator)}` first."
+                " Nothing was written"
             )
         refuse_writing(store.where, name, store.aliases().get(name))
         _refuse_if_another_shows(coordinator, "", 0)
@@ -146,6 +146,11 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
     )
     lost = [each for each in versions if each.origin != RestoreOrigin(version)]
     return Plan(Way.AGAIN, version, last, lost, within, reached.source_offsets)
+
+
+def _drop_of_primary(coordinator: Coordinator) -> str:
+    """Return the command that removes what the primary has, and leaves the other stores as they are."""
+    return f"tidegate drop --only-stores --store {coordinator.endpoints.stores[0].name}=URL"
 
 
 def _origin_of(decided: DecidedVersion | None) -> BatchOrigin | None:
@@ -275,7 +280,7 @@ def _continue(coordinator: Coordinator, contents: Contents) -> None:
     if 0 < begun < version and any(stamp.version > begun for stamp in store.begun()):
         raise ConfigError(
             f"{store.where} was being filled at version {begun}, from an older backup or another store: run"
-            " `tidegate drop --only-stores --force`, then this again"
+            f" `{_drop_of_primary(coordinator)} --force`, then this again"
         )
     horizon = last if isinstance(store, SupportsRebuild) else max(first_kept(coordinator), version)
     if begun >= version:

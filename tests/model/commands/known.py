@@ -169,6 +169,12 @@ MENDED = {
     "an export while the version of a killed load is not visible": (
         "batch!apply.before_chunk replace!decide.after_append export recover import"
     ),
+    "an older log of an older copy that a driver has claimed": (
+        "copies batch replace batch trim older-store batch older-log"
+    ),
+    "a log that lost the first batch of a new checkpoint, and an older copy of its store": (
+        "copies adopt batch older-store lose-end"
+    ),
 }
 """By name, the word that found it."""
 

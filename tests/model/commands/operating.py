@@ -284,7 +284,10 @@ def has_older_store(world: World, at: str = "a") -> bool:
     place = (place_of(at), world.truth.name)
     then = (world.copies.get("places") or {"spaces": {}})["spaces"].get(place)
     now = vars(store._spaces[place])
-    return then is not None and all(now[part] == then[part] for part in ("identity", "pointer", "rows"))
+    if then is None or any(now[part] != then[part] for part in ("identity", "rows")):
+        return False
+    shows = [(each["pointer"].visible, each["pointer"].digest) for each in (now, then)]
+    return shows[0] == shows[1]  # a driver may have claimed it since
 
 
 def seen_in_store(truth: Truth, world: World) -> Space | None:
@@ -343,9 +346,10 @@ def end_lost(truth: Truth, world: World, outcome: Outcome) -> Truth:
         return lost("the log lost its end")(truth, world, outcome)
     content, shape = here.versions[shown[0], state.last_version]
     lineage, batch = LINEAGES.index(state.lineage) if state.lineage else -1, state.last_batch
+    lasts = [truth.firsts[LINEAGES.index(at)] + number for at, (_, number) in state.batches.items()]
     return truth.with_space(
         name, content=content, shape=shape, lineage=lineage, time_us=state.decided_at_us,
-        event=here.event if batch is None else truth.firsts[lineage] + batch[1],
+        event=max(lasts, default=content.event) if batch is None else truth.firsts[lineage] + batch[1],
         generation=here.generation if state.is_rewound else 0,
         versions={at: known for at, known in here.versions.items() if at[1] <= state.last_version},
     )  # fmt: skip

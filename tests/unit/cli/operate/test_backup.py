@@ -1,5 +1,6 @@
 """The commands backup and restore-from: what they print, refuse, and leave to the query."""
 
+import contextlib
 import json
 import shutil
 
@@ -10,6 +11,8 @@ from support.places import rows_by_table, silence_writer
 from tidegate.base import failpoints
 from tidegate.errors import CorruptError, StoreLostError, TidegateError
 from tidegate.options import Options
+from tidegate.sinks.open_store import open_store
+from tidegate.sinks.records import Identity
 from tidegate.testing.example import BATCHES, LINEAGE, Example
 
 OFFSETS = '[{"orders":{"0":%d}}]'
@@ -139,6 +142,18 @@ def test_without_a_log_a_second_store_that_shows_a_version_is_kept_or_removed(tw
     made = run("restore-from", tmp_path / "backup", *where, a, b, "--yes")
     assert "store b: version 3 is visible" in made.stdout
     assert rows_by_table(f"sqlite://{tmp_path}/a") == rows_by_table(f"sqlite://{tmp_path}/b") != before
+
+
+def test_a_primary_without_a_version_is_removed_alone(two, tmp_path):
+    """Red before: the advice had no --store, so it removed the second store's versions, too."""
+    where, a, b = two
+    shutil.rmtree(tmp_path / "wal")
+    with contextlib.closing(open_store(f"sqlite://{tmp_path}/a", "flights")) as store:
+        store.create(Identity("another", "flights", 2))
+    advice = refused(2, "restore-from", tmp_path / "backup", *where, a, b, "--yes")
+    assert "`tidegate drop --only-stores --store a=URL`" in advice
+    done("drop", "--only-stores", *where, a, "--yes")
+    assert "tidegate relog" in refused(2, "restore-from", tmp_path / "backup", *where, a, b, "--yes")
 
 
 def test_a_killed_restore_of_an_older_version_is_named_by_the_next_one(options, tmp_path):

@@ -93,6 +93,34 @@ def test_the_alias_of_a_removed_stores_readers_is_dropped_in_that_store_alone(pl
         assert gate.version() == 3
 
 
+def written(place, airport, versions):
+    with contextlib.closing(Example(f"file://{place.folder}/wal", place.url("main"))) as example:
+        for number in range(versions):
+            example.write({"airports": {airport: {"departures": number, "delay": 0.0}}})
+    place.silence("main")
+
+
+def test_a_fill_that_was_begun_in_a_history_which_the_log_lost_is_not_continued(place):
+    """Red before: the new store had the rows of both histories, and no error."""
+    for name in ("main", "wal"):
+        shutil.copytree(place.folder / name, place.folder / f"{name}-before")
+    written(place, "LOST", 2)
+    failpoints.arm("fill.after_group=raise@6")
+    add = ("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
+    assert run(*add).exit_code != 0
+    failpoints.arm(None)
+    for name in ("main", "wal"):
+        shutil.rmtree(place.folder / name)
+        (place.folder / f"{name}-before").rename(place.folder / name)
+    written(place, "KEPT", 4)
+    for _ in range(3):  # each takes one epoch more than the one before
+        place.silence("main", "copy")
+        told = run(*add).stderr
+    assert "the log lost a decision" in told
+    done("recover", "--discard-lost", *place.stores("main", "copy"))
+    assert place.content("copy") == place.content("main")
+
+
 def test_a_command_that_has_filled_a_store_counts_as_no_running_writer_there(place):
     """The move to a new store was refused for 30 s, with the ended command named as the writer."""
     done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
