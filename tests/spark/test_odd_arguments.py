@@ -6,6 +6,7 @@ import pytest
 
 from support.cli import done
 from support.odd_values import VALUES, faults
+from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.transaction import Transaction
 
 CALLS = (
@@ -63,11 +64,11 @@ def test_an_argument_of_a_call(spark, name, argument):
     rows = spark.createDataFrame([("a", 1, "d")], "k string, n bigint, op string")
 
     def call(odd):
-        transaction = Transaction(0, 0, {})
+        transaction = Transaction(0, 0, CollectedCalls(0, {}))
         getattr(transaction, name)(**needed(name, rows) | {argument: odd})
 
     if name != "drop_table":
-        getattr(Transaction(0, 0, {}), name)(**needed(name, rows))
+        getattr(Transaction(0, 0, CollectedCalls(0, {})), name)(**needed(name, rows))
     assert faults(call) == []
 
 
