@@ -213,7 +213,7 @@ func (n *redisNamespace) judge(ctx context.Context, call *redisCall, err error, 
 	if said := n.words.of(); said != nil && strings.Contains(err.Error(), "all sentinels") {
 		err = said
 	}
-	message, _, _ := strings.Cut(err.Error(), " script: ")
+	message, _, _ := strings.Cut(withoutWords(err.Error()), " script: ")
 	message = strings.TrimSpace(strings.TrimPrefix(message, "ERR "))
 	code, detail, _ := strings.Cut(message, " ")
 	has := func(parts ...string) bool {

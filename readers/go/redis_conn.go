@@ -37,7 +37,13 @@ func (w *lastWords) renew() {
 func (w *lastWords) note(address, words string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.said[address] = words
+	w.said[address] = withoutWords(words)
+}
+
+// withoutWords returns what a server said without the words of the command that it quotes: they may be a login.
+func withoutWords(said string) string {
+	said, _, _ = strings.Cut(said, ", with args beginning with")
+	return said
 }
 
 // of returns an error with the words of one server: a refusal only if all servers refuse.

@@ -23,6 +23,24 @@ type reply string
 func (r reply) Error() string { return string(r) }
 func (r reply) RedisError()   {}
 
+// TestALoginIsNotRepeated has the reply of a server without AUTH, which quotes the command that it does not know.
+func TestALoginIsNotRepeated(t *testing.T) {
+	said := reply("ERR unknown command 'AUTH', with args beginning with: 'u' 'hunter2'")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	words := &lastWords{said: map[string]string{}}
+	words.note("a", string(said))
+	of := newRedisStore(client, "", nil, nil).open("flights", &identity{UUID: "u"}).(*redisNamespace)
+	err, _ := of.judge(ctx, of.call("pointer"), said, map[string]bool{})
+	for _, found := range []error{err, words.of()} {
+		if strings.Contains(found.Error(), "hunter2") || !strings.Contains(found.Error(), "AUTH") {
+			t.Errorf("an error is %q", found)
+		}
+	}
+}
+
 // TestRefusals compares what an error reply leads to with the vectors. No server is asked.
 func TestRefusals(t *testing.T) {
 	content, err := os.ReadFile("../../conformance/vectors/refusals.json")

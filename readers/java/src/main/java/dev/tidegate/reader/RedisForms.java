@@ -62,7 +62,7 @@ final class RedisForms {
     try {
       return switch (kind) {
         case '+' -> Store.utf8(line);
-        case '-' -> new JedisDataException(line);
+        case '-' -> new JedisDataException(line.split(", with args beginning with", 2)[0]); // they may be a login
         case ':' -> Long.parseLong(line);
         case '$' -> text(in, length(line, TEXT_MAX));
         case '*' -> list(in, length(line, listMax), listMax / 2);

@@ -58,7 +58,11 @@ record StoreUrl(String scheme, String user, String password, List<Host> hosts, S
   }
 
   private static String decoded(String text) {
-    return URLDecoder.decode(text.replace("+", "%2B"), StandardCharsets.UTF_8);
+    try {
+      return URLDecoder.decode(text.replace("+", "%2B"), StandardCharsets.UTF_8);
+    } catch (IllegalArgumentException wrong) { // it quotes the text
+      throw new ConfigError("a % in the store's URL is not followed by two hexadecimal digits: write it as %25");
+    }
   }
 
   /** The same login at another store. */
