@@ -372,7 +372,7 @@ OF_A_PART = [
     ("second", 6_500, version_1_is_filled),
     ("second", 5_000, a_fill_leaves_what_lies_there),
     ("second", 1_225, a_fill_ends_whatever_version_is_marked),
-    ("second", 2_600, a_follower_reads_the_pointer_after_the_log),
+    ("second", 5_750, a_follower_reads_the_pointer_after_the_log),
     ("expiry", 0, rows_expire_by_the_clock),
     ("expiry", 4_850, decided_before_its_attempt),
     ("expiry", 0, attempts_go_by_the_clock),
