@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from tidegate.errors import BY_NAME, ConfigError, TidegateError
@@ -30,9 +31,11 @@ __all__ = [
     "as_query_stop",
     "cause",
     "forget_failure",
+    "give_mark",
     "java_words",
     "note_failure",
     "told",
+    "told_rows",
     "typed",
     "with_causes",
 ]
@@ -41,12 +44,14 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 _BLOCK = re.compile(rf"{re.escape(_TRACEBACK)}(?:[ ]+[^\n]*\n)+([^\n]+)")
 """A traceback and the first line of its exception. Values of rows, which others quote, come later."""
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(tidegate|pyarrow|msgspec|xxhash|numpy)")
-_RAISED = re.compile(r"tidegate\.errors\.(\w+): (.*)")
+_RAISED = re.compile(r"tidegate\.errors\.(\w+): (?:\[[0-9a-f]{16}\] )?(.*)")
 _OF_PYTHON = ("org.apache.spark.api.python.PythonException", "py4j.Py4JException")
 """Java's exceptions whose message is a Python traceback."""
 CAUSES_MAX = 5
 _MARK = secrets.token_hex(8)
 """Of this driver: before the words of its tasks' errors, which no row knows."""
+MARK = "tidegate.mark"
+"""The local property of Spark that has the mark, for tasks that are planned elsewhere."""
 _TOLD = re.compile(rf"tidegate\.errors\.(\w+): \[{_MARK}\] (.*)")
 _RUN = re.compile(r"(?:\[\w+\] )?Query \[id = [\w-]+, runId = ([\w-]+)\]")
 _failed: dict[str, TidegateError | None] = {}
@@ -109,6 +114,23 @@ def told(run: Task) -> Callable[[Any], Iterator[Any]]:
             raise type(error)(f"[{mark}] {error}") from error
 
     return task
+
+
+def give_mark(context: Any) -> None:
+    """Give the tasks of this thread's jobs the driver's mark. ``context``: a SparkContext."""
+    context.setLocalProperty(MARK, _MARK)
+
+
+def told_rows(rows: Iterator[Any]) -> Iterator[Any]:
+    """Yield what a task of the data source reads; its errors have the mark of the job's thread, if any."""
+    try:
+        yield from rows
+    except TidegateError as error:
+        here = TaskContext.get()
+        mark = None if here is None else here.getLocalProperty(MARK)
+        if mark is None:
+            raise
+        raise type(error)(f"[{mark}] {error}") from error
 
 
 def _raised_lines(error: BaseException) -> list[str]:

@@ -30,6 +30,7 @@ from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.batch import is_connect
 from tidegate.spark.calls.collected import CollectedCalls
 from tidegate.spark.calls.update import check_ttls
+from tidegate.spark.errors import give_mark
 from tidegate.spark.lock import SinkLock
 from tidegate.spark.placement.locality import Locality
 from tidegate.spark.placement.preferred import Placement, Places, ran_before
@@ -369,7 +370,11 @@ class SinkWriter:
                 self.commit_own(drop_barrier(coordinator, name))
             if definition.of in schemas:
                 self.commit_own(build_barrier(coordinator, schemas, name, definition))
-        writer.runs = MarkedRuns(session) if is_connect(session) else SingleRuns(session.sparkContext)
+        if is_connect(session):
+            writer.runs = MarkedRuns(session)
+        else:
+            writer.runs = SingleRuns(session.sparkContext)
+            give_mark(session.sparkContext)
         return CollectedCalls(batch_id, writer.schemas() if build else schemas)
 
     def commit(

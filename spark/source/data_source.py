@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.errors import ConfigError, TidegateError
 from tidegate.keys.groups import groups_of
+from tidegate.spark.errors import told_rows
 from tidegate.spark.session.releases import arrow_schema_of
 from tidegate.spark.source.arrow_rows import ddl_of
 from tidegate.spark.source.leased_table import LeasedTable, lease_table
@@ -167,4 +168,4 @@ class TidegateReader(DataSourceReader):
         """Read a part, in a task."""
         assert isinstance(partition, Part)
         groups = range(partition.first_group, partition.end_group)
-        return self._leased.rows(groups, self._arrow)
+        return told_rows(self._leased.rows(groups, self._arrow))

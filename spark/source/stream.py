@@ -20,6 +20,7 @@ from tidegate.keys.groups import groups_of
 from tidegate.sinks.open_store import open_store
 from tidegate.sinks.records import Pointer
 from tidegate.sinks.rules.version_ref import VersionRef
+from tidegate.spark.errors import told_rows
 from tidegate.spark.session.releases import arrow_schema_of
 from tidegate.spark.source.arrow_rows import ddl_of
 from tidegate.spark.source.change_feed import CHANGE_TYPE, VERSION, Feed, FeedPlanner, encode_works
@@ -192,8 +193,8 @@ class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read a part, in a task."""
         assert isinstance(partition, FeedPart)
         if partition.leased is not None:
-            return self._feed.snapshot(partition.leased, range(*partition.groups), self._arrow)
-        return self._feed.rows(partition.works, self._arrow)
+            return told_rows(self._feed.snapshot(partition.leased, range(*partition.groups), self._arrow))
+        return told_rows(self._feed.rows(partition.works, self._arrow))
 
     def commit(self, end: Offset) -> None:
         """Do nothing: the checkpoint has the offset, and the log is kept by ``wal_retain_s``."""

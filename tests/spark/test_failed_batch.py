@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -14,10 +16,12 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions
 
-from tidegate.errors import BadRecordError, ConfigError, FencedError, StoreUnavailableError
+from tidegate.errors import BadRecordError, ConfigError, CorruptError, FencedError, StoreUnavailableError
 from tidegate.spark import cause, configure
 from tidegate.spark.session import failures
 from tidegate.spark.session.workers_python import _fit
+from tidegate.spark.source.data_source import register
+from tidegate.testing.example import write_flights
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -104,6 +108,33 @@ def test_a_row_that_a_function_of_the_program_quotes_is_none_either(flights):
     ran = flights.run(lambda rows, batch: sink(rows.withColumn("n", as_number("k")), batch))
     assert isinstance(sink.last_error, PySparkException)
     assert cause(ran.exception) is None
+
+
+def test_an_error_of_a_table_that_the_batch_reads_is_typed(flights, tmp_path, spark):
+    """A task of the data source raises it, and a supervisor restarts by its class."""
+    place = f"sqlite://{tmp_path}/other"
+    write_flights(f"file://{tmp_path}/other-wal", place)
+    for shard in (tmp_path / "other" / "flights").glob("shard-*.sqlite"):
+        with contextlib.closing(sqlite3.connect(shard)) as connection:
+            for (table,) in connection.execute(
+                "SELECT name FROM sqlite_master WHERE name LIKE 't_%'"
+            ).fetchall():
+                connection.execute(f"UPDATE {table} SET value = x'3f'")
+            connection.commit()
+    register(spark)
+
+    def write(txn, rows):
+        other = (
+            spark.read.format("tidegate").options(store=place, namespace="flights", table="airports").load()
+        )
+        txn.upsert("t", rows.crossJoin(other.select("departures")), key="k")
+
+    sink = flights.sink()
+    flights.add(GOOD)
+    ran = flights.run(sink.each(write))
+    assert isinstance(sink.last_error, CorruptError), sink.last_error
+    assert type(cause(ran.exception)) is CorruptError
+    assert not str(sink.last_error).startswith("[")
 
 
 def test_a_foreign_error_is_a_line_too_and_has_no_cause(flights, lines):
