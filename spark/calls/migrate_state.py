@@ -19,6 +19,7 @@ from tidegate.options.endpoints import Endpoints
 from tidegate.sinks.open_store import shared_store
 from tidegate.sinks.rules.layout import payloads
 from tidegate.sinks.store import Store
+from tidegate.spark.errors import told
 from tidegate.spark.state.call_deadline import Deadline
 from tidegate.spark.state.output_rows import OutputRows, refused_value
 from tidegate.spark.state.udf_runner import Migrate, UdfRunner, check_size, migrated
@@ -53,7 +54,7 @@ class MigrationWork:
 def migrated_rows(session: SparkSession, work: MigrationWork, migrate: Migrate) -> DataFrame:
     """Return all rows of the table in their new form, as they will be stored."""
     tasks = session.range(0, work.parallelism, 1, work.parallelism)
-    return tasks.mapInArrow(_task(work, migrate), ROWS_DDL)
+    return tasks.mapInArrow(told(_task(work, migrate)), ROWS_DDL)
 
 
 def _task(work: MigrationWork, migrate: Migrate) -> Callable[[Iterator[Any]], Iterator[Any]]:

@@ -29,6 +29,7 @@ from tidegate.committers.repair.companions import queue_of_rows
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.spark.calls.checks import first_line
 from tidegate.spark.calls.columns import key_group
+from tidegate.spark.errors import told
 from tidegate.wal.staging.own_tables import row_type_of
 
 ROWS_DDL = "key_group int, key binary, value binary"
@@ -168,7 +169,9 @@ def queue_frame(
         yield from queue_of_rows(batches, table, at_us, value_bytes_max)
 
     rows = dues.select(key_group(functions.col("key"), *groups).alias("g"), "key", "value")
-    return rows.repartition("g").sortWithinPartitions("g").mapInArrow(queued, "key binary, value binary")
+    return (
+        rows.repartition("g").sortWithinPartitions("g").mapInArrow(told(queued), "key binary, value binary")
+    )
 
 
 def _end(name: str, number: int) -> str:
