@@ -35,6 +35,7 @@ __all__ = [
     "java_words",
     "note_failure",
     "told",
+    "told_parts",
     "told_rows",
     "typed",
     "with_causes",
@@ -131,6 +132,14 @@ def told_rows(rows: Iterator[Any]) -> Iterator[Any]:
         if mark is None:
             raise
         raise type(error)(f"[{mark}] {error}") from error
+
+
+def told_parts(kind: type[TidegateError]) -> tuple[str, str]:
+    """Return what stands before the words of an error that a plan raises.
+
+    A plan has the two as literals of their own: Spark quotes plans, which are no errors.
+    """
+    return f"{kind.__module__}.{kind.__name__}: [", f"{_MARK}] "
 
 
 def _raised_lines(error: BaseException) -> list[str]:

@@ -13,8 +13,10 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, functions, types
 
+from tidegate.errors import BadRecordError
 from tidegate.spark.calls.columns import column
 from tidegate.spark.calls.nested import Leaf, holds, may_hold
+from tidegate.spark.errors import told_parts
 
 POLICY, LEGACY = "spark.sql.legacy.timeParserPolicy", "LEGACY"
 
@@ -72,12 +74,13 @@ def _refused(table: str, field: types.StructField) -> Column:
         what = functions.concat(
             functions.lit(f"{days.unit} "), days.since_1970(of), functions.lit(" since 1970")
         )
-    which = f"tidegate.errors.BadRecordError: table {table}, column {field.name}: "
+    which = f"table {table}, column {field.name}: "
     why = (
         f" is another one in the calendar of {POLICY}={LEGACY}; nothing was decided; set it to CORRECTED for"
         " this query\n"
     )
-    error = functions.raise_error(functions.concat(functions.lit(which), what, functions.lit(why)))
+    words = map(functions.lit, (*told_parts(BadRecordError), which))
+    error = functions.raise_error(functions.concat(*words, what, functions.lit(why)))
     return functions.when(holds(field.dataType, of, OTHERWISE), error).otherwise(of)
 
 
