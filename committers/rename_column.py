@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from tidegate.base.names import DELETED, RENAME_TOKEN, check_name, did_you_mean, listed
+from tidegate.base.names import DELETED, RENAME_TOKEN, check_name, did_you_mean, listed, own_token
 from tidegate.base.text import brief
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
@@ -79,10 +79,10 @@ def rename_barrier(
     schema = renamed(table, schemas[table], old, new)
     if schema is None:
         return None
-    base = coordinator.folded.last_version
+    state = coordinator.folded
     return StoredRowsBarrier(
         coordinator.log,
-        LoadOrigin(f"{RENAME_TOKEN}{base} {change}"),  # a digest of table, old and new name
+        LoadOrigin(own_token(RENAME_TOKEN, state.namespace, state.last_version, change)),
         (table,),
         {table: schema},
         lambda: iter(()),

@@ -11,11 +11,20 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate.base.names import MIGRATION_TOKEN, QUEUE, check_folder, check_token, did_you_mean, listed
+from tidegate.base.names import (
+    MIGRATION_TOKEN,
+    QUEUE,
+    check_folder,
+    check_token,
+    did_you_mean,
+    listed,
+    own_token,
+)
 from tidegate.base.text import brief
 from tidegate.committers.barrier import stride_here, value_bytes_max
 from tidegate.committers.exports.export_format import Manifest
 from tidegate.committers.exports.import_rows import imported_strides
+from tidegate.committers.opening.rekeyed import undone_words
 from tidegate.committers.rename_column import rename_barrier
 from tidegate.errors import ConfigError
 from tidegate.options import Options
@@ -33,7 +42,7 @@ from tidegate.spark.transaction import Transaction
 from tidegate.spark.writer import SinkWriter
 from tidegate.values.evolve import evolved
 from tidegate.values.state_versions import plain
-from tidegate.wal.fold import decided_for, once_key, undone_by
+from tidegate.wal.fold import decided_for, once_key
 from tidegate.wal.open_log import open_log
 from tidegate.wal.record import Folded, ImportOrigin, LoadOrigin, Origin, TableSchema
 from tidegate.wal.staging.own_tables import QUEUE_SCHEMA, check_companions, owner_of, queues_of
@@ -211,7 +220,7 @@ def migration_of(session: SparkSession, wanted: Migration, base: Base, options: 
     def write(here: Here) -> None:
         here.collected.add_stored(table, rows, after)
 
-    token = f"{MIGRATION_TOKEN}{state.last_version} {table}"
+    token = own_token(MIGRATION_TOKEN, state.namespace, state.last_version, table)
     return Once(LoadOrigin(token), write, rows, frozenset({table}) if at.expires else frozenset())
 
 
@@ -359,11 +368,10 @@ class SingleVersions:
         coordinator = writing.open(session).coordinator
         if once_key(once.origin) in coordinator.folded.once:
             fact = decided_for(coordinator.folded, once.origin)
-            if fact is not None and (undone := undone_by(coordinator.folded, fact.version)) is not None:
+            if undone := undone_words(coordinator.folded, once.origin):
                 logger.warning(
-                    "namespace %s: %s was version %s, which version %s has undone, a restore: nothing is"
-                    " written; give another token to write it again",
-                    coordinator.folded.name, once_key(once.origin), fact.version, undone,
+                    "namespace %s: %s was %s: nothing is written; give another token to write it again",
+                    coordinator.folded.name, once_key(once.origin), undone,
                 )  # fmt: skip
             return None if fact is None else fact.version
         if writing.derived and is_connect(session):

@@ -18,13 +18,14 @@ from tidegate.committers.exports.dealt_rows import BUCKET_BYTES, TableRows, buck
 from tidegate.committers.exports.export_format import Manifest, batches_of, check_files, read_manifest
 from tidegate.committers.exports.export_rows import NEXT_STEP, check_stored_bytes, stored_bytes_max
 from tidegate.committers.opening.open import open_namespace
+from tidegate.committers.opening.rekeyed import undone_words
 from tidegate.committers.repair.companions import queue_of_rows
 from tidegate.committers.repair.derive import ROWS_AT_ONCE, recount
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.errors import ConfigError, CorruptError
 from tidegate.sinks.rules.layout import payloads
 from tidegate.values.decode import described
-from tidegate.wal.fold import decided_for, once_key, undone_by
+from tidegate.wal.fold import decided_for, once_key
 from tidegate.wal.record import Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
 from tidegate.wal.staging.derived import DerivedTable, derived_table
@@ -62,13 +63,11 @@ def imported_before(state: Folded | None, token: str) -> Imported | None:
     origin = ImportOrigin(token)
     if state is None or once_key(origin) not in state.once:
         return None
-    decided = decided_for(state, origin)
-    undone = None if decided is None else undone_by(state, decided.version)
-    if decided is not None and undone is not None:
+    if undone := undone_words(state, origin):
         raise ConfigError(
-            f"it was imported as version {decided.version}, which version {undone} has undone, a restore:"
-            " nothing was written. To import it again, give another --token TEXT"
+            f"it was imported as {undone}: nothing was written. To import it again, give another --token TEXT"
         )
+    decided = decided_for(state, origin)
     return Imported(None if decided is None else decided.version, new=False, recovered=[])
 
 

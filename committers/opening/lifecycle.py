@@ -156,22 +156,23 @@ class Answer(NamedTuple):
 
 
 FINISH = Answer(
-    "nothing was written. Stop the query and run `tidegate rekey --to {name} --finish` for the source; or"
+    "nothing was written. Stop the query and run `tidegate rekey --namespace SOURCE"
+    " --to {name} --finish` for its source; or"
     " `tidegate drop --namespace {name}` removes it, and its source is as it was"
 )
 RELOG_AGAIN = Answer(
-    "nothing was written. Run `tidegate relog --to {name}` again for the namespace that it saves; or"
-    " `tidegate drop --namespace {name}` removes it, and the saved namespace is as it was"
+    "nothing was written. Run `tidegate relog --namespace SOURCE --to {name}` again for the namespace that it"
+    " saves; or `tidegate drop --namespace {name}` removes it, and the saved namespace is as it was"
 )
 CONTINUE_THERE = Answer(
     "set namespace={to!r} and keep the checkpoint; nothing was written. Only while no query has written into"
-    " {to} there is a way back: `tidegate drop --namespace {to}`, then `tidegate adopt --lineage"
-    " {back}`{nobody}"
+    " {to} there is a way back: `tidegate drop --namespace {to}`, then `tidegate adopt --namespace"
+    " {name} --lineage {back}`{nobody}"
 )
 FINISH_THERE = Answer(
     "nothing was written, since its last versions are only here. Stop the query and run `tidegate rekey"
     " --namespace {name} --to {to} --finish`; or take it back: `tidegate drop --namespace {to}`, then"
-    " `tidegate adopt --lineage {back}`{nobody}"
+    " `tidegate adopt --namespace {name} --lineage {back}`{nobody}"
 )
 TAKE_BACK = Answer(
     "nothing was written. If a query has ever written into {to}, its later versions are not here: let it"
@@ -228,9 +229,9 @@ COMMANDS: Mapping[str, Row] = {
     },
     "backup": {
         Lifecycle.UNFINISHED: Answer(
-            "nothing was written. Back up its source instead, until `tidegate rekey --to {name} --finish` has"
-            " made this one whole; if its source is gone, `tidegate export FOLDER --namespace {name}` saves"
-            " its rows"
+            "nothing was written. Back up its source instead, until `tidegate rekey --namespace SOURCE --to"
+            " {name} --finish` has made this one whole; if its source is gone, `tidegate export FOLDER"
+            " --namespace {name}` saves its rows"
         ),
         **dict.fromkeys(
             MOVED,
@@ -243,7 +244,8 @@ COMMANDS: Mapping[str, Row] = {
         Lifecycle.MOVING: Answer(
             "its backups never get a newer version. Stop the query and run `tidegate rekey --namespace {name}"
             " --to {to} --finish`, then let the job run `tidegate backup NEW_FOLDER --namespace {to}`; or"
-            " take it back: `tidegate drop --namespace {to}`, then `tidegate adopt --lineage {back}`{nobody}",
+            " take it back: `tidegate drop --namespace {to}`, then `tidegate adopt --namespace {name}"
+            " --lineage {back}`{nobody}",
             after=True,
         ),
         Lifecycle.GONE: Answer(
@@ -253,15 +255,16 @@ COMMANDS: Mapping[str, Row] = {
     "relog": {
         Lifecycle.UNFINISHED: Answer(
             "nothing was copied. If its source is lost, too, make the source again first. Then `tidegate drop"
-            " --namespace {name}`, and `tidegate rekey --to {name} --key-groups N` for the source makes it"
-            " again"
+            " --namespace {name}`, and `tidegate rekey --namespace SOURCE --to {name} --key-groups N` makes"
+            " it again"
         ),
         Lifecycle.MOVED: STAY_THERE,
         Lifecycle.CONTINUED: STAY_THERE,
     },
     "alias set": {
         Lifecycle.UNFINISHED: Answer(
-            "readers would miss them: `tidegate rekey --to {name} --finish` for the source sets its aliases"
+            "readers would miss them: `tidegate rekey --namespace SOURCE --to {name} --finish` for its source"
+            " sets its aliases"
         )
     },
     "rekey": {

@@ -80,6 +80,10 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
 def lost_by_the_log(coordinator: Coordinator, lost: Stamp) -> WalGapError:
     """Build the error for a store that has begun an attempt that the log lacks; it names the remedies."""
     decided = decided_version(coordinator.decisions, lost.version)
+    given = [at.name for at in coordinator.endpoints.stores]
+    listed = coordinator.folded.stores or given[:1]
+    # The log may have lost a store's entry in its list, too: the command takes the listed stores alone.
+    stores = "".join(f" --store {name}=URL" for name in listed) if {*given} - {*listed} else ""
     has = f"ends at version {coordinator.folded.last_version}"
     if decided is not None:
         has = f"has attempt {decided.attempt} of it"
@@ -88,5 +92,5 @@ def lost_by_the_log(coordinator: Coordinator, lost: Stamp) -> WalGapError:
         f" {coordinator.log.where} {has}: the log lost a decision (brokers without power, an unclean"
         " election, an older copy put back). Nothing of it is visible, and nothing was written. Restore the"
         " newest copy of the log if there is one. Else stop all drivers and run `tidegate recover"
-        " --discard-lost`, which removes what that attempt wrote, and start the query again"
+        f" --discard-lost{stores}`, which removes what that attempt wrote, and start the query again"
     )

@@ -11,12 +11,14 @@ import re
 from typing import NamedTuple
 
 from tidegate.base.names import REKEY_TOKEN
-from tidegate.wal.fold import once_key
-from tidegate.wal.record import Folded, ImportOrigin, Origin
+from tidegate.wal.fold import decided_for, once_key, undone_by
+from tidegate.wal.record import Folded, ImportOrigin, LoadOrigin, Origin
 
 _COPIED = re.compile(r"\Aimport:rekey:([0-9a-f]+):([0-9]+)\Z")
 _OWN = re.compile(r"\Aimport:rekey:[0-9a-f]+:[0-9]+(:rows|:whole)?\Z")
 _WHOLE = re.compile(r"\Aimport:rekey:[0-9a-f]+:[0-9]+:whole\Z")
+UNDONE = "undone:"
+"""The start of the mark of a token whose version a restore had undone before the namespace was copied."""
 COPY = "copy-"
 """The start of the attempts of an unfinished copy: its store shows what it is without its log."""
 NO_QUERY = "00000000-0000-0000-0000-000000000000"
@@ -87,5 +89,25 @@ def moved_from(state: Folded) -> Moved | None:
 
 
 def own_tokens(state: Folded) -> tuple[str, ...]:
-    """Return the tokens of a state without those of a rekey, which are of its own copy."""
-    return tuple(token for token in state.once if not _OWN.match(token))
+    """Return the tokens for a copy of a state: without those of a rekey, which are of its own copy.
+
+    The copy does not have the versions, so a mark says which of them a restore has undone.
+    """
+    undone = (
+        f"{UNDONE}{once_key(decided.origin)}"
+        for decided in state.recent
+        if isinstance(decided.origin, LoadOrigin | ImportOrigin) and undone_by(state, decided.version)
+    )
+    return (*(token for token in state.once if not _OWN.match(token)), *undone)
+
+
+def undone_words(state: Folded, origin: Origin) -> str:
+    """Return which version of this origin a restore has undone; '': none, or that is not known any more."""
+    decided = decided_for(state, origin)
+    if decided is None:
+        is_undone = f"{UNDONE}{once_key(origin)}" in state.once
+        return "a version of the namespace of which this is a copy, where a restore has undone it" * is_undone
+    undone = undone_by(state, decided.version)
+    if undone is None:
+        return ""
+    return f"version {decided.version}, which version {undone} has undone, a restore"

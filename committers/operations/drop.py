@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tidegate.base.files import refuse_foreign
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.epoch import take_epoch
-from tidegate.errors import TidegateError
+from tidegate.errors import ConfigError, TidegateError
 
 logger = logging.getLogger("tidegate")
 
@@ -28,7 +28,8 @@ def drop_namespace(coordinator: Coordinator, *, log_too: bool = True, thorough: 
     store again, or is refused because the log was trimmed. The other order would leave a store that readers
     trust and no driver can continue.
 
-    A place with files of others is refused before anything is removed.
+    A place with files of others is refused before anything is removed, and so is a log that this user may
+    not remove.
 
     An Open comes first, so that a driver that misses its store sees in the log that it was replaced, and does
     not rebuild the store. A log that does not answer gets none.
@@ -37,6 +38,7 @@ def drop_namespace(coordinator: Coordinator, *, log_too: bool = True, thorough: 
         refuse_foreign(store.where, store.foreign_entry())
     if log_too:
         refuse_foreign(coordinator.log.where, coordinator.log.foreign_entry())
+        _refuse_without_rights(coordinator)
         try:
             state = coordinator.decisions.catch_up()
             if state is not None:
@@ -49,3 +51,14 @@ def drop_namespace(coordinator: Coordinator, *, log_too: bool = True, thorough: 
             )
     existed = tuple(store.drop(thorough=thorough) for store in coordinator.stores)
     return Dropped(existed, log_too and coordinator.log.drop())
+
+
+def _refuse_without_rights(coordinator: Coordinator) -> None:
+    """Refuse a log that this user may not write and remove. Raises: ConfigError."""
+    log = coordinator.log
+    try:
+        lacks = [check.found for check in log.checks() if check.check == "rights" and check.outcome != "pass"]
+    except TidegateError:
+        return  # it does not answer
+    if lacks:
+        raise ConfigError(f"{log.where}: {lacks[0]}; nothing was removed. See also --only-stores")

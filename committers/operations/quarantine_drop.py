@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import xxhash
 
-from tidegate.base.names import RELEASE_TOKEN
+from tidegate.base.names import RELEASE_TOKEN, own_token
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
@@ -46,7 +46,8 @@ def release(coordinator: Coordinator, ids: Iterable[bytes]) -> Released:
         return Released(recovered, None, 0)
     rows = sorted((key_group(one, coordinator.folded.key_groups), one) for one in there)
     # A restore may bring the same rows back, to be removed again: the base makes it another token.
-    token = f"{RELEASE_TOKEN}{base} {xxhash.xxh3_64_hexdigest(b' '.join(there))}"
+    digest = xxhash.xxh3_64_hexdigest(b" ".join(there))
+    token = own_token(RELEASE_TOKEN, coordinator.folded.namespace, base, digest)
     barrier = StoredRowsBarrier(
         coordinator.log,
         LoadOrigin(token),

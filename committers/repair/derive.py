@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.base.names import DERIVE_TOKEN
+from tidegate.base.names import DERIVE_TOKEN, own_token
 from tidegate.committers.barrier import stride_here
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier
@@ -111,9 +111,10 @@ def _barrier(
     schemas: dict[str, TableSchema],
     rows: Callable[[], Iterator[Any]],
 ) -> StoredRowsBarrier:
+    state = coordinator.folded
     return StoredRowsBarrier(
         coordinator.log,
-        LoadOrigin(f"{DERIVE_TOKEN}{coordinator.folded.last_version} {name}"),
+        LoadOrigin(own_token(DERIVE_TOKEN, state.namespace, state.last_version, name)),
         tables,
         schemas,
         rows,

@@ -44,7 +44,7 @@ def target_in(where: str, alias: str, reply: Any) -> Target | None:
     if NAME.fullmatch(namespace) is None or not uuid:
         raise CorruptError(
             f"{where}: {alias_key(alias).decode()} is no alias of tidegate's: set it again with"
-            f" `tidegate alias set {alias}`"
+            f" `tidegate alias set {alias} --namespace NAME`"
         )
     return Target(namespace, uuid)
 

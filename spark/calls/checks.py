@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import BooleanType, MapType, StructField
 
 from tidegate.base.names import check_name, did_you_mean
-from tidegate.base.text import brief
+from tidegate.base.text import brief, first_line
 from tidegate.errors import ConfigError
 from tidegate.spark.calls.column_cache import analyse, cached
 from tidegate.spark.calls.columns import column
@@ -27,7 +27,6 @@ logger = logging.getLogger("tidegate")
 Names = str | Sequence[str]
 """One column, or several."""
 DROP = "drop_table"
-LINE_MAX = 500
 MIXING = frozenset({"upsert", "delete", "emit"})
 """Calls that may touch one table in one transaction: they act in the order in which they are made."""
 
@@ -103,12 +102,6 @@ def check_unique(table: str, names: Sequence[str]) -> None:
     if twice:
         msg = f"table {table}: column {brief(twice[0])} is repeated; rename or drop one before writing"
         raise ConfigError(msg)
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of Spark's message, which may quote what it was given, as a whole."""
-    line = next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
-    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..."
 
 
 def same_key(kind: str, table: str, key: Sequence[SchemaColumn], known: TableSchema, *, names: bool) -> None:

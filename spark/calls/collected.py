@@ -12,8 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, functions
 
 from tidegate.base.names import check_name, did_you_mean, listed
+from tidegate.base.text import first_line
 from tidegate.errors import ConfigError
-from tidegate.spark.calls.checks import DROP, check_mixing, drop_mixed, first_line, same_key, schema_after
+from tidegate.spark.calls.checks import DROP, check_mixing, drop_mixed, same_key, schema_after
 from tidegate.spark.calls.column_cache import analyse, cached
 from tidegate.spark.calls.columns import column
 from tidegate.spark.calls.records import Call, LocalState, Replace, Upsert, UpsertNewer

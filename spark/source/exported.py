@@ -14,6 +14,7 @@ import xxhash
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from tidegate.base.text import first_line
 from tidegate.committers.exports import export_format
 from tidegate.committers.exports.export_format import MANIFEST, File, Manifest, Table
 from tidegate.committers.exports.export_rows import (
@@ -27,7 +28,6 @@ from tidegate.committers.exports.export_rows import (
 )
 from tidegate.committers.repair.companions import queue_of_rows
 from tidegate.errors import ConfigError, CorruptError
-from tidegate.spark.calls.checks import first_line
 from tidegate.spark.calls.columns import key_group
 from tidegate.spark.errors import told
 from tidegate.wal.staging.own_tables import row_type_of

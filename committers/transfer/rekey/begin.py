@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import ensure_made
-from tidegate.committers.opening.rekeyed import Source, moved_from, own_tokens, source_of
-from tidegate.errors import ConfigError, WalGapError
+from tidegate.committers.opening.rekeyed import Source, is_whole, moved_from, own_tokens, source_of
+from tidegate.errors import ConfigError, TidegateError, WalGapError
 from tidegate.wal.fold import View, decided_for, fold_all, once_key
 from tidegate.wal.log import Log
 from tidegate.wal.record import BatchOrigin, DecidedVersion, Folded, ImportOrigin, Summary, digest_after
@@ -36,12 +38,23 @@ def last_batch(state: Folded) -> DecidedVersion | None:
 
 
 def makes_again(old: Coordinator, new: Coordinator) -> str:
-    """Return the commands that make the copy again, also where its log is gone."""
+    """Return the commands that make the copy again, also where its log is gone.
+
+    Another command may have made it whole since: a query's rows may be in it, and nothing is removed then.
+    """
+    with contextlib.suppress(TidegateError):
+        new.decisions.catch_up()
     name, to, state = old.endpoints.namespace, new.endpoints.namespace, new.decisions.view.state
+    source = None if state is None else source_of(state)
+    if state is not None and source is not None and is_whole(state, source):
+        return "another command has made the copy whole meanwhile: remove nothing, and run this command again"
     made = new.store.identity() if state is None else state
     force, groups = "" if state else " --force", made.key_groups if made else "N"
+    listed = () if state is None else state.stores
+    is_more = {*listed} - {at.name for at in new.endpoints.stores}
+    stores = "".join(f" --store {name}=URL" for name in listed) if is_more else ""
     return (
-        f"`tidegate drop --namespace {to}{force}`, then `tidegate rekey --namespace {name} --to {to}"
+        f"`tidegate drop --namespace {to}{force}{stores}`, then `tidegate rekey --namespace {name} --to {to}"
         f" --key-groups {groups}` makes it again"
     )
 
@@ -59,7 +72,19 @@ def known_source(old: Coordinator, new: Coordinator) -> Source | None:
             f"namespace {name} exists, and is no copy of namespace {old.folded.name} with other key groups:"
             " give another name with --to"
         )
+    is_begun = new.folded.last_version and not is_whole(new.folded, source)
+    if is_begun and _several(new.folded) != _several(old.folded):
+        listed, copied = (", ".join(each.folded.stores) or "one store, without a name" for each in (old, new))
+        raise ConfigError(
+            f"the stores of namespace {old.folded.name} have changed since the copy {name} was begun: its log"
+            f" lists {listed}, the copy's {copied}. Nothing was written. {makes_again(old, new)}"
+        )
     return source
+
+
+def _several(state: Folded) -> set[str]:
+    """Return the stores of the log's list; none: there is one, listed or not."""
+    return {*state.stores} if len(state.stores) > 1 else set()
 
 
 def begin(old: Coordinator, new: Coordinator, version: int, key_groups: int) -> Source:

@@ -166,7 +166,7 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
         finally:
             pin.give_back()
     except (SnapshotExpiredError, WalGapError) as error:
-        raise type(error)(f"{error}. {_again(old, new)}") from error
+        raise type(error)(f"{error}; {makes_again(old, new)}") from error
     failpoints.hit("rekey.after_copy")
     return source
 
@@ -206,12 +206,12 @@ def _versions(old: Coordinator, new: Coordinator, first: int, last: int) -> list
         raise ConfigError(
             f"version {copy.version} of namespace {new.endpoints.namespace} is no copy of version"
             f" {first - 1} of namespace {old.endpoints.namespace}: the log lost decisions, or somebody"
-            f" wrote into the copy. {_again(old, new)}"
+            f" wrote into the copy; {makes_again(old, new)}"
         )
     found = [one for one in decided_versions(old.log, old.folded, first) if one.version <= last]
     if [one.version for one in found] != list(range(first, last + 1)):
         raise WalGapError(
-            f"{old.log.where} no longer has the decision of version {first}. {_again(old, new)}"
+            f"{old.log.where} no longer has the decision of version {first}; {makes_again(old, new)}"
         )
     return found
 
@@ -221,13 +221,9 @@ def _follow_one(old: Coordinator, new: Coordinator, decided: DecidedVersion) -> 
         follow_version(old, new, decided)
     except WalGapError as error:
         raise WalGapError(
-            f"version {decided.version} of namespace {old.endpoints.namespace} cannot be followed: {error}."
-            f" {_again(old, new)}"
+            f"version {decided.version} of namespace {old.endpoints.namespace} cannot be followed: {error};"
+            f" {makes_again(old, new)}"
         ) from error
-
-
-def _again(old: Coordinator, new: Coordinator) -> str:
-    return f"The source is as it was: {makes_again(old, new)}"
 
 
 def _move(old: Coordinator, to: str) -> str:

@@ -117,6 +117,14 @@ def check_token(token: object) -> str:
     return "".join(token)  # also of a subclass, such as an enum's
 
 
+def own_token(start: str, namespace: str, version: int, what: str) -> str:
+    """Return the token of a version of tidegate's own, made after this version of a namespace.
+
+    ``namespace`` is its uuid: a copy counts its versions from 1 again, and has the tokens of its source.
+    """
+    return f"{start}{version} {namespace[:8]} {what}"
+
+
 def following_name(namespace: str) -> str:
     """Return the name of a namespace that takes the place of another one.
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 _json = msgspec.json.Encoder(decimal_format="number")
+LINE_MAX = 500
 DIGITS_MAX = 100
 """A decimal with more digits than this is printed with an exponent: 1E+400000000 has 400 million."""
 
@@ -137,6 +138,12 @@ def _visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a library's message, which may quote what it was given, as a whole."""
+    line = next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
+    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..."
 
 
 # -- a caller's value in a message --------------------------------------------------------------------

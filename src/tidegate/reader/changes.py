@@ -118,8 +118,14 @@ class Changes(OfProcess, Iterator[WrittenRow]):
     @property
     def arrow_schema(self) -> Any:
         """The Arrow schema of ``to_arrow``: the key's columns, the value's, the kind and the key group."""
+        own = () if self._view is None else tuple(self._view.values.arrow_schema)
         extra = [pa.field(CHANGE_TYPE, pa.string()), pa.field(KEY_GROUP, pa.int32())]
-        return pa.schema([*(() if self._view is None else self._view.values.arrow_schema), *extra])
+        for name in {field.name for field in own} & {CHANGE_TYPE, KEY_GROUP}:
+            raise ConfigError(
+                f"table {self.table} has a column {name!r}, which is the name of a column that is added here:"
+                " read the rows one by one, or as JSON (`tidegate changes VERSION TABLE --json`)"
+            )
+        return pa.schema([*own, *extra])
 
     def to_arrow(self) -> Any:
         """Return the remaining rows as a ``pyarrow.Table``.

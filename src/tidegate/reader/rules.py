@@ -163,7 +163,7 @@ def checked_target(identity: Identity | None, where: str, target: Target) -> Ide
         existing = "nothing" if identity is None else f"another one of that name ({brief(identity.uuid)})"
         raise ConfigError(
             f"{where}: an alias names namespace {brief(target.namespace)} ({brief(target.uuid)}), and"
-            f" {existing} is here: set the alias again with `tidegate alias set ALIAS`"
+            f" {existing} is here: set the alias again with `tidegate alias set ALIAS --namespace NAME`"
         )
     return checked_identity(identity, "", target.namespace)
 
@@ -173,7 +173,7 @@ def checked_alias(target: Target | None, where: str, alias: str) -> Target:
     if target is None:
         raise ConfigError(
             f"{where}: there is no alias {brief(alias)} any more: set it again with `tidegate"
-            f" alias set {alias}`"
+            f" alias set {alias} --namespace NAME`"
         )
     return target
 

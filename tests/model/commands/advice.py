@@ -184,6 +184,7 @@ def _filled(world: World, line: str) -> list[str] | None:
         "N": str(groups_of_copy(known.name)),
         "VERSION": "nothing",
         "URL": "nothing",
+        "SOURCE": known.name,
         "NAME=URL": f"b={world.url('b')}",
         "a=URL": f"a={world.url('a')}",
         "b=URL": f"b={world.url('b')}",

@@ -173,7 +173,7 @@ def test_restore_lists_the_batches_that_will_not_come_again_and_the_files_to_rem
     text = done("restore", "--to", 1, "--yes", *options)
     assert "these batches will not be processed again" in text
     assert f"batch 1 (version 2): 1 changes (plain 1), up to the source offsets {offsets(50)}" in text
-    assert "`tidegate restore --to 1 --reprocess`" in text
+    assert "`tidegate restore --to 1 --reprocess --namespace flights`" in text
     text = done("restore", "--to", 1, "--yes", "--reprocess", *options)
     assert "batches above 0 may be replayed" in text
     assert "rm -f offsets/{1..3} offsets/.{1..3}.crc commits/{1..3} commits/.{1..3}.crc" in text
@@ -204,7 +204,7 @@ def test_a_restore_to_before_an_adopt_names_the_query_that_may_replay_and_its_fi
     other.driver.store.end_heartbeat(other.driver.epoch)
     other.close()
     text = done("restore", "--to", "2", "--reprocess", "--yes", *options)
-    adopt = f"the namespace follows query {NEW}: first run `tidegate adopt --lineage {LINEAGE}`"
+    adopt = f"the namespace follows query {NEW}: first run `tidegate adopt --lineage {LINEAGE} --namespace"
     assert adopt in text
     assert "rm -f offsets/{2..3} " in text
     done("adopt", "--lineage", LINEAGE, "--yes", *options)

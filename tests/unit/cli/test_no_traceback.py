@@ -156,7 +156,7 @@ def test_a_store_in_memory_cannot_be_added(place):
 )
 def test_two_stores_where_one_is_read(leaf, place):
     told = called(leaf, place, more=["--store", f"copy=sqlite://{place}/copy"])
-    refused(told, f"--store is given 2 times, and `tidegate {leaf}` works with one store: give only")
+    refused(told, f"--store is given 2 times, and tidegate {leaf} works with one store: give only")
     assert told.exit_code == 2
 
 

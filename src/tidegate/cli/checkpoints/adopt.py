@@ -14,6 +14,7 @@ import typer
 from tidegate.base.files import read_regular
 from tidegate.base.urls import path_of, redact, scheme_of
 from tidegate.cli.checkpoints.recipes import effects, starts
+from tidegate.cli.core.app import placed
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
 from tidegate.cli.core.options import Yes, confirm, examples
 from tidegate.committers.operations.adopt import adopt as adopt_lineage
@@ -60,7 +61,7 @@ def adopt(
         last, continued = last_batch(coordinator.decisions), continued_tables(coordinator.decisions)
         preview = [] if last is None else _preview(last, continued)
         if last is not None and before != new and not yes:
-            print("\n".join(preview), file=sys.stderr)
+            print(placed("\n".join(preview)), file=sys.stderr)
             confirm(f"query {new} would continue namespace {work.namespace} from the start of its own source")
         recovered = adopt_lineage(coordinator, new)
         standings = catch_up_others(coordinator) if coordinator.epoch else []

@@ -23,7 +23,7 @@ DELTA_WHOLE = (-1, -100)
 """The index of a Delta offset at the start of a table version: nothing of that version was read."""
 ANY_SOURCE = (
     "skip the rows that were read, by a column of theirs, in the function of foreachBatch; or write a new"
-    " namespace over the whole input, then `tidegate alias set ALIAS`"
+    " namespace over the whole input, then `tidegate alias set ALIAS --namespace NAME`"
 )
 
 

@@ -12,6 +12,7 @@ import typer
 from tidegate.base.names import check_name, following_name
 from tidegate.base.urls import redact
 from tidegate.cli.checkpoints.spark_files import checkpoint_at, refuse_unfit
+from tidegate.cli.core.app import placed
 from tidegate.cli.core.operation import Operation, catch_up_others, operation
 from tidegate.cli.core.options import Jobs, Yes, confirm, examples
 from tidegate.committers.background.follower import Standing
@@ -78,7 +79,7 @@ def relog(
             refuse_if_writer_alive(new, work.command, force=work.force)
             preview = [*_preview(work, saved, to), *_not_compared(saved, checkpoint)]
             if not yes:
-                print("\n".join(preview), file=sys.stderr)
+                print(placed("\n".join(preview)), file=sys.stderr)
                 confirm(f"namespace {to} would be made of version {saved.entry.version} of {work.namespace}")
             fence(old.stores, old.writer)
             saved = saved_of(old)

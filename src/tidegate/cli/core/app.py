@@ -91,6 +91,8 @@ COMMANDS = {
 
 IN_SETTINGS = ("store", "stores", "wal", "namespace")
 SETTINGS_HELP = "Or write a tidegate.toml here, with store, wal and namespace (`tidegate new DIR` makes one)"
+_words: list[str] = []
+"""The words of the command that runs in this process."""
 WITHOUT_PLACES = ("demo", "bench", "torture", "conformance", "explain", "key-groups", "new")
 """The commands that take no store or log from the environment."""
 
@@ -118,6 +120,7 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta[WORDS] = list(args)  # parsing consumes them
+        _words[:] = args
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -129,6 +132,12 @@ class Commands(TyperGroup):
         return name, listed and command(str(name)), rest
 
     def invoke(self, ctx: Any) -> Any:
+        try:
+            return self._invoke(ctx)
+        finally:
+            _words.clear()
+
+    def _invoke(self, ctx: Any) -> Any:
         def refuse(text: str) -> None:
             print_message(without_urls(text, ctx.meta[WORDS]))
 
@@ -230,4 +239,23 @@ def print_message(text: str) -> None:
     """Print a message for a person on standard error; quoted text in it cannot control the terminal."""
     from tidegate.base.text import message_of
 
-    print(f"tidegate: {message_of(text)}", file=sys.stderr)
+    print(f"tidegate: {message_of(placed(text))}", file=sys.stderr)
+
+
+def placed(text: str) -> str:
+    """Return the text as ``with_places``, by the words of the command that runs."""
+    if not _words or "`tidegate " not in text:
+        return text
+    from tidegate.cli.core.placed import with_places
+
+    return with_places(text, _words)
+
+
+def placed_in(facts: Any) -> Any:
+    """Return facts whose texts are as ``placed``: dicts, lists, tuples and their values."""
+    if isinstance(facts, dict):
+        return {name: placed_in(value) for name, value in facts.items()}
+    if isinstance(facts, list | tuple):
+        of_each = map(placed_in, facts)
+        return type(facts)(*of_each) if hasattr(facts, "_fields") else type(facts)(of_each)
+    return placed(facts) if isinstance(facts, str) else facts

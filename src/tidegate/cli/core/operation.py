@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, get_type_hints
 
 import typer
 
-from tidegate.cli.core.app import print_message
+from tidegate.cli.core.app import placed, placed_in, print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, stores_given, wal_options
 from tidegate.cli.core.options import AllowUnsafe, Force, Json, Namespace, Stores, Wal
 from tidegate.cli.core.output import print_json
@@ -118,15 +118,15 @@ class Operation:
         """
         if self.json:
             others = {"stores": stores_as_json(standings)} if standings and "stores" not in facts else {}
-            print_json({"namespace": self.namespace, **facts, **others})
+            print_json({"namespace": self.namespace, **placed_in(facts), **others})
         else:
             for line in lines:
-                print(line)
+                print(placed(line))
             for each in standings:
                 if not each.error:
                     print(f"store {each.name}: version {each.visible} is visible")
             if next_step:
-                print(next_step)
+                print(placed(next_step))
         behind = [each for each in standings if each.error]
         for each in behind:
             print_message(f"store {each.name}: {each.error}")

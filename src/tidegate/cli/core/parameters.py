@@ -100,7 +100,7 @@ def _refuse_several(ctx: Any, order: Sequence[Any]) -> None:
         if param.name in ONE_OF and count > 1 and not param.multiple:
             option = param.opts[0]
             raise ConfigError(
-                f"{option} is given {count} times, and `{ctx.command_path}` works with one store: give only"
+                f"{option} is given {count} times, and {ctx.command_path} works with one store: give only"
                 f" the {option} of the one that it should use"
             )
 

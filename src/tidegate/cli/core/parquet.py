@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tidegate.base.files import NotRegularError, open_private, open_regular
+from tidegate.base.text import first_line
 from tidegate.errors import ConfigError
 from tidegate.values.decode import Value, Values
 
@@ -63,14 +64,21 @@ def write_parquet(path: Path, values: Values, rows: Iterable[tuple[Any, Value]])
 
 
 def write_tables(path: Path, schema: Any, to_arrow: Callable[[list[Any]], Any], rows: Iterable[Any]) -> int:
-    """Write rows of any kind, which ``to_arrow`` converts to a table of ``schema``."""
-    from pyarrow import parquet
+    """Write rows of any kind, which ``to_arrow`` converts to a table of ``schema``.
+
+    Raises: ConfigError, as ``whole_file``; or Parquet has no form for a column, such as a struct of no field.
+    """
+    from pyarrow import ArrowException, parquet
 
     given, written = iter(rows), 0
-    with whole_file(path) as place, parquet.ParquetWriter(place, schema) as file:
-        while some := list(itertools.islice(given, ROWS_AT_ONCE)):
-            file.write_table(to_arrow(some))
-            written += len(some)
+    try:
+        with whole_file(path) as place, parquet.ParquetWriter(place, schema) as file:
+            while some := list(itertools.islice(given, ROWS_AT_ONCE)):
+                file.write_table(to_arrow(some))
+                written += len(some)
+    except ArrowException as error:
+        msg = f"{path} was not written, Parquet cannot hold these columns: {first_line(error)}; see --json"
+        raise ConfigError(msg) from None
     return written
 
 

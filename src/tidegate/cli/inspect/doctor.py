@@ -18,7 +18,7 @@ import typer
 from tidegate.base.checks import Check, Outcome
 from tidegate.base.clock import Clock
 from tidegate.base.names import NAME, escape
-from tidegate.cli.core.app import print_message
+from tidegate.cli.core.app import placed_in, print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, named_files, store_options
 from tidegate.cli.core.options import Json, Limit, MaybeNamespace, MaybeWal, Stores, examples
 from tidegate.cli.core.output import Rows, on_terminal, print_json, print_parts
@@ -92,7 +92,7 @@ def doctor(  # noqa: PLR0913 - its options
     """
     given = _given(store, wal, namespace, wal_config, store_config)
     checks = _accepted([*_settings(shown_sources(ctx)), *_checks(given, limit)], accept or [])
-    shown = [check for check in checks if not problems or check.outcome != "pass"]
+    shown = placed_in([check for check in checks if not problems or check.outcome != "pass"])
     if json:
         print_json([check._asdict() for check in shown])
     elif shown:

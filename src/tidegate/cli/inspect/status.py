@@ -10,7 +10,7 @@ import typer
 
 from tidegate.base.clock import Clock
 from tidegate.base.text import exact_time_of, time_of
-from tidegate.cli.core.app import print_message
+from tidegate.cli.core.app import placed_in, print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, stores_given, wal_options
 from tidegate.cli.core.options import For, Json, Limit, MaybeWal, Namespace, Stores, end_of, examples
 from tidegate.cli.core.output import Pairs, Part, Rows, print_json, print_parts, showing
@@ -75,13 +75,13 @@ def status(  # noqa: PLR0913 - its options
 
 def _show(seen: Look, settings: str, *, json: bool) -> int:
     if json:
-        print_json(_as_json(seen))
+        print_json(placed_in(_as_json(seen)))
     else:
         parts = [*_parts(seen, [*_as_pairs(seen), *([("settings", settings)] if settings else [])])]
         if seen.in_store.tables:
             rows = [_table_row(table) for table in seen.in_store.tables]
             parts.append(Rows(["table", "key", "value", "emptied at"], rows))
-        print_parts(parts)
+        print_parts(placed_in(parts))
     for warning in seen.warnings:
         print_message(f"warning: {warning}")
     for problem in seen.problems:

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from tidegate.cli.core.app import print_message
+from tidegate.cli.core.app import placed_in, print_message
 from tidegate.cli.core.operation import Operation, operation, require_namespace
 from tidegate.cli.core.options import examples
 from tidegate.cli.core.output import print_json, print_table
@@ -43,10 +43,11 @@ def verify(work: Operation) -> None:
     if work.json:
         of_each = [_as_json(work.namespace, report) for report in reports]
         stores = [{"store": name, **each} for name, each in zip(names, of_each, strict=True)]
-        print_json(of_each[0] if len(reports) == 1 else {"namespace": work.namespace, "stores": stores})
+        facts = of_each[0] if len(reports) == 1 else {"namespace": work.namespace, "stores": stores}
+        print_json(placed_in(facts))
     elif findings:
         rows = [(finding.where, finding.expected, finding.found) for finding in findings]
-        print_table(["where", "expected", "found"], rows)
+        print_table(["where", "expected", "found"], placed_in(rows))
     else:
         for name, report in zip(names, reports, strict=True):
             _print_nothing_wrong(f"store {name}: " * (len(reports) > 1), report)

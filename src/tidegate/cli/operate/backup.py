@@ -10,6 +10,7 @@ import typer
 
 from tidegate.base.text import shown_bytes
 from tidegate.base.urls import redact
+from tidegate.cli.core.app import placed
 from tidegate.cli.core.config_files import StoreConfig, WalConfig, store_options, wal_options
 from tidegate.cli.core.operation import Operation, catch_up_others, operation
 from tidegate.cli.core.options import (
@@ -233,7 +234,7 @@ def restore_from(
         not_given = sorted(set(state.stores) - set(given)) if plan.way is Way.NEW else []
         preview = [*_preview(plan, work, state), *map(_not_given, not_given)]
         if not yes:
-            print("\n".join(preview), file=sys.stderr)
+            print(placed("\n".join(preview)), file=sys.stderr)
             confirm(_question(plan, work.namespace))
         with contents_of(folder, version) as contents:
             done = restore_backup(coordinator, contents, plan)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.checkpoints.undone import preview, result
+from tidegate.cli.core.app import placed
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
 from tidegate.cli.core.options import Jobs, Yes, confirm, examples
 from tidegate.cli.core.versions import one_or_more
@@ -73,7 +74,7 @@ def restore(
         plan = plan_restore(coordinator, to, base=base, reprocess=reprocess)  # type: ignore[arg-type]
         version = plan.target.version
         if plan.made is None and not yes:
-            print("\n".join(preview(plan, base)), file=sys.stderr)
+            print(placed("\n".join(preview(plan, base))), file=sys.stderr)
             confirm(
                 f"the changes of versions {version + 1} to {plan.last} of namespace {work.namespace}"
                 " would be undone"

@@ -49,6 +49,7 @@ def test_a_query_and_its_readers_survive(redis: RedisServer, query: Query):
         with Reader(query, StoreLostError, ConfigError) as reader:  # one that connects then finds nothing
             reader.wait_whole(VERSIONS)
             redis.forget(query.namespace)
+            wait_until(lambda: driver.store.identity() is not None)  # a read may have begun before
             reader.wait_whole(VERSIONS)
         assert set(reader.whole) == {VERSIONS}
         wait_until(lambda: not driver.store.unverified())

@@ -151,7 +151,7 @@ def test_a_primary_without_a_version_is_removed_alone(two, tmp_path):
     with contextlib.closing(open_store(f"sqlite://{tmp_path}/a", "flights")) as store:
         store.create(Identity("another", "flights", 2))
     advice = refused(2, "restore-from", tmp_path / "backup", *where, a, b, "--yes")
-    assert "`tidegate drop --only-stores --store a=URL`" in advice
+    assert "`tidegate drop --only-stores --store a=URL --namespace flights`" in advice
     done("drop", "--only-stores", *where, a, "--yes")
     assert "tidegate relog" in refused(2, "restore-from", tmp_path / "backup", *where, a, b, "--yes")
 
@@ -196,7 +196,7 @@ def test_restore_from_without_a_log_asks_for_the_right_one_and_for_the_listed_st
     silence_writer(tmp_path / "a")
     stranger = refused(2, "store", "remove", "b", *where, a, b)
     assert "store b shows version 3 of another namespace flights" in stranger
-    assert "`tidegate drop --only-stores --store b=URL --force`" in stranger
+    assert "`tidegate drop --only-stores --store b=URL --force --namespace flights`" in stranger
     listed = refused(2, "drop", "--only-stores", *where, b, "--yes")
     assert "`tidegate drop --namespace flights --only-stores --store b=URL --force`" in listed
     done("drop", "--only-stores", *where, b, "--force", "--yes")
@@ -210,7 +210,7 @@ def test_lost_imports_are_listed_by_their_tokens(options, tmp_path):
     text = done("restore-from", tmp_path / "backup", "--to", "2", *options, "--yes")
     assert "version 3, batch 2, decided at" in text
     assert "version 4, import of-tuesday, decided at" in text
-    assert "a load comes again under another token, an import by `tidegate import DIR --token TEXT`" in text
+    assert "an import by `tidegate import DIR --token TEXT --namespace flights`" in text
 
 
 KILLS = ["open.before_append", "open.after_claim", "decide.before_append", "decide.after_append"]
@@ -233,7 +233,7 @@ def test_a_killed_restore_without_a_log_is_named_by_every_command(options, tmp_p
         assert "restore-from" in ended.stderr, command
     other = refused(2, "restore-from", tmp_path / "backup", *options, *more)
     assert f"was begun by a restore of version 2 of {tmp_path}/backup" in other
-    assert f"`tidegate restore-from {tmp_path}/backup --to 2`" in other
+    assert f"`tidegate restore-from {tmp_path}/backup --to 2 --namespace flights`" in other
     made = done_json("restore-from", tmp_path / "backup", *options, *more, "--to", "2")
     assert made["visible"] == 3
 

@@ -143,7 +143,7 @@ def test_nothing_is_dropped_without_a_word_beside_a_writer_or_of_another_file(fi
     other.write_bytes(b"no parquet")
     told = call(tmp_path, "quarantine", "drop", other, "--yes", code=2).stderr
     assert "no whole Parquet file" in told
-    assert "give a file of `tidegate quarantine export`" in told
+    assert "give a file of `tidegate quarantine export --namespace flights`" in told
     nowhere = tmp_path / "nowhere"
     assert "No such file" in call(tmp_path, "quarantine", "drop", nowhere, "--yes", code=2).stderr
     filled.driver.store.heartbeat(filled.driver.epoch)

@@ -92,7 +92,7 @@ def test_the_preview_names_version_time_batch_and_source_and_what_will_not_come_
         f"  batch {n} (version {n + 1})" for n in (3, 4, 5)
     ]
     assert lines[1].endswith(f"2 changes (notes 2), up to the source offsets {offsets(4)}")
-    assert any("`tidegate restore --to 3 --reprocess`" in line for line in lines)
+    assert any("`tidegate restore --to 3 --reprocess --namespace flights`" in line for line in lines)
     assert any(""".option("startingOffsets", '{"orders":{"0":30}}')""" in line for line in lines)
     assert "versions 4 to 6 of namespace flights would be undone: add --yes" in question
 
@@ -104,7 +104,7 @@ def test_the_advice_after_a_restore_leads_to_a_checkpoint_after_the_last_batch_h
     (command,) = re.findall(r"`tidegate (restore [^`]*)`", text)
     text = done(*command.split(), "--yes", *options)
     assert "rm -f offsets/{3..6} " in text
-    assert "`tidegate rebuild-checkpoint FOLDER`" in text
+    assert "`tidegate rebuild-checkpoint FOLDER --namespace flights`" in text
     made = done_json("rebuild-checkpoint", tmp_path / "again", *options)
     assert (made["batch"], made["source_offsets"]) == (2, offsets(3))
     example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=Options(key_groups=2))

@@ -191,7 +191,10 @@ def test_status_tells_of_a_second_store_where_the_log_has_no_list(place):
     """A query with it is refused, and status said that all is well, in either order."""
     for order in (("main", "other"), ("other", "main")):
         told = refused(10, "status", *place.stores(*order))
-        assert "store other is not in the log's list: run `tidegate store add other=URL`" in told
+        assert (
+            "store other is not in the log's list: run `tidegate store add other=URL --namespace flights`"
+            in told
+        )
         assert "store main" not in told
     rows = done_json("store", "list", *place.stores("main", "other"))["stores"]
     assert [row["listed"] for row in rows] == [None, False]
@@ -341,7 +344,8 @@ def test_a_removed_store_is_neither_written_nor_backed_up_as_a_living_one(two):
     driver.close()
     two.silence("copy")
     as_copy = [f"--store=copy={two.url('main')}", *two.log]
-    assert "`tidegate store add NAME=URL`" in refused(StoreRemovedError.exit_code, "recover", *as_copy)
+    advice = refused(StoreRemovedError.exit_code, "recover", *as_copy)
+    assert "`tidegate store add NAME=URL --namespace flights`" in advice
     with pytest.raises(StoreRemovedError, match="was removed from the namespace: nothing was written"):
         Example(two.log[0].removeprefix("--wal="), f"copy={two.url('main')}")
     folder = two.folder / "backup"

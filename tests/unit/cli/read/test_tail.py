@@ -105,7 +105,8 @@ def test_tail_ends_cleanly_when_it_is_interrupted(writer):
     # The signal may come before the end line counts as told: then version 3 is told once more.
     told = told.splitlines()[-1]  # the first line warns of the number alone
     after = r"(2|3:[0-9a-f]{32}:[0-9a-f]{32})"
-    assert re.fullmatch(f"tidegate: stopped; `tidegate tail --after {after}` continues from there", told)
+    again = f"`tidegate tail --after {after} --namespace flights`"
+    assert re.fullmatch(f"tidegate: stopped; {again} continues from there", told)
 
 
 # -- scan -----------------------------------------------------------------------------------------

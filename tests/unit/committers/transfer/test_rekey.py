@@ -6,20 +6,23 @@ import uuid
 
 import pytest
 
+from support.cli import done, refused
 from support.places import fails, new_place
 from support.rekeyed import MORE, NEW, RekeyedPlace, queue_of
 from tidegate.base import failpoints
 from tidegate.base.failpoints import FailpointError
+from tidegate.base.names import RENAME_TOKEN, own_token
 from tidegate.committers.apply.apply import chunks_of
 from tidegate.committers.commit import commit
 from tidegate.committers.exports import dealt_rows
 from tidegate.committers.opening.open import open_namespace
-from tidegate.committers.opening.rekeyed import source_of
+from tidegate.committers.opening.rekeyed import source_of, undone_words
 from tidegate.committers.operations.adopt import adopt
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.committers.operations.restore import restore
 from tidegate.committers.operations.restore_plan import plan_restore
+from tidegate.committers.rename_column import rename_column
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import summarise_if_due
 from tidegate.committers.transfer.rekey import move, versions
@@ -36,7 +39,7 @@ from tidegate.errors import (
 from tidegate.options import Options
 from tidegate.options.endpoints import Endpoints, parse_store
 from tidegate.testing.arrow_barrier import ArrowBarrier, batch
-from tidegate.testing.example import LINEAGE
+from tidegate.testing.example import LINEAGE, Example
 from tidegate.wal.fold import once_key, replay_of
 from tidegate.wal.record import LoadOrigin
 
@@ -288,6 +291,88 @@ def test_a_source_moves_once(place):
         assert other.decisions.catch_up() is None
 
 
+def test_a_copy_that_another_command_made_whole_meanwhile_is_not_to_be_removed(place, monkeypatch):
+    """Red before: it was told to drop the copy, into which a query had written since."""
+    place.old.write(MORE)
+    followed = iter([move.follow])
+
+    def late(old, new, report):
+        first = next(followed, None)
+        if first is not None:
+            monkeypatch.setattr(move, "follow", first)
+            place.finish()
+            with contextlib.closing(place.writer(NEW)) as query:
+                query.write(MORE, batch_id=4)
+        return move.follow(old, new, report)
+
+    with place.coordinators() as (old, new):
+        source = follow(old, new).source
+        monkeypatch.setattr(move, "follow", late)
+        with pytest.raises(TidegateError, match="made the copy whole meanwhile: remove nothing"):
+            finish(old, new, source, lambda *_: None)
+    with place.coordinators() as (_, new):
+        assert new.decisions.catch_up().batches[LINEAGE] == (0, 4)
+
+
+def test_stores_that_changed_since_the_copy_was_begun_are_named(tmp_path):
+    """Red before: one advice led to the other, and each was refused."""
+    stores = [f"{name}=sqlite://{tmp_path}/{name}" for name in ("main", "copy")]
+    urls = {"main=URL": stores[0], "copy=URL": stores[1]}
+    where = ["--namespace=flights", f"--wal=file://{tmp_path}/wal"]
+    for begun, then in (stores[:1], stores), (stores, stores[:1]):
+        example = Example(f"file://{tmp_path}/wal", begun)
+        example.write(MORE)
+        example.driver.store.end_heartbeat(example.driver.epoch)
+        example.close()
+        given, after = ([f"--store={each}" for each in some] for some in (begun, then))
+        done("rekey", "--to", NEW, "--key-groups", "32", *where, *given)
+        change = ("add", stores[1]) if begun == stores[:1] else ("remove", "copy")
+        done("store", *change, *where, *given)
+        advice = refused(2, "rekey", "--to", NEW, "--finish", "--yes", *where, *after)
+        assert "the stores of namespace flights have changed since the copy flights_32 was begun" in advice
+        for command in re.findall("`tidegate ([^`]*)`", advice):
+            words = [urls.get(word, word) for word in command.split()]
+            own = [] if "--store" in words else after
+            done(*words, where[1], *own, *["--yes"] * (words[0] == "drop"))
+        done("rekey", "--to", NEW, "--finish", "--yes", *where, *after)
+        done("drop", "--yes", f"--namespace={NEW}", where[1], *after)
+        done("drop", "--yes", "--force", *where, *after)
+
+
+# -- tokens ------------------------------------------------------------------------------------------
+
+
+def test_versions_of_tidegates_own_are_made_in_the_copy_too(place):
+    """Red before: the copy counts from 1 again, and the token of such a version was used up."""
+    for number in range(2):
+        rename_column(place.old.driver, "airports", f"delay{number or ''}", f"delay{number + 1}")
+    place.finish()
+    with place.coordinators() as (_, new):
+        open_namespace(new, None, command="recover")
+        last = new.folded.last_version
+        tokens = [own_token(RENAME_TOKEN, new.folded.namespace, at, "x") for at in range(1, 9)]
+        assert not {once_key(LoadOrigin(token)) for token in tokens} & {*new.folded.once}
+    for number in range(last, 6):
+        with place.coordinators() as (_, new):
+            assert rename_column(new, "airports", f"delay{number + 2 - last}", f"delay{number + 3 - last}")
+
+
+def test_a_load_that_a_restore_has_undone_is_told_so_in_the_copy_too(place):
+    """Red before: it counted as loaded, and its rows were nowhere."""
+    place.load("once", MORE)
+    place.load("undone", MORE)
+    restored(place, 4)
+    place.finish()
+    with place.coordinators() as (old, new):
+        for at in (old, new):
+            at.decisions.catch_up()
+        kept = [undone_words(at.folded, LoadOrigin("once")) for at in (old, new)]
+        undone = [undone_words(at.folded, LoadOrigin("undone")) for at in (old, new)]
+    assert kept == ["", ""]
+    assert undone[0] == "version 5, which version 6 has undone, a restore"
+    assert undone[1] == "a version of the namespace of which this is a copy, where a restore has undone it"
+
+
 # -- the rest ---------------------------------------------------------------------------------------
 
 
@@ -300,7 +385,9 @@ def test_a_namespace_of_loads_alone_is_copied_and_taken_back():
     assert place.rows(NEW) == place.rows()
     with pytest.raises(ConfigError, match="was moved to namespace flights_32") as refusal:
         opened_by(place, "flights", None)
-    (back,) = re.findall("`tidegate adopt --lineage ([^`]+)`, the id of no query", str(refusal.value))
+    (back,) = re.findall(
+        "`tidegate adopt --namespace flights --lineage ([^`]+)`, the id of no query", str(refusal.value)
+    )
     assert str(uuid.UUID(back)) == back  # the command takes only such an id
     with place.coordinators(None) as (old, new):
         drop_namespace(new)
