@@ -42,11 +42,16 @@ def settle_lost_attempts(coordinator: Coordinator) -> None:
     coordinator.begun_us = max((stamp.decided_at_us for stamp in begun), default=0)
 
 
-def refuse_lost_attempts(coordinator: Coordinator, begun: Sequence[Stamp]) -> None:
-    """Refuse attempts that the store has begun and the folded log lacks. Raises: WalGapError."""
+def refuse_lost_attempts(
+    coordinator: Coordinator, begun: Sequence[Stamp], changing: str | None = None
+) -> None:
+    """Refuse attempts that the store has begun and the folded log lacks. Raises: WalGapError.
+
+    ``changing``: the store that a command adds to the list or removes from it, and that is not given.
+    """
     lost = lost_of(coordinator.decisions, begun)
     if lost and not coordinator.discard_lost:
-        raise lost_by_the_log(coordinator, lost[0])
+        raise lost_by_the_log(coordinator, lost[0], changing)
 
 
 def lost_of(decisions: DecisionLog, begun: Sequence[Stamp]) -> list[Stamp]:
@@ -77,13 +82,17 @@ def _refuse_if_decided_earlier(coordinator: Coordinator, lost: Sequence[Stamp]) 
             )
 
 
-def lost_by_the_log(coordinator: Coordinator, lost: Stamp) -> WalGapError:
+def lost_by_the_log(coordinator: Coordinator, lost: Stamp, changing: str | None = None) -> WalGapError:
     """Build the error for a store that has begun an attempt that the log lacks; it names the remedies."""
     decided = decided_version(coordinator.decisions, lost.version)
     given = [at.name for at in coordinator.endpoints.stores]
     listed = coordinator.folded.stores or given[:1]
     # The log may have lost a store's entry in its list, too: the command takes the listed stores alone.
-    stores = "".join(f" --store {name}=URL" for name in listed) if {*given} - {*listed} else ""
+    stores = (
+        "".join(f" --store {name}=URL" for name in listed)
+        if {*given, changing or listed[0]} - {*listed}
+        else ""
+    )
     has = f"ends at version {coordinator.folded.last_version}"
     if decided is not None:
         has = f"has attempt {decided.attempt} of it"

@@ -31,6 +31,7 @@ from tidegate.committers.steps.fill_groups import fill_groups, is_filled
 from tidegate.committers.steps.publish import publish
 from tidegate.committers.steps.seal import apply_and_seal
 from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
+from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.records import Identity, Pointer
 from tidegate.sinks.rules.reads import FILLED_FROM
@@ -122,10 +123,11 @@ def create_again(coordinator: Coordinator, lost_at: int = 0) -> Identity:
     """Create the identity again in a store that lacks it, after ``refuse_if_dropped``; return it.
 
     ``lost_at``: see ``Store.create``; 0 for a store that is filled from another one.
-    Raises: as that. The log may be dropped between that check and the creation, so it is checked again: an
-    identity without a log is removed, since no driver could ever use it.
+    Raises: as that; ConfigError: an alias has its name. The log may be dropped between that check and the
+    creation, so it is checked again: an identity without a log is removed, since no driver could ever use it.
     """
     state, store = coordinator.folded, coordinator.store
+    refuse_writing(store.where, state.name, store.aliases().get(state.name))
     identity = store.create(Identity(state.namespace, state.name, state.key_groups), lost_at)
     try:
         refuse_if_dropped(coordinator)

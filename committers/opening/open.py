@@ -178,7 +178,7 @@ REFUSALS: Mapping[str, Callable[[Opening], None]] = {
         opening.coordinator, opening.pointer.visible
     ),
     "the store has attempts that the log lost": lambda opening: refuse_lost_attempts(
-        opening.coordinator, opening.begun
+        opening.coordinator, opening.begun, opening.changing
     ),
     "the query is another one": _refuse_other_query,
 }
@@ -245,7 +245,9 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: C
     if state is None:
         refuse_without_log(coordinator)
         name = coordinator.endpoints.namespace
-        refuse_writing(coordinator.store.where, name, coordinator.store.aliases().get(name))
+        for store in coordinator.stores:
+            with contextlib.suppress(*() if store is coordinator.store else (StoreUnavailableError,)):
+                refuse_writing(store.where, name, store.aliases().get(name))
         if check is not None:
             check(Folded("", name, 0, ""))
         state = _begin_log(coordinator, first)
@@ -261,6 +263,7 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: C
             refuse_missing_place(coordinator)
             refuse_unrecoverable(coordinator)
             version = refilled_at(coordinator)
+        refuse_writing(coordinator.store.where, state.name, coordinator.store.aliases().get(state.name))
         identity = coordinator.store.create(Identity(state.namespace, state.name, state.key_groups), version)
     refuse_other_uuid(coordinator.log, coordinator.store, state)
     wanted = coordinator.options.key_groups

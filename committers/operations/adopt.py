@@ -11,17 +11,21 @@ from tidegate.committers.opening.rekeyed import moved_from, source_of
 from tidegate.committers.operations.local_coordinator import coordinator_for
 from tidegate.committers.steps.append import append_adopted
 from tidegate.errors import ConfigError
+from tidegate.wal.fold import last_followed
 
 LINEAGE_MAX = 200
 
 
-def adopt(coordinator: Coordinator, lineage: str) -> list[int]:
+def adopt(coordinator: Coordinator, lineage: str, shown: int | None = None) -> list[int]:
     """Make the namespace follow ``lineage`` (a query id) from here on; return the versions recovered.
+
+    ``shown``: the version of the last batch that the operator was shown, after which the new query starts.
 
     It opens with the current lineage first, so that everything decided under it is visible before
     the new one starts. When the namespace follows ``lineage`` already, nothing is appended. Repeatable: a
     second Adopted of the same lineage changes nothing for readers or batches. Raises: ConfigError: the
-    lineage cannot be one, or the namespace does not exist; nothing appended. FencedError: another driver
+    lineage cannot be one, the namespace does not exist, or has a later batch than the one shown; nothing
+    appended. FencedError: another driver
     opened meanwhile, this Adopted will never count. OutcomeUnknownError: the log did not answer; adopt
     again. Otherwise as ``open_namespace``.
     """
@@ -40,6 +44,12 @@ def adopt(coordinator: Coordinator, lineage: str) -> list[int]:
         return []
     # An epoch of its own: a copy of this Adopted that lands late, after the next Open, is void.
     recovered = open_namespace(coordinator, None, command="adopt")
+    last = last_followed(coordinator.folded)
+    if shown is not None and last is not None and last.version > shown:
+        raise ConfigError(
+            f"namespace {state.name} has a later batch now, version {last.version}, not {shown} as shown."
+            " Nothing was adopted; run this command again, which shows how the new query starts"
+        )
     _fence_copy(coordinator)
     append_adopted(coordinator.decisions, lineage)
     return recovered

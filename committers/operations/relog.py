@@ -351,16 +351,19 @@ def _compared(
         _digests(_live(store, entry, saved, at_us, keep), len(entry.tables))
         for store, entry in ((saved.store, saved.entry), (new.store, copy))
     ]
-    tables = sorted(saved.entry.tables)
-    wrong = [table for table, one, other in zip(tables, *digests, strict=True) if one != other]
-    if sorted(copy.tables) != tables or wrong:
+    tables, copied = sorted(saved.entry.tables), sorted(copy.tables)
+    was, now = (
+        dict(zip(names, of, strict=True)) for names, of in zip((tables, copied), digests, strict=True)
+    )
+    wrong = [table for table in sorted({*tables, *copied}) if was.get(table) != now.get(table)]
+    if wrong:
         name = new.endpoints.namespace
         raise CorruptError(
-            f"{new.store.where}: table {', '.join(wrong) or 'list'} differs from version"
+            f"{new.store.where}: table {', '.join(wrong)} differs from version"
             f" {saved.entry.version} of namespace {saved.identity.name}, of which it is a copy; no alias was"
             f" set: `tidegate drop --namespace {name}`, then run this command again"
         )
-    return {table: digest.rows for table, digest in zip(tables, digests[0], strict=True)}
+    return {table: digest.rows for table, digest in was.items()}
 
 
 def _digests(rows: Iterator[tuple[int, int, Any]], tables: int) -> list[_Digest]:

@@ -47,6 +47,7 @@ from tidegate.base.files import (
     sync_folder,
 )
 from tidegate.base.files import make_folder as make_durably
+from tidegate.base.forks import IN_LIBRARY
 from tidegate.base.urls import quoted_path
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
 from tidegate.sinks.records import Identity
@@ -431,7 +432,8 @@ class Files:
     def _explaining(self, name: str) -> Iterator[None]:
         """Translate SQLite's errors. Errors not listed are bugs in the statements and pass unchanged."""
         try:
-            yield
+            with IN_LIBRARY:
+                yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
             explained = self._explained(self.folder / name, error)
             if explained is None:

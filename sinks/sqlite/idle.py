@@ -136,7 +136,8 @@ class Connections:
 
     def close(self) -> None:
         """Close the idle connections."""
-        self._close_above(0)
+        with forks.IN_LIBRARY:
+            self._close_above(0)
 
     def leave_to_parent(self) -> None:
         """Abandon the parent's connections in a child process, without ever freeing them.

@@ -161,13 +161,17 @@ def restore_from(coordinator: Coordinator, contents: Contents, plan: Plan) -> Re
     """Restore the namespace of an empty store. The driver is not open yet.
 
     Durable: on return a version is visible in the primary, complete; readers never saw a part of it.
-    Repeatable: also after an interruption, which it continues. Raises: as ``plan_restore``, ``take_over``,
-    ``until_decided`` and ``fill``.
+    Repeatable: also after an interruption, which it continues. Raises: ConfigError: the log has other
+    versions since, or the store shows one. Otherwise as ``plan_restore``, ``take_over``, ``until_decided``
+    and ``fill``.
     """
     coordinator.from_backup = True
+    _refuse_changed(coordinator, plan.last)
     if coordinator.decisions.catch_up() is None:
         _begin_log(coordinator, contents)
+    last = coordinator.folded.last_version
     take_over(coordinator, None, command="restore-from")
+    _refuse_changed(coordinator, last)
     if plan.way is Way.CONTINUE:
         _continue(coordinator, contents)
     else:
@@ -178,6 +182,23 @@ def restore_from(coordinator: Coordinator, contents: Contents, plan: Plan) -> Re
         _decide_again(coordinator, contents)
         _filled(coordinator, fill_and_follow(coordinator, contents.rows, []))
     return RestoredFrom(plan, coordinator.store.pointer().visible, coordinator.folded.lineage)
+
+
+def _refuse_changed(coordinator: Coordinator, last: int) -> None:
+    """Refuse a place that is not as it was planned: the log ends at ``last``, and no version is visible.
+
+    Raises: ConfigError.
+    """
+    state, store = coordinator.decisions.catch_up(), coordinator.store
+    now = 0 if state is None else state.last_version
+    visible = store.pointer().visible if store.identity() else 0
+    if now != last or visible:
+        name = coordinator.endpoints.namespace
+        raise ConfigError(
+            f"{store.where}: namespace {name} shows version {visible} now, and its log ends at version {now};"
+            f" before, nothing was visible, and it ended at version {last}. Nothing was restored; run this"
+            " command again, which shows what would be lost now"
+        )
 
 
 def digest_of_restored(digest: str, uuid: str) -> str:

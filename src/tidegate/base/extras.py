@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from tidegate.base.forks import IN_LIBRARY
 from tidegate.errors import ConfigError
 
 EXTRAS = {
@@ -68,7 +69,10 @@ class _Lazy:
         if name.startswith("__"):  # asked for by doctest and inspect, which need no library
             raise AttributeError(name)
         try:
-            value = getattr(importlib.import_module(self._module), name)
+            with IN_LIBRARY:
+                value = getattr(importlib.import_module(self._module), name)
+                if name == "array" and self._module == "pyarrow":
+                    value([])  # it imports pandas now, if that is installed
         except ImportError as error:
             raise missing("this call", error) from error
         setattr(self, name, value)  # from now on no slower than the module's own

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
 BRIEF_S = 2.0
+BEFORE_FORK_S = 5.0
+"""The longest wait of a fork for threads inside of a library."""
 NOTICE_S = 5.0
 """The longest wait for another thread of a child that has noticed the fork first."""
 
@@ -59,6 +62,66 @@ class BriefLock:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(RuntimeError):  # it was replaced, as this process stood still
             self._lock.release()
+
+
+class NoFork:
+    """A region of code of a library that has locks of its own, such as SQLite: no thread forks meanwhile.
+
+    A lock that another thread holds at a fork is held for ever in the child, which nobody can free. So a fork
+    waits, at most ``BEFORE_FORK_S``, until the other threads have left the region; they wait at its entry
+    until it is done. A server that forks by itself, in C, does not wait.
+    """
+
+    def __init__(self) -> None:
+        self._depths: dict[int, int] = {}
+        """By thread, for those that are inside."""
+        self._forking = 0
+        """The thread that forks; 0: none."""
+        self._done = threading.Event()
+        os.register_at_fork(
+            before=self._before, after_in_parent=self._after, after_in_child=self._after_in_child
+        )
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        depth = self._depths.get(me, 0)
+        self._depths[me] = depth + 1  # before the look: the thread that forks does both the other way round
+        while self._forking not in (0, me) and not depth:
+            del self._depths[me]
+            self._done.wait(BEFORE_FORK_S)
+            self._depths[me] = 1
+
+    def __exit__(self, *_: object) -> None:
+        me = threading.get_ident()
+        if (depth := self._depths.pop(me, 0)) > 1:
+            self._depths[me] = depth - 1
+
+    def _before(self) -> None:
+        me, end = threading.get_ident(), time.monotonic() + BEFORE_FORK_S
+        while self._forking and time.monotonic() < end:
+            self._done.wait(0.001)
+        self._done.clear()
+        self._forking = me
+        while self._others(me) and time.monotonic() < end:
+            time.sleep(0.0005)
+
+    def _others(self, me: int) -> bool:
+        inside = {*self._depths} - {me}
+        return bool(inside) and not inside.isdisjoint(each.ident for each in threading.enumerate())
+
+    def _after(self) -> None:
+        self._forking = 0
+        self._done.set()
+
+    def _after_in_child(self) -> None:
+        me = threading.get_ident()
+        self._depths = {me: depth} if (depth := self._depths.get(me)) else {}
+        self._done = threading.Event()
+        self._after()
+
+
+IN_LIBRARY = NoFork()
+"""Around each use of SQLite, whose memory and page cache have locks, and around imports at first use."""
 
 
 class _Process:

@@ -151,3 +151,59 @@ def test_what_is_collected_while_its_thread_is_in_a_lock_may_ask_the_store():
     assert ended.wait(DEADLINE_S), "it waits for itself"
     thread.join()
     assert asked == [Address("nowhere", 6379)]
+
+
+# -- libraries with locks of their own ------------------------------------------------------------------
+
+
+def test_a_fork_waits_until_no_other_thread_is_in_a_library():
+    region, entered, leave = forks.NoFork(), threading.Event(), threading.Event()
+
+    def use():
+        with region, region:
+            entered.set()
+            leave.wait(DEADLINE_S)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    entered.wait(DEADLINE_S)
+    forked = threading.Thread(target=region._before)
+    with region:  # its own thread may be inside
+        forked.start()
+    wait_until(lambda: region._forking)
+    assert forked.is_alive()
+    entry = threading.Thread(target=region.__enter__)
+    entry.start()
+    leave.set()
+    forked.join(DEADLINE_S)
+    assert entry.is_alive(), "it waits until the fork is done"
+    region._after()
+    entry.join(DEADLINE_S)
+    thread.join(DEADLINE_S)
+    region._before()  # that thread has ended inside
+    assert not region._others(0)
+    region._after()
+    region._depths.clear()  # its hooks stay, and another thread may get that number
+
+
+def test_a_child_reads_a_store_in_files_that_threads_of_its_parent_were_reading(tmp_path):
+    """Red before: within a few forks a child waited for ever for a lock inside of SQLite."""
+    wal, url = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
+    write_flights(wal, url)
+    ended = threading.Event()
+    with tidegate.connect(url, "flights") as gate:
+
+        def read():
+            while not ended.is_set():
+                gate.table("airports").get("JFK")
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(40):
+                assert in_a_child(lambda: gate.table("airports").get("JFK"))
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()

@@ -362,7 +362,7 @@ def test_an_alias_that_is_dropped_or_names_nothing_is_told(place):
         place.gate()
     open_store(place.store, "live").aliases().set("live", Target("blue", "another uuid"))
     for connect in (place.gate, lambda: asyncio.run(place.aio())):
-        with pytest.raises(ConfigError, match=r"blue \(another uuid\).*tidegate alias set"):
+        with pytest.raises(ConfigError, match=r"'blue' \('another uuid'\).*tidegate alias set"):
             connect()
 
 

@@ -16,7 +16,7 @@ from tidegate.base.urls import path_of, redact, scheme_of
 from tidegate.cli.checkpoints.recipes import effects, starts
 from tidegate.cli.core.app import placed
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
-from tidegate.cli.core.options import Yes, confirm, examples
+from tidegate.cli.core.options import Yes, examples
 from tidegate.committers.operations.adopt import adopt as adopt_lineage
 from tidegate.committers.operations.resume import Continued, LastBatch, continued_tables, last_batch
 from tidegate.errors import ConfigError
@@ -62,8 +62,9 @@ def adopt(
         preview = [] if last is None else _preview(last, continued)
         if last is not None and before != new and not yes:
             print(placed("\n".join(preview)), file=sys.stderr)
-            confirm(f"query {new} would continue namespace {work.namespace} from the start of its own source")
-        recovered = adopt_lineage(coordinator, new)
+            effect = f"query {new} would continue namespace {work.namespace} from the start of its own source"
+            work.confirm(coordinator, effect)
+        recovered = adopt_lineage(coordinator, new, last.version if last else 0)
         standings = catch_up_others(coordinator) if coordinator.epoch else []
     namespace_follows = f"namespace {work.namespace} follows query {new}"
     facts = {"lineage": new, "before": before, "recovered": recovered, "continued": continued.calls}

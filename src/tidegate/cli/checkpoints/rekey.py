@@ -12,7 +12,7 @@ import typer
 
 from tidegate.base.names import check_name
 from tidegate.cli.core.operation import Operation, catch_up_others, operation, require_namespace
-from tidegate.cli.core.options import Jobs, Yes, confirm, examples
+from tidegate.cli.core.options import Jobs, Yes, examples
 from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.coordinator import Coordinator
@@ -74,7 +74,7 @@ def rekey(
             " that it is made of"
         )
     for at, each in itertools.product(work.stores(), alias or ()):
-        refuse_taken(at, each)
+        refuse_taken(at, each, of=(work.namespace, to))
     with work.coordinator() as old:
         require_namespace(old)
         refuse_lost(old.log, old.store, old.folded)
@@ -118,7 +118,7 @@ def _done(work: Operation, old: Coordinator, new: Coordinator, *, finish: bool, 
     if finish:
         work.refuse_if_writer_alive(old)
         if not yes:
-            confirm(f"namespace {work.namespace} would take no more versions")
+            work.confirm(old, f"namespace {work.namespace} would take no more versions")
     source, copied, behind = follow(old, new, _report)
     if not finish:
         return _Done(copied, behind)

@@ -13,7 +13,7 @@ import typer
 
 from tidegate.cli.core.app import placed, placed_in, print_message
 from tidegate.cli.core.config_files import StoreConfigs, WalConfig, stores_given, wal_options
-from tidegate.cli.core.options import AllowUnsafe, Force, Json, Namespace, Stores, Wal
+from tidegate.cli.core.options import AllowUnsafe, Force, Json, Namespace, Stores, Wal, confirm
 from tidegate.cli.core.output import print_json
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.coordinator import Coordinator
@@ -103,6 +103,14 @@ class Operation:
     def refuse_if_writer_alive(self, coordinator: Coordinator) -> None:
         """Refuse to run while a writer's heartbeat is young, unless forced. Raises: ConfigError."""
         refuse_if_writer_alive(coordinator, self.command, force=self.force)
+
+    def confirm(self, coordinator: Coordinator, effect: str) -> None:
+        """Ask whether to continue, and look again for a writer, which may have come during the question.
+
+        Raises: ConfigError, the answer is no, there is no terminal, or a writer is running.
+        """
+        confirm(effect)
+        self.refuse_if_writer_alive(coordinator)
 
     def report(
         self,

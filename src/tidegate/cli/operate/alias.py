@@ -111,6 +111,8 @@ def drop(
     if not yes:
         names = sorted({target.namespace for _, target in named if target is not None})
         confirm(f"readers of {alias}, which is namespace {', '.join(names)}, would be refused")
+        if [(at, _all(at).get(alias)) for at in ats] != named:
+            raise ConfigError(f"alias {alias} was set meanwhile: nothing was dropped; run this command again")
     for at in ats:
         with contextlib.closing(open_store(at.url, alias, at.options)) as under_it:
             under_it.aliases().drop(alias)

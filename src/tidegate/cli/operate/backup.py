@@ -20,7 +20,6 @@ from tidegate.cli.core.options import (
     MaybeStore,
     MaybeWal,
     Yes,
-    confirm,
     examples,
 )
 from tidegate.cli.core.output import print_json
@@ -235,7 +234,7 @@ def restore_from(
         preview = [*_preview(plan, work, state), *map(_not_given, not_given)]
         if not yes:
             print(placed("\n".join(preview)), file=sys.stderr)
-            confirm(_question(plan, work.namespace))
+            work.confirm(coordinator, _question(plan, work.namespace))
         with contents_of(folder, version) as contents:
             done = restore_backup(coordinator, contents, plan)
         standings = catch_up_others(coordinator, jobs)

@@ -13,7 +13,7 @@ import typer
 from tidegate.cli.core.app import print_message
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
-from tidegate.cli.core.options import Json, Namespace, Store, Yes, confirm, examples, gate_to
+from tidegate.cli.core.options import Json, Namespace, Store, Yes, examples, gate_to
 from tidegate.cli.core.output import first_of, print_json, print_table
 from tidegate.cli.core.parameters import group
 from tidegate.cli.core.parquet import write_tables
@@ -133,7 +133,8 @@ def drop(
     ids = ids_of(file)
     with work.writer(all_stores=True) as coordinator:
         if not yes:
-            confirm(f"{len(ids)} refused rows of namespace {work.namespace} would be removed")
+            effect = f"{len(ids)} refused rows of namespace {work.namespace} would be removed"
+            work.confirm(coordinator, effect)
         done = release(coordinator, ids)
         standings = catch_up_others(coordinator)
     result = (

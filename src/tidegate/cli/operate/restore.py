@@ -11,7 +11,7 @@ import typer
 from tidegate.cli.checkpoints.undone import preview, result
 from tidegate.cli.core.app import placed
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
-from tidegate.cli.core.options import Jobs, Yes, confirm, examples
+from tidegate.cli.core.options import Jobs, Yes, examples
 from tidegate.cli.core.versions import one_or_more
 from tidegate.committers.operations.restore import restore as restore_version
 from tidegate.committers.operations.restore_plan import Change, RestorePlan, plan_restore, shown_time
@@ -75,9 +75,10 @@ def restore(
         version = plan.target.version
         if plan.made is None and not yes:
             print(placed("\n".join(preview(plan, base))), file=sys.stderr)
-            confirm(
+            work.confirm(
+                coordinator,
                 f"the changes of versions {version + 1} to {plan.last} of namespace {work.namespace}"
-                " would be undone"
+                " would be undone",
             )
         done = restore_version(coordinator, plan)
         standings = catch_up_others(coordinator, jobs)

@@ -13,7 +13,7 @@ from tidegate.base.names import check_token
 from tidegate.base.text import cell, shown_bytes
 from tidegate.cli.core.config_files import StoreConfig, store_options
 from tidegate.cli.core.operation import Operation, catch_up_others, made_first, operation
-from tidegate.cli.core.options import Jobs, Json, Namespace, Store, Yes, confirm, examples, gate_to
+from tidegate.cli.core.options import Jobs, Json, Namespace, Store, Yes, examples, gate_to
 from tidegate.cli.core.output import print_json
 from tidegate.cli.core.versions import At, version_at
 from tidegate.cli.read.diff import Tables
@@ -129,7 +129,8 @@ def import_(
             replaced = sorted({*manifest.tables} & {*(state.tables if state else ())})
             if replaced and not yes:
                 tables = ", ".join(replaced)
-                confirm(f"the rows of tables {tables} of namespace {work.namespace} would be replaced")
+                effect = f"the rows of tables {tables} of namespace {work.namespace} would be replaced"
+                work.confirm(coordinator, effect)
             done = import_rows(coordinator, folder, manifest, token or digest, bytes_max=bytes_max)
             standings = catch_up_others(coordinator, jobs)
     facts = {"version": done.version, "new": done.new, "recovered": done.recovered}

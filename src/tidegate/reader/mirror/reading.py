@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.base.files import NotRegularError, refuse_special
+from tidegate.base.forks import IN_LIBRARY
 from tidegate.base.text import brief
 from tidegate.base.urls import quoted_path
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError, TidegateError
@@ -34,7 +35,8 @@ def where(path: Path) -> str:
 def explained(path: Path) -> Iterator[None]:
     """Translate SQLite's errors. Those of statements that do not fit are bugs, and pass unchanged."""
     try:
-        yield
+        with IN_LIBRARY:
+            yield
     except sqlite3.Error as error:
         explanation = explanation_of(path, error)
         if explanation is None:

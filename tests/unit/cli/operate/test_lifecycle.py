@@ -249,7 +249,7 @@ def test_a_namespace_that_a_relog_has_begun_is_no_querys_until_it_has_a_version(
     failpoints.arm("open.before_append=raise@1")
     assert run(*words).exit_code != 0
     failpoints.arm(None)
-    with pytest.raises(ConfigError, match="`tidegate relog --to saved` again"):
+    with pytest.raises(ConfigError, match="`tidegate relog --namespace SOURCE --to saved` again"):
         place.writer("saved")
     ended(0, *words)
     assert rows_by_table(place.store, "saved") == expected
