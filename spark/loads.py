@@ -23,7 +23,7 @@ from tidegate.base.names import (
 from tidegate.base.text import brief
 from tidegate.committers.barrier import stride_here, value_bytes_max
 from tidegate.committers.exports.export_format import Manifest
-from tidegate.committers.exports.import_rows import imported_strides
+from tidegate.committers.exports.import_rows import derived_in, imported_strides
 from tidegate.committers.opening.rekeyed import undone_words
 from tidegate.committers.rename_column import rename_barrier
 from tidegate.errors import ConfigError
@@ -130,8 +130,7 @@ def import_of(spark: SparkSession, folder: str, token: str | None, bytes_max: in
     manifest, digest = read_manifest(spark, folder)
     check_companions(manifest.tables, ())
     check_files(spark, folder, manifest, bytes_max)
-    definitions = {name: table.table_schema.derived for name, table in manifest.tables.items()}
-    derived = frozenset(name for name, of in definitions.items() if of and of.of in definitions)
+    derived = frozenset(derived_in(folder, manifest))
     frames = {
         name: frame_of(spark, folder, name, table)
         for name, table in manifest.tables.items()

@@ -26,7 +26,7 @@ from tidegate.errors import ConfigError, CorruptError
 from tidegate.sinks.rules.layout import payloads
 from tidegate.values.decode import described
 from tidegate.wal.fold import decided_for, once_key
-from tidegate.wal.record import Folded, ImportOrigin, TableSchema
+from tidegate.wal.record import Definition, Folded, ImportOrigin, TableSchema
 from tidegate.wal.staging import own_tables
 from tidegate.wal.staging.derived import DerivedTable, derived_table
 
@@ -216,14 +216,32 @@ def refuse_other_keys(there: Mapping[str, TableSchema], given: Mapping[str, Tabl
             raise ConfigError(f"table {name}: {fault}; import into a new namespace")
 
 
-def _derived(folder: Path, manifest: Manifest) -> dict[str, DerivedTable]:
-    """Return the derived tables of an export that has their base, too: their rows are made of its rows.
+def derived_in(folder: Path | str, manifest: Manifest) -> dict[str, Definition]:
+    """Return the definitions of the derived tables of an export; their rows are made of their base's.
 
-    Raises: CorruptError: a table is not the one of its definition.
+    Raises: ConfigError: the export lacks a base.
+    """
+    schemas = {name: table.table_schema for name, table in manifest.tables.items()}
+    found = {name: schema.derived for name, schema in schemas.items() if schema.derived}
+    for name, definition in found.items():
+        if definition.of not in schemas:
+            raise ConfigError(
+                f"{folder}: table {name} is derived from table {definition.of}, which the export lacks:"
+                " nothing was written; export both: `tidegate export DIR --table"
+                f" {name} --table {definition.of}`"
+            )
+    return found
+
+
+def _derived(folder: Path, manifest: Manifest) -> dict[str, DerivedTable]:
+    """Return the derived tables of an export. Raises: ConfigError: as ``derived_in``.
+
+    CorruptError: a table is not the one of its definition.
     """
     schemas, made = {name: table.table_schema for name, table in manifest.tables.items()}, {}
-    for name, schema in schemas.items():
-        if schema.derived and schema.derived.of in schemas:
+    for name in derived_in(folder, manifest):
+        schema = schemas[name]
+        if schema.derived:
             try:
                 made[name] = derived_table(name, schema.derived, schemas[schema.derived.of])
             except ConfigError as error:

@@ -55,7 +55,7 @@ func (s *space) note(before, found *pointer) error {
 	switch {
 	case strings.HasPrefix(found.writer, "{"):
 		return removedError(s.where, found)
-	case before.visible > 0 && found.isFilling():
+	case before.visible > 0 && (found.isFilling() || found.visible == 0):
 		return s.beingFilled()
 	case found.visible < before.visible:
 		return regressed("%s shows version %d, this client has already seen version %d: the store lost versions; restart the writer or run `tidegate recover`", s.where, found.visible, before.visible)

@@ -63,7 +63,7 @@ def _remove(aside: Path, timeout_s: float) -> None:
         return
     with contextlib.suppress(sqlite3.Error, UnicodeDecodeError, NotRegularError):  # damaged files, too
         _refuse_open_instances(aside / META_FILE, timeout_s)
-    remove_folder(aside)
+    remove_folder(aside, follows=True)
 
 
 def _refuse_open_instances(meta: Path, timeout_s: float) -> None:

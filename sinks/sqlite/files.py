@@ -142,6 +142,7 @@ class Files:
         self._meta_path = folder / META_FILE
         self.where = where
         self.uuid: str | None = None  # the namespace's, once it was read
+        self.creates = False  # this process is creating the namespace
         self.expected: dict[str, tuple[str, int, int]] = {}  # per shard file: uuid, number, files
         self._timeout_s = timeout_s
         self._connections = Connections()
@@ -318,6 +319,8 @@ class Files:
         path = self.folder / name
         if not self.exists(name):
             self._refuse_dropped()
+            if name == META_FILE and self.uuid is not None:  # the folder is there: it is being created again
+                raise lost(self.where)
             raise CorruptError(
                 f"{self.where}: {path} is missing; put it back from a copy of the whole folder"
             )
@@ -332,12 +335,10 @@ class Files:
                         f"{self.where}: {path} is (namespace, number, shards) {identity}, not"
                         f" {self.expected[name]}; put it back from a copy of the whole folder"
                     )
-            elif (
-                name == META_FILE
-                and self.uuid is not None
-                and self._uuid_in(connection) not in (None, self.uuid)  # None: it is being created again
-            ):
-                raise dropped(self.where)
+            elif name == META_FILE and self.uuid is not None and not self.creates:
+                uuid = self._uuid_in(connection)
+                if uuid != self.uuid:
+                    raise lost(self.where) if uuid is None else dropped(self.where)
         except BaseException:
             connection.close()
             raise

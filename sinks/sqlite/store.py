@@ -141,11 +141,14 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         self._files.forget()
         try:
             with creation_lock(self._files.folder, self.where, self._timeout_s):
+                self._files.creates = True
                 return self._made(identity, lost_at)
         except FileNotFoundError as error:
             raise StoreUnavailableError(
                 f"{self.where}: it was dropped while it was created here; create it again"
             ) from error
+        finally:
+            self._files.creates = False
 
     def _made(self, identity: Identity, lost_at: int) -> Identity:
         self._files.make(META_FILE, META)
@@ -153,12 +156,13 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
             made = encode(msgspec.structs.replace(identity, format=FORMAT)).decode()
             meta.execute("INSERT OR IGNORE INTO namespace VALUES (1, ?, 0)", (made,))
             content, ready = meta.execute("SELECT identity, ready FROM namespace").fetchone()
+            if not ready:  # with the identity: readers who knew the store find that it is being rebuilt
+                meta.execute("UPDATE pointer SET horizon = ?", (lost_at,))
         existing = self._identity_in(content)
         if not ready:  # a shard that is missing later is a loss (I10), and is never created again
             Shards(self._files, existing).create()
             with self._files.writing(META_FILE, durable=True) as meta:
                 meta.execute("UPDATE namespace SET ready = 1")
-                meta.execute("UPDATE pointer SET horizon = ?", (lost_at,))
         return existing
 
     def _identity_in(self, content: str) -> Identity:

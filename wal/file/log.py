@@ -440,7 +440,7 @@ class FileLog(Log):
                 # One step, while nobody appends: afterwards no name leads to the log.
                 self.folder.rename(aside)
                 sync_folder(self.folder.parent)
-            there = remove_folder(aside) or there
+            there = remove_folder(aside, follows=True) or there
         except OSError as error:
             self._unavailable(error)
         self._checked_to = 0

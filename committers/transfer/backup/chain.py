@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -44,6 +45,7 @@ CHAIN, LOCK, PLACE, INDEX, BLOBS = "chain", "lock", "place", "index", "blobs"
 PART = ".part"
 """The folder in which a link is written before it has its name."""
 FULL, INCREMENT = "full", "increment"
+LEFTOVER = re.compile(rf"\{PART}|({FULL}|{INCREMENT})-[0-9]{{20}}(-[0-9a-f]{{32}})?")
 DESCRIPTIONS = {FULL: (MANIFEST, PLACE), INCREMENT: (INDEX,)}
 FILE_BYTES_MAX = 1024 * 1024 * 1024
 MENDED_BY = (
@@ -246,9 +248,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def remove_leftovers(folder: Path, chain: Chain | None) -> None:
-    """Remove links that the chain does not list. Repeatable."""
+    """Remove links that the chain does not list. Repeatable. What is no folder of such a name stays."""
     listed = {link.name for link in chain.links} if chain else set()
     for path in folder.iterdir():
-        is_link = path.name.startswith((f"{FULL}-", f"{INCREMENT}-"))
-        if path.name == PART or (is_link and path.name not in listed):
+        is_leftover = LEFTOVER.fullmatch(path.name) and path.name not in listed
+        if is_leftover and (path.is_symlink() or path.is_dir()):
             remove_folder(path)

@@ -125,7 +125,7 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
                 " Nothing was written"
             )
         refuse_writing(store.where, name, store.aliases().get(name))
-        _refuse_if_another_shows(coordinator, "", 0)
+        _refuse_if_another_shows(coordinator, "", version)
         return Plan(Way.NEW, version, 0, [], *next_to)
     _refuse_other_history(coordinator, reached, folder)
     last = state.last_version
@@ -220,7 +220,8 @@ def _is_begun(coordinator: Coordinator, reached: Reached) -> bool:
 def _refuse_if_another_shows(coordinator: Coordinator, uuid: str, version: int) -> None:
     """Refuse a restore that would undo what a store besides the primary still shows. Raises: ConfigError.
 
-    ``uuid`` is the log's, '' where it is gone. Versions up to ``version`` of this namespace stay.
+    ``uuid`` is the log's, '' where it is gone: then no store that shows a version can follow the new one.
+    Versions up to ``version``, the backup's, of the log's namespace stay.
     """
     name = coordinator.endpoints.namespace
     for at, store in zip(coordinator.endpoints.also, coordinator.others, strict=True):
@@ -233,13 +234,14 @@ def _refuse_if_another_shows(coordinator: Coordinator, uuid: str, version: int) 
         if identity is None or (identity.uuid == uuid and visible <= version):
             continue
         shows = f"store {at.name} ({store.where}) still shows version {visible} of namespace {name}"
+        held = ", which the backup has" if visible <= version else ", which the restored namespace would lose"
         if identity.uuid == uuid:
             keep = f"put it first, before the empty one, which is filled then: {fills_from(coordinator, at)}"
         else:
             keep = f"`tidegate relog --namespace {name} --to NEW` with this store alone keeps it"
         raise ConfigError(
-            f"{shows}, which the restored namespace would lose: {keep}; or remove that copy: `tidegate drop"
-            " --only-stores` with this store alone, then this again. Nothing was written"
+            f"{shows}{held}: {keep}; or remove that copy: `tidegate drop --namespace {name} --only-stores"
+            f" --store {at.name}=URL --force`, then this again. Nothing was written"
         )
 
 

@@ -257,8 +257,14 @@ def refuse_foreign(where: str, entry: str) -> None:
 
 
 def foreign_entry(folder: Path, own: re.Pattern[str]) -> str:
-    """Return an entry of a folder whose name is not one of its own, as a path; ``''``: none is seen."""
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+    """Return an entry of a folder whose name is not one of its own, as a path; ``''``: none is seen.
+
+    A folder that was moved to another disk keeps its name there: a link to one of another name is foreign.
+    """
+    with contextlib.suppress(OSError):
+        if folder.is_symlink() and folder.resolve().name != folder.name:
+            return str(folder)
+        entries = list(os.scandir(folder))
         return next((entry.path for entry in entries if not own.fullmatch(entry.name)), "")
     return ""
 
@@ -272,11 +278,15 @@ def refuse_taken(where: str, entry: str) -> None:
         )
 
 
-def remove_folder(folder: Path) -> bool:
-    """Remove a folder with its content, or a link and its folder; return whether there was anything."""
+def remove_folder(folder: Path, *, follows: bool = False) -> bool:
+    """Remove a folder with its content; return whether there was anything.
+
+    Of a link the link alone; with ``follows`` also its folder, which the caller knows by ``foreign_entry``.
+    """
     is_link = folder.is_symlink()
     try:
-        shutil.rmtree(folder.resolve() if is_link else folder)
+        if follows or not is_link:
+            shutil.rmtree(folder.resolve() if is_link else folder)
     except FileNotFoundError:
         if not is_link:
             return False

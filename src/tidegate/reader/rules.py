@@ -232,9 +232,9 @@ def check_snapshot(version: Version | None, as_of: object, lease_s: object) -> N
 def check_seen(where: str, before: Pointer, pointer: Pointer) -> None:
     """Check that the pointer is not older than the one seen before the request, nor of another history (I9).
 
-    Raises: VersionRegressedError. StoreNotVerifiedError: the store is being rebuilt.
+    Raises: VersionRegressedError. StoreNotVerifiedError: the store is being rebuilt: it shows no version.
     """
-    if (pointer.filling_at or pointer.lost) and before.visible:
+    if (pointer.filling_at or pointer.lost or not pointer.visible) and before.visible:
         raise being_filled(where, pointer)
     if pointer.visible < before.visible:
         raise VersionRegressedError(

@@ -18,7 +18,7 @@ COMMAND = re.compile(r"`tidegate ([^`]+)`")
 NAMESPACE = re.compile(r"set namespace='([^']+)'")
 RESTART = "stop this one, or restart it if it is the one that should run"
 STORE = re.compile("is not given: give it as ([a-z]+)=URL")
-STEPS_MAX = 8
+STEPS_MAX = 12
 AFTER_VERSION = "run this command after its next version"
 CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC continues", re.DOTALL)
 """The clocks are right at the next letter, or time passes (docs/operations.md, Wrong clocks)."""

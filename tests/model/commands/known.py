@@ -175,6 +175,18 @@ MENDED = {
     "a log that lost the first batch of a new checkpoint, and an older copy of its store": (
         "copies adopt batch older-store lose-end"
     ),
+    "a log that lost an attempt and the store that was added": (
+        "copies add-store batch!apply.after_chunk lose-end older-log"
+    ),
+    "a relog into a copy with other tables, begun by an older one": (
+        "drop-table copies lose-log relog!seal.after older-both restore lose-end"
+    ),
+    "an adoption lost with the end of its log, and a store that no log rebuilds": (
+        "backup widen trim adopt copies adopt older-log lose-store"
+    ),
+    "an adoption that a killed command had made, over a lost store": (
+        "add-store adopt!follow.after_claim lose-store adopt"
+    ),
 }
 """By name, the word that found it."""
 

@@ -23,11 +23,15 @@ from tidegate.wal.record import Decided, decode_record
 # -- checkpoints --------------------------------------------------------------------------------------
 
 
-def adopted(truth: Truth, _: World, __: Outcome) -> Truth:
-    """Let the new checkpoint start after the last batch, as the command shows."""
+def adopted(truth: Truth, _: World, outcome: Outcome) -> Truth:
+    """Let the new checkpoint start after the last batch, as the command shows.
+
+    One that a killed command had adopted already is not adopted again, and a lost store is not rebuilt.
+    """
     lineage, event = truth.lineage + 1, truth.here.last + 1
     truth = truth.with_first(lineage, event)._replace(event=event)
-    return truth.with_space(truth.name, lineage=lineage, shown=True)
+    shown = truth.here.shown or "already; nothing was written" not in outcome.text
+    return truth.with_space(truth.name, lineage=lineage, shown=shown)
 
 
 def copy_name(world: World) -> str:

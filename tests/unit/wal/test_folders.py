@@ -225,9 +225,26 @@ def test_a_namespace_behind_a_link_is_dropped_with_what_the_link_leads_to(tmp_pa
     """A folder that was moved to a larger disk."""
     place = made(kind, tmp_path / "root")
     place.close()
-    (tmp_path / "root" / "n").rename(tmp_path / "larger")
-    (tmp_path / "root" / "n").symlink_to(tmp_path / "larger")
+    larger = tmp_path / "larger" / "n"
+    larger.parent.mkdir()
+    (tmp_path / "root" / "n").rename(larger)
+    (tmp_path / "root" / "n").symlink_to(larger)
     assert KINDS[kind](tmp_path / "root", "n").drop()
-    assert not (tmp_path / "larger").exists()
+    assert not larger.exists()
     assert [path.name for path in (tmp_path / "root").iterdir() if path.name != ".tidegate"] == []
     assert not KINDS[kind](tmp_path / "root", "n").drop()
+
+
+@pytest.mark.parametrize("name", ["n", "n.dropped"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_link_to_the_folder_of_another_namespace_is_not_followed(tmp_path, kind, name):
+    """Red before: who may write one store's folder had the administrator's drop remove any other one."""
+    made(kind, tmp_path / "private", "orders").close()
+    place = made(kind, tmp_path / "root")
+    place.close()
+    if name == "n":
+        shutil.rmtree(tmp_path / "root" / "n")
+    (tmp_path / "root" / name).symlink_to(tmp_path / "private" / "orders")
+    with pytest.raises(ConfigError, match=rf"/root/{name} is none of its files.*nothing was removed"):
+        KINDS[kind](tmp_path / "root", "n").drop()
+    assert [*(tmp_path / "private" / "orders").iterdir()]

@@ -22,6 +22,7 @@ from tidegate.cli.read.diff import Tables, as_json
 from tidegate.errors import ConfigError, WaitTimeoutError
 from tidegate.reader.diff import Change
 from tidegate.reader.gate import Gate
+from tidegate.reader.rules import check_ref
 from tidegate.sinks.rules.version_ref import VersionRef
 
 WAIT_S = 5.0
@@ -67,6 +68,7 @@ def tail(
         last = VersionRef(visible, gate.uuid)
         if after is not None:
             last = after  # type: ignore[assignment]  # typer calls the parser
+            check_ref(last, f"namespace {namespace}", gate.uuid)
         if last.version > visible:
             number = last.version
             raise ConfigError(f"--after {number}: the visible version of namespace {namespace} is {visible}")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import shutil
 
+import msgspec
 import pytest
 
 from support.cli import done, done_json, options_for, refused, run
 from support.places import rows_by_table, silence_writer
+from tidegate.base.checks import Check
 from tidegate.cli.core import operation
 from tidegate.cli.operate import alias
+from tidegate.committers.exports import import_rows
 from tidegate.options import Options
 from tidegate.testing.example import BATCHES, Example
+from tidegate.wal.file.log import FileLog
+from tidegate.wal.record import Definition
 
 LATER = {"aircraft": {"NB": {"carrier": "B", "flights": 1}}}
 NEW = "9a1f6b0e-3c55-4c8e-9a57-2f1a0c1d5b11"
@@ -114,3 +119,33 @@ def test_rekey_takes_no_alias_from_another_namespace(options, tmp_path):
     done("alias", "set", "live", options[0], "--namespace=other")
     words = ["rekey", "--to", "more", "--key-groups", "4", "--finish", "--yes", "--alias", "live", *options]
     assert "alias live names namespace other: nothing was written" in refused(2, *words)
+
+
+# -- rights --------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_this_user_may_not_remove_keeps_its_stores(options, tmp_path, monkeypatch):
+    """Red before: the rows were gone when the log refused."""
+    lack = Check("rights", "warn", "this user lacks the right Delete on the topic", "the writer can trim")
+    monkeypatch.setattr(FileLog, "checks", lambda _: [lack])
+    assert "lacks the right Delete on the topic; nothing was removed" in refused(2, "drop", "--yes", *options)
+    assert rows_by_table(options[0].partition("=")[2], "flights")
+
+
+def test_an_export_of_a_derived_table_alone_makes_no_namespace(options, tmp_path, monkeypatch):
+    """Red before: it was refused once an empty namespace of that name was there."""
+    done("export", tmp_path / "export", *options[::2])
+    read = import_rows.read_manifest
+
+    def derived(folder):
+        manifest, digest = read(folder)
+        schema = manifest.tables["airports"].table_schema
+        of = msgspec.structs.replace(schema, derived=Definition("gone", ("origin",), ()))
+        table = msgspec.structs.replace(manifest.tables["airports"], table_schema=of)
+        tables = {**manifest.tables, "airports": table}
+        return msgspec.structs.replace(manifest, tables=tables), digest
+
+    monkeypatch.setattr(import_rows, "read_manifest", derived)
+    text = refused(2, "import", tmp_path / "export", *options[:2], "--namespace=other")
+    assert "table airports is derived from table gone, which the export lacks" in text
+    assert "other" not in done("namespaces", options[0])

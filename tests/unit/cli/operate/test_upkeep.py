@@ -215,7 +215,7 @@ def test_a_drop_cut_short_is_finished_by_the_next_and_refused_or_remade_until_th
 ):
     """A crash leaves no half of a namespace to be read."""
 
-    def dies(*_):
+    def dies(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

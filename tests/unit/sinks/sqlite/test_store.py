@@ -549,7 +549,7 @@ def test_a_forked_child_leaves_its_parents_connections_alone(root):
 def test_a_drop_that_fails_says_whether_the_namespace_is_there(root, store, monkeypatch, fails):
     """A folder that cannot be renamed, as on a read-only mount, has lost nothing."""
 
-    def refused(*_):
+    def refused(*_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     if fails == "rename":

@@ -376,3 +376,26 @@ def test_an_increment_continues_while_the_writer_goes_on_and_others_read_the_fol
         files.backup(full_every=9)
         assert contents.reached.state.last_version == 6
     assert version_in(files.folder) == 7
+
+
+@pytest.mark.parametrize(
+    "name", ["full-of-links", ".part", "full-00000000000000000009", "increment-00000000000000000002"]
+)
+def test_a_backup_removes_nothing_that_is_not_its_own(tmp_path, name):
+    """Red before: it removed what a link led to, and a folder whose name only begins like a backup's."""
+    place = place_in(tmp_path, "memory")
+    place.write(1)
+    place.backup()
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "precious").write_text("mine")
+    (place.folder / name).symlink_to(theirs)
+    own, notes = place.folder / "full-of-rows", place.folder / "full-notes.txt"
+    own.mkdir()
+    notes.write_text("mine")
+    for version in (2, 3):
+        place.write(version)
+        place.backup()
+    assert (theirs / "precious").read_text() == "mine"
+    assert own.is_dir()
+    assert notes.exists()

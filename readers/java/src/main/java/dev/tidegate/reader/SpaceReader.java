@@ -69,7 +69,7 @@ final class SpaceReader {
     if (pointer.writer().startsWith("{")) {
       throw removed(pointer);
     }
-    if (pointer.filling() && before.version > 0) {
+    if ((pointer.filling() || pointer.visible() == 0) && before.version > 0) {
       throw filling();
     }
     if (pointer.visible() < before.version) {
