@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import settings
 # The shipped suites are not test files by name; without this their asserts would say nothing.
 # It comes before any import from them.
 pytest.register_assert_rewrite("tidegate.testing", "services.support.kafka.sweep.place")
+
+# A job in the background of a shell ignores Ctrl-C, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: a busy machine must not fail a test. Where CI is set, every run draws the same examples.
 settings.register_profile("here", deadline=None, max_examples=60)

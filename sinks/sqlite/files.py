@@ -166,10 +166,7 @@ class Files:
         return True
 
     def size(self, pattern: str = "*") -> int:
-        """Return the bytes of the files in the folder, by default including SQLite's own.
-
-        Raises: ConfigError: as ``exists``.
-        """
+        """Return the bytes of files in the folder, by default with SQLite's own. Raises: as ``exists``."""
         sizes = []
         with self._looking():
             for path in self.folder.glob(pattern):

@@ -248,7 +248,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def remove_leftovers(folder: Path, chain: Chain | None) -> None:
-    """Remove links that the chain does not list. Repeatable. What is no folder of such a name stays."""
+    """Remove links that the chain does not list. Repeatable. Entries with other names stay."""
     listed = {link.name for link in chain.links} if chain else set()
     for path in folder.iterdir():
         is_leftover = LEFTOVER.fullmatch(path.name) and path.name not in listed

@@ -67,7 +67,7 @@ class BriefLock:
 class NoFork:
     """A region of code of a library that has locks of its own, such as SQLite: no thread forks meanwhile.
 
-    A lock that another thread holds at a fork is held for ever in the child, which nobody can free. So a fork
+    A lock that another thread holds at a fork stays held in the child, where nobody can free it. So a fork
     waits, at most ``BEFORE_FORK_S``, until the other threads have left the region; they wait at its entry
     until it is done. A server that forks by itself, in C, does not wait.
     """

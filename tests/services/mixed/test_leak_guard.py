@@ -15,7 +15,6 @@ from services.support.leak_guard import Guarded
 STARTS = """
 import signal, sys, time
 from pathlib import Path
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 sys.path.insert(0, sys.argv[1])
 from services.support.leak_guard import Guarded
 process = Guarded(["sleep", "600"], Path(sys.argv[2]))

@@ -15,7 +15,6 @@ import pytest
 
 from tidegate.testing.example import Example, write_flights
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 SCRIPT = [sys.executable, "-c", "from tidegate.cli import main; main()"]
 AGAIN_S = 5.0
 DEADLINE_S = 120

@@ -49,7 +49,6 @@ from tidegate.committers.apply.apply import ApplyWork
 from tidegate.committers.apply.processes import local_apply
 from tidegate.options.endpoints import Endpoints
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
 where = msgspec.json.decode(sys.stdin.buffer.readline(), type=Endpoints)
 local_apply(where, 2, 3600)(msgspec.json.decode(sys.stdin.buffer.readline(), type=list[ApplyWork]))
 """

@@ -18,7 +18,6 @@ from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.testing.example import BATCHES, Example
 
 WAIT_S = 80
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 
 
 @pytest.fixture
