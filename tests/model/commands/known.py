@@ -184,6 +184,9 @@ MENDED = {
     "an adoption lost with the end of its log, and a store that no log rebuilds": (
         "backup widen trim adopt copies adopt older-log lose-store"
     ),
+    "an adoption while the log has a store again that was removed": (
+        "add-store copies adopt remove-store older-log"
+    ),
     "an adoption that a killed command had made, over a lost store": (
         "add-store adopt!follow.after_claim lose-store adopt"
     ),

@@ -132,7 +132,8 @@ class Outcome:
     @property
     def done(self) -> bool:
         """Whether what was asked for is so, even if a store besides the primary does not follow."""
-        shown = self.code == StoreRemovedError.exit_code and " is visible" in self.text
+        result = " is visible" in self.text or " from now on" in self.text
+        shown = self.code == StoreRemovedError.exit_code and result
         return not self.killed and (shown or not self.code)
 
 
