@@ -278,10 +278,15 @@ def answer_of(
     if effect in PASSING:
         return NextAction.LEAVE if effect is Effect.ELSEWHERE else NextAction.LOOK_AGAIN
     if effect is Effect.DAMAGE:
-        raise CorruptError(
-            f"{where}: {address} cannot use the value at {call.key.decode(errors='replace')}: {message};"
-            " if somebody changed it, restore the store from a copy"
-        )
+        key = call.key.decode(errors="replace")
+        remedy = "if somebody changed it, restore the store from a copy"
+        if message.startswith("WRONGTYPE"):  # the reply does not name the key: a function uses several
+            remedy = (
+                f"or at another one that begins with {key.rpartition(':')[0]}: tidegate's own are hashes, and"
+                " somebody wrote one that is none (`TYPE KEY`). Remove that key alone (`DEL KEY`), then"
+                " `tidegate repair` writes what was there again from the log"
+            )
+        raise CorruptError(f"{where}: {address} cannot use the value at {key}: {message}; {remedy}")
     large = f"; {TOO_LARGE}" * ("bulk length" in message)
     raise ConfigError(f"{where}: {address} answered: {message}{large}")
 

@@ -11,6 +11,7 @@ import pytest
 import tidegate
 from services.support.in_loop import InLoop
 from services.support.redis.query import query_on
+from services.support.redis.repairs.sources import run
 from services.support.redis.server import RedisServer
 from tampering import rows, stores
 from tampering.redis_stores import RedisCases
@@ -82,11 +83,17 @@ def test_a_header_that_is_none_is_an_error_with_its_place(query, redis, change):
 
 
 @pytest.mark.parametrize("name", ["catalog", "schemas"])
-def test_a_key_of_another_type_is_an_error_with_its_name(query, redis, name):
+def test_a_key_of_another_type_is_an_error_whose_advice_mends_it(query, redis, name):
+    """Red before: it named another key, and a copy of the store as the only way."""
     key = query.meta.replace("meta", name)
+    names = [getattr(each, "version", each) for each in getattr(query.store(), name)()]
     redis.ask("SET", key, "x")
-    with pytest.raises(CorruptError, match=f"cannot use the value at tg:.*{query.namespace}.*WRONGTYPE"):
+    told = f"cannot use the value at tg:.*{query.namespace}.*WRONGTYPE.*`DEL KEY`"
+    with pytest.raises(CorruptError, match=told):
         getattr(query.store(), name)()
+    redis.ask("DEL", key)
+    assert run(query, "repair", "--force").exit_code == 0
+    assert [getattr(each, "version", each) for each in getattr(query.store(), name)()] == names
 
 
 def test_an_entry_whose_time_is_none_is_an_error_with_its_version(query, redis):
