@@ -45,10 +45,10 @@ NO_ANSWER = (
 """Errors that prove nothing. ``CoordinationFailure``: a replica failed, e.g. by a full disk.
 ``ServerError``: a node failed at an unknown point.
 """
-GRANT = (
-    "grant it (docs/cassandra.md lists the rights of each role), or, for a reader that may not write, set"
-    " store_options={'leases': False}"
-)
+GRANT = "grant it (docs/cassandra.md lists the rights of each role)"
+NO_LEASES = ", or, for a reader that may not write, set store_options={'leases': False}"
+OF_READERS = ("tidegate_leases", "tidegate_pointers")
+"""The tables that a reader writes, too."""
 LOGIN = "check username and password of the store's URL or options"
 UNCHECKED = "Unable to perform authentication"
 """A node could not read its users, as while others start: it proves nothing about the login."""
@@ -103,7 +103,8 @@ def as_ours(error: Exception, where: str, tls: dict[str, Any] | None = None) -> 
     if isinstance(error, cassandra.AuthenticationFailed):
         return StoreUnavailableError(f"{where}: {error}")
     if isinstance(error, cassandra.Unauthorized):
-        return refused_to_write(ConfigError(f"{where}: {error}; {GRANT}"))
+        reads = NO_LEASES if any(table in str(error) for table in OF_READERS) else ""
+        return refused_to_write(ConfigError(f"{where}: {error}; {GRANT}{reads}"))
     if isinstance(error, cassandra.InvalidRequest) and any(words in str(error) for words in NOT_LEFT_THERE):
         return ConfigError(f"{where}: {error}; create the tables with `tidegate init`")
     if DISK_GUARDRAIL in str(error):
