@@ -16,7 +16,7 @@ from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.barrier import refuse_restored_strides
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
-from tidegate.committers.opening.open import not_shown
+from tidegate.committers.opening.open import not_shown, refuse_lost
 from tidegate.committers.opening.rekeyed import made_whole
 from tidegate.committers.operations.restore_base import Base, read_base, refuse_other_base
 from tidegate.committers.operations.resume import LastBatch
@@ -79,9 +79,11 @@ def plan_restore(
     Raises: ConfigError: there is no such version, it is visible, the export does not fit, a table has other
     key groups since, or with ``reprocess`` no query is followed. SnapshotExpiredError: the version was
     retired, and the log does not reach back to it; the error names the oldest version that can be restored.
+    StoreLostError: the store has nothing of the namespace.
     """
-    state, pointer = coordinator.decisions.catch_up(), coordinator.store.pointer()
-    name = coordinator.endpoints.namespace
+    state, name = coordinator.decisions.catch_up(), coordinator.endpoints.namespace
+    refuse_lost(coordinator.log, coordinator.store, state)
+    pointer = coordinator.store.pointer()
     if state is None or not pointer.visible:
         raise ConfigError(
             f"namespace {name} has no visible version yet, so there is none to restore{not_shown(state)}"

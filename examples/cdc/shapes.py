@@ -25,10 +25,20 @@ UNAVAILABLE = "__debezium_unavailable_value"
 """Debezium's text in place of one that an update left as it was, and of such a field of MongoDB's here."""
 
 
+MAXWELL_DDL = ("table-create", "table-alter", "database-create", "database-alter")
+CANAL_DDL = ("CREATE", "ALTER", "CINDEX", "DINDEX", "QUERY")
+"""Changes of a schema. Another one empties or drops a table, and is refused: then load the table again."""
+
+
 def parsed(records: DataFrame, schema: str) -> DataFrame:
     """The records' JSON as columns, and their offsets. Tombstones, records without a value, are left out."""
     content = functions.from_json(col("value").cast("string"), schema)
     return records.where("value IS NOT NULL").select(content.alias("c"), "offset").select("c.*", "offset")
+
+
+def without_kinds(content: DataFrame, column: str, *kinds: str) -> DataFrame:
+    """Leave out the records that change no row. Any other one without a key is refused: also no JSON."""
+    return content.where(~functions.coalesce(col(column).isin(*kinds), functions.lit(False)))  # noqa: FBT003
 
 
 def without_old_keys(rows: DataFrame, old: Column, delete: str) -> DataFrame:
@@ -92,7 +102,7 @@ def from_oracle(records: DataFrame) -> DataFrame:
 def from_maxwell(records: DataFrame) -> DataFrame:
     """Maxwell with output_binlog_position=true. Rows of a bootstrap have no position: any change is newer."""
     content = parsed(records, f"type string, position string, data struct<{ROW}>, old struct<id: bigint>")
-    rows = content.where("type IN ('insert', 'update', 'delete', 'bootstrap-insert')")
+    rows = without_kinds(content, "type", "bootstrap-start", "bootstrap-complete", *MAXWELL_DDL)
     file = number_of(functions.substring_index("position", ":", 1))  # type: ignore[arg-type]
     pos = functions.substring_index("position", ":", -1).cast("bigint")
     place = [
@@ -108,8 +118,8 @@ def from_canal(records: DataFrame) -> DataFrame:
     content = parsed(
         records, f"type string, isDdl boolean, data array<struct<{texts}>>, old array<struct<id: string>>"
     )
-    rows = content.where("NOT isDdl").select(
-        col("type").alias("op"), "offset", "old", functions.posexplode("data").alias("row_no", "row")
+    rows = without_kinds(content, "type", *CANAL_DDL).select(
+        col("type").alias("op"), "offset", "old", functions.posexplode_outer("data").alias("row_no", "row")
     )
     old = functions.get(col("old"), col("row_no"))["id"].cast("bigint")
     changes = rows.select("op", "offset", "row_no", "row.*", old.alias("old"))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.errors import BadRecordError
+
 pytestmark = pytest.mark.spark
 
 GONE = "__debezium_unavailable_value"
@@ -199,3 +201,28 @@ def test_records_of_each_shape_leave_the_database_s_rows(stream, example, shape)
     topic.commit(topic.sink().each(partial(example.write, shape=shape)), *batches)
     rows = topic.rows("customers")
     assert {key: (each["name"], each["mail"]) for key, each in rows.items()} == EXPECTED[shape]
+
+
+WITHOUT_A_KEY = {
+    "debezium-postgresql": [b"no json", debezium("t", lsn(5))],
+    "maxwell": [b'{"type":"insert"', maxwell("table-drop", None)],
+    "canal": [b"no json", canal("TRUNCATE", ddl=True), canal("ERASE", ddl=True), canal("INSERT")],
+    "goldengate": [b"no json", golden("T", 1)],
+    "mongodb": [b"no json", mongo("drop", (1, 1), None)],
+}
+
+
+@pytest.mark.parametrize("shape", WITHOUT_A_KEY)
+def test_a_record_that_is_no_row_is_refused_and_not_left_out(stream, example, shape):
+    """Red before in Maxwell's and Canal's shapes: a truncated table kept its rows, a change was lost."""
+    topic = stream("value binary, offset bigint")
+    for record in WITHOUT_A_KEY[shape]:
+        value = record if isinstance(record, bytes) else json.dumps(record).encode()
+        topic.add([{"value": value, "offset": 0}])
+
+        def refused(rows, batch_id):
+            with pytest.raises(BadRecordError):
+                topic.sink().each(partial(example.write, shape=shape))(rows, batch_id)
+
+        topic.in_batch(refused)
+    assert topic.decided() == 0

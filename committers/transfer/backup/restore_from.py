@@ -82,6 +82,14 @@ class Plan(NamedTuple):
     lost: list[DecidedVersion]
     kept: BatchOrigin | None
     source_offsets: str = ""
+    within: BatchOrigin | None = None
+    """The last batch that the version contains, if the log continues: a restore before may have undone later
+    ones, up to ``kept``."""
+
+    @property
+    def undone(self) -> bool:
+        """Whether the version lacks batches before ``kept``, which would come again after ``within``."""
+        return self.within is not None and self.within != self.kept
 
 
 class RestoredFrom(NamedTuple):
@@ -145,7 +153,7 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
         "restore under a --namespace that does not exist yet, whose log begins with the backup's state",
     )
     lost = [each for each in versions if each.origin != RestoreOrigin(version)]
-    return Plan(Way.AGAIN, version, last, lost, within, reached.source_offsets)
+    return Plan(Way.AGAIN, version, last, lost, *next_to, within)
 
 
 def _drop_of_primary(coordinator: Coordinator) -> str:

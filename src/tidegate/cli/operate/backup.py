@@ -300,10 +300,19 @@ def _preview(plan: Plan, work: Operation, state: Folded) -> list[str]:
         f"  {last}: remove the files {last + 1} and above, and their .crc files, from its folders",
         "  offsets and commits; of a query with state of Spark's own also the versions above",
         f"  {last + 1} in its folder state;",
-        "  or make a checkpoint: `tidegate rebuild-checkpoint FOLDER` (Kafka).",
+        *_other_way(plan),
         "a checkpoint that is not set back continues after them, and their rows stay lost",
     ]
     return lines
+
+
+def _other_way(plan: Plan) -> list[str]:
+    """Return the command that makes a checkpoint, if the log will have what it needs."""
+    if plan.undone and plan.within is not None:
+        since = f"version {plan.version} was made by a restore, which has undone the batches after"
+        return [f"  {since} {plan.within.batch_id}: set it back no further, or they come again"]
+    makes = "  or make a checkpoint: `tidegate rebuild-checkpoint FOLDER` (Kafka)."
+    return [makes] if plan.source_offsets else []
 
 
 def _losses(plan: Plan, work: Operation) -> list[str]:

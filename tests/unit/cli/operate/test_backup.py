@@ -270,3 +270,24 @@ def test_a_restore_that_ended_before_its_last_record_is_completed_by_the_named_c
     more = ["--yes", "--force"]
     assert "nothing was lost there" in refused(2, "restore-from", tmp_path / "backup", *options, *more)
     assert done_json("restore", "--to", "2", "--reprocess", *options, *more)["generation"] == 1
+
+
+@pytest.mark.parametrize("log", ["kept", "lost"])
+def test_batches_that_a_restore_has_undone_are_not_asked_for_again(options, tmp_path, log):
+    """Red before: with the log the checkpoint was to be set back before the undone batches."""
+    done("restore", "--to", "1", "--yes", *options)
+    done("backup", tmp_path / "after", *options)
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=Options(key_groups=2))
+    example.write(BATCHES[0], source_offsets=OFFSETS % 9)
+    example.close()
+    silence_writer(tmp_path / "store")
+    for lost in ("store", "wal")[: 1 + (log == "lost")]:
+        shutil.rmtree(tmp_path / lost)
+    text = done("restore-from", tmp_path / "after", "--to", "4", "--yes", *options)
+    assert "the next batch follows batch 2 of query" in text
+    assert "remove the files 3 and above" in text
+    assert ("undone the batches after 0: set it back no further" in text) == (log == "kept")
+    assert "rebuild-checkpoint" not in text
+    example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=Options(key_groups=2))
+    assert example.write(BATCHES[1], batch_id=3) == (7 if log == "kept" else 6)
+    example.close()
