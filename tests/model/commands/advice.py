@@ -23,6 +23,8 @@ AFTER_VERSION = "run this command after its next version"
 CLOCKS = re.compile(r"Set the clocks right .* a restart after ([0-9: -]+) UTC continues", re.DOTALL)
 """The clocks are right at the next letter, or time passes (docs/operations.md, Wrong clocks)."""
 NEXT_BATCH = re.compile("start the query with this checkpoint, unchanged; its next batch is ([0-9]+)")
+OTHER_NAME = "restore under a --namespace that does not exist yet"
+"""The query continues there."""
 NO_WAY = "no log can rebuild this store"
 """Without a backup it is made again from the input (docs/operations.md, Rebuild from the input)."""
 
@@ -81,6 +83,9 @@ def advised(
             if AFTER_VERSION in done.text:
                 done = _after_batches(world, words)
             last = done
+            if OTHER_NAME in done.text:
+                made = world.run(*words, "--namespace", f"{world.truth.name}x")
+                return "" if made.done else f"{what}: under another name it is refused, too: {_short(made)}"
             if done.crash:
                 return f"{what}: {_short(outcome)}; `{tried[-1]}`: {done.crash}"
             if not done.done:

@@ -184,6 +184,9 @@ MENDED = {
     "an adoption lost with the end of its log, and a store that no log rebuilds": (
         "backup widen trim adopt copies adopt older-log lose-store"
     ),
+    "a backup of a table with other key groups, and a store that no log rebuilds": (
+        "backup rename batch drop-table trim remake add-store remove-store lose-store"
+    ),
     "an adoption while the log has a store again that was removed": (
         "add-store copies adopt remove-store older-log"
     ),
