@@ -110,7 +110,7 @@ def advised(
             break
         waiting += [each for each in COMMAND.findall(last.text) if each not in waiting]
         names += [each for each in NAMESPACE.findall(last.text) if f"namespace={each!r}" not in tried]
-    if waits := CLOCKS.search(last.text):
+    if waits := CLOCKS.search(last.text) or CLOCKS.search(outcome.text):
         at = datetime.datetime.fromisoformat(f"{waits[1]}+00:00")
         Time.us = max(Time.us, round(at.timestamp() * 1e6) + 1_000_000)
         last = again()

@@ -187,6 +187,12 @@ MENDED = {
     "a backup of a table with other key groups, and a store that no log rebuilds": (
         "backup rename batch drop-table trim remake add-store remove-store lose-store"
     ),
+    "an older copy that is brought to a version which readers no longer have": (
+        "copies widen clock-back load batch batch trim older-store batch"
+    ),
+    "clocks that went back before and after a restore from a backup": (
+        "backup batch rename batch trim lose-store clock-back clock-back restore-from rename clock-back"
+    ),
     "an adoption while the log has a store again that was removed": (
         "add-store copies adopt remove-store older-log"
     ),
