@@ -256,7 +256,7 @@ RULES = [
         "fill-after-a-version",
         "a filling counts before what was seen",
         RULES_FILE,
-        "if (pointer.filling_at or pointer.lost) and before.visible:",
+        "if (pointer.filling_at or pointer.lost or not pointer.visible) and before.visible:",
         "if False:",
         "refuses-filling-meanwhile",
     ),

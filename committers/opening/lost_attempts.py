@@ -88,11 +88,8 @@ def lost_by_the_log(coordinator: Coordinator, lost: Stamp, changing: str | None 
     given = [at.name for at in coordinator.endpoints.stores]
     listed = coordinator.folded.stores or given[:1]
     # The log may have lost a store's entry in its list, too: the command takes the listed stores alone.
-    stores = (
-        "".join(f" --store {name}=URL" for name in listed)
-        if {*given, changing or listed[0]} - {*listed}
-        else ""
-    )
+    stores = listed if {*given, changing or listed[0]} - {*listed} else ()
+    command = " ".join(["tidegate recover --discard-lost", *(f"--store {name}=URL" for name in stores)])
     has = f"ends at version {coordinator.folded.last_version}"
     if decided is not None:
         has = f"has attempt {decided.attempt} of it"
@@ -100,6 +97,6 @@ def lost_by_the_log(coordinator: Coordinator, lost: Stamp, changing: str | None 
         f"{coordinator.store.where} has begun attempt {lost.attempt} of version {lost.version}, the log"
         f" {coordinator.log.where} {has}: the log lost a decision (brokers without power, an unclean"
         " election, an older copy put back). Nothing of it is visible, and nothing was written. Restore the"
-        " newest copy of the log if there is one. Else stop all drivers and run `tidegate recover"
-        f" --discard-lost{stores}`, which removes what that attempt wrote, and start the query again"
+        f" newest copy of the log if there is one. Else stop all drivers and run `{command}`, which removes"
+        " what that attempt wrote, and start the query again"
     )

@@ -20,7 +20,7 @@ from tidegate.committers.opening.lost_attempts import refuse_lost_attempts, sett
 from tidegate.committers.opening.lost_store import refuse_lost_for_good
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store, require_safe_setup
 from tidegate.committers.opening.recover import recover
-from tidegate.committers.opening.store_list import list_stores_of_new, refuse_other_stores
+from tidegate.committers.opening.store_list import list_stores_of_new, refuse_alias, refuse_other_stores
 from tidegate.committers.repair.log_reach import (
     log_can_fill,
     refilled_at,
@@ -244,17 +244,14 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: C
     state = coordinator.decisions.catch_up()
     if state is None:
         refuse_without_log(coordinator)
+        refuse_alias(coordinator)
         name = coordinator.endpoints.namespace
-        for store in coordinator.stores:
-            with contextlib.suppress(*() if store is coordinator.store else (StoreUnavailableError,)):
-                refuse_writing(store.where, name, store.aliases().get(name))
         if check is not None:
             check(Folded("", name, 0, ""))
         state = _begin_log(coordinator, first)
     else:
         require_safe_setup(coordinator)
-    if identity is None and state.last_version:
-        # Again: another driver may have made it before we read the log.
+    if identity is None and state.last_version:  # again: another driver may have made it meanwhile
         identity = coordinator.store.identity()
     if identity is None:
         version = 0

@@ -14,6 +14,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
 from tidegate.committers.steps.append import append_until_confirmed
 from tidegate.errors import ConfigError, StoreUnavailableError
+from tidegate.sinks.aliases import refuse_writing
 from tidegate.sinks.store import Store
 from tidegate.wal.record import Folded, StoreAdded, StoreRemoved
 
@@ -60,6 +61,14 @@ def list_stores_of_new(coordinator: Coordinator) -> None:
                     refuse_primary(coordinator, other)
         for name in given:
             add_to_list(coordinator.decisions, name)
+
+
+def refuse_alias(coordinator: Coordinator) -> None:
+    """Refuse a new namespace whose name is an alias in one of its stores. Raises: ConfigError."""
+    name = coordinator.endpoints.namespace
+    for store in coordinator.stores:
+        with contextlib.suppress(*() if store is coordinator.store else (StoreUnavailableError,)):
+            refuse_writing(store.where, name, store.aliases().get(name))
 
 
 def refuse_primary(coordinator: Coordinator, store: Store) -> None:

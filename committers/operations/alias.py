@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection
 
 from tidegate.base.names import check_name
 from tidegate.committers.opening.lifecycle import Side, refuse, shown_in
@@ -39,21 +38,12 @@ def checked_target(at: StoreRef, alias: str, namespace: str, *, force: bool = Fa
     return Target(identity.name, identity.uuid)
 
 
-def refuse_taken(at: StoreRef, alias: str, of: Collection[str] | None = None) -> None:
-    """Refuse an alias that is no name, or the name of a namespace in this store. Raises: ConfigError.
-
-    ``of``: it names one of these namespaces, or does not exist.
-    """
+def refuse_taken(at: StoreRef, alias: str) -> None:
+    """Refuse an alias that is no name, or the name of a namespace in this store. Raises: ConfigError."""
     check_name("alias", alias)
     with contextlib.closing(open_store(at.url, alias, at.options)) as under_it:
         if under_it.identity() is not None:
             raise name_is_taken(under_it.where, alias)
-        target = None if of is None else under_it.aliases().get(alias)
-        if of is not None and target is not None and target.namespace not in of:
-            raise ConfigError(
-                f"{under_it.where}: alias {alias} names namespace {target.namespace}: nothing was written."
-                f" Give another name; or take it from there first: `tidegate alias drop {alias}`"
-            )
 
 
 def _no_target(store: Store, namespace: str, behind: Target | None) -> ConfigError:

@@ -83,11 +83,8 @@ def advised(
             if AFTER_VERSION in done.text:
                 done = _after_batches(world, words)
             last = done
-            if OTHER_NAME in done.text:
-                made = world.run(*words, "--namespace", f"{world.truth.name}x")
-                return "" if made.done else f"{what}: under another name it is refused, too: {_short(made)}"
-            if done.crash:
-                return f"{what}: {_short(outcome)}; `{tried[-1]}`: {done.crash}"
+            if done.crash or OTHER_NAME in done.text:
+                return _ended(world, words, done, f"{what}: {_short(outcome)}; `{tried[-1]}`")
             if not done.done:
                 refused_text += f"; `{tried[-1]}`: {_short(done)}"
                 refused[tried[-1]] = line
@@ -110,7 +107,7 @@ def advised(
             break
         waiting += [each for each in COMMAND.findall(last.text) if each not in waiting]
         names += [each for each in NAMESPACE.findall(last.text) if f"namespace={each!r}" not in tried]
-    if waits := CLOCKS.search(last.text) or CLOCKS.search(outcome.text):
+    if waits := CLOCKS.search(f"{last.text}\n{outcome.text}"):
         at = datetime.datetime.fromisoformat(f"{waits[1]}+00:00")
         Time.us = max(Time.us, round(at.timestamp() * 1e6) + 1_000_000)
         last = again()
@@ -134,6 +131,14 @@ def _run(world: World, words: list[str]) -> Outcome:
     stores = (*world.truth.stores, store[1])
     world.truths = tuple(each._replace(stores=stores) for each in world.truths)
     return world.run(*words)
+
+
+def _ended(world: World, words: list[str], done: Outcome, where: str) -> str:
+    """Return what is wrong where a command crashed, or has to be run for another name."""
+    if done.crash:
+        return f"{where}: {done.crash}"
+    made = world.run(*words, "--namespace", f"{world.truth.name}x")
+    return "" if made.done else f"{where}, under another name: {_short(made)}"
 
 
 def _after_batches(world: World, words: list[str]) -> Outcome:

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from support.cli import done, refused, run
+from tidegate.cli.core.app import options_of
 from tidegate.cli.core.placed import with_places
 from tidegate.testing.example import Example
 
@@ -38,19 +39,22 @@ def variables(monkeypatch):
 @pytest.mark.parametrize("text", WORDS)
 def test_a_command_gets_what_the_variables_have_otherwise(variables, text):
     variables(OTHERS)
-    assert with_places(text, GIVEN) == WORDS[text]
+    assert with_places(text, GIVEN, options_of) == WORDS[text]
 
 
 def test_without_variables_it_gets_the_namespace_alone(variables):
     """It is refused for a lack of the others, and harms nothing."""
-    assert with_places("`tidegate drop`", GIVEN) == "`tidegate drop --namespace other`"
+    assert with_places("`tidegate drop`", GIVEN, options_of) == "`tidegate drop --namespace other`"
 
 
 def test_what_the_variables_have_is_left_out(variables):
     variables({"TIDEGATE_NAMESPACE": "other", "TIDEGATE_STORE": "a=redis://h/1  b=redis://h/2"})
     words = ["recover", "--namespace", "other", "--store", "a=redis://h/1", "--store", "b=redis://h/2"]
-    assert with_places("`tidegate recover`", words) == "`tidegate recover`"
-    assert with_places("`tidegate recover`", words[:-2]) == "`tidegate recover --store a=redis://h/1`"
+    assert with_places("`tidegate recover`", words, options_of) == "`tidegate recover`"
+    assert (
+        with_places("`tidegate recover`", words[:-2], options_of)
+        == "`tidegate recover --store a=redis://h/1`"
+    )
 
 
 @pytest.fixture

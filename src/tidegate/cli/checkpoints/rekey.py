@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from tidegate.base.names import check_name
+from tidegate.cli.core.app import print_message
 from tidegate.cli.core.operation import Operation, catch_up_others, operation, require_namespace
 from tidegate.cli.core.options import Jobs, Yes, examples
 from tidegate.committers.background.finish import finish_decided
@@ -74,7 +75,7 @@ def rekey(
             " that it is made of"
         )
     for at, each in itertools.product(work.stores(), alias or ()):
-        refuse_taken(at, each, of=(work.namespace, to))
+        refuse_taken(at, each)
     with work.coordinator() as old:
         require_namespace(old)
         refuse_lost(old.log, old.store, old.folded)
@@ -168,7 +169,9 @@ def _switch(
                     raise StoreUnavailableError(f"version {least} is not visible here yet")
                 names = sorted({*aliases_of(new, source), *given})
                 for name in names:
-                    set_alias(at, name, Target(identity.name, identity.uuid))
+                    before = set_alias(at, name, Target(identity.name, identity.uuid))
+                    if before is not None and before.namespace not in (work.namespace, to):
+                        print_message(f"store {at.name}: alias {name} named {before.namespace} before")
             except TidegateError as error:
                 why = (
                     f"{type(error).__name__}: no alias was switched here, run the same command again: {error}"

@@ -248,7 +248,17 @@ def placed(text: str) -> str:
         return text
     from tidegate.cli.core.placed import with_places
 
-    return with_places(text, _words)
+    return with_places(text, _words, options_of)
+
+
+def options_of(names: Sequence[str]) -> set[str]:
+    """Return the options of a command, by its name and the one within a group. There may be no such one."""
+    if names[0] not in COMMANDS:
+        return set()
+    found = command(names[0])
+    if isinstance(found, TyperGroup) and len(names) > 1:
+        found = found.commands.get(names[1])
+    return {option for param in getattr(found, "params", ()) for option in param.opts}
 
 
 def placed_in(facts: Any) -> Any:

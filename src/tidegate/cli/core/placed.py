@@ -9,34 +9,31 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from shlex import quote
-from typing import Any
-
-from typer.core import TyperGroup
 
 from tidegate.base.urls import redact
 from tidegate.cli.core.options import split_stores
-from tidegate.cli.core.settings_file import KEYS, URLS, variable_of
+from tidegate.cli.core.settings_file import URLS, variable_of
 
 PRINTED = re.compile(r"`(tidegate ([a-z][a-z -]*[a-z])[^`]*)`")
 NAMED = re.compile(r"([a-z0-9_-]{1,40}=)?(.*)", re.DOTALL)
 ORDER = ("namespace", "store", "store_config", "wal", "wal_config")
 
 
-def with_places(text: str, words: Sequence[str]) -> str:
+def with_places(text: str, words: Sequence[str], taken: Callable[[Sequence[str]], set[str]]) -> str:
     """Return the text, its commands in backquotes with the options of ``words`` that say where.
 
     ``words`` are those of the command that prints it, its name first. An option that a printed command has
-    itself, or does not take, is left out; so are logins.
+    itself, or does not take, is left out; so are logins. ``taken`` returns those that a command takes.
     """
     given = {option: values for key in ORDER if (values := _given(option := _option(key), key, words))}
 
     def placed(match: re.Match[str]) -> str:
         whole, names = match.groups()
-        taken = _taken(names.split())
+        takes = taken(names.split())
         has = {word.partition("=")[0] for word in whole.split()}
-        more = [f" {option} {value}" for option in given if option in taken - has for value in given[option]]
+        more = [f" {option} {value}" for option in given if option in takes - has for value in given[option]]
         return f"`{whole}{''.join(more)}`"
 
     return PRINTED.sub(placed, text) if given else text
@@ -64,16 +61,3 @@ def _values(option: str, words: Sequence[str]) -> Iterator[str]:
         name, equals, value = word.partition("=")
         if name == option:
             yield value if equals else following
-
-
-def _taken(names: Sequence[str]) -> set[str]:
-    """Return the options that say where, of those that a command takes."""
-    from tidegate.cli.core.app import COMMANDS, command
-
-    if names[0] not in COMMANDS:
-        return set()
-    found: Any = command(names[0])
-    if isinstance(found, TyperGroup) and len(names) > 1:
-        found = found.commands.get(names[1])
-    params = getattr(found, "params", ())
-    return {option for param in params for option in param.opts} & set(map(_option, KEYS))

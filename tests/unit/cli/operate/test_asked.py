@@ -114,11 +114,11 @@ def test_a_namespace_gets_no_name_of_an_alias_in_any_store(options, tmp_path):
         Example(options[1].partition("=")[2], [main, copy], "taken")
 
 
-def test_rekey_takes_no_alias_from_another_namespace(options, tmp_path):
+def test_rekey_says_which_namespace_loses_an_alias(options, tmp_path):
     write(tmp_path, [LATER], "other")
     done("alias", "set", "live", options[0], "--namespace=other")
     words = ["rekey", "--to", "more", "--key-groups", "4", "--finish", "--yes", "--alias", "live", *options]
-    assert "alias live names namespace other: nothing was written" in refused(2, *words)
+    assert "store sqlite: alias live named other before" in run(*words).stderr
 
 
 # -- rights --------------------------------------------------------------------------------------------
