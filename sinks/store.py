@@ -501,7 +501,7 @@ class Store(Attempts):
     def foreign_entry(self) -> str:
         """Return a file or folder at the store's place that is not the store's; ``''``: there is none.
 
-        A store with such a one is not dropped: what somebody else put there would go with it.
+        A store with such a one is not dropped. Raises: ConfigError: this user may not remove what is there.
         """
         return ""
 

@@ -208,7 +208,7 @@ class Log(abc.ABC):
     def foreign_entry(self) -> str:
         """Return a file or folder at the log's place that is not the log's; ``''``: there is none.
 
-        A log with such a one is not dropped: what somebody else put there would go with it.
+        A log with such a one is not dropped. Raises: ConfigError: this user may not remove what is there.
         """
         return ""
 

@@ -42,6 +42,11 @@ def suggested_fixes(state: Folded, given: Sequence[str], changing: str | None = 
         missing, unlisted = [], [name for name in given[1:] if name != changing]
     if state.last_version == 0:
         unlisted = []
+    if missing and unlisted:  # commands that change the list would be refused for the other ones
+        named = f"it may be {' or '.join(missing)} without its name, or by another one; else leave it out"
+        return [f"{one} is not given: give it as {one}=URL" for one in missing] + [
+            f"{one} is not in the list: {named}" for one in unlisted
+        ]
     return [
         f"{one} is not given: give it as {one}=URL, or run `tidegate store remove {one}`" for one in missing
     ] + [f"{one} is not in the list: run `tidegate store add {one}=URL`, or leave it out" for one in unlisted]

@@ -32,7 +32,7 @@ from tidegate.sinks.rules.reads import values_at
 from tidegate.sinks.rules.visible import no_entry, no_schema
 from tidegate.sinks.store import Store
 from tidegate.wal.catch_up import source_offsets_of
-from tidegate.wal.fold import decided_for, recent_version
+from tidegate.wal.fold import decided_for, once_key, recent_version
 from tidegate.wal.log import Log
 from tidegate.wal.record import (
     BatchOrigin,
@@ -77,6 +77,13 @@ class Saved(NamedTuple):
             batch = self.batch.origin
             return BatchOrigin(batch.lineage, 0, batch.batch_id, batch.fingerprint)
         return ImportOrigin(f"{RELOG_TOKEN}{self.identity.uuid}:{self.entry.version}")
+
+    def mark_of(self, copy: str) -> str:
+        """Return the token in the first record of a copy, by its uuid: no other namespace is a copy.
+
+        One that continued the same checkpoint has versions of the same batches, and other rows.
+        """
+        return once_key(ImportOrigin(f"{RELOG_TOKEN}{self.identity.uuid}:{copy}"))
 
 
 class Relogged(NamedTuple):
@@ -217,11 +224,19 @@ def refuse_other(new: Coordinator, saved: Saved) -> None:
             f"namespace {name} has a store without a log, too: give another name with --to, or save that one"
             f" first: `{relog_command(name)}`"
         )
-    if state is not None and state.last_version and decided_for(state, saved.origin) is None:
+    if state is None:
+        return
+    is_copy = saved.mark_of(state.namespace) in state.once
+    if state.last_version and not (is_copy and decided_for(state, saved.origin)):
         raise ConfigError(
             f"namespace {name} has {state.last_version} versions, and none is a copy of version"
             f" {saved.entry.version} of namespace {saved.identity.name}: give another name, `tidegate relog"
             f" --namespace {saved.identity.name} --to {following_name(name)}`"
+        )
+    if not is_copy and any(token.startswith(once_key(ImportOrigin(RELOG_TOKEN))) for token in state.once):
+        raise ConfigError(
+            f"namespace {name} was begun as a copy of another namespace, and has no version: `tidegate drop"
+            f" --namespace {name} --force`, then run this command again"
         )
 
 
@@ -263,7 +278,7 @@ def _first_record(new: Coordinator, saved: Saved) -> Summary:
     uuid = f"{new.clock.new_id()}{new.clock.new_id()}"
     name, key_groups = new.endpoints.namespace, saved.identity.key_groups
     digest, at_us = digest_after("", uuid.encode()), saved.entry.decided_at_us
-    state = Folded(uuid, name, key_groups, digest, decided_at_us=at_us)
+    state = Folded(uuid, name, key_groups, digest, decided_at_us=at_us, once=(saved.mark_of(uuid),))
     return Summary(namespace=uuid, writer=new.writer, epoch=0, prev_digest="", state=state)
 
 
@@ -358,10 +373,16 @@ def _compared(
     wrong = [table for table in sorted({*tables, *copied}) if was.get(table) != now.get(table)]
     if wrong:
         name = new.endpoints.namespace
+        again = f"`tidegate drop --namespace {name}`, then run this command again"
+        if new.folded.last_version > decided.version:  # a query has gone on there
+            again = (
+                f"it has later versions; give another name, `tidegate relog --namespace {saved.identity.name}"
+                f" --to {following_name(name)}`"
+            )
         raise CorruptError(
             f"{new.store.where}: table {', '.join(wrong)} differs from version"
             f" {saved.entry.version} of namespace {saved.identity.name}, of which it is a copy; no alias was"
-            f" set: `tidegate drop --namespace {name}`, then run this command again"
+            f" set: {again}"
         )
     return {table: digest.rows for table, digest in was.items()}
 

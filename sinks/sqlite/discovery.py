@@ -13,6 +13,7 @@ from tidegate.base.names import did_you_mean, escape
 from tidegate.base.urls import path_of, quoted_path
 
 LOOKED_AT, NAMED = 200, 10
+IMMUTABLE = "&immutable=1"
 
 
 def folder_at(url: str) -> Path | None:
@@ -47,19 +48,31 @@ def _names_in(folder: Path) -> Iterator[str]:
     """
     import sqlite3
 
-    from tidegate.sinks.sqlite.files import META_FILE, view_or_trigger
-    from tidegate.sinks.sqlite.unwritable import may_make_files_beside
+    from tidegate.sinks.sqlite.files import META_FILE
+    from tidegate.sinks.sqlite.unwritable import may_make_files_beside, takes_no_writes
 
     for meta in folder.glob(f"*/{META_FILE}"):
         if "." in meta.parent.name:  # left by a drop
             continue
         with contextlib.suppress(sqlite3.Error, OSError, ValueError, KeyError, TypeError):
             refuse_special(meta)
-            unchanging = "" if may_make_files_beside(meta) else "&immutable=1"
-            reader = sqlite3.connect(f"file:{quoted_path(meta)}?mode=ro{unchanging}", uri=True, timeout=0.1)
-            with contextlib.closing(reader):
-                if view_or_trigger(reader):
-                    continue
-                (identity,) = reader.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()
+            try:
+                identity = _identity_in(meta, "" if may_make_files_beside(meta) else IMMUTABLE)
+            except sqlite3.OperationalError as error:  # of a folder that takes no writes
+                if not takes_no_writes(error):
+                    raise
+                identity = _identity_in(meta, IMMUTABLE)
             if escape(name := json.loads(identity)["name"]) == meta.parent.name:  # not a copy by another name
                 yield name
+
+
+def _identity_in(meta: Path, unchanging: str) -> str:
+    import sqlite3
+
+    from tidegate.sinks.sqlite.files import view_or_trigger
+
+    reader = sqlite3.connect(f"file:{quoted_path(meta)}?mode=ro{unchanging}", uri=True, timeout=0.1)
+    with contextlib.closing(reader):
+        if view_or_trigger(reader):
+            return "{}"
+        return str(reader.execute("SELECT identity FROM namespace WHERE ready = 1").fetchone()[0])

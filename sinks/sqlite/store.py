@@ -12,6 +12,7 @@ version may be half applied), the floor in one transaction with the rows, the ho
 from __future__ import annotations
 
 import itertools
+import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidegate.base.clock import Clock
-from tidegate.base.files import foreign_entry, refuse_nested, refuse_taken, used_share
+from tidegate.base.files import foreign_entry, refuse_nested, refuse_taken, refuse_unremovable, used_share
 from tidegate.base.names import check_name, escape
 from tidegate.base.text import brief
 from tidegate.errors import ConfigError, CorruptError, StoreUnavailableError
@@ -135,7 +136,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
 
     def create(self, identity: Identity, lost_at: int = 0) -> Identity:
         refuse_nested(self._files.folder, META_FILE)
-        refuse_taken(self.where, self.foreign_entry())
+        refuse_taken(self.where, foreign_entry(self._files.folder, OWN))
         make_folder(self._files.folder, self.where)
         mark(self._files.folder.parent)
         self._files.forget()
@@ -175,6 +176,8 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         folder = self._files.folder.parent
         if folder.exists() and not folder.is_dir():
             raise ConfigError(f"{folder} is a file: give the folder of a store")
+        if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+            raise ConfigError(f"{folder} cannot be listed by this user: give the user that right")
         return namespaces_in(folder, None)
 
     def _decode(self, content: str, kind: type[Kind]) -> Kind:
@@ -557,6 +560,7 @@ class SqliteStore(SupportsUsage, SupportsNamespaces):
         return Vacuumed(rows, notes, *gone)
 
     def foreign_entry(self) -> str:
+        refuse_unremovable(self.where, self._files.folder.parent, self._files.folder)
         return foreign_entry(self._files.folder, OWN)
 
     def drop(self, *, thorough: bool = False) -> bool:

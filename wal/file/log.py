@@ -41,6 +41,7 @@ from tidegate.base.files import (
     refuse_foreign,
     refuse_nested,
     refuse_taken,
+    refuse_unremovable,
     remove_folder,
     sync_above,
     sync_folder,
@@ -120,7 +121,7 @@ class FileLog(Log):
 
     def create(self) -> None:
         refuse_nested(self.folder, self._decisions.name)
-        refuse_taken(self.where, self.foreign_entry())
+        refuse_taken(self.where, _foreign_entry(self.folder))
         try:
             make_folder(self._changelog)
             with self._locked(make=True):
@@ -428,6 +429,7 @@ class FileLog(Log):
                         yield entry.name, entry.stat(follow_symlinks=False)
 
     def foreign_entry(self) -> str:
+        refuse_unremovable(self.where, self.folder.parent, self.folder, self.folder / CHANGELOG)
         return _foreign_entry(self.folder)
 
     def drop(self) -> bool:

@@ -181,9 +181,27 @@ def _rehearse(folder: Path, contents: Contents, part: Rows) -> None:
                 ) from error
 
 
+AHEAD_US = 366 * 86_400 * 1_000_000
+
+
+class _ClockOfLog(Clock):
+    """A clock that is not behind the log's last decision: that of an earlier driver may have been ahead.
+
+    One that is ahead by more than ``AHEAD_US`` is no clock's: the state cannot be right.
+    """
+
+    def __init__(self, least_us: int) -> None:
+        super().__init__()
+        self._least_us = min(least_us, super().now_us() + AHEAD_US)
+
+    def now_us(self) -> int:
+        return max(super().now_us(), self._least_us)
+
+
 def _restore(folder: Path, contents: Contents, part: Rows, way: Way) -> None:
     """Restore contents into a new log and store in memory, and compare the result."""
-    clock, state = Clock(), contents.reached.state
+    state = contents.reached.state
+    clock = _ClockOfLog(state.decided_at_us)
     place = clock.new_id()
     log, store = MemoryLog(place, state.name), MemoryStore(place, state.name)
     where = Endpoints(state.name, f"memory://{place}", f"memory://{place}")

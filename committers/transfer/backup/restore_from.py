@@ -31,6 +31,7 @@ from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lost_store import fill_and_follow
 from tidegate.committers.opening.open import take_over
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store
+from tidegate.committers.opening.store_list import refuse_alias
 from tidegate.committers.repair.companions import add_queues
 from tidegate.committers.repair.log_reach import fills_from, first_kept, is_whole, oldest_whole
 from tidegate.committers.repair.log_state import LogState
@@ -43,7 +44,7 @@ from tidegate.committers.steps.decided_versions import (
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier
 from tidegate.committers.transfer.backup.contents import Contents, Reached, reached_at
 from tidegate.errors import ConfigError, StoreUnavailableError, WalGapError, WalUnavailableError
-from tidegate.sinks.aliases import Target, refuse_writing
+from tidegate.sinks.aliases import Target
 from tidegate.sinks.capabilities import SupportsRebuild
 from tidegate.sinks.rules.reads import FILLED_FROM
 from tidegate.wal.fold import last_batch_within, last_followed, recent_version
@@ -132,7 +133,7 @@ def plan_restore(coordinator: Coordinator, reached: Reached, folder: Path, *, is
                 f" is empty: check --wal; if the log is gone, run `{_drop_of_primary(coordinator)}` first."
                 " Nothing was written"
             )
-        refuse_writing(store.where, name, store.aliases().get(name))
+        refuse_alias(coordinator)
         _refuse_if_another_shows(coordinator, "", version)
         return Plan(Way.NEW, version, 0, [], *next_to)
     _refuse_other_history(coordinator, reached, folder)

@@ -256,6 +256,16 @@ def refuse_foreign(where: str, entry: str) -> None:
         )
 
 
+def refuse_unremovable(where: str, *folders: Path) -> None:
+    """Refuse to remove folders from which this user may not remove files. Raises: ConfigError."""
+    for folder in folders:
+        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"{where}: this user may not remove files from {folder}; nothing was removed: let the user"
+                " write there, then drop again"
+            )
+
+
 def foreign_entry(folder: Path, own: re.Pattern[str]) -> str:
     """Return an entry of a folder whose name is not one of its own, as a path; ``''``: none is seen.
 

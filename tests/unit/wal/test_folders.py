@@ -248,3 +248,13 @@ def test_a_link_to_the_folder_of_another_namespace_is_not_followed(tmp_path, kin
     with pytest.raises(ConfigError, match=rf"/root/{name} is none of its files.*nothing was removed"):
         KINDS[kind](tmp_path / "root", "n").drop()
     assert [*(tmp_path / "private" / "orders").iterdir()]
+
+
+@pytest.mark.parametrize("folder", [".", "n"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_that_this_user_may_not_change_is_refused_before_a_drop(tmp_path, monkeypatch, kind, folder):
+    """Red before: the store was gone when the log's folder refused, or was left as no namespace any more."""
+    place = made(kind, tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != (tmp_path / folder))
+    with pytest.raises(ConfigError, match=r"this user may not remove files from .*; nothing was removed"):
+        place.foreign_entry()

@@ -14,7 +14,7 @@ from tidegate.cli.core.options import examples
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import WRITER_ALIVE_S
-from tidegate.committers.operations.alias import refuse_aliased
+from tidegate.committers.operations.alias import aliases_of, refuse_aliased
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.errors import ConfigError, CorruptError, TidegateError
 from tidegate.sinks.records import Identity
@@ -56,6 +56,9 @@ def drop(
             _refuse_listed(work, coordinator)
         else:
             _refuse_drop(work, coordinator)
+        for store in coordinator.stores if only_stores and not work.force else ():
+            for alias in aliases_of(store, store.identity()):  # of a removed one: they led to its note
+                store.aliases().drop(alias)
         dropped = drop_namespace(coordinator, log_too=not only_stores, thorough=thorough)
     if not dropped.log and not any(dropped.stores):
         raise no_namespace(namespace, *(url for _, url in locations))
@@ -152,7 +155,8 @@ def _refuse_listed(work: Operation, coordinator: Coordinator) -> None:
     if work.force:
         return
     for each, store in zip(coordinator.endpoints.stores, coordinator.stores, strict=True):
-        refuse_aliased(store, each.name)
+        if store.identity() is None or not store.pointer().is_removed:
+            refuse_aliased(store, each.name)
         _refuse_written(store)
     state = coordinator.decisions.catch_up()
     _refuse_without_log(work, coordinator, " --only-stores --store {}=URL")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidegate.base.urls import place_of
 from tidegate.cli.core.config_files import stores_given
 from tidegate.cli.core.operation import (
     Operation,
@@ -27,6 +28,7 @@ from tidegate.committers.background.membership import (
     successor_url,
 )
 from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.operations.alias import aliases_of
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.options.endpoints import StoreRef, parse_store
 from tidegate.sinks.open_store import open_store
@@ -129,6 +131,8 @@ def remove(
             if name not in coordinator.folded.stores:
                 _refuse_stranger(removed_at, coordinator)
             other = opened.enter_context(other_successor(coordinator, removed_at, successor))
+            if successor:
+                _refuse_lost_aliases(removed_at, coordinator, successor, other)
         removed = remove_store(coordinator, name)
         listed = coordinator.folded.stores
         standings = catch_up_others(coordinator) if removed and redirect else []
@@ -148,6 +152,28 @@ def remove(
             f"its data is where it was: `tidegate drop --only-stores --store {name}=URL` removes it",
         ]
     work.report({"removed": removed, "listed": listed, **noted}, [*lines, note], standings)
+
+
+def _refuse_lost_aliases(at: StoreRef, coordinator: Coordinator, successor: str, other: Store | None) -> None:
+    """Refuse a successor that lacks an alias of the removed store: its readers would find nothing there.
+
+    Raises: ConfigError. A removed store that does not answer is not asked.
+    """
+    name = coordinator.endpoints.namespace
+    stores = zip(coordinator.endpoints.stores, coordinator.stores, strict=True)
+    there = next((store for of, store in stores if place_of(of.url) == successor), other)
+    with (
+        contextlib.suppress(StoreUnavailableError),
+        contextlib.closing(open_store(at.url, name, at.options)) as store,
+    ):
+        aliases = aliases_of(store, store.identity())
+        lost = [alias for alias in aliases if there is None or there.aliases().get(alias) is None]
+        if lost:
+            raise ConfigError(
+                f"store {at.name} has the alias {lost[0]}, which its successor lacks, so readers who go by it"
+                f" would find nothing there: nothing was changed. First set it: `tidegate alias set {lost[0]}"
+                f" --namespace {name} --store {successor}`"
+            )
 
 
 def _refuse_stranger(at: StoreRef, coordinator: Coordinator) -> None:

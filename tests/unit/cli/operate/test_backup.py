@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from support.cli import done, done_json, options_for, readers_only, refused, run
+from support.clocks import ClockAhead
 from support.places import rows_by_table, silence_writer
 from tidegate.base import failpoints
 from tidegate.errors import CorruptError, StoreLostError, TidegateError
@@ -291,3 +292,18 @@ def test_batches_that_a_restore_has_undone_are_not_asked_for_again(options, tmp_
     example = Example(f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store", options=Options(key_groups=2))
     assert example.write(BATCHES[1], batch_id=3) == (7 if log == "kept" else 6)
     example.close()
+
+
+def test_a_clock_that_was_ahead_is_no_damage_of_a_backup(tmp_path):
+    """Red before: CorruptError, whose advice was a new folder, which was refused, too."""
+    example = Example(
+        f"file://{tmp_path}/wal",
+        f"sqlite://{tmp_path}/store",
+        clock=ClockAhead(3 * 86_400),
+        options=Options(key_groups=2),
+    )
+    example.write(BATCHES[0])
+    example.close()
+    silence_writer(tmp_path / "store")
+    assert done_json("backup", tmp_path / "backup", *options_for(tmp_path))["version"] == 1
+    assert done_json("backup", tmp_path / "backup", "--check")["restored"] == [1]

@@ -432,3 +432,44 @@ def test_a_namespace_of_loads_alone_needs_no_checkpoint(tmp_path, monkeypatch):
     text = ended(0, "relog", "--namespace=flights", "--yes").stdout
     assert "unknown" not in text
     place.old.close()
+
+
+@pytest.mark.parametrize("retired", [False, True])
+def test_a_namespace_that_wrote_the_same_batches_is_no_copy(place, retired):
+    """Red before: exit 0, nothing was copied, and the printed drop removed the only rows."""
+    other = Example(place.wal, place.store, "other", options=Options(key_groups=8))
+    for number in range(6):
+        other.write({"airports": {f"Z{number}": {"departures": number, "delay": 9.0}}})
+    driver = other.driver
+    if retired:
+        retire_up_to(driver.log, driver.store, driver.folded, Options(keep_versions=1), lambda: False)
+    other.close()
+    place.old.close()
+    silence_writer(place.folder / "store", "other")
+    silence_writer(place.folder / "store")
+    gone(place)
+    before = rows_by_table(place.store, "other")
+    text = refused(2, "relog", "--namespace=flights", "--to=other", "--yes")
+    assert "none is a copy of version 3 of namespace flights" in text
+    (command,) = re.findall("`tidegate ([^`]*)`", text)
+    ended(0, *command.split(), "--yes")
+    assert rows_by_table(place.store, "other_2") == rows_by_table(place.store)
+    assert rows_by_table(place.store, "other") == before
+
+
+def test_a_copy_that_was_begun_of_another_namespace_is_removed_first(place):
+    gone(place)
+    silence_writer(place.folder / "store")
+    failpoints.arm("open.after_append=raise@1")
+    assert run("relog", "--namespace=flights", "--to=other", "--yes").exit_code
+    failpoints.arm(None)
+    second = Example(place.wal, place.store, "second", options=Options(key_groups=8))
+    second.write(MORE)
+    second.close()
+    silence_writer(place.folder / "store", "second")
+    shutil.rmtree(place.folder / "wal" / "second")
+    text = refused(2, "relog", "--namespace=second", "--to=other", "--yes")
+    assert "was begun as a copy of another namespace" in text
+    ended(0, *re.findall("`tidegate ([^`]*)`", text)[0].split(), "--yes")
+    ended(0, "relog", "--namespace=second", "--to=other", "--yes")
+    assert rows_by_table(place.store, "other") == MORE

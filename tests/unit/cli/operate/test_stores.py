@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 import sqlite3
 
@@ -79,16 +80,13 @@ def test_a_store_is_added_shown_and_removed(place):
 
 
 def test_the_alias_of_a_removed_stores_readers_is_dropped_in_that_store_alone(place):
-    """Red before: the advice had no --store, and dropped the alias in every store of the settings."""
+    """Red before: it was asked for, and the page's last step was refused."""
     done("store", "add", f"copy={place.url('copy')}", *place.stores("main"))
     done("alias", "set", "live", *place.stores("main", "copy")[:2], "--namespace=flights")
     place.silence("main", "copy")
     done("store", "remove", "copy", *place.stores("main", "copy"))
-    advice = refused(2, "drop", "--only-stores", "--yes", *place.stores("copy"))
-    assert "`tidegate alias set live --namespace NAME --store copy=URL`" in advice
-    assert "`tidegate alias drop live --store copy=URL`" in advice
-    done("alias", "drop", "live", f"--store=copy={place.url('copy')}", "--yes")
     done("drop", "--only-stores", "--yes", *place.stores("copy"))
+    assert "live" not in done("alias", "list", f"--store=copy={place.url('copy')}")
     with tidegate.connect(place.url("main"), "live") as gate:
         assert gate.version() == 3
 
@@ -421,3 +419,28 @@ def test_a_redirect_without_a_place_for_its_note_is_refused(two):
     text = refused(2, "store", "remove", "main", "--redirect=elsewhere", *two.stores("main", "copy"))
     assert "that is no store of --store (copy), and no URL" in text
     assert done_json("store", "list", *two.stores("main", "copy"))["stores"][0]["listed"]
+
+
+def test_a_successor_that_lacks_an_alias_is_refused_before_anything_is_written(two):
+    """Red before: readers by the alias found nothing there, and were told to make a namespace of its name."""
+    remove = ["store", "remove", "main", "--redirect=copy", *two.stores("main", "copy")]
+    done("alias", "set", "live", "--namespace=flights", f"--store={two.url('main')}")
+    text = refused(2, *remove)
+    assert "store main has the alias live, which its successor lacks" in text
+    (command,) = re.findall("`tidegate ([^`]*)`", text)
+    done(*command.split())
+    done(*remove)
+    with tidegate.connect(two.url("main"), "live", follow_redirects=True) as gate:
+        assert gate.table("aircraft").get("N14228")["flights"] == 2
+    done("drop", "--only-stores", "--yes", f"--store=main={two.url('main')}", *two.log)
+    assert "live" not in done("alias", "list", f"--store={two.url('main')}")
+
+
+def test_a_listed_store_that_is_given_without_its_name_is_told_so(two):
+    """Red before: each of the two printed commands was refused, and led to the other one."""
+    text = refused(2, "recover", f"--store={two.url('main')}", f"--store=copy={two.url('copy')}", *two.log)
+    assert (
+        "store main is not given: give it as main=URL; store sqlite is not in the list: it may be main"
+        in text
+    )
+    assert "`tidegate" not in text
