@@ -100,12 +100,6 @@ def check_key_type(table: str, field: types.StructField) -> None:
 
 def check_value_type(table: str, field: types.StructField) -> None:
     """Raise ConfigError when readers could not read a value column of this type."""
-    try:
-        kind_of(field.dataType.simpleString())
-    except ConfigError as error:
-        vector = "; of a vector, make an array: vector_to_array of pyspark.ml.functions"
-        msg = f"table {table}: column {field.name}: {error}{vector * _is_vector(field.dataType)}"
-        raise ConfigError(msg) from None
     for struct in _structs(field.dataType):
         names = struct.names
         if wrong := sorted({name for name in names if ":" in name or names.count(name) > 1}):
@@ -115,6 +109,12 @@ def check_value_type(table: str, field: types.StructField) -> None:
                 " and readers could not distinguish it; rename it before writing"
             )
             raise ConfigError(msg)
+    try:
+        kind_of(field.dataType.simpleString())
+    except ConfigError as error:
+        vector = "; of a vector, make an array: vector_to_array of pyspark.ml.functions"
+        msg = f"table {table}: column {field.name}: {error}{vector * _is_vector(field.dataType)}"
+        raise ConfigError(msg) from None
 
 
 def _is_vector(kind: types.DataType) -> bool:

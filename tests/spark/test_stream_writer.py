@@ -11,6 +11,8 @@ import decimal
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from support.cli import run
+from support.places import rows_by_table
 from tidegate.errors import ConfigError
 from tidegate.spark import prepare, register
 from tidegate.spark.session.releases import type_of_ddl
@@ -115,3 +117,23 @@ def test_a_schema_is_compared_with_the_rows(spark):
     assert prepare(rows, "k", schema="k string, n int", parallelism=2).where("k is not null").count() == 1
     with pytest.raises(Exception, match="k, n are string, bigint there, and in the rows string, int"):
         prepare(rows, "k", schema="k string, n bigint", parallelism=2).collect()
+
+
+@pytest.mark.only_log("file")
+def test_what_an_earlier_query_left_open_does_not_refuse_the_next_one(spark, stream):
+    """Red before: ConflictError after batches by foreachBatch, WalGapError and LineageError after a drop."""
+    register(spark)
+    one = stream("k string, n int", "one")
+    for number in range(3):
+        one.add([{"k": f"k{number}", "n": number}])
+        if number == 1:
+            one.commit(one.sink(table="all", key="k"))
+        else:
+            by_format(one)
+    assert one.rows("all") == {f"k{number}": {"n": number} for number in range(3)}
+    where = [f"--store={one.store}", f"--wal={one.log.keywords['wal']}", "--namespace=flights"]
+    assert run("drop", "--yes", "--force", *where).exit_code == 0
+    again = stream("k string, n int", "again")
+    again.add([{"k": "new", "n": 0}])
+    by_format(again, options={"store": one.store, "wal": one.log.keywords["wal"]})
+    assert rows_by_table(one.store)["all"] == {"new": {"n": 0}}

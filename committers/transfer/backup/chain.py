@@ -153,7 +153,7 @@ def require_chain(folder: Path) -> Chain:
     chain = read_chain(folder)
     if chain is None or not chain.links:
         raise ConfigError(
-            f"{folder} holds no backup, it has no file {CHAIN}: give the folder of `tidegate backup`"
+            f"{folder} holds no backup, it has no file {CHAIN}: give a folder that tidegate backup has made"
         )
     return chain
 

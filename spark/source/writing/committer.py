@@ -79,7 +79,7 @@ class Committer:
         """Commit a batch, as ``commit_staged``."""
         batch = staged[0].batch
         try:
-            writer = self._opened(batch)
+            writer = self._opened(batch, staged[0].base_version)
             writer.check()
             state = writer.coordinator.folded
             fact = replay_of(state, batch.origin(state))
@@ -99,7 +99,13 @@ class Committer:
             writer.close()
             self._reporter.closed()
 
-    def _opened(self, batch: BatchContext) -> OpenWriter:
+    def _opened(self, batch: BatchContext, base: int) -> OpenWriter:
+        """Return the writer; another one if the plan has seen versions that are not this one's.
+
+        The query may have run by ``foreachBatch`` meanwhile, or the namespace was dropped and made again.
+        """
+        if self._writer is not None and self._writer.coordinator.folded.last_version != base:
+            self.release()
         if self._writer is None:
             connections = self._write.connections(self._reporter, self._published)
             parent = os.getppid()

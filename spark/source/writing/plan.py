@@ -6,6 +6,7 @@ tasks staged. So a batch is decided only if nothing that a task relies on has ch
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, cast
 from tidegate.committers.barrier import check_tables, stage_spec
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import open_namespace
-from tidegate.errors import ConfigError, ConflictError
+from tidegate.errors import ConfigError, ConflictError, FencedError, LineageError, StoreLostError, WalGapError
 from tidegate.options import Options
 from tidegate.sinks.rules.visible import no_schema
 from tidegate.spark.batch import BatchContext, refuse_without_past
@@ -151,13 +152,17 @@ class Planner:
 
 _kept: list[Planner] = []
 """The one planner of this process."""
+OF_THE_PAST = (FencedError, LineageError, StoreLostError, WalGapError)
+"""Errors of a planner that knows a namespace which was lost since, or was dropped and made again."""
 
 
 def plan_of(write: Write) -> Plan:
     """Plan the batch that runs now, by connections that this process keeps from batch to batch."""
-    if not _kept or _kept[0].key != (os.getpid(), write):
-        forget_planner()
-        _kept.append(Planner(write))
+    if _kept and _kept[0].key == (os.getpid(), write):
+        with contextlib.suppress(*OF_THE_PAST):
+            return _kept[0].plan()
+    forget_planner()
+    _kept.append(Planner(write))
     try:
         return _kept[0].plan()
     except BaseException:

@@ -70,7 +70,8 @@ def test_an_import_that_would_end_another_local_state_is_refused():
 def test_an_import_without_a_token_is_named_by_its_digest(tmp_path, monkeypatch, named):
     """None, as an option that was not given has it, named none before either."""
     sink = VersionedSink(namespace="n", wal=f"file://{tmp_path}/wal", store=f"sqlite://{tmp_path}/store")
-    frames = mock.Mock(tables={"t": mock.Mock(expires=False)}, key_groups=4)
+    table = mock.Mock(expires=False, table_schema=mock.Mock(derived=None))
+    frames = mock.Mock(tables={"t": table}, key_groups=4)
     monkeypatch.setattr(loads, "read_manifest", lambda *_: (frames, "its-digest"))
     monkeypatch.setattr(loads, "check_files", lambda *_: None)
     monkeypatch.setattr(loads, "frame_of", lambda *_: None)

@@ -25,6 +25,7 @@ STRUCT = types.StructType
     [
         (STRUCT().add("id", INT).add("id", types.StringType()), "field 'id' is repeated"),
         (STRUCT().add("x:int,y", INT), "field 'x:int,y' has a colon in its name"),
+        (STRUCT().add("dc:title", INT), "field 'dc:title' has a colon in its name"),
     ],
 )
 def test_a_struct_whose_fields_cannot_be_told_apart_is_refused(wrap, struct, told):
