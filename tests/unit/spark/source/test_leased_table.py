@@ -8,7 +8,7 @@ import pytest
 
 from support.cli import done
 from support.places import silence_writer
-from tidegate.errors import ConfigError, SnapshotExpiredError, StoreRemovedError, VersionRegressedError
+from tidegate.errors import ConfigError, SnapshotExpiredError, StoreNotVerifiedError, StoreRemovedError
 from tidegate.options import Options
 from tidegate.sinks.sqlite.store import SqliteStore
 from tidegate.spark.source.leased_table import lease_table
@@ -100,5 +100,5 @@ def test_a_successor_with_another_namespace_or_an_older_version_is_refused(moved
     store, old = (SqliteStore(f"{tmp_path}/{name}", "flights") for name in ("new", "store"))
     store.create(old.identity())
     store.close()
-    with pytest.raises(VersionRegressedError, match="shows version 0"):
+    with pytest.raises(StoreNotVerifiedError, match="is being rebuilt or filled"):
         lease_table(asked(moved, followRedirects="true"))
