@@ -181,7 +181,7 @@ def test_what_the_log_no_longer_has_is_not_compared_and_that_is_reported(place, 
     told = run("repair", "--force", *place.options)
     assert [line[:23] for line in told.splitlines()[:3]] == [f"put back: version {n} in " for n in (6, 7, 8)]
     assert "not compared: rows that versions before 6 wrote" in told
-    assert "`tidegate store add NAME=URL`" in told
+    assert "`tidegate store add NAME=URL --namespace" in told
     assert place.read() == expected
 
 

@@ -57,6 +57,13 @@ def test_what_the_variables_have_is_left_out(variables):
     )
 
 
+def test_an_error_about_a_copy_gets_the_name_of_the_copy(variables):
+    words = ["relog", "--namespace", "flights", "--to", "flights_2"]
+    text = "namespace flights_2 follows another query: `tidegate adopt --lineage ID`"
+    assert with_places(text, words, options_of) == f"{text[:-1]} --namespace flights_2`"
+    assert "--namespace flights`" in with_places("namespace flights: `tidegate verify`", words, options_of)
+
+
 @pytest.fixture
 def two(variables, tmp_path):
     """The variables name namespace flights; there is another one beside it."""

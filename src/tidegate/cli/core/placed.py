@@ -17,6 +17,7 @@ from tidegate.cli.core.options import split_stores
 from tidegate.cli.core.settings_file import URLS, variable_of
 
 PRINTED = re.compile(r"`(tidegate ([a-z][a-z -]*[a-z])[^`]*)`")
+MENTIONED = re.compile(r"\bnamespace ([A-Za-z0-9_.-]*[A-Za-z0-9_-])")
 NAMED = re.compile(r"([a-z0-9_-]{1,40}=)?(.*)", re.DOTALL)
 ORDER = ("namespace", "store", "store_config", "wal", "wal_config")
 
@@ -28,6 +29,9 @@ def with_places(text: str, words: Sequence[str], taken: Callable[[Sequence[str]]
     itself, or does not take, is left out; so are logins. ``taken`` returns those that a command takes.
     """
     given = {option: values for key in ORDER if (values := _given(option := _option(key), key, words))}
+    first = MENTIONED.search(text)
+    if first and first[1] in _values("--to", words):  # an error about the copy, not about its source
+        given = {"--namespace": [first[1]]} | {key: given[key] for key in given if key != "--namespace"}
 
     def placed(match: re.Match[str]) -> str:
         whole, names = match.groups()
