@@ -482,7 +482,7 @@ def refuse_if_writer_alive(coordinator: Coordinator, command: str, *, force: boo
     if pointer is not None:
         msg = (
             f"{describe_writer(pointer.writer)} gave a sign of life {pointer.heartbeat_age_s:.0f} s ago and"
-            f" seems to be running; `{command}` would fence it: stop the query. A killed one counts as"
+            f" seems to be running; {command} would fence it: stop the query. A killed one counts as"
             f' running for {WRITER_ALIVE_S:.0f} s, one of format("tidegate") for 95 s: wait, or use --force'
         )
         raise ConfigError(msg)

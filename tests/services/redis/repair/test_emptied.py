@@ -71,7 +71,7 @@ def test_the_error_does_not_call_the_loss_a_drop(redis: RedisServer, query: Quer
     made = run(query, "init")
     assert made.exit_code == StoreLostError.exit_code
     assert "has 2 decided versions" in made.output
-    assert "`tidegate recover`" in made.output
+    assert "`tidegate recover --namespace" in made.output
     assert query.store().identity() is None
 
 

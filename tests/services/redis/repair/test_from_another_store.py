@@ -76,7 +76,7 @@ def test_key_groups_are_put_back_exactly(
     lost = lose(redis, query)
     refused = run(query, "repair", "--force", *stores)
     assert refused.exit_code == WalGapError.exit_code, refused.output
-    assert "`tidegate repair --from URL`" in refused.output
+    assert "`tidegate repair --from URL --namespace" in refused.output
     mended = run(query, "repair", "--force", "--json", "--from", place, *stores)
     assert mended.exit_code == 0, mended.output
     bases = [one for one in json.loads(mended.stdout)["put_back"] if one["base"]]
