@@ -205,3 +205,14 @@ def test_a_command_line_shows_no_login_as_a_process_t48(tmp_path):
     assert done.returncode == ConfigError.exit_code
     assert "redis://***" in done.stderr
     assert not secret_in(done.stdout + done.stderr, user, password)
+
+
+@pytest.mark.parametrize(
+    "words", [["changes", "1", "t", "--key-group"], ["torture", "--seed"], ["restore", "--to"]]
+)
+def test_a_long_login_that_a_message_cuts_is_hidden_too_t48(words):
+    """Red before: a message repeats the first characters of a long value, and the login was in them."""
+    url = f"postgresql://user:secret{'x' * 120}@host/db"
+    result = CliRunner().invoke(app, [*words, url], prog_name="tidegate")
+    assert result.exit_code
+    assert "secret" not in result.output

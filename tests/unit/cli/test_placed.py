@@ -42,6 +42,18 @@ def test_a_command_gets_what_the_variables_have_otherwise(variables, text):
     assert with_places(text, GIVEN, options_of) == WORDS[text]
 
 
+def test_a_url_in_the_place_of_a_name_is_not_printed(variables):
+    words = [
+        "import",
+        "x",
+        "--namespace",
+        "memory://name?password=secret",
+        "--store-config=redis://u:secret@h",
+    ]
+    variables(OTHERS | {"TIDEGATE_STORE_CONFIG": "file"})
+    assert "secret" not in with_places("`tidegate recover`", words, options_of)
+
+
 def test_without_variables_it_gets_the_namespace_alone(variables):
     """It is refused for a lack of the others, and harms nothing."""
     assert with_places("`tidegate drop`", GIVEN, options_of) == "`tidegate drop --namespace other`"

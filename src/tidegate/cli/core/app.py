@@ -179,6 +179,7 @@ class Commands(TyperGroup):
 
 def without_urls(text: str, words: Sequence[str]) -> str:
     """Remove the logins of these words from the message: it repeats a misplaced URL as it was given."""
+    from tidegate.base.text import brief
     from tidegate.base.urls import redact
 
     values = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words]
@@ -187,7 +188,7 @@ def without_urls(text: str, words: Sequence[str]) -> str:
         named = NAMED.fullmatch(value)
         name, url = named.groups() if named else ("", value)
         for form in (value, str(Path(value))):
-            for written in (repr(form)[1:-1], form):
+            for written in (brief(form), repr(form)[1:-1], form):  # a message cuts what is long
                 text = text.replace(written, f"{name}{redact(url)}")
     return text
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from shlex import quote
 
+from tidegate.base.names import NAME
 from tidegate.base.urls import redact
 from tidegate.cli.core.options import split_stores
 from tidegate.cli.core.settings_file import URLS, variable_of
@@ -56,7 +57,10 @@ def _given(option: str, key: str, words: Sequence[str]) -> list[str]:
     shown = []
     for value in values:
         name, place = re.fullmatch(NAMED, value).groups(default="")  # type: ignore[union-attr]
-        shown.append(quote(name + (redact(place) if key in URLS else place)))
+        if key == "namespace" and not NAME.fullmatch(value):  # it may be a URL in the wrong place
+            continue
+        is_url = key in URLS or "://" in place
+        shown.append(quote(name + (redact(place) if is_url else place)))
     return list(dict.fromkeys(shown))
 
 
