@@ -229,13 +229,21 @@ def _findings(world: World, name: str, at: str) -> str:
 
 
 def restorable(world: World) -> str:
-    """Each backup is whole, and makes the namespace again where log and store are gone."""
-    for name, (content, *rest) in world.truth.backups.items():
+    """Each backup is whole, and makes the namespace again where log and store are gone.
+
+    It has the rows of one of those states that may be true: they may differ in the time at which rows expire.
+    """
+    wrong = [_restorable_of(world, truth) for truth in world.truths]
+    return wrong[0] if all(wrong) else ""
+
+
+def _restorable_of(world: World, truth: truths.Truth) -> str:
+    for name, (content, *rest) in truth.backups.items():
         folder = world.files_of(f"backup-{name}")
         if wrong := _whole_backups.get((name, folder), functools.partial(_whole_backup, world, name)):
             return str(wrong)
         passed = tuple(key for key, due in content.dues.items() if due <= Time.us)
-        alive = (repr(content.alive(Time.us)), passed, repr(rest), repr(world.truth.stores))
+        alive = (repr(content.alive(Time.us)), passed, repr(rest), repr(truth.stores))
         others = sorted((place, at) for place, at in store._spaces if at != name)
         key = (name, folder, alive, repr(aliases._places), *others)
         if wrong := _restorables.get(key, functools.partial(_restorable, world, name, content)):

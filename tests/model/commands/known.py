@@ -193,6 +193,7 @@ MENDED = {
     "clocks that went back before and after a restore from a backup": (
         "backup batch rename batch trim lose-store clock-back clock-back restore-from rename clock-back"
     ),
+    "a backup of a batch that came twice, with rows that expire": "trim!apply.after_begin trim backup",
     "an error about a copy, whose commands got its source's name": "rekey finish lose-log relog adopt cron",
     "an adoption while the log has a store again that was removed": (
         "add-store copies adopt remove-store older-log"
