@@ -85,7 +85,7 @@ WORDS = {
 @pytest.mark.parametrize("rows_max", [0, 1_000], ids=["job", "driver"])
 @pytest.mark.parametrize("words", WORDS)
 def test_a_row_that_spark_quotes_is_no_error_of_tidegate(flights, words, rows_max):
-    """It chose the class: the sink opened the store again, or a supervisor restarted the query for ever."""
+    """A row chose the class: the sink opened the store again, or a supervisor restarted without end."""
     sink = flights.sink(table="t", key="k", driver_stage_max_rows=rows_max)
     flights.commit(sink, GOOD)
     flights.add([{"k": WORDS[words], "n": 2}])

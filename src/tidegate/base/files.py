@@ -274,8 +274,8 @@ def foreign_entry(folder: Path, own: re.Pattern[str]) -> str:
     with contextlib.suppress(OSError):
         if folder.is_symlink() and folder.resolve().name != folder.name:
             return str(folder)
-        entries = list(os.scandir(folder))
-        return next((entry.path for entry in entries if not own.fullmatch(entry.name)), "")
+        with os.scandir(folder) as entries:
+            return next((entry.path for entry in entries if not own.fullmatch(entry.name)), "")
     return ""
 
 

@@ -187,7 +187,7 @@ def test_a_fork_waits_until_no_other_thread_is_in_a_library():
 
 
 def test_a_child_reads_a_store_in_files_that_threads_of_its_parent_were_reading(tmp_path):
-    """Red before: within a few forks a child waited for ever for a lock inside of SQLite."""
+    """Red before: within a few forks a child waited without end for a lock of SQLite."""
     wal, url = f"file://{tmp_path}/wal", f"sqlite://{tmp_path}/store"
     write_flights(wal, url)
     ended = threading.Event()

@@ -422,7 +422,7 @@ def test_a_redirect_without_a_place_for_its_note_is_refused(two):
 
 
 def test_a_successor_that_lacks_an_alias_is_refused_before_anything_is_written(two):
-    """Red before: readers by the alias found nothing there, and were told to make a namespace of its name."""
+    """Red before: readers by the alias found nothing there, and the advice made a namespace of its name."""
     remove = ["store", "remove", "main", "--redirect=copy", *two.stores("main", "copy")]
     done("alias", "set", "live", "--namespace=flights", f"--store={two.url('main')}")
     text = refused(2, *remove)

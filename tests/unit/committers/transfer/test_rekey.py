@@ -292,7 +292,7 @@ def test_a_source_moves_once(place):
 
 
 def test_a_copy_that_another_command_made_whole_meanwhile_is_not_to_be_removed(place, monkeypatch):
-    """Red before: it was told to drop the copy, into which a query had written since."""
+    """Red before: the advice was a drop of the copy, into which a query had written since."""
     place.old.write(MORE)
     followed = iter([move.follow])
 

@@ -1,4 +1,4 @@
-"""A store whose folder was lost and is created again: whoever held it learns that, at each moment of it."""
+"""A store whose folder was lost and is created again: the errors of its holders at each moment of it."""
 
 from __future__ import annotations
 
