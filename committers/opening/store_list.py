@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.decision_log import DecisionLog
+from tidegate.committers.opening.rekeyed import moved_from
 from tidegate.committers.steps.append import append_until_confirmed
 from tidegate.errors import ConfigError, StoreUnavailableError
 from tidegate.sinks.aliases import refuse_writing
@@ -47,9 +48,11 @@ def suggested_fixes(state: Folded, given: Sequence[str], changing: str | None = 
         return [f"{one} is not given: give it as {one}=URL" for one in missing] + [
             f"{one} is not in the list: {named}" for one in unlisted
         ]
-    return [
-        f"{one} is not given: give it as {one}=URL, or run `tidegate store remove {one}`" for one in missing
-    ] + [f"{one} is not in the list: run `tidegate store add {one}=URL`, or leave it out" for one in unlisted]
+    fixed = moved_from(state) is not None  # the list of a moved namespace cannot be changed
+    give, add = ("", "") if fixed else (", or run `tidegate store remove {}`", "run `tidegate store add {}=URL`, or ")
+    return [f"{one} is not given: give it as {one}=URL{give.format(one)}" for one in missing] + [
+        f"{one} is not in the list: {add.format(one)}leave it out" for one in unlisted
+    ]
 
 
 def list_stores_of_new(coordinator: Coordinator) -> None:

@@ -201,6 +201,9 @@ MENDED = {
     "an adoption that a killed command had made, over a lost store": (
         "add-store adopt!follow.after_claim lose-store adopt"
     ),
+    "a moved namespace, and a store that was listed after it was moved": (
+        "rekey finish drop batch add-store cron"
+    ),
 }
 """By name, the word that found it."""
 

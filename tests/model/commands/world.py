@@ -47,6 +47,7 @@ PLACE = "commands"
 FOLDERS = re.compile("(backup|export|checkpoint|metadata)-")
 """The names of the files and folders that a command is given. It changes no other one."""
 EXIT_CODES = {kind.exit_code for kind in BY_NAME.values()}
+LEAVE_OUT = re.compile("store ([a-z]+) is not in the list: leave it out")
 
 
 def place_of(name: str) -> str:
@@ -206,6 +207,10 @@ class World:
         crash = "" if error is None or isinstance(error, SystemExit) else repr(error)
         if result.exit_code and result.exit_code not in EXIT_CODES:
             crash = crash or f"exit code {result.exit_code}: {result.output}"
+        told = None if stores is not None else LEAVE_OUT.search(result.output)
+        if told is not None:  # a moved namespace has the list that it had when it was moved
+            others = [url for url in self.urls if not url.startswith(f"{told[1]}=")]
+            return self.run(*arguments, namespace=namespace, stores=others)
         return Outcome(result.exit_code, result.output, result.stdout, crash=crash)
 
     def attempt(self, call: Any) -> Outcome:
