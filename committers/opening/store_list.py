@@ -49,7 +49,9 @@ def suggested_fixes(state: Folded, given: Sequence[str], changing: str | None = 
             f"{one} is not in the list: {named}" for one in unlisted
         ]
     fixed = moved_from(state) is not None  # the list of a moved namespace cannot be changed
-    give, add = ("", "") if fixed else (", or run `tidegate store remove {}`", "run `tidegate store add {}=URL`, or ")
+    give, add = (
+        ("", "") if fixed else (", or run `tidegate store remove {}`", "run `tidegate store add {}=URL`, or ")
+    )
     return [f"{one} is not given: give it as {one}=URL{give.format(one)}" for one in missing] + [
         f"{one} is not in the list: {add.format(one)}leave it out" for one in unlisted
     ]

@@ -8,6 +8,7 @@ next one follows it (I2).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,20 +21,24 @@ from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.commit import commit
 from tidegate.committers.coordinator import Coordinator
 from tidegate.committers.opening.open import ensure_made, not_shown, open_namespace
+from tidegate.committers.opening.rekeyed import is_whole, source_of
 from tidegate.committers.operations.resume import LastBatch
 from tidegate.committers.repair.log_reach import held_for
 from tidegate.committers.steps.decided_versions import decided_versions
 from tidegate.committers.steps.fill_groups import rows_by_group
 from tidegate.committers.steps.stored_rows import StoredRowsBarrier
-from tidegate.errors import ConfigError, CorruptError, FencedError, WalGapError
+from tidegate.errors import ConfigError, CorruptError, FencedError, TidegateError, WalGapError
+from tidegate.options.endpoints import Endpoints
+from tidegate.sinks.capabilities import SupportsNamespaces
 from tidegate.sinks.records import CatalogEntry, Identity
 from tidegate.sinks.rules.fit import Fit, described, fit_of
 from tidegate.sinks.rules.reads import values_at
 from tidegate.sinks.rules.visible import no_entry, no_schema
 from tidegate.sinks.store import Store
-from tidegate.wal.catch_up import source_offsets_of
-from tidegate.wal.fold import decided_for, once_key, recent_version
+from tidegate.wal.catch_up import catch_up, source_offsets_of
+from tidegate.wal.fold import View, decided_for, once_key, recent_version
 from tidegate.wal.log import Log
+from tidegate.wal.open_log import open_log
 from tidegate.wal.record import (
     BatchOrigin,
     DecidedVersion,
@@ -48,6 +53,8 @@ from tidegate.wal.staging.spec import CHANGES
 
 MENDED = (Fit.LOG_GONE, Fit.LOG_BEHIND, Fit.OTHER_HISTORY, Fit.BEHIND_CUT, Fit.CHANGES_GONE)
 """The misfits of a log and a store after which the store's visible version is all that can be saved."""
+
+LOOKED_AT_MAX = 100
 
 
 class Saved(NamedTuple):
@@ -215,6 +222,25 @@ def fence(stores: Sequence[Store], writer: str) -> None:
             )
 
 
+def copies_of(saved: Saved, where: Endpoints) -> list[str]:
+    """Return the namespaces of the store's place that a rekey made of this one, and made whole.
+
+    The mark of the move was in the lost log; theirs is in their own logs. One whose log cannot be read is
+    passed over, and only ``LOOKED_AT_MAX`` are looked at, those with the like names first.
+    """
+    store, found = saved.store, []
+    names = store.namespaces() if isinstance(store, SupportsNamespaces) else []
+    stem = saved.identity.name.rpartition("_")[0] or saved.identity.name
+    for name in sorted(names, key=lambda name: not name.startswith(stem))[:LOOKED_AT_MAX]:
+        with (
+            contextlib.suppress(TidegateError),
+            contextlib.closing(open_log(where.wal, name, where.wal_options)) as log,
+        ):
+            if _is_moved_there(catch_up(View(), log).state, saved):
+                found.append(name)
+    return found
+
+
 def refuse_other(new: Coordinator, saved: Saved) -> None:
     """Refuse a new namespace that has versions of another origin. Raises: ConfigError."""
     state, name = new.decisions.catch_up(), new.endpoints.namespace
@@ -226,18 +252,30 @@ def refuse_other(new: Coordinator, saved: Saved) -> None:
         )
     if state is None:
         return
+    if _is_moved_there(state, saved):
+        raise ConfigError(
+            f"namespace {name} was made of this one by a rekey, and its query continues there: set"
+            f" namespace={name!r} in the query's options, and nothing is to be saved. Only if"
+            f" `tidegate adopt` has taken this one back since: `tidegate relog"
+            f" --namespace {saved.identity.name} --to {following_name(name)}`"
+        )
     is_copy = saved.mark_of(state.namespace) in state.once
     if state.last_version and not (is_copy and decided_for(state, saved.origin)):
         raise ConfigError(
             f"namespace {name} has {state.last_version} versions, and none is a copy of version"
-            f" {saved.entry.version} of namespace {saved.identity.name}: give another name, `tidegate relog"
-            f" --namespace {saved.identity.name} --to {following_name(name)}`"
+            f" {saved.entry.version} of namespace {saved.identity.name}: give another"
+            f" name, `tidegate relog --namespace {saved.identity.name} --to {following_name(name)}`"
         )
     if not is_copy and any(token.startswith(once_key(ImportOrigin(RELOG_TOKEN))) for token in state.once):
         raise ConfigError(
             f"namespace {name} was begun as a copy of another namespace, and has no version: `tidegate drop"
             f" --namespace {name} --force`, then run this command again"
         )
+
+
+def _is_moved_there(state: Folded | None, saved: Saved) -> bool:
+    source = None if state is None else source_of(state)
+    return source is not None and source.uuid == saved.identity.uuid and is_whole(state, source)
 
 
 def relog(new: Coordinator, saved: Saved) -> Relogged:

@@ -33,11 +33,12 @@ logger = logging.getLogger("tidegate")
 class Staged:
     """The part of a task: its batch, the version whose state it read, its spec and its ack, both encoded.
 
-    Without an ack: the batch was decided before, so nothing was staged.
+    ``epoch`` is the newest that the plan saw. Without an ack: the batch was decided before, and not staged.
     """
 
     batch: BatchContext
     base_version: int
+    epoch: int
     spec: bytes
     ack: bytes
 
@@ -49,7 +50,7 @@ def commit_staged(write: Write, staged: Sequence[Staged], batch_id: int) -> None
     batch of ``VersionedSink``. ConflictError: the tasks staged by different plans, or read different runs of
     a shuffle; nothing was decided.
     """
-    plans = {(each.batch, each.base_version, each.spec) for each in staged}
+    plans = {(each.batch, each.base_version, each.epoch, each.spec) for each in staged}
     if len(plans) != 1 or staged[0].batch.batch_id != batch_id:
         raise ConflictError(
             f"the tasks of batch {batch_id} staged by {len(plans)} plans, or another batch: nothing was"
@@ -79,7 +80,7 @@ class Committer:
         """Commit a batch, as ``commit_staged``."""
         batch = staged[0].batch
         try:
-            writer = self._opened(batch, staged[0].base_version)
+            writer = self._opened(staged[0])
             writer.check()
             state = writer.coordinator.folded
             fact = replay_of(state, batch.origin(state))
@@ -99,13 +100,17 @@ class Committer:
             writer.close()
             self._reporter.closed()
 
-    def _opened(self, batch: BatchContext, base: int) -> OpenWriter:
-        """Return the writer; another one if the plan has seen versions that are not this one's.
+    def _opened(self, staged: Staged) -> OpenWriter:
+        """Return the writer; another one if the plan has seen versions that are not this one's, or an epoch.
 
-        The query may have run by ``foreachBatch`` meanwhile, or the namespace was dropped and made again.
+        The query may have run by ``foreachBatch`` meanwhile, or the namespace was dropped and made again. The
+        plan's own process opens the namespace where a store was lost.
         """
-        if self._writer is not None and self._writer.coordinator.folded.last_version != base:
-            self.release()
+        kept, batch = self._writer, staged.batch
+        if kept is not None:
+            other = kept.coordinator.folded.last_version != staged.base_version
+            if other or kept.coordinator.epoch < staged.epoch:
+                self.release()
         if self._writer is None:
             connections = self._write.connections(self._reporter, self._published)
             parent = os.getppid()

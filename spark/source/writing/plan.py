@@ -68,10 +68,14 @@ class Write:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The input of a batch's tasks. ``work`` None: the batch was decided before, and is not staged again."""
+    """The input of a batch's tasks. ``work`` None: the batch was decided before, and is not staged again.
+
+    ``epoch`` is the newest of the log.
+    """
 
     batch: BatchContext
     work: StageWork | None
+    epoch: int
 
 
 @dataclasses.dataclass
@@ -129,11 +133,11 @@ class Planner:
         state = coordinator.folded
         origin = batch.origin(state)
         if replay_of(state, origin) is not None:
-            return Plan(batch, None)
+            return Plan(batch, None, state.epoch)
         barrier = barrier_of(write, coordinator, schemas_at(coordinator), batch)
         check_tables(coordinator, barrier)
         spec = stage_spec(coordinator, barrier, coordinator.clock.new_id())
-        return Plan(batch, barrier.work(spec, barrier.base_version))
+        return Plan(batch, barrier.work(spec, barrier.base_version), state.epoch)
 
     def close(self) -> None:
         """Close the connections. Repeatable."""

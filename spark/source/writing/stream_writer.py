@@ -70,7 +70,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if plan.work is None or refused:
             for _ in iterator:
                 pass  # stages in front keep state: they end as they do when the batch is staged
-            return Message(Staged(batch, 0, b"", b""), refused)
+            return Message(Staged(batch, 0, plan.epoch, b"", b""), refused)
         work, task = plan.work, context.partitionId()
         names = work.endpoints.namespace, work.spec.namespace
         log = shared_log(work.endpoints.wal, *names, work.endpoints.wal_options)
@@ -79,7 +79,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         host = location_by(EnvironmentLocation())
         ack = work.run(rows, log, store, lambda: log, task, context.attemptNumber(), host)
         spec = msgspec.msgpack.encode(work.spec)
-        return Message(Staged(batch, work.base_version, spec, encode_ack(ack)))
+        return Message(Staged(batch, work.base_version, plan.epoch, spec, encode_ack(ack)))
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make the batch a version, and visible. Repeatable: a batch that was decided is skipped."""

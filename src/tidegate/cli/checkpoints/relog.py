@@ -20,7 +20,7 @@ from tidegate.committers.opening.lifecycle import ask
 from tidegate.committers.opening.open import refuse_if_writer_alive
 from tidegate.committers.operations.alias import aliases_of, set_alias
 from tidegate.committers.operations.local_coordinator import coordinator_for
-from tidegate.committers.operations.relog import Relogged, Saved, fence, refuse_other, saved_of
+from tidegate.committers.operations.relog import Relogged, Saved, copies_of, fence, refuse_other, saved_of
 from tidegate.committers.operations.relog import relog as relog_to
 from tidegate.errors import ConfigError
 from tidegate.options import Options
@@ -113,11 +113,17 @@ def relog(
 def _preview(work: Operation, saved: Saved, to: str) -> list[str]:
     """Return what the log lost, what is saved and what is not."""
     version, tables = saved.entry.version, ", ".join(sorted(saved.entry.tables)) or "no table"
+    copies = copies_of(saved, work.endpoints())
     place = f"namespace {to}, with its log at {redact(work.wal)}"
     lines = [
         f"the loss: {saved.fault}",
         f"saved: version {version} of namespace {work.namespace} ({tables}), as version 1 of {place}",
     ]
+    if copies:
+        lines.append(
+            f"moved: a rekey made namespace {' and '.join(copies)} of this one, where its query continues."
+            " Then nothing is to be saved, unless `tidegate adopt` has taken this one back"
+        )
     for decided in saved.lost:
         batch = f" (batch {decided.origin.batch_id})" if isinstance(decided.origin, BatchOrigin) else ""
         lines.append(f"lost: version {decided.version}{batch}, which was decided and is not in the store")

@@ -473,3 +473,21 @@ def test_a_copy_that_was_begun_of_another_namespace_is_removed_first(place):
     ended(0, *re.findall("`tidegate ([^`]*)`", text)[0].split(), "--yes")
     ended(0, "relog", "--namespace=second", "--to=other", "--yes")
     assert rows_by_table(place.store, "other") == MORE
+
+
+def test_a_namespace_that_a_rekey_moved_is_told_where_its_query_goes_on(place):
+    """Red before: `--to flights_2` and `status` sent to each other, and `--to flights_3` named no move."""
+    place.old.close()
+    place.silence()
+    ended(0, "rekey", "--namespace=flights", "--to=flights_2", "--key-groups=16", "--finish", "--yes")
+    gone(place)
+    place.silence()
+    place.silence("flights_2")
+    text = refused(2, "relog", "--namespace=flights", "--yes")
+    assert "namespace flights_2 was made of this one by a rekey, and its query continues there" in text
+    (_, command) = re.findall("`tidegate ([^`]*)`", text)
+    assert command == "relog --namespace flights --to flights_3"
+    asked = run(*command.split()).stderr
+    assert "moved: a rekey made namespace flights_2 of this one, where its query continues" in asked
+    ended(0, *command.split(), "--yes")
+    assert rows_by_table(place.store, "flights_3") == rows_by_table(place.store, "flights_2")

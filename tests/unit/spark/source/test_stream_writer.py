@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import random
+import shutil
 
 import msgspec
 import pyarrow as pa
@@ -242,6 +243,14 @@ def test_a_crash_of_the_commit_leaves_one_version_of_the_batch_i2_i4(query, plac
     decided = place != "manifest.after_write"
     assert query.rows() == {"a": 2 if decided else 3}
     assert query.state().last_version == 2
+
+
+def test_a_planner_that_made_a_lost_store_again_does_not_fence_its_own_committer_i6(query):
+    """Red before: FencedError once, from the committer that this query has in the process beside it."""
+    query.run(("a", 1, 1))
+    shutil.rmtree(query.folder / "store" / "n")
+    query.run(("b", 1, 2))
+    assert (query.rows(), query.state().last_version) == ({"a": 1, "b": 2}, 2)
 
 
 # -- what is refused -------------------------------------------------------------------------------------
