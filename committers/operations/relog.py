@@ -274,7 +274,9 @@ def refuse_other(new: Coordinator, saved: Saved) -> None:
 
 
 def _is_moved_there(state: Folded | None, saved: Saved) -> bool:
-    source = None if state is None else source_of(state)
+    if state is None:
+        return False
+    source = source_of(state)
     return source is not None and source.uuid == saved.identity.uuid and is_whole(state, source)
 
 
