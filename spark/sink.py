@@ -15,6 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidegate.base.deadline import check_ends
 from tidegate.base.names import check_folder
+from tidegate.base.steps import not_run
 from tidegate.base.text import brief
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tidegate")
 
-Write = Callable[[Transaction, DataFrame], None]
+Write = Callable[[Transaction, DataFrame], object]
 
 
 def _made(arguments: dict[str, Any], checkpoint: str | None) -> VersionedSink:
@@ -363,11 +364,22 @@ class VersionedSink(SingleVersions):
             logger.info("batch %s is version %s already; it is skipped", batch.batch_id, fact.version)
             return fact
         collected = self._writing.begin(batch.batch_id, batch_df.sparkSession)
-        write(Transaction(batch.batch_id, coordinator.folded.last_version, collected), batch_df)
-        staged_here = DriverStage(coordinator, self._small)
-        return self._writing.commit(
-            collected, origin, batch_df, batch.source_offsets, driver_stage=staged_here
-        )
+        persisted = batch_df.is_cached
+        try:
+            txn = Transaction(batch.batch_id, coordinator.folded.last_version, collected)
+            if kind := not_run(write(txn, batch_df)):
+                raise ConfigError(
+                    f"each({brief(write)}): the function is {kind}, and did not run; nothing was decided:"
+                    " give a plain function, without await or yield"
+                )
+            staged_here = DriverStage(coordinator, self._small)
+            return self._writing.commit(
+                collected, origin, batch_df, batch.source_offsets, driver_stage=staged_here
+            )
+        finally:
+            if batch_df.is_cached and not persisted:  # by the function
+                with contextlib.suppress(Exception):  # of a session that ends
+                    batch_df.unpersist()
 
     def _published(self, fact: DecidedVersion, manifest: Manifest | None, watch: Watch) -> None:
         phases = cast("Phases", watch)  # ``SinkWriter.commit`` watches each commit so

@@ -18,6 +18,7 @@ from tidegate.spark.calls.checks import DROP, check_mixing, drop_mixed, same_key
 from tidegate.spark.calls.column_cache import analyse, cached
 from tidegate.spark.calls.columns import column
 from tidegate.spark.calls.records import Call, LocalState, Replace, Upsert, UpsertNewer
+from tidegate.spark.session.jvm import reads_persisted
 from tidegate.wal.record import TableSchema
 from tidegate.wal.staging import own_tables
 
@@ -46,6 +47,7 @@ class CollectedCalls:
         self.known = dict(known)
         self._batch_id = batch_id
         self._calls: list[Call] = []
+        self._persisted: list[Call] = []
         self._drops: set[str] = set()
         self._open = True
         self._lock = threading.Lock()
@@ -65,10 +67,12 @@ class CollectedCalls:
             except PySparkException as error:
                 msg = f"table {call.table}: Spark cannot make this {call.kind}'s columns: {first_line(error)}"
                 raise ConfigError(msg) from error
+        persisted = reads_persisted(call.rows)
         with self._lock:
             self._check_open(call.table)  # the function may have returned meanwhile
             step = _step_name(call, name, [earlier.step for earlier in self._calls])
             self._append(dataclasses.replace(call, step=step), emits or {})
+            self._persisted += [call] * persisted
 
     def add_stored(self, table: str, rows: DataFrame, schema: TableSchema) -> None:
         """Make the table contain exactly these rows, ``key`` and ``value`` as stored, for imports."""
@@ -113,6 +117,13 @@ class CollectedCalls:
         """End the transaction; return what it made, with every table's schema. Later calls are refused."""
         with self._lock:  # a call of another thread is in the list, or is refused
             self._open, calls = False, list(self._calls)
+        freed = [call.table for call in self._persisted if not reads_persisted(call.rows)]
+        if len(freed) > 1:
+            raise ConfigError(
+                f"tables {', '.join(sorted(freed))}: the function unpersisted their rows, which are read once"
+                " it has returned. Then Spark makes them once for each table, and they may differ. Leave"
+                " unpersist() out: a batch that the function persists is unpersisted once it is staged"
+            )
         for call in calls:
             if call.schema is None and call.table not in self.known:
                 msg = (

@@ -45,6 +45,18 @@ def internal_rows(rows: DataFrame) -> Any:
     return rows._jdf.queryExecution().toRdd().toJavaRDD()  # noqa: SLF001
 
 
+def reads_persisted(rows: DataFrame) -> bool:
+    """Whether Spark would read a part of these rows from a persisted table, if they were read now.
+
+    False with Spark Connect, which does not show that.
+    """
+    session = getattr(rows.sparkSession, "_jsparkSession", None)
+    if session is None or session.sharedState().cacheManager().isEmpty():
+        return False
+    plan = rows.select("*")._jdf.queryExecution().withCachedData()  # noqa: SLF001 - that of rows would be kept
+    return "InMemoryRelation" in plan.toString()
+
+
 def executed(rows: DataFrame) -> Any:
     """Return the RDD of rows that a job has read, in the JVM."""
     return rows._jdf.queryExecution().toRdd()  # noqa: SLF001

@@ -1,10 +1,16 @@
-"""Calls of a transaction from other threads: each is in the version, or is refused."""
+"""Calls of a transaction that another thread makes, or nobody: each is in the version, or is refused.
+
+And rows that are read after the function has returned.
+"""
 
 from __future__ import annotations
 
+import random
 import threading
 
 import pytest
+from pyspark.sql.functions import udf
+from pyspark.sql.types import DoubleType
 
 from tidegate.errors import ConfigError
 from tidegate.spark.calls import collected
@@ -52,3 +58,105 @@ def test_a_call_that_is_still_checked_when_the_function_returns_is_refused(strea
     flights.commit(sink.each(write), [{"k": "a"}])
     assert [str(error) for error in errors] == ["table late: the transaction of batch 0 has ended"]
     assert flights.rows("t") == {"a": {}}
+
+
+async def never_awaited(txn, rows):
+    txn.upsert("t", rows, "k")
+
+
+async def never_iterated(txn, rows):
+    txn.upsert("t", rows, "k")
+    yield
+
+
+def generated(txn, rows):
+    txn.upsert("t", rows, "k")
+    yield
+
+
+FUNCTIONS = {"async": never_awaited, "async, with yield": never_iterated, "a generator": generated}
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_a_function_that_did_not_run_is_refused(stream, kind):
+    """Red before: each batch became an empty version, and the query went on."""
+    flights = stream("k string")
+    sink = flights.sink()
+    write = FUNCTIONS[kind]
+    flights.add([{"k": "a"}])
+    refused = flights.run(sink.each(write)).error
+    assert isinstance(refused, ConfigError)
+    assert f"the function is {kind.partition(',')[0]}, and did not run; nothing was decided" in str(refused)
+    flights.commit(sink.each(lambda txn, rows: txn.upsert("t", rows, "k")))
+    assert flights.rows("t") == {"a": {}}
+
+
+@udf(DoubleType())
+def chance():
+    return random.random()
+
+
+def of_chance(rows):
+    return rows.withColumn("r", chance.asNondeterministic()())
+
+
+def written(flights, write):
+    """The column of chance in tables a and b, which one version has of the same rows."""
+    sink = flights.sink()
+    flights.commit(
+        lambda rows, batch: sink.each(write)(of_chance(rows), batch), [{"k": key} for key in "abcd"]
+    )
+    return [{key: row["r"] for key, row in flights.rows(table).items()} for table in "ab"]
+
+
+@pytest.mark.both_ways
+def test_a_batch_that_the_function_persists_is_one_for_all_tables_and_is_unpersisted(stream):
+    """Red before: the page had `unpersist()` at the function's end, and no row was the same in both."""
+    given = []
+
+    def write(txn, rows):
+        given.append(rows.persist())
+        txn.upsert("a", rows, "k")
+        txn.upsert("b", rows, "k")
+
+    a, b = written(stream("k string"), write)
+    assert a == b
+    assert not given[0].is_cached
+
+
+def test_a_batch_that_was_persisted_before_stays_so(stream):
+    given = []
+
+    def write(txn, rows):
+        txn.upsert("a", rows, "k")
+        txn.upsert("b", rows, "k")
+
+    flights = stream("k string")
+    sink = flights.sink()
+
+    def run(rows, batch):
+        given.append(of_chance(rows).persist())
+        sink.each(write)(given[0], batch)
+
+    flights.commit(run, [{"k": key} for key in "abcd"])
+    assert flights.rows("a") == flights.rows("b")
+    assert given[0].is_cached
+    given[0].unpersist()
+
+
+def test_rows_that_the_function_unpersists_are_refused_if_two_tables_have_them(stream):
+    def write(txn, rows):
+        rows.persist()
+        for table in tables:
+            txn.upsert(table, rows.where("k is not null"), "k")
+        rows.unpersist()
+
+    flights = stream("k string")
+    sink = flights.sink()
+    tables = ["a", "b"]
+    flights.add([{"k": "a"}])
+    refused = flights.run(sink.each(write))
+    assert "tables a, b: the function unpersisted their rows" in str(refused.error)
+    tables = ["a"]
+    flights.commit(sink.each(write))
+    assert flights.rows("a") == {"a": {}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Generator
 from typing import Any, TypeAlias, TypeVar
 
@@ -55,3 +56,11 @@ async def run_async(steps: Steps[Result]) -> Result:
     except BaseException:
         _abandon(steps)
         raise
+
+
+def not_run(returned: object) -> str:
+    """Return what a called function is if nothing in it has run yet, async or a generator; else ''."""
+    if inspect.iscoroutine(returned):
+        returned.close()  # else Python warns that nobody awaits it
+    is_async = inspect.isawaitable(returned) or inspect.isasyncgen(returned)
+    return "async" if is_async else "a generator" * inspect.isgenerator(returned)

@@ -102,7 +102,8 @@ def step(world: World, letter: str, explored: Explored, *, advice: bool = True) 
     if name == "zombie" and outcome.done:
         world.truths = (*world.truths, *before)  # it may have been a replay
     if op.WORK_WAS_DONE in outcome.text:
-        world.truths = tuple(op.backed_up(each, world, outcome, "n") for each in before)
+        of_cron = "n" * (name == "cron")
+        world.truths = tuple(op.backed_up(each, world, outcome, of_cron) for each in before)
     if name == "cron" and outcome.done:
         return f"{letter}: the backup of a moved namespace ends with exit 0: {outcome.text.strip()}"
     if name == "backup-copy" and outcome.done and all(op.copy_is_unfinished(each, world) for each in before):

@@ -204,6 +204,9 @@ MENDED = {
     "a moved namespace, and a store that was listed after it was moved": (
         "rekey finish drop batch add-store cron"
     ),
+    "a backup of a namespace that a killed rekey had moved": (
+        "lose-log relog rekey finish!apply.after_begin backup"
+    ),
 }
 """By name, the word that found it."""
 

@@ -272,6 +272,17 @@ def test_on_version_is_called_with_each_content_and_its_errors_end_nothing(examp
     assert "on_version" in caplog.text
 
 
+def test_an_on_version_that_did_not_run_is_told(example, gate, mirror_of, caplog):
+    example.write({"aircraft": {"N1": aircraft(1)}})
+
+    async def on_version(view):
+        raise AssertionError(view)
+
+    with mirror_of("aircraft", on_version=on_version) as mirror:
+        mirror.wait_for(example.write({"aircraft": {"N1": aircraft(2)}}))
+        wait_until(lambda: "on_version is async, and did not run" in caplog.text, "it was told")
+
+
 def test_a_closed_mirror_and_a_closed_gate(example, gate, mirror_of, is_in_file):
     example.write({"aircraft": {"N1": aircraft(1)}})
     mirror = mirror_of("aircraft")

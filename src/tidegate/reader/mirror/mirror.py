@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tidegate.base.extras import require_arrow
 from tidegate.base.names import listed
+from tidegate.base.steps import not_run
 from tidegate.base.text import brief, html_table
 from tidegate.errors import (
     ConfigError,
@@ -402,7 +403,8 @@ class Mirror(MirrorReads):
     def _tell(self, view: MirrorView) -> None:
         if self._on_version is not None:
             try:
-                self._on_version(view)
+                if kind := not_run(self._on_version(view)):
+                    raise ConfigError(f"on_version is {kind}, and did not run: give a plain function")
             except BaseException:  # an exit, too, would end this thread without a word
                 logger.exception(
                     "on_version of the mirror of %s failed at version %s", self._gate, view.version

@@ -21,7 +21,13 @@ import javax.net.ssl.TrustManagerFactory;
 
 /** A store's URL: {@code scheme://[user:password@]host[:port][,host[:port]...][/path]}. */
 record StoreUrl(String scheme, String user, String password, List<Host> hosts, String path) {
-  record Host(String name, int port) {}
+  record Host(String name, int port) {
+    Host {
+      if (port > 65_535) {
+        throw new ConfigError("the port of a server is above 65535");
+      }
+    }
+  }
 
   private static final Pattern FORM =
       Pattern.compile("([a-z][a-z+]*)://(?:([^@/?#]*)@)?([^@/?#]*)(?:/([^?#]*))?");

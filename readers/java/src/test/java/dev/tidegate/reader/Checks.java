@@ -57,6 +57,8 @@ import redis.clients.jedis.util.JedisClusterCRC16;
 /** Checks of what no server shows on demand; test_java_reader.py runs them. */
 final class Checks {
   public static void main(String[] none) throws Exception {
+    raises(ConfigError.class, () -> StoreUrl.of("redis://127.0.0.1:65536"));
+    raises(ConfigError.class, () -> StoreUrl.server("green:65536"));
     connections();
     lastWords();
     deadlines();
