@@ -31,8 +31,11 @@ def state_at(log: Log, version: int) -> Folded:
 
 
 def last_batch(state: Folded) -> DecidedVersion | None:
-    """Return the version of the last batch of the lineage, if it is among the recent ones."""
-    if state.lineage is None or state.last_batch is None:
+    """Return the version of the last batch of the lineage, if it is among the recent ones.
+
+    After a restore with ``--reprocess`` it has none, until a batch follows the restore.
+    """
+    if state.lineage is None or state.last_batch is None or state.last_batch[0] < state.generation:
         return None
     return decided_for(state, BatchOrigin(state.lineage, *state.last_batch, ""))
 

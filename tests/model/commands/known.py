@@ -207,6 +207,7 @@ MENDED = {
     "a backup of a namespace that a killed rekey had moved": (
         "lose-log relog rekey finish!apply.after_begin backup"
     ),
+    "a copy of a namespace that another query took over after a rewind": "rekey rewind rename adopt rekey",
 }
 """By name, the word that found it."""
 
