@@ -348,6 +348,8 @@ def end_lost(truth: Truth, world: World, outcome: Outcome) -> Truth:
         state = fold_all(View(), log.decisions()).state
     if here.shown or shown is None or state is None or state.last_version < max(shown[1]):
         return lost("the log lost its end")(truth, world, outcome)
+    if (shown[0], state.last_version) not in here.versions:  # of a command that was killed
+        return lost("the log lost its end")(truth, world, outcome)
     content, shape = here.versions[shown[0], state.last_version]
     lineage, batch = LINEAGES.index(state.lineage) if state.lineage else -1, state.last_batch
     lasts = [truth.firsts[LINEAGES.index(at)] + number for at, (_, number) in state.batches.items()]
