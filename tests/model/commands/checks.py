@@ -86,7 +86,8 @@ def wrong_batches(world: World) -> str:
         wrong.append((f"the replaced query {truth.lineage - 1}", {"lineage": truth.lineage - 1, "first": 0}))
     for name, space in truth.spaces.items():
         moved = {each.here.moved for each in world.truths}
-        follows = space.lineage == truth.lineage and not (space.moved or space.copy_of)
+        may_be = [each.spaces[name] for each in world.truths if name in each.spaces]
+        follows = any(at.lineage == truth.lineage and not (at.moved or at.copy_of) for at in may_be)
         written = space.content.event >= 0 and space.damaged != "relogged"
         if name not in (truth.name, *moved) and written and not follows:
             wrong.append((f"the query started in {name}", {"name": name}))

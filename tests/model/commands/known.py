@@ -208,6 +208,9 @@ MENDED = {
         "lose-log relog rekey finish!apply.after_begin backup"
     ),
     "a copy of a namespace that another query took over after a rewind": "rekey rewind rename adopt rekey",
+    "an older copy of a namespace whose move was killed when the new one was whole": (
+        "copies rekey drop-table finish!rekey.after_whole older-both"
+    ),
 }
 """By name, the word that found it."""
 
