@@ -16,13 +16,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidegate.base.deadline import check_ends
 from tidegate.base.names import check_folder
 from tidegate.base.steps import not_run
-from tidegate.base.text import brief
+from tidegate.base.text import brief, first_line
 from tidegate.committers.background.follower import Standing
 from tidegate.committers.background.process_end import catch_sigterm
 from tidegate.committers.opening.lost_store import refuse_if_dropped, shows_nothing
 from tidegate.committers.states import Watch
 from tidegate.committers.steps.phases import Phases
-from tidegate.errors import ConfigError, FencedError, StoreLostError, TidegateError
+from tidegate.errors import ConfigError, FencedError, FunctionError, StoreLostError, TidegateError
 from tidegate.observe.events import Commit
 from tidegate.options import PIPELINED, Options, SinkOptions
 from tidegate.options.endpoints import Endpoints, StoreRef
@@ -367,11 +367,7 @@ class VersionedSink(SingleVersions):
         persisted = batch_df.is_cached
         try:
             txn = Transaction(batch.batch_id, coordinator.folded.last_version, collected)
-            if kind := not_run(write(txn, batch_df)):
-                raise ConfigError(
-                    f"each({brief(write)}): the function is {kind}, and did not run; nothing was decided:"
-                    " give a plain function, without await or yield"
-                )
+            _call(write, txn, batch_df)
             staged_here = DriverStage(coordinator, self._small)
             return self._writing.commit(
                 collected, origin, batch_df, batch.source_offsets, driver_stage=staged_here
@@ -400,3 +396,22 @@ class VersionedSink(SingleVersions):
         if opens:
             warn_of_missing_batches(namespace, batch, writer.coordinator.folded)
         return writer
+
+
+def _call(write: Write, txn: Transaction, batch_df: DataFrame) -> None:
+    """Call the function of ``each``. Raises: what it raises; ConfigError: it is no plain function.
+
+    FunctionError: it raised a SystemExit or the like, by which Spark's thread ends, and the query never.
+    """
+    try:
+        returned = write(txn, batch_df)
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        name = f"{type(error).__name__}: {first_line(error)}"
+        raise FunctionError(f"each({brief(write)}): it raised {name}; nothing was decided") from error
+    if kind := not_run(returned):
+        raise ConfigError(
+            f"each({brief(write)}): the function is {kind}, and did not run; nothing was decided: give a"
+            " plain function, without await or yield"
+        )

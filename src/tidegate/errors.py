@@ -190,6 +190,8 @@ class WaitTimeoutError(TidegateError):
 class FunctionError(TidegateError):
     """The function given to ``txn.update`` or ``local_state`` raised, took too long, or is not deterministic.
 
+    Or that of ``sink.each`` raised an exception that is no ``Exception``, such as SystemExit.
+
     Proves that nothing of this barrier was decided; frames already written are orphans and are
     trimmed later. Do: correct the function that the message names, then restart the query: it runs
     the batch again.

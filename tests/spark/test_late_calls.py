@@ -5,6 +5,7 @@ And rows that are read after the function has returned.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 
@@ -12,7 +13,7 @@ import pytest
 from pyspark.sql.functions import udf
 from pyspark.sql.types import DoubleType
 
-from tidegate.errors import ConfigError
+from tidegate.errors import ConfigError, FunctionError
 from tidegate.spark.calls import collected
 
 pytestmark = pytest.mark.spark
@@ -89,6 +90,25 @@ def test_a_function_that_did_not_run_is_refused(stream, kind):
     assert f"the function is {kind.partition(',')[0]}, and did not run; nothing was decided" in str(refused)
     flights.commit(sink.each(lambda txn, rows: txn.upsert("t", rows, "k")))
     assert flights.rows("t") == {"a": {}}
+
+
+@pytest.mark.parametrize(
+    "raised", [SystemExit(3), asyncio.CancelledError()], ids=lambda one: type(one).__name__
+)
+def test_a_function_that_exits_ends_its_query(stream, raised):
+    """Red before: the thread in which Spark had called it was gone, and the query stayed active for good."""
+    flights = stream("k string")
+    sink = flights.sink()
+
+    def write(txn, rows):
+        txn.upsert("t", rows, "k")
+        raise raised
+
+    flights.add([{"k": "a"}])
+    error = flights.run(sink.each(write)).error
+    assert isinstance(error, FunctionError)
+    assert f"it raised {type(raised).__name__}" in str(error)
+    assert sink.last_decided is None
 
 
 @udf(DoubleType())

@@ -140,7 +140,7 @@ def _visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of a library's message, which may quote what it was given, as a whole."""
     line = next(filter(None, (line.strip() for line in str(error).splitlines())), type(error).__name__)
     return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..."
