@@ -181,7 +181,7 @@ def _refuse_parted(coordinator: Coordinator, barrier: Barrier) -> None:
     """
     after = (coordinator.folded.tables.keys() - barrier.drops) | {*barrier.tables}
     parted = own_tables.parted(after, {*barrier.tables, *barrier.drops})
-    if parted and not coordinator.is_copying:
+    if parted and not coordinator.request.is_copying:
         raise ConfigError(
             f"table {parted} would be without its companion, and they make sense together only; nothing was"
             " staged: `tidegate export FOLDER` and `tidegate import FOLDER` into a new namespace bring both"

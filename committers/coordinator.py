@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import re
 import socket
@@ -50,6 +51,24 @@ def describe_writer(writer: str) -> str:
     return f"driver {random_id} (host {host}, process {process}, open since {start})"
 
 
+@dataclasses.dataclass(frozen=True)
+class OpenRequest:
+    """What the open of a namespace may do, and what it brings: a query asks for nothing, commands do."""
+
+    discard_lost: bool = False
+    """Remove from the store the rows of attempts whose decision the log lost."""
+    may_make_again: bool = False
+    """Make a store again whose folder is gone with it."""
+    has_copy: bool = False
+    """A repair has the rows that the log no longer has, from another store or an export."""
+    from_backup: bool = False
+    """This driver fills its empty store from a backup."""
+    is_copying: bool = False
+    """This driver is that of a rekey, whose copies are complete with their last version."""
+    expected_tasks: int = 1
+    """The tasks of a batch, as far as they are known: for the number of key groups of a new namespace."""
+
+
 class Coordinator:
     """The one writer of a namespace, from its open on. Not thread-safe.
 
@@ -91,18 +110,7 @@ class Coordinator:
         """The latest time of a version that was begun in the primary; the log may have lost its decision."""
         self.follows_future = False
         """Whether its decisions follow the time of an earlier one, more than an hour ahead of this clock."""
-        self.may_make_again = False
-        """Whether a store may be made again whose folder is gone with it: the order of a command."""
-        self.discard_lost = False
-        """Whether to remove from the store the rows of attempts whose decision the log lost."""
-        self.expected_tasks = self.options.tasks or 1
-        """The tasks of a batch, as far as they are known: for the number of key groups of a new namespace."""
-        self.has_copy = False
-        """Whether a repair has the rows that the log no longer has, from another store or an export."""
-        self.from_backup = False
-        """Whether this driver fills its empty store from a backup."""
-        self.is_copying = False
-        """Whether this driver is that of a rekey, whose copies are complete with their last version."""
+        self.request = OpenRequest(expected_tasks=self.options.tasks or 1)
         self.rebuilt_from = 0
         """The oldest readable version of a store whose lost pointer was made again; 0: it was not lost."""
         self.discarded: list[Stamp] = []

@@ -16,7 +16,7 @@ from tidegate.committers.background.pipeline import PipelineThread
 from tidegate.committers.background.worker import Background
 from tidegate.committers.barrier import NONE_BROUGHT, Barrier
 from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import Coordinator, process_writer
+from tidegate.committers.coordinator import Coordinator, OpenRequest, process_writer
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.repair.derive import build_barrier, drop_barrier
 from tidegate.committers.repair.repair import repair
@@ -324,7 +324,8 @@ class SinkWriter:
                 check_workers_python(session.sparkContext)
             connections = Connections(self.settings, session)
             if session is not None:
-                connections.coordinator.expected_tasks = tasks_for(self.settings.options, session)
+                tasks = tasks_for(self.settings.options, session)
+                connections.coordinator.request = OpenRequest(expected_tasks=tasks)
             self.now = OpenWriter.open(connections, lineage, check, alive)
             self.recovered, self.writer_id = self.now.recovered, self.now.coordinator.writer
         self.now.connections.session = session

@@ -41,7 +41,7 @@ RULES: list[Rule] = [
         "companions-apart",
         "I13: a version after which one companion would be without the other is refused",
         "committers/barrier.py",
-        "    if parted and not coordinator.is_copying:\n",
+        "    if parted and not coordinator.request.is_copying:\n",
         "    if False:\n",
         "tests/unit/committers/test_companions.py",
     ),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from tidegate.base import failpoints
 from tidegate.committers.background.fill import fill
-from tidegate.committers.coordinator import ApplyOnExecutors, Coordinator
+from tidegate.committers.coordinator import ApplyOnExecutors, Coordinator, OpenRequest
 from tidegate.committers.opening.lifecycle import refuse_other_uuid
 from tidegate.committers.opening.lost_attempts import lost_of, settle_lost_attempts
 from tidegate.committers.opening.lost_store import create_again, refuse_if_dropped
@@ -408,5 +408,5 @@ def follower_for(
     own = Coordinator(
         where, coordinator.log, store, options, coordinator.clock, apply, writer=coordinator.writer
     )
-    own.discard_lost = coordinator.discard_lost
+    own.request = OpenRequest(discard_lost=coordinator.request.discard_lost)
     return Follower(at, own, coordinator.store, lambda: coordinator.epoch, fill_first=fill_first)

@@ -26,7 +26,7 @@ def settle_lost_attempts(coordinator: Coordinator) -> None:
     if lost_of(coordinator.decisions, begun):
         coordinator.decisions.catch_up()  # a newer driver may have decided and begun since
     lost = lost_of(coordinator.decisions, begun)
-    if lost and not coordinator.discard_lost:
+    if lost and not coordinator.request.discard_lost:
         raise lost_by_the_log(coordinator, lost[0])
     if lost:
         _refuse_if_decided_earlier(coordinator, lost)
@@ -50,7 +50,7 @@ def refuse_lost_attempts(
     ``changing``: the store that a command adds to the list or removes from it, and that is not given.
     """
     lost = lost_of(coordinator.decisions, begun)
-    if lost and not coordinator.discard_lost:
+    if lost and not coordinator.request.discard_lost:
         raise lost_by_the_log(coordinator, lost[0], changing)
 
 

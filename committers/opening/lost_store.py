@@ -81,7 +81,7 @@ def fill_and_follow(
         return []
     last = [base, *newer][-1]
     logger.log(
-        logging.INFO if coordinator.from_backup else logging.WARNING,
+        logging.INFO if coordinator.request.from_backup else logging.WARNING,
         "%s shows nothing, and %s versions were decided: it is rebuilt, with versions %s to %s readable;"
         " readers are refused until then",
         store.where,
@@ -183,7 +183,9 @@ def refuse_lost_for_good(coordinator: Coordinator, pointer: Pointer) -> None:
 
     It writes nothing. Raises: as ``refuse_unrecoverable``.
     """
-    is_filled_elsewhere = coordinator.has_copy or coordinator.from_backup or pointer.filling_at
+    is_filled_elsewhere = (
+        coordinator.request.has_copy or coordinator.request.from_backup or pointer.filling_at
+    )
     if not is_filled_elsewhere and is_lost(coordinator, pointer):
         refuse_unrecoverable(coordinator)
 

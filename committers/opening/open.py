@@ -125,7 +125,7 @@ def take_over(
     settle_lost_attempts(coordinator)
     failpoints.hit("open.after_claim")
     list_stores_of_new(coordinator)
-    if not coordinator.from_backup:
+    if not coordinator.request.from_backup:
         resume(coordinator)
 
 
@@ -255,7 +255,7 @@ def ensure_made(coordinator: Coordinator, first: Summary | None = None, check: C
         identity = coordinator.store.identity()
     if identity is None:
         version = 0
-        if state.last_version and not (coordinator.has_copy or coordinator.from_backup):
+        if state.last_version and not (coordinator.request.has_copy or coordinator.request.from_backup):
             _refuse_newer_elsewhere(coordinator, 0)
             refuse_missing_place(coordinator)
             refuse_unrecoverable(coordinator)
@@ -328,7 +328,7 @@ def _begin_log(coordinator: Coordinator, first: Summary | None) -> Folded:
         refuse_unsafe_log(coordinator)
     coordinator.log.create()
     try:
-        key_groups = coordinator.options.key_groups or key_groups_for(coordinator.expected_tasks)
+        key_groups = coordinator.options.key_groups or key_groups_for(coordinator.request.expected_tasks)
         state = _append_first(coordinator.decisions, first or _genesis(coordinator.decisions, key_groups))
     except WalUnavailableError:
         if coordinator.decisions.refuses_user and not was_made:
@@ -426,7 +426,7 @@ def refuse_removed(store: Store, pointer: Pointer) -> None:
 
 def _refuse_unfilled(coordinator: Coordinator, pointer: Pointer) -> None:
     """Refuse a store that is being filled, unless the log can complete it. Raises: ConfigError."""
-    if pointer.filling_at and not coordinator.from_backup and not log_can_fill(coordinator):
+    if pointer.filling_at and not coordinator.request.from_backup and not log_can_fill(coordinator):
         msg = (
             f"{coordinator.store.where} is being filled from another store, at version {pointer.filling_at},"
             " and shows nothing yet: put a store that is filled first, this one after it; or, if `tidegate"

@@ -55,7 +55,7 @@ def refuse_missing_place(coordinator: Coordinator) -> None:
     one later, and readers would get the old versions. Raises: StoreLostError.
     """
     store = coordinator.store
-    place = "" if coordinator.may_make_again else store.missing_place()
+    place = "" if coordinator.request.may_make_again else store.missing_place()
     if place:
         raise StoreLostError(
             f"{store.where}: the folder {place} is missing, or is not the one in which the store was made,"

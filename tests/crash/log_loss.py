@@ -15,7 +15,7 @@ from tidegate.base import failpoints
 from tidegate.base.clock import Clock
 from tidegate.base.failpoints import FailpointError
 from tidegate.committers.commit import commit, complete
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, OpenRequest
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.steps.retire import retire_up_to
 from tidegate.committers.steps.trim import Trimmer
@@ -83,7 +83,7 @@ class LossWorld:
         """Open a driver; ``log``: an instance that another one used, with its producer."""
         driver = self.driver(clock)
         driver.decisions.log = log or driver.log
-        driver.discard_lost = discard_lost
+        driver.request = OpenRequest(discard_lost=discard_lost)
         open_namespace(driver, LINEAGE)
         return driver
 

@@ -12,7 +12,7 @@ from tidegate.committers.apply import apply
 from tidegate.committers.background.follower import Follower, follower_for
 from tidegate.committers.background.membership import add_store
 from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, OpenRequest
 from tidegate.committers.opening.open import open_namespace
 from tidegate.committers.operations.adopt import adopt
 from tidegate.committers.operations.restore import restore
@@ -191,7 +191,7 @@ def recovers(*, discard_lost: bool = False) -> Program:
     def run(process: Process) -> object:
         state = catch_up(View(), process.log).state
         coordinator = coordinator_of(process, max(1, len(state.stores) if state else 1))
-        coordinator.discard_lost = discard_lost
+        coordinator.request = OpenRequest(discard_lost=discard_lost)
         followers = _followers(coordinator, process)
         open_namespace(coordinator, None)
         for follower in followers:

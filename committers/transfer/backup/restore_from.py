@@ -27,7 +27,7 @@ import pyarrow as pa
 from tidegate.committers.apply.apply import read_manifest
 from tidegate.committers.barrier import catalog_entry, refuse_restored_strides, value_bytes_max
 from tidegate.committers.commit import until_decided
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, OpenRequest
 from tidegate.committers.opening.lost_store import fill_and_follow
 from tidegate.committers.opening.open import take_over
 from tidegate.committers.opening.preflight import refuse_unsafe_log, refuse_unsafe_store
@@ -174,7 +174,7 @@ def restore_from(coordinator: Coordinator, contents: Contents, plan: Plan) -> Re
     versions since, or the store shows one. Otherwise as ``plan_restore``, ``take_over``, ``until_decided``
     and ``fill``.
     """
-    coordinator.from_backup = True
+    coordinator.request = OpenRequest(from_backup=True)
     _refuse_changed(coordinator, plan.last)
     if coordinator.decisions.catch_up() is None:
         _begin_log(coordinator, contents)

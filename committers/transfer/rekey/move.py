@@ -14,7 +14,7 @@ from tidegate.base import failpoints
 from tidegate.committers.background.pin import VersionPin
 from tidegate.committers.barrier import value_bytes_max
 from tidegate.committers.commit import commit
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, OpenRequest
 from tidegate.committers.exports.dealt_rows import TableRows
 from tidegate.committers.opening.lifecycle import Lifecycle, Side, ask, lifecycle_of, refuse, shown_in
 from tidegate.committers.opening.open import open_namespace, refuse_without_log
@@ -150,7 +150,7 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
     if source is None:
         _refuse_lost_log(old, new)
     elif new.folded.last_version:
-        new.is_copying = True
+        new.request = OpenRequest(is_copying=True)
         open_namespace(new, None, command=COPY)
         return source
     try:
@@ -159,7 +159,7 @@ def _copy(old: Coordinator, new: Coordinator) -> Source:
             if source is None:
                 source = begin(old, new, version, _wanted(old, new))
                 failpoints.hit("rekey.after_first_record")
-            new.is_copying = True
+            new.request = OpenRequest(is_copying=True)
             open_namespace(new, None, command=COPY)
             if not new.folded.last_version:  # else an earlier run had decided it
                 copy_rows(old, new, source, pin)

@@ -10,7 +10,7 @@ from tidegate.cli.core.operation import Operation, operation, require_namespace
 from tidegate.cli.core.options import Jobs, examples
 from tidegate.committers.apply.processes import LocalApply
 from tidegate.committers.background.finish import finish_decided
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, OpenRequest
 from tidegate.committers.operations.local_coordinator import followers_in
 from tidegate.sinks.rules.reads import FILLED_FROM
 
@@ -52,8 +52,7 @@ def recover(
     """
     with work.coordinator(jobs=jobs, keep_versions=keep_versions) as coordinator:
         require_namespace(coordinator)
-        coordinator.discard_lost = discard_lost
-        coordinator.may_make_again = True
+        coordinator.request = OpenRequest(discard_lost=discard_lost, may_make_again=True)
         others = followers_in(coordinator, jobs)
         recovered, visible, standings = finish_decided(
             coordinator,

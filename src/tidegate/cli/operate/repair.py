@@ -15,7 +15,7 @@ from tidegate.cli.core.config_files import store_options
 from tidegate.cli.core.operation import Operation, operation, require_namespace, stores_as_json
 from tidegate.cli.core.options import For, end_of, examples
 from tidegate.committers.background.follower import Follower
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, OpenRequest
 from tidegate.committers.opening.open import take_over, writer_is_alive
 from tidegate.committers.opening.recover import recover
 from tidegate.committers.operations.local_coordinator import followers_in
@@ -99,7 +99,7 @@ def repair(
 
 
 def _repair(work: Operation, coordinator: Coordinator, copy: Source | None) -> None:
-    coordinator.has_copy = copy is not None
+    coordinator.request = OpenRequest(has_copy=copy is not None)
     take_over(coordinator, None, command="repair")
     followers = followers_in(coordinator)
     for each in followers if copy is not None else ():

@@ -16,7 +16,7 @@ from tidegate.base.failpoints import FailpointError
 from tidegate.committers.apply.apply import chunks_of, plan, read_manifest, stamp_of
 from tidegate.committers.background.finish import finish_decided
 from tidegate.committers.background.worker import Background
-from tidegate.committers.coordinator import Coordinator
+from tidegate.committers.coordinator import Coordinator, OpenRequest
 from tidegate.committers.opening.lost_store import make_again, rebuild_lost
 from tidegate.committers.operations.drop import drop_namespace
 from tidegate.committers.operations.verify import verify
@@ -349,7 +349,7 @@ def test_a_folder_that_is_not_mounted_gets_no_second_store(tmp_path):
     with pytest.raises(StoreLostError, match="`tidegate recover` makes it again"):
         place.writer()
     by_command = place.unopened()
-    by_command.may_make_again = True
+    by_command.request = OpenRequest(may_make_again=True)
     finish_decided(by_command, [], "tidegate recover", force=True)
     assert place.answers()["version"] == VERSIONS
 
