@@ -27,7 +27,7 @@ logger = logging.getLogger("tidegate")
 QUERY_ENDS_S = 10.0
 """How long the line waits for the end of its query. A function that swallowed the error does not end it."""
 LINES_MAX = 16
-WORDS_MAX = 300
+WORDS_MAX = 500
 """The length of a foreign error's first line: it may be a page of Spark's plan."""
 FOREIGN = "mend the cause, then start the query again: it repeats the batch, or finishes it if it was decided"
 
@@ -87,7 +87,8 @@ def line_of(namespace: str, batch_id: int, error: BaseException) -> str:
         cause = " ".join(words)
         step = "" if advises(cause) else remedy(type(error))
     else:
-        cause, step = "".join(words[:1])[:WORDS_MAX], FOREIGN
+        of_java = [word.removeprefix(": ") for word in words if word.startswith(": ")]  # py4j's own is first
+        cause, step = "".join([*of_java, *words][:1])[:WORDS_MAX], FOREIGN
     line = f"batch {batch_id} of {namespace} failed: {type(error).__name__}: {cause}"
     return f"{line}; next step: {step}" if step else line
 

@@ -83,6 +83,14 @@ def test_of_a_foreign_error_the_line_has_the_first_line_and_that_a_restart_is_sa
     assert line_of("flights", 3, KeyError()).startswith("batch 3 of flights failed: KeyError: ; next step")
 
 
+def test_of_an_error_in_java_the_line_has_the_cause_behind_py4j_s_own_line():
+    """Red before: the line said only "An error occurred while calling o228.collectToPython."."""
+    java = "org.apache.spark.SparkException: Job aborted due to stage failure: Python worker exited (crashed)"
+    error = RuntimeError(f"An error occurred while calling o228.collectToPython.\n: {java}\n\tat org.apache")
+    line = line_of("flights", 7, error)
+    assert line.startswith(f"batch 7 of flights failed: RuntimeError: {java}; next step: mend the cause")
+
+
 def test_the_remedy_of_a_class_without_a_docstring_is_empty():
     """As with python -OO."""
     assert remedy(type("Bare", (errors.TidegateError,), {"__doc__": None})) == ""
